@@ -10,6 +10,7 @@
 
 mod cell;
 mod flow;
+mod item;
 mod law;
 mod network;
 mod train;

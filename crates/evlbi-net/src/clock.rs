@@ -18,12 +18,13 @@ use evlbi_core::time::Nanos;
 use parking_lot::{Condvar, Mutex};
 
 use crate::cpu::{self, Waiting};
-use crate::transport::Events;
 
 use self::simulation::Simulation;
 
+pub(crate) mod events;
 mod simulation;
 
+pub use self::events::{Events, readable};
 pub use self::simulation::{Place, Source};
 
 /// Most descriptors in one wait. With more of them, the wait ends sooner.

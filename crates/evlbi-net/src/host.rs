@@ -6,7 +6,6 @@
 pub mod card;
 pub mod clock;
 pub mod nic;
-mod observe;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +13,6 @@ use std::io;
 use std::iter;
 
 use serde::{Deserialize, Serialize};
-
-pub use observe::{Observed, Observer, Sample};
 
 /// Name of this host.
 pub fn name() -> String {

@@ -12,6 +12,8 @@ compile_error!(
 
 // loom tries the ring alone, and compiles nothing else.
 #[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
 pub mod clock;
 #[cfg(not(loom))]
 pub mod cpu;
@@ -38,6 +40,8 @@ pub mod sim;
 pub mod socket;
 #[cfg(not(loom))]
 pub mod tcp;
+#[cfg(not(loom))]
+mod train;
 #[cfg(not(loom))]
 pub mod transmit;
 #[cfg(not(loom))]

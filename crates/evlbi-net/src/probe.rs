@@ -7,15 +7,17 @@
 mod flows;
 mod listen;
 mod message;
+mod observe;
 mod port;
 mod transmit;
 mod work;
 
-pub use flows::{Files, FlowEnd, Flows, FlowsEnd, MOST_SAMPLES, usual_sampling};
-pub use listen::{CLOCK_FROM, Heard, Listened, Record, RoundTrip, Window};
+pub use flows::{Files, FlowEnd, Flows, FlowsEnd, usual_sampling};
+pub use listen::{CLOCK_FROM, Heard, Listened, RoundTrip, Window};
 pub use message::{
     Burden, End, FromClient, FromResponder, Keep, Limits, Requests, Test, TestError, VERSION,
 };
+pub use observe::{Observed, Observer, Sample};
 pub use port::Port;
 pub use transmit::Departed;
 pub use work::{Work, WorkError};

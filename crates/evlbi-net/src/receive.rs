@@ -20,12 +20,12 @@ use evlbi_core::time::Nanos;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 
-use crate::clock::{Clock, Thread};
+use crate::clock::{Clock, Events, Thread};
 use crate::cpu::{NAP, Waiting};
 use crate::ring::{Consumer, Reserve, RingError};
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
-use crate::transport::{Events, InOptions, Incoming, Local, OpenError, Peer, Url};
+use crate::transport::{InOptions, Incoming, Local, OpenError, Peer, Url};
 
 pub use evlbi_core::admission::{Numbering, Numbers, Refused};
 
@@ -33,6 +33,9 @@ pub use evlbi_core::admission::{Numbering, Numbers, Refused};
 const QUIET: Nanos = Nanos(2_000_000);
 /// Longest wait there, so that a stop is heard.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
+
+/// How often whoever watches sees something new.
+const SHOW: Nanos = Nanos(100_000_000);
 
 /// How a stream is received.
 pub struct ReceiveOptions {
@@ -388,4 +391,21 @@ pub(crate) fn rest(incoming: &[&dyn Incoming], clock: &Clock, last: Nanos) {
         let events: Vec<Events<'_>> = incoming.iter().map(|one| one.events()).collect();
         clock.wait(&events, now.plus(LONGEST_WAIT.into()), Waiting::Sleep);
     }
+}
+
+/// What came of one look at the transport.
+#[derive(Clone, Copy, Debug, Default)]
+struct Came {
+    /// Nothing was there.
+    is_empty: bool,
+    /// Bytes that it took of what waited.
+    taken: u64,
+    /// Datagrams, or reads.
+    count: u32,
+    /// Some of it looks like a stream that begins.
+    is_heard: bool,
+    /// Some of it is the stream's.
+    is_stream: bool,
+    /// The sender has sent all.
+    is_closed: bool,
 }

@@ -545,7 +545,7 @@ mod tests {
             match listener.accept() {
                 Some(stream) => return stream,
                 None => clock.wait(
-                    &[crate::transport::Events::at(&[listener.place()])],
+                    &[crate::clock::Events::at(&[listener.place()])],
                     Nanos(u64::MAX),
                     Waiting::Sleep,
                 ),
@@ -560,7 +560,7 @@ mod tests {
                 Ok(0) => return Ok(all),
                 Ok(count) => all.extend(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => clock.wait(
-                    &[crate::transport::Events::at(&[stream.readable()])],
+                    &[crate::clock::Events::at(&[stream.readable()])],
                     Nanos(u64::MAX),
                     Waiting::Sleep,
                 ),
@@ -582,7 +582,7 @@ mod tests {
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::WouldBlock);
                         let events = [stream.writable()];
-                        let events = crate::transport::Events::at(&events);
+                        let events = crate::clock::Events::at(&events);
                         own.clock().wait(&[events], Nanos(u64::MAX), Waiting::Sleep);
                     }
                 }

@@ -18,7 +18,7 @@ use socket2::Socket;
 
 pub use info::info;
 pub use receive::{Kept, MessagesIn, Taken, take_bytes, take_into, take_messages};
-pub use sample::{Sampled, begin_sampling, readings};
+pub use sample::{MOST_SAMPLES, Sampled, begin_sampling, readings};
 pub use send::{
     Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
 };

@@ -21,9 +21,9 @@ use serde::Serialize;
 pub use flow::{Clock, Flow, FlowOptions};
 pub use source::{FileSource, LoopSource, PatternSource};
 
+use crate::clock::Events;
 use crate::cpu;
 use crate::run::Run;
-use crate::transport::Events;
 use crate::udp::SendCounts;
 
 use self::flow::Next;

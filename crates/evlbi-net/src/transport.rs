@@ -10,13 +10,10 @@
 //! - A reliable transport is not read while there is no room for what it brings, and none of its data is dropped.
 //! - Which station a datagram is of, its number, and whether it belongs to the stream are not the transport's to know.
 
-mod batch;
-pub(crate) mod events;
 mod listening;
 mod options;
 pub(crate) mod simulated;
 mod tcp;
-mod train;
 pub(crate) mod udp;
 mod unix;
 mod url;
@@ -26,15 +23,15 @@ use std::io;
 use evlbi_core::packetise::Family;
 use evlbi_core::time::Nanos;
 
+pub use crate::batch::{Batch, Datagram, Message};
+pub use crate::train::{Head, MAX_HEAD, Piece, Pieces, Train};
 pub use evlbi_core::peer::Peer;
 
-pub use batch::{Batch, Datagram, Message};
-pub use events::{Events, readable};
 pub use listening::{Listening, Local, Protocol};
 pub use options::{Honours, InOptions, NotHonoured, OutOptions};
-pub use train::{Head, MAX_HEAD, Piece, Pieces, Train};
 pub use url::{Handle, Host, Place, Url, destination, scheme};
 
+use crate::clock::Events;
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::udp::SendCounts;

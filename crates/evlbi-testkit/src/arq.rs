@@ -25,11 +25,12 @@ use std::sync::Arc;
 use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes;
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::Events;
 use evlbi_net::run::Run;
 use evlbi_net::sim::Network;
 use evlbi_net::transport::{
-    Batch, Carries, Close, Events, Handle, Honours, InOptions, Incoming, Limits, Local, Message,
-    Numbers, Opened, OutOptions, Outgoing, Peer, Place, Ready, Service, Train, Transport, Url,
+    Batch, Carries, Close, Handle, Honours, InOptions, Incoming, Limits, Local, Message, Numbers,
+    Opened, OutOptions, Outgoing, Peer, Place, Ready, Service, Train, Transport, Url,
 };
 use evlbi_net::udp::SendCounts;
 use sha2::{Digest, Sha256};

@@ -4,8 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::{Events, readable};
 use evlbi_net::sim::{self, Network};
-use evlbi_net::transport::{Events, Local, OpenError, readable};
+use evlbi_net::transport::{Local, OpenError};
 
 /// Datagrams that are received at once.
 const AT_ONCE: usize = 64;

@@ -6,8 +6,8 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
+use super::item::Item;
 use super::law::{Law, Loss, Shape, Times, Until};
-use super::network::Item;
 use crate::time::Nanos;
 
 /// A packet that is held back leaves after so long at the latest.

@@ -15,7 +15,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use evlbi_core::time::Nanos;
 use parking_lot::Mutex;
 
-use crate::transport::Events;
+use super::Events;
 
 /// A moment that does not come.
 const NEVER: u64 = u64::MAX;

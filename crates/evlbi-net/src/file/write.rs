@@ -17,11 +17,10 @@ use std::time::Duration;
 use evlbi_core::time::Nanos;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
 
-use crate::clock::{self, Clock};
+use crate::clock::events::writable;
+use crate::clock::{self, Clock, Events};
 use crate::cpu::Waiting;
 use crate::run::Run;
-use crate::transport::Events;
-use crate::transport::events::writable;
 
 /// What direct writes are aligned to: the page size, and no less than a sector of any disk.
 const BLOCK: usize = 4096;

@@ -19,7 +19,8 @@ use crate::clock::{Clock, Thread};
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::tcp::{
-    self, Connection, Constant, Door, Given, HEADER_LEN, Kept, Progress, Sampled, Taken, TcpError,
+    self, Connection, Constant, Door, Given, HEADER_LEN, Kept, MOST_SAMPLES, Progress, Sampled,
+    Taken, TcpError,
 };
 
 /// Connections of a test, at most.
@@ -28,8 +29,6 @@ const MOST: usize = 64;
 const MOST_BUFFERED: usize = 16 << 30;
 /// Longest message, and longest write.
 const LONGEST: usize = 1 << 20;
-/// Samples that an end keeps, at most.
-pub const MOST_SAMPLES: u64 = 200_000;
 /// Most often that connections are looked at.
 const SHORTEST: Nanos = Nanos(100_000);
 /// Longest name of a congestion control in Linux.

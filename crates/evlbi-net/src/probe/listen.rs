@@ -5,19 +5,19 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-use evlbi_core::probe::{Exchange, Tallied, Tally, Windows};
+use evlbi_core::probe::{Exchange, Record, Tallied, Tally, Windows};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
 use serde::{Deserialize, Serialize};
 
 use super::Test;
-use super::port::Departing;
-use crate::clock::{Clock, Place};
+use super::port::{Departing, read};
+use crate::clock::{Clock, Events, Place};
 use crate::cpu::{self, Waiting};
 use crate::receive::rest;
 use crate::socket::GrantedBuffer;
-use crate::transport::{Batch, Datagram, Events, Head, Incoming, Pieces};
+use crate::transport::{Batch, Head, Incoming, Pieces};
 
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;
@@ -98,17 +98,6 @@ pub(super) struct ListenOptions {
     /// Most bits per second of replies.
     pub reply_rate: Option<BitRate>,
 }
-
-/// A datagram of the stream as it arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record(
-    /// Its number.
-    pub u64,
-    /// When it left, by the sender's clock in nanoseconds of UTC.
-    pub u64,
-    /// When it arrived, by the receiver's.
-    pub u64,
-);
 
 /// A request that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -431,15 +420,4 @@ impl Listener<'_> {
         }
         Ok(())
     }
-}
-
-/// The header of a datagram of this test, and when it arrived in nanoseconds of UTC.
-#[inline]
-pub(super) fn read(datagram: &Datagram<'_>, key: u64, clock: &Clock) -> Option<(Probe, u64)> {
-    let probe = Probe::parse(datagram.bytes).filter(|probe| probe.key == key)?;
-    let arrived = datagram.stamp.map_or_else(
-        || clock.utc(),
-        |stamp| u64::try_from(stamp.as_nanos()).unwrap_or(u64::MAX),
-    );
-    Some((probe, arrived))
 }

@@ -15,9 +15,10 @@ use evlbi_core::shed::wire_bytes;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::MOST_SAMPLES;
+use super::Observed;
 use super::{Departed, Flows, FlowsEnd, Listened, Window};
-use crate::host::{Counters, Observed};
+use crate::host::Counters;
+use crate::tcp::MOST_SAMPLES;
 
 /// Version of the messages.
 pub const VERSION: u32 = 2;

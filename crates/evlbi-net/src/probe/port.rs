@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
-use evlbi_wire::probe::Kind;
+use evlbi_wire::probe::{Kind, Probe};
 
 use super::Test;
-use super::listen::read;
 use crate::clock::Clock;
 use crate::receive::rest;
 use crate::run::Run;
 use crate::sim;
-use crate::transport::{Incoming, Local, Outgoing, Peer, Train, simulated, udp};
+use crate::transport::{Datagram, Incoming, Local, Outgoing, Peer, Train, simulated, udp};
 use crate::udp::{
     Listen, OpenError, Receiver, ReceiverOptions, SendCounts, Sender, SenderOptions, interface_of,
 };
@@ -184,4 +183,15 @@ impl Port {
             }
         }
     }
+}
+
+/// The header of a datagram of this test, and when it arrived in nanoseconds of UTC.
+#[inline]
+pub(super) fn read(datagram: &Datagram<'_>, key: u64, clock: &Clock) -> Option<(Probe, u64)> {
+    let probe = Probe::parse(datagram.bytes).filter(|probe| probe.key == key)?;
+    let arrived = datagram.stamp.map_or_else(
+        || clock.utc(),
+        |stamp| u64::try_from(stamp.as_nanos()).unwrap_or(u64::MAX),
+    );
+    Some((probe, arrived))
 }

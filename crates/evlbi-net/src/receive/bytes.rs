@@ -12,8 +12,7 @@ use crate::ring::{Consumer, Producer, Reserve};
 use crate::run::Run;
 use crate::transport::{Incoming, Peer, Read};
 
-use super::thread::Came;
-use super::{Live, ReceiveOptions, ReceiveReport};
+use super::{Came, Live, ReceiveOptions, ReceiveReport};
 
 /// Peers that bring no stream and are named.
 const MOST_SAID: u64 = 10;

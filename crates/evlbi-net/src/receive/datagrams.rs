@@ -14,8 +14,7 @@ use crate::ring::{Consumer, Producer, Reserve, Retired};
 use crate::transport::{Batch, Incoming, Service};
 use crate::udp;
 
-use super::thread::{Came, SHOW};
-use super::{Live, ReceiveOptions, ReceiveReport};
+use super::{Came, Live, ReceiveOptions, ReceiveReport, SHOW};
 
 /// Events that may wait for the consumer.
 const EVENTS: usize = 1024;

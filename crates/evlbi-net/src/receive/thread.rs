@@ -14,12 +14,10 @@ use crate::transport::{Carries, Incoming, Service};
 
 use super::bytes::Bytes;
 use super::datagrams::Datagrams;
-use super::{Ended, Live, ReceiveOptions, ReceiveReport, Watch};
+use super::{Came, Ended, Live, ReceiveOptions, ReceiveReport, SHOW, Watch};
 
 /// Errors of the transport in a row that end the receiver.
 const MOST_FAILURES: u32 = 1000;
-/// How often whoever watches sees something new.
-pub(super) const SHOW: Nanos = Nanos(100_000_000);
 /// Longest wait for an event while no stream flows.
 const PATIENCE: Nanos = Nanos(20_000_000);
 /// A stream that was silent for so long is waited for in the kernel.
@@ -41,23 +39,6 @@ pub struct Work {
     pub run: Run,
     pub watch: Arc<Watch>,
     pub started: Nanos,
-}
-
-/// What came of one look at the transport.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Came {
-    /// Nothing was there.
-    pub is_empty: bool,
-    /// Bytes that it took of what waited.
-    pub taken: u64,
-    /// Datagrams, or reads.
-    pub count: u32,
-    /// Some of it looks like a stream that begins.
-    pub is_heard: bool,
-    /// Some of it is the stream's.
-    pub is_stream: bool,
-    /// The sender has sent all.
-    pub is_closed: bool,
 }
 
 /// Receives until the end.

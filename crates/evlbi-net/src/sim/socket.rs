@@ -6,8 +6,7 @@ use std::sync::Arc;
 use evlbi_core::time::Nanos;
 
 use super::{Arrived, Host, Packet, Port, State, What, number, packet_length};
-use crate::clock::Place;
-use crate::transport::Events;
+use crate::clock::{Events, Place};
 
 /// A simulated socket for datagrams. Its port is free when it is dropped.
 pub struct Socket {

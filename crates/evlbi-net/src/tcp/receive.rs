@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::send::{HEADER_LEN, Progress};
 use super::{Change, Connection};
 use crate::clock::Clock;
-use crate::probe::Record;
+use evlbi_core::probe::Record;
 
 /// Bytes that are taken at once.
 const AT_ONCE: usize = 256 << 10;

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::{Connection, Progress};
 use crate::clock::{Clock, Thread};
 use crate::cpu::{self, Waiting};
-use crate::probe::MOST_SAMPLES;
 
+/// Samples that an end keeps, at most.
+pub const MOST_SAMPLES: u64 = 200_000;
 /// Longest time between looks at whether to go on.
 const LOOK: Nanos = Nanos(20_000_000);
 

@@ -13,11 +13,11 @@ use evlbi_trace::tcp::{self, Info};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::clock::Clock;
+use crate::clock::events::{Event, readable, writable};
 use crate::cpu::Waiting;
 use crate::host::nic::text;
 use crate::run::Run;
 use crate::sim;
-use crate::transport::events::{Event, readable, writable};
 
 /// Longest time between two looks at whether a run that connects is stopped.
 const LOOK: Duration = Duration::from_millis(50);

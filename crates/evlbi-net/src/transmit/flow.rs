@@ -11,9 +11,10 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, StreamKey};
 use evlbi_wire::vtp;
 
+use crate::clock::Events;
 use crate::cpu::Waiting;
 use crate::run::Run;
-use crate::transport::{Close, Events, Head, Outgoing, Pieces, Ready};
+use crate::transport::{Close, Head, Outgoing, Pieces, Ready};
 use crate::udp::SendCounts;
 
 use super::{Change, Frames, Lateness, Live, SendReport, Sent, Source};

@@ -16,10 +16,10 @@ use super::{
     Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Protocol, Read, Ready, Service,
     Train, Transport, Url, scheme, url,
 };
+use crate::clock::events::{Event, Several};
 use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
 use crate::tcp::{self, Change, Listener, Options, Stream, Unconnected};
-use crate::transport::events::{Event, Several};
 use crate::udp::SendCounts;
 
 /// Connections that are kept of which it is not decided whether they bring the stream.

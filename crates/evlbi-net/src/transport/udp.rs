@@ -10,8 +10,9 @@ use evlbi_core::time::Nanos;
 use super::{
     Batch, Carries, Close, Events, Head, Honours, InOptions, Incoming, Limits, Listening, Local,
     Numbers, OpenError, Opened, OutOptions, Outgoing, Piece, Pieces, Place, Protocol, Ready,
-    Service, Train, Transport, Url, events, scheme, url,
+    Service, Train, Transport, Url, scheme, url,
 };
+use crate::clock::events;
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::udp::{

@@ -19,8 +19,9 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
     Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Piece, Place, Protocol, Ready, Service,
-    Train, Transport, Url, events, url,
+    Train, Transport, Url, url,
 };
+use crate::clock::events;
 use crate::run::Run;
 use crate::socket;
 use crate::udp::SendCounts;

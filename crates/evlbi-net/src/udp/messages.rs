@@ -5,7 +5,7 @@ use std::io;
 use std::ptr;
 
 use super::ancillary::{self, Control, SEGMENT_SPACE};
-use crate::transport::{Piece, Train};
+use crate::train::{Piece, Train};
 
 /// Messages handed over in one system call.
 const MESSAGES: usize = 64;

@@ -12,9 +12,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ancillary::{self, ADDRESS_SPACE, Control, RECEIVE_SPACE};
 use super::{Interface, OpenError, Sender, SenderOptions, multicast};
+use crate::batch::{Batch, Message};
 use crate::clock;
+use crate::clock::events;
 use crate::socket::{self, GrantedBuffer};
-use crate::transport::{Batch, Message, Peer, events};
+use evlbi_core::peer::Peer;
 
 /// Messages that one system call takes up.
 pub const MESSAGES: usize = 16;

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::messages::{Layout, Scratch, datagrams_of};
 use super::{Interface, OpenError, multicast};
 use crate::socket::{self, GrantedBuffer};
-use crate::transport::Train;
+use crate::train::Train;
 
 /// Most datagrams that the kernel takes in one message (`UDP_MAX_SEGMENTS` of older kernels).
 pub const MAX_SEGMENTS: usize = 64;

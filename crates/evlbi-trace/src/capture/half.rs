@@ -589,7 +589,7 @@ impl Half {
         if let Some(since) = self.zero_since {
             self.way.zero_seconds += last.saturating_sub(since) as f64 * 1e-9;
         }
-        self.rounds.finish(last, &mut self.way);
+        let rounds = self.rounds.finish(last);
         let first = self.first_data.unwrap_or(self.last_data);
         let seconds = self.last_data.saturating_sub(first) as f64 * 1e-9;
         let (every, intervals) = self.course.finish();
@@ -601,6 +601,11 @@ impl Half {
             reordering: self.extents.summary(),
             window: self.windows.map(|(extent, _)| extent),
             round_trip: self.round_trips.summary(),
+            flight: rounds.flight,
+            behind: rounds.behind,
+            path_rate: rounds.path_rate,
+            held_back: rounds.held_back,
+            idle: rounds.idle,
             every,
             intervals,
             ..self.way

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::Extent;
-use super::half::Way;
 
 /// Time stamps are no finer than this, in nanoseconds.
 const FINE: u64 = 1_000_000;
@@ -111,6 +110,15 @@ struct Round {
     bursts: u64,
     answered: u64,
     shortest_trip: Option<u64>,
+}
+
+/// What came of the rounds of a sender; [`Way`](super::Way) says what each field is.
+pub struct Found {
+    pub flight: Option<Extent>,
+    pub behind: Option<f64>,
+    pub path_rate: Option<f64>,
+    pub held_back: HeldBack,
+    pub idle: Idle,
 }
 
 /// A sender, as it must have been.
@@ -249,7 +257,7 @@ impl Rounds {
     }
 
     /// What came of it.
-    pub fn finish(mut self, last: u64, way: &mut Way) {
+    pub fn finish(mut self, last: u64) -> Found {
         self.come_to(u64::MAX, None);
         self.pass(last);
         // The end says nothing of what an application would have sent.
@@ -257,15 +265,17 @@ impl Rounds {
             self.close(&round);
         }
         let time = self.now.saturating_sub(self.begun.unwrap_or(0)) as f64;
-        way.flight = self.flight.map(|extent| Extent {
-            mean: if time > 0.0 { self.area / time } else { 0.0 },
-            ..extent
-        });
-        way.behind = self.behind.map(|time| time as f64 * 1e-9);
-        way.path_rate =
-            (self.path_bytes > 0).then(|| self.path_bytes as f64 * 8e9 / self.held.path.max(1.0));
-        way.held_back = self.held.in_parts();
-        way.idle = self.idle;
+        Found {
+            flight: self.flight.map(|extent| Extent {
+                mean: if time > 0.0 { self.area / time } else { 0.0 },
+                ..extent
+            }),
+            behind: self.behind.map(|time| time as f64 * 1e-9),
+            path_rate: (self.path_bytes > 0)
+                .then(|| self.path_bytes as f64 * 8e9 / self.held.path.max(1.0)),
+            held_back: self.held.in_parts(),
+            idle: self.idle,
+        }
     }
 
     /// How long acknowledgements and what answers them are on their way between here and the sender: nothing that matters if

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::Result;
-use evlbi_core::probe::ClockFit;
-use evlbi_net::probe::{Keep, Record};
+use evlbi_core::probe::{ClockFit, Record};
+use evlbi_net::probe::Keep;
 
 use super::point::{Direction, Point};
 use crate::table::Table;

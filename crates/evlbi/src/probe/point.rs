@@ -9,8 +9,8 @@ use evlbi_core::probe::{
     Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, Tallied, Window,
 };
 use evlbi_core::shed::wire_bytes;
-use evlbi_net::host::{Core, Interface, Observed, nic};
-use evlbi_net::probe::{Burden, End, RoundTrip};
+use evlbi_net::host::{Core, Interface, nic};
+use evlbi_net::probe::{Burden, End, Observed, RoundTrip};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::udp::{SendCounts, most_joined};
 use evlbi_wire::validity::SequenceGap;

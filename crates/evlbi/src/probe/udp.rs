@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use evlbi_core::probe::{ClockFit, Stream};
+use evlbi_core::probe::{ClockFit, Record, Stream};
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{Burden, Departed, Keep, Limits, Record, Test};
+use evlbi_net::probe::{Burden, Departed, Keep, Limits, Test};
 use evlbi_net::run::Run;
 use serde::Serialize;
 use smart_default::SmartDefault;

@@ -11,11 +11,11 @@ use evlbi_core::time::Nanos;
 use super::frames::{Handle, Packet, Pool};
 use super::turns::Turns;
 use super::{HostSnapshot, LOGGED, Lateness, Part, Shared};
+use crate::clock::events;
 use crate::path::frame::{Frame, LONGEST};
 use crate::path::plan::{Direction, Plan};
 use crate::path::tap::Tap;
 use crate::ring;
-use crate::transport::events;
 
 /// Frames that are taken from a host before others are looked after.
 const AT_ONCE: usize = 64;

@@ -1,10 +1,10 @@
 //! A connection: what both ends know of it together.
 
 use evlbi_core::account::{Distribution, Summary};
-use evlbi_core::probe::ClockFit;
+use evlbi_core::probe::{ClockFit, Record};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{End, FlowEnd, Record};
+use evlbi_net::probe::{End, FlowEnd};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Taken};
 use evlbi_trace::tcp::{

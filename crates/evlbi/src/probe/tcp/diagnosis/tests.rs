@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use evlbi_net::probe::{End, FlowEnd, FlowsEnd, Record};
+use evlbi_core::probe::Record;
+use evlbi_net::probe::{End, FlowEnd, FlowsEnd};
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Sampled, Taken};
 use evlbi_testkit::oracle;
 use evlbi_trace::tcp::{HeldBack, Info, Reading};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use crate::clock::Place;
+use super::Place;
 
 /// What may happen to one end of a transport.
 #[derive(Clone, Copy, Default)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::Peer;
+use evlbi_core::peer::Peer;
 
 /// Messages that arrived together.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub struct Batch<'b> {
     pub memory: &'b [u8],
     /// The messages, in the order of their arrival at each port.
     pub messages: &'b [Message],
-    /// Bytes that they took of what waited ([`super::Incoming::backlog`]), at least.
+    /// Bytes that they took of what waited ([`Incoming::backlog`](crate::transport::Incoming::backlog)), at least.
     pub taken: u64,
 }
 

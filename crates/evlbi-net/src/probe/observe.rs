@@ -7,8 +7,8 @@ use std::time::Duration;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::Counters;
 use crate::clock::{Clock, Signal, Thread};
+use crate::host::Counters;
 use crate::run::Run;
 
 /// Time between two looks at first.

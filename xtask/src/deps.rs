@@ -1,5 +1,8 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- evlbi; wire <- fx <- evlbi; plot <- evlbi. What belongs to the
-//! program (command line, JSON, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line.
+//! program (command line, JSON, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
+//! library import each other in a circle.
+
+mod circles;
 
 use std::fs;
 use std::path::Path;
@@ -50,6 +53,13 @@ const SHELL_ONLY: [&str; 8] = [
 
 pub fn check() -> Result<()> {
     for (library, may_use) in MAY_USE {
+        let circles = circles::circles(&Path::new("crates").join(library))?;
+        if let Some(circle) = circles.first() {
+            bail!(
+                "modules of {library} import each other in a circle:\n  {}",
+                circle.join("\n  ")
+            );
+        }
         let direct = tree(library, Some(1))?;
         for name in &direct {
             if name.starts_with("evlbi") && name != library && !may_use.contains(&name.as_str()) {
@@ -90,7 +100,7 @@ pub fn check() -> Result<()> {
 fn shell_in(text: &str) -> Result<Option<&'static str>> {
     let tokens: TokenStream = text.parse().map_err(|error| anyhow!("{error}"))?;
     let mut paths = Vec::new();
-    name_paths("", tokens, &mut paths);
+    name_paths("", tokens, &|_| false, &mut paths);
     let is_of = |path: &String, odd: &str| {
         let rest = path.strip_prefix(odd);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
@@ -99,10 +109,18 @@ fn shell_in(text: &str) -> Result<Option<&'static str>> {
     Ok(SHELL_ONLY.iter().find(is_in).copied())
 }
 
-/// The paths in a source, each with what follows it; those of `a::{b, c}` as a::b and a::c.
-fn name_paths(within: &str, tokens: TokenStream, paths: &mut Vec<String>) {
+/// The paths in a source, each with what follows it; those of `a::{b, c}` as a::b and a::c. Lines that are skipped have none.
+fn name_paths(
+    within: &str,
+    tokens: TokenStream,
+    is_skipped: &dyn Fn(usize) -> bool,
+    paths: &mut Vec<String>,
+) {
     let mut path = within.to_owned();
     for token in tokens {
+        if is_skipped(token.span().start().line) {
+            continue;
+        }
         match token {
             TokenTree::Ident(name) if path.is_empty() || path.ends_with("::") => {
                 path += &name.to_string();
@@ -116,7 +134,7 @@ fn name_paths(within: &str, tokens: TokenStream, paths: &mut Vec<String>) {
                 } else {
                     ""
                 };
-                name_paths(within, group.stream(), paths);
+                name_paths(within, group.stream(), is_skipped, paths);
                 paths.push(std::mem::take(&mut path));
             }
             token => {

@@ -1,6 +1,6 @@
 //! `cargo xtask lines`: lines of code, of comments and of tests of each crate, and how they differ from another revision.
 
-mod count;
+pub mod count;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -191,7 +191,7 @@ fn of_crate(folder: &Path, files: &[PathBuf]) -> Result<Lines> {
 }
 
 /// The folder of the modules that a file declares.
-fn children(path: &Path) -> PathBuf {
+pub fn children(path: &Path) -> PathBuf {
     match path.file_stem().and_then(|stem| stem.to_str()) {
         Some("lib" | "main" | "mod") => path.with_file_name(""),
         _ => path.with_extension(""),

@@ -76,19 +76,29 @@ pub fn count(text: &str) -> Result<(Lines, Vec<PathBuf>)> {
     let mut is_code = vec![false; text.lines().count()];
     let tokens = text.parse().map_err(|error| anyhow!("{error}"))?;
     mark(tokens, &mut is_code);
-    let mut tests = Tests::default();
-    tests.visit_file(&syn::parse_file(text)?);
+    let (of_tests, modules) = in_tests(text)?;
     let mut lines = Lines::default();
     for (number, (line, is_code)) in text.lines().zip(is_code).enumerate() {
         let counter = match line.trim().is_empty() {
-            _ if tests.lines.iter().any(|lines| lines.contains(&number)) => &mut lines.tests,
+            _ if of_tests.iter().any(|lines| lines.contains(&number)) => &mut lines.tests,
             _ if is_code => &mut lines.code,
             true => &mut lines.blank,
             false => &mut lines.comments,
         };
         *counter += 1;
     }
-    Ok((lines, tests.modules))
+    Ok((lines, modules))
+}
+
+/// Returns the lines of a source file, counted from 0, that exist in tests alone, and the modules in files of their own that it
+/// declares for tests alone, as paths from the folder of its modules.
+///
+/// # Errors
+/// Text that is not Rust.
+pub fn in_tests(text: &str) -> Result<(Vec<Range<usize>>, Vec<PathBuf>)> {
+    let mut tests = Tests::default();
+    tests.visit_file(&syn::parse_file(text)?);
+    Ok((tests.lines, tests.modules))
 }
 
 /// Marks the lines that have a token. Documentation is an attribute to the compiler, and a comment here.

@@ -197,7 +197,9 @@ fn play(faults: &Faults<Fault>) -> String {
                 let (checked, followed) = followed.expect("the session ends");
                 break (hosts, checked, followed);
             };
+            // What is due when the controller dies is done first: by chance it would be the one or the other.
             tokio::select! {
+                biased;
                 (checked, followed) = following => break (hosts, checked, followed),
                 () = sleep_until(begun + killed) => sleep_until(begun + back).await,
             }

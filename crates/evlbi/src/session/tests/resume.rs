@@ -18,6 +18,7 @@ async fn killed_after(site: &Site, session: &Session, time: Duration) {
     let mut running = site.prepared(session, RunOptions::default()).await.unwrap();
     let run = site.run();
     tokio::select! {
+        biased;
         _ = running.follow(&run) => panic!("the session is over"),
         () = sleep(time) => {}
     }
@@ -123,6 +124,7 @@ async fn what_outlives_its_scan_is_stopped_after_a_resume() {
     site.fleet.at("jive", |agent| agent.is_deaf = true);
     let run = site.run();
     tokio::select! {
+        biased;
         _ = running.follow(&run) => panic!("the session is over"),
         () = sleep(Duration::from_secs(12)) => {}
     }

@@ -1,6 +1,6 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- evlbi; wire <- fx <- evlbi; plot <- evlbi. What belongs to the
 //! program (command line, JSON, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
-//! library import each other in a circle.
+//! library import each other in a circle. Libraries print nothing, end no process, and have no unsafe code beside evlbi-net.
 
 mod circles;
 
@@ -22,19 +22,41 @@ const MAY_USE: [(&str, &[&str]); 6] = [
     ("evlbi-plot", &[]),
 ];
 
-/// What only the program may use.
-const PROGRAM_ONLY: [&str; 7] = [
+/// What no library brings in, not even by what it uses.
+const PROGRAM_ONLY: [&str; 10] = [
     "anyhow",
     "axum",
     "clap",
+    "ctrlc",
     "hyper",
     "indicatif",
+    "rusqlite",
+    "rustyline",
     "serde_json",
     "tokio",
 ];
 
-/// Sockets and system calls: for evlbi-net alone among the libraries.
-const KERNEL_ONLY: [&str; 4] = ["libc", "nix", "rustix", "socket2"];
+/// What one library alone uses by itself; for sockets and system calls the program may, too.
+const OWNED: [(&str, &str); 8] = [
+    ("libc", "evlbi-net"),
+    ("linux-raw-sys", "evlbi-net"),
+    ("nix", "evlbi-net"),
+    ("rustix", "evlbi-net"),
+    ("socket2", "evlbi-net"),
+    ("epaint_default_fonts", "evlbi-plot"),
+    ("plotters", "evlbi-plot"),
+    ("png", "evlbi-plot"),
+];
+
+/// Libraries that stay free of any one system, and others than Linux that their dependencies are looked at for.
+const ANYWHERE: [&str; 3] = ["evlbi-wire", "evlbi-core", "evlbi-fx"];
+const ELSEWHERE: [&str; 2] = ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"];
+/// What exists on Unix, or on Linux, alone.
+const UNIX_ONLY: [&str; 4] = ["ctrlc", "linux-raw-sys", "nix", "rustix"];
+
+/// What each library says at its beginning.
+const QUIET: &str = "#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]";
+const SAFE: &str = "#![forbid(unsafe_code)]";
 
 /// The modules of the program that are no engines: what they import may be imported by themselves alone.
 const SHELL: [&str; 5] = ["cli", "main", "output", "program", "say"];
@@ -60,18 +82,54 @@ pub fn check() -> Result<()> {
                 circle.join("\n  ")
             );
         }
-        let direct = tree(library, Some(1))?;
-        for name in &direct {
+        for name in tree(library, Some(1), None)? {
             if name.starts_with("evlbi") && name != library && !may_use.contains(&name.as_str()) {
                 bail!("{library} may not depend on {name} (allowed: {may_use:?})");
             }
-            if library != "evlbi-net" && KERNEL_ONLY.contains(&name.as_str()) {
-                bail!("{library} may not depend on {name}: the kernel belongs to evlbi-net");
+            if let Some((_, owner)) = OWNED.iter().find(|(owned, _)| *owned == name)
+                && *owner != library
+            {
+                bail!("{library} may not depend on {name}: it belongs to {owner}");
             }
         }
-        for name in tree(library, None)? {
+        for name in tree(library, None, None)? {
             if PROGRAM_ONLY.contains(&name.as_str()) {
                 bail!("{library} depends on {name}, which belongs to the program alone");
+            }
+        }
+        let root = Path::new("crates").join(library).join("src/lib.rs");
+        let text = fs::read_to_string(&root).with_context(|| root.display().to_string())?;
+        for line in [QUIET, SAFE] {
+            // All unsafe code is there.
+            let is_free = line == SAFE && library == "evlbi-net";
+            if !is_free && !text.contains(line) {
+                bail!("{} lacks {line}", root.display());
+            }
+        }
+    }
+    for name in tree("evlbi", Some(1), None)? {
+        let is_owned = |(owned, owner): &&(&str, &str)| *owned == name && *owner != "evlbi-net";
+        if let Some((_, owner)) = OWNED.iter().find(is_owned) {
+            bail!("the program may not depend on {name}: it belongs to {owner}");
+        }
+    }
+    for library in ANYWHERE {
+        for target in ELSEWHERE {
+            for name in tree(library, None, Some(target))? {
+                if UNIX_ONLY.contains(&name.as_str()) {
+                    bail!("{library} depends on {name} on {target}, where there is none");
+                }
+            }
+        }
+        let mut files = Vec::new();
+        rust_files(&Path::new("crates").join(library).join("src"), &mut files)?;
+        for path in files {
+            let text = fs::read_to_string(&path)?;
+            if text.contains("std::os::") {
+                bail!(
+                    "{} uses std::os: it is to stay free of any system",
+                    path.display()
+                );
             }
         }
     }
@@ -148,8 +206,8 @@ fn name_paths(
     paths.push(path);
 }
 
-/// Names of the normal dependencies of `library`, down to `depth`.
-fn tree(library: &str, depth: Option<u32>) -> Result<Vec<String>> {
+/// Names of the normal dependencies of `library`, down to `depth`, on this system or on `target`.
+fn tree(library: &str, depth: Option<u32>, target: Option<&str>) -> Result<Vec<String>> {
     let mut command = evlbi_testkit::cargo();
     command.args([
         "tree",
@@ -162,6 +220,9 @@ fn tree(library: &str, depth: Option<u32>) -> Result<Vec<String>> {
     ]);
     if let Some(depth) = depth {
         command.args(["--depth", &depth.to_string()]);
+    }
+    if let Some(target) = target {
+        command.args(["--target", target]);
     }
     let output = command.output().context("cargo tree")?;
     if !output.status.success() {

@@ -5,6 +5,7 @@
 //! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`probe`], [`admission`] with [`pudp`] and
 //! [`reorder`], [`account`], [`deframe`].
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod account;
 pub mod admission;

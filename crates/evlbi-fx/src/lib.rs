@@ -1,6 +1,7 @@
 //! From samples to visibilities: how samples lie in payloads, what their statistics say, simulated stations, and
 //! the correlator with its delay model.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod codec;
 pub mod correlator;

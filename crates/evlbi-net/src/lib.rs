@@ -5,6 +5,8 @@
 //! On the way of the data: [`file::Reader`] → [`transmit`] → [`udp::Sender`] ~~~ [`udp::Receiver`] →
 //! [`receive`] → [`ring`] → [`file::Writer`].
 
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "evlbi-net speaks to the Linux kernel: sendmmsg, UDP_SEGMENT, UDP_GRO, memfd, /proc"

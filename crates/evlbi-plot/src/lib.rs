@@ -18,6 +18,7 @@
 //! assert!(figure.svg()?.starts_with("<svg"));
 //! # Ok::<(), evlbi_plot::DrawError>(())
 //! ```
+#![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod canvas;

@@ -2,6 +2,7 @@
 //!
 //! Nothing here reads a file, a socket or a clock, and no accessor panics, whatever bytes it is given.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod fill;
 pub mod mark5b;

@@ -96,6 +96,7 @@ pub fn end_with_us(command: &mut Command) -> io::Result<PipeWriter> {
 ///
 /// # Errors
 /// When that was not so.
+#[expect(clippy::exit, reason = "to end this process is what it is for")]
 pub fn end_with_parent(heard: impl Fn() + Send + 'static) -> io::Result<()> {
     // SAFETY: only numbers are passed; the descriptor is not used otherwise.
     succeed(unsafe { libc::fcntl(TIE, libc::F_SETFD, libc::FD_CLOEXEC) })?;

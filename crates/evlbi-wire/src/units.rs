@@ -1,11 +1,40 @@
-//! Numbers as people write them on the command line: `64KiB`, `100ms`, `1%`.
+//! Numbers as people write and read them: `64KiB`, `100ms`, `1%`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A size in bytes: `8032`, `64KiB`, `1.5GiB`, `10MB` (powers of 1000 without the `i`).
-pub fn size(text: &str) -> Result<u64, String> {
-    let error = || format!("`{text}` is no size; write bytes, or as 64KiB, 1MiB, 10MB, 2GiB");
+/// A text is no number of the kind that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no {kind}; write {form}")]
+#[non_exhaustive]
+pub struct UnitError {
+    /// The text.
+    pub text: String,
+    /// What it was to be.
+    pub kind: &'static str,
+    /// How that is written.
+    pub form: &'static str,
+}
+
+impl UnitError {
+    fn of(text: &str, kind: &'static str, form: &'static str) -> UnitError {
+        let text = text.to_owned();
+        UnitError { text, kind, form }
+    }
+}
+
+impl From<UnitError> for String {
+    fn from(error: UnitError) -> String {
+        error.to_string()
+    }
+}
+
+/// Parses a size in bytes: `8032`, `64KiB`, `1.5GiB`, `10MB` (powers of 1000 without the `i`).
+///
+/// # Errors
+/// [`UnitError`]
+pub fn size(text: &str) -> Result<u64, UnitError> {
+    let error = || UnitError::of(text, "size", "bytes, or as 64KiB, 1MiB, 10MB, 2GiB");
     let (number, unit) = split_number(text).ok_or_else(error)?;
     let factor: f64 = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
@@ -25,9 +54,12 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(error)
 }
 
-/// A time: `250us`, `15ms`, `2s`, `10min`, `24h`. A bare number is seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let error = || format!("`{text}` is no time; write it as 250us, 15ms, 2s, 10min or 24h");
+/// Parses a time: `250us`, `15ms`, `2s`, `10min`, `24h`. A bare number is seconds.
+///
+/// # Errors
+/// [`UnitError`]
+pub fn duration(text: &str) -> Result<Duration, UnitError> {
+    let error = || UnitError::of(text, "time", "it as 250us, 15ms, 2s, 10min or 24h");
     let (number, unit) = split_number(text).ok_or_else(error)?;
     let seconds = match unit {
         "ns" => number * 1e-9,
@@ -42,7 +74,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
 
-/// A time as [`duration`] takes it: `250us`, `10s`, `24h`.
+/// Writes a time as [`duration`] takes it: `250us`, `10s`, `24h`.
 pub fn span(span: Duration) -> String {
     let nanoseconds = span.as_nanos();
     let units = [
@@ -57,31 +89,35 @@ pub fn span(span: Duration) -> String {
     format!("{}{name}", nanoseconds / length)
 }
 
-/// A fraction as [`fraction`] takes it: `0.1%`.
+/// Writes a fraction as [`fraction`] takes it: `0.1%`.
 pub fn percent(fraction: f64) -> String {
     format!("{}%", fraction * 100.0)
 }
 
-/// A range of ports: `1024-65535`, or one port.
-pub fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+/// Parses a range of ports: `1024-65535`, or one port.
+///
+/// # Errors
+/// [`UnitError`]
+pub fn ports(text: &str) -> Result<RangeInclusive<u16>, UnitError> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
-        _ => Err(format!(
-            "`{text}` is no range of ports; write it as 1024-65535"
-        )),
+        _ => Err(UnitError::of(text, "range of ports", "it as 1024-65535")),
     }
 }
 
-/// A fraction from 0 to 1, written as `0.01` or `1%`.
-pub fn fraction(text: &str) -> Result<f64, String> {
-    let error = || format!("`{text}` is no fraction; write 0.01 or 1%, from 0 to 1 (100%)");
+/// Parses a fraction from 0 to 1, written as `0.01` or `1%`.
+///
+/// # Errors
+/// [`UnitError`]
+pub fn fraction(text: &str) -> Result<f64, UnitError> {
+    let error = || UnitError::of(text, "fraction", "0.01 or 1%, from 0 to 1 (100%)");
     scaled(text, &[("%", 0.01)])
         .filter(|fraction| (0.0..=1.0).contains(fraction))
         .ok_or_else(error)
 }
 
-/// A finite number, scaled by the unit behind it where it is one of these.
+/// Parses a finite number, scaled by the unit behind it where it is one of these.
 pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let split = |(unit, scale): &(&str, f64)| Some((text.strip_suffix(unit)?, *scale));
     let (number, scale) = units.iter().find_map(split).unwrap_or((text, 1.0));
@@ -155,7 +191,7 @@ fn split_number(text: &str) -> Option<(f64, &str)> {
     Some((number.parse().ok()?, unit.trim()))
 }
 
-/// `1.024 Gbit/s`: a bit rate for people.
+/// Shows a bit rate to people: `1.024 Gbit/s`.
 pub fn show_rate(bits_per_second: f64) -> String {
     // The sum of none is -0.
     let (value, unit) = match bits_per_second + 0.0 {
@@ -167,7 +203,7 @@ pub fn show_rate(bits_per_second: f64) -> String {
     format!("{value:.3} {unit}")
 }
 
-/// `64 MiB`: a size for people, exact.
+/// Shows a size to people, exactly: `64 MiB`.
 pub fn show_size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units
@@ -179,7 +215,7 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
-/// `1.25 MB`: an amount of data for people.
+/// Shows an amount of data to people: `1.25 MB`.
 pub fn show_bytes(bytes: f64) -> String {
     match bytes {
         small if small < 1e6 => format!("{:.1} kB", small * 1e-3),
@@ -188,7 +224,7 @@ pub fn show_bytes(bytes: f64) -> String {
     }
 }
 
-/// `12.5 us`: a time for people.
+/// Shows a time in seconds to people: `12.5 us`.
 pub fn show_seconds(seconds: f64) -> String {
     let (value, unit) = match seconds.abs() {
         0.0 => (0.0, "s"),
@@ -200,14 +236,14 @@ pub fn show_seconds(seconds: f64) -> String {
     format!("{value:.4} {unit}")
 }
 
-/// `2024-05-01T12:00:00.5Z`: UTC seconds since 1970 as date and time, to a tenth of a millisecond.
+/// Shows UTC seconds since 1970 as date and time, to a tenth of a millisecond: `2024-05-01T12:00:00.5Z`.
 pub fn utc(seconds: f64) -> String {
     let tenths = (seconds * 1e4).round() as i128;
     jiff::Timestamp::from_nanosecond(tenths * 100_000)
         .map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-/// `1,234,567`: a count for people.
+/// Shows a count to people: `1,234,567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();

@@ -72,7 +72,11 @@ impl FromStr for Spacings {
 }
 
 /// `1,2,3`, `0..50:5` (both ends included) and both mixed.
-fn values(text: &str, value: impl Fn(&str) -> Result<u64, String>) -> Result<Vec<u64>, String> {
+fn values<E: Into<String>>(
+    text: &str,
+    value: impl Fn(&str) -> Result<u64, E>,
+) -> Result<Vec<u64>, String> {
+    let value = |text| value(text).map_err(Into::into);
     let mut all = Vec::new();
     for part in text.split(',') {
         let Some((from, rest)) = part.split_once("..") else {

@@ -121,7 +121,7 @@ impl FromStr for Buffer {
 
     fn from_str(text: &str) -> Result<Buffer, String> {
         let Some(times) = text.strip_suffix("bdp") else {
-            return units::size(text).map(Buffer::Bytes);
+            return Ok(Buffer::Bytes(units::size(text)?));
         };
         let times = if times.is_empty() { "1" } else { times };
         let times = times.parse().ok();

@@ -315,9 +315,9 @@ impl Host {
 
 /// As it is written in a session file.
 fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
-    setting::read(from, |text| {
+    setting::read(from, |text| -> Result<Start, String> {
         if let Some(after) = text.strip_prefix('+') {
-            return units::duration(after).map(Start::After);
+            return Ok(Start::After(units::duration(after)?));
         }
         let at: jiff::Timestamp = text.parse().map_err(|_| {
             format!(

@@ -157,7 +157,9 @@ impl FromStr for Fault {
         let odd = || format!("`{text}` is not a fault");
         let words: Vec<&str> = text.split_whitespace().collect();
         let (&[at, place, what], rest) = words.split_first_chunk::<3>().ok_or_else(odd)?;
-        let span = || evlbi_wire::units::duration(rest.first().ok_or_else(odd)?);
+        let span = || -> Result<Duration, String> {
+            Ok(evlbi_wire::units::duration(rest.first().ok_or_else(odd)?)?)
+        };
         let all = [0, 1, 2].into_iter();
         let hosts = all.flat_map(|number| [Place::Sender(number), Place::Receiver(number)]);
         let ways = [Way::There, Way::Back].map(Place::Network);

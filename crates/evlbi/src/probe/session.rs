@@ -562,10 +562,14 @@ impl Testing<'_, '_> {
     fn settled(&mut self, direction: Direction, window: &Window, not_sent: u64) -> Result<()> {
         let hosts = &mut self.hosts;
         let here = self.run.counters().unwrap_or_default().since(&hosts.begin);
-        let now = [here, hosts.there.clone()];
-        let [older, last] = &mut hosts.past[direction as usize];
-        let changes = [0, 1].map(|end| now[end].since(&older[end]));
-        *older = std::mem::replace(last, now);
+        let told = self.run.clock().now();
+        let past = &mut hosts.past[direction as usize];
+        if told.since(hosts.told[direction as usize]) > LOOK.into() {
+            past.rotate_left(1);
+            hosts.told[direction as usize] = told;
+        }
+        past[2] = [here, hosts.there.clone()];
+        let changes = [0, 1].map(|end| past[2][end].since(&past[0][end]));
         let [here, there] = [0, 1].map(|end| Side {
             counters: &changes[end],
             interface: hosts.interfaces[end].as_deref(),
@@ -596,8 +600,11 @@ struct Hosts {
     used_there: Option<u64>,
     /// Here and there.
     interfaces: [Option<String>; 2],
-    /// Of each way: here and there at the last window but one, and at the last.
-    past: [[[Counters; 2]; 2]; 2],
+    /// Of each way: here and there when windows were told the last time but two, the last time but one, and the last time. Of windows that
+    /// are told at once, nobody knows which of them a change is of.
+    past: [[[Counters; 2]; 3]; 2],
+    /// When that was the last time.
+    told: [Nanos; 2],
 }
 
 /// Who is there, and how far it is.

@@ -294,6 +294,38 @@ fn a_watch_that_is_killed_is_continued() {
     });
 }
 
+/// What the card of the sender has no room for is the sender's in every window, however many of them are told at once.
+#[test]
+fn what_a_host_drops_is_never_the_networks() {
+    for window in [50, 100, 300, 1000] {
+        let (_room, file) = in_memory();
+        let mut path = Path::of(&[delay(5)]);
+        path.is_logged = false;
+        let (report, _) = path.play(|scene| {
+            scene.network.near(1).set_card(bits(100_000_000), 30_000);
+            scene.watch(
+                &file,
+                &WatchOptions {
+                    length: Duration::from_secs(30),
+                    rate: Some(bits(5_000_000)),
+                    burst: 50,
+                    window: Duration::from_millis(window),
+                    ..WatchOptions::default()
+                },
+            )
+        });
+        let way = &report.directions[0];
+        // Of each burst as many find room as the queue holds, and the one that leaves.
+        assert!(way.lost * 2 > way.sent, "{way:?}");
+        let odd: Vec<_> = report
+            .windows
+            .iter()
+            .filter(|it| it.network_lost > 0)
+            .collect();
+        assert!(odd.is_empty(), "{window}: {odd:?}");
+    }
+}
+
 /// An outage of less than a minute is measured; one that lasts longer ends the flow, and a new one begins when the path is back.
 #[test]
 fn an_outage_is_survived() {

@@ -182,7 +182,10 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
 fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>) -> RecvResult {
     result.left_unfinished = left;
     if result.is_empty() {
-        names::remove_empty(options, &mut result);
+        if names::remove_empty(options) {
+            result.sink.files.clear();
+            result.gaps_file = None;
+        }
     } else if let Some(path) = names::result_path(options)
         && let Err(error) = output::replace_json(&path, &result)
     {

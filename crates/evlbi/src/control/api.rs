@@ -33,7 +33,7 @@ use utoipa_axum::routes;
 
 use super::commands::Language;
 use super::fleet::{
-    About, Checked, Drive, Fleet, NO_SESSION, Problem, ProblemBody, Reply, SessionPlan,
+    AboutYou, Checked, Drive, Fleet, NO_SESSION, Problem, ProblemBody, Reply, SessionPlan,
 };
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::{Course, Event, History, Span};
@@ -392,14 +392,6 @@ async fn about(api: State<Api>, Extension(role): Extension<Role>) -> Json<AboutY
         about: api.fleet.about(),
         your_role: role,
     })
-}
-
-/// What answers, and what it lets the asker do.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct AboutYou {
-    #[serde(flatten)]
-    pub about: About,
-    pub your_role: Role,
 }
 
 /// All flows

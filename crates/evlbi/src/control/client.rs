@@ -13,8 +13,8 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::api::{AboutYou, Checks, Events, Flows};
-use super::fleet::{Checked, Control, Later, Problem, ProblemBody, Remote, Reply};
+use super::api::{Checks, Events, Flows};
+use super::fleet::{AboutYou, Checked, Control, Later, Problem, ProblemBody, Remote, Reply};
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
 use super::identity::Fingerprint;

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-use super::api::AboutYou;
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
+use super::identity::Role;
 use crate::steer::Change;
 
 /// An answer, or why there is none.
@@ -100,6 +100,14 @@ pub struct About {
     /// Where recordings are, of an agent, and the bytes that are free there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
+}
+
+/// What answers, and what it lets the asker do.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct AboutYou {
+    #[serde(flatten)]
+    pub about: About,
+    pub your_role: Role,
 }
 
 /// What is said where there is no session.

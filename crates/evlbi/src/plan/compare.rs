@@ -11,7 +11,6 @@ use evlbi_trace::tcp::{Algorithm, Cbr, Counting, Full, Scene};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::losses::show_loss;
 use super::table;
 use super::tcp::{PlanTcpOptions, algorithms, flow, wire};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
@@ -81,6 +80,13 @@ pub struct Job<'a> {
 /// If the link is too slow, or the run is stopped.
 pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Simulated<Row>> {
     simulate("evlbi.plan.compare/1", options, &[None], run, row)
+}
+
+pub fn show_loss(loss: f64) -> String {
+    match loss {
+        0.0 => "0".to_owned(),
+        loss => format!("{loss:.1e}"),
+    }
 }
 
 /// Simulates each algorithm at each round-trip time with each of the losses.

@@ -6,7 +6,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use serde::Serialize;
 
-use super::compare::{self, Job, POINTS, Simulated, curve};
+use super::compare::{self, Job, POINTS, Simulated, curve, show_loss};
 use super::table;
 use super::tcp::PlanTcpOptions;
 use evlbi_plot::{Axis, Figure, Panel, Unit};
@@ -63,13 +63,6 @@ fn row(job: &Job) -> Row {
         delayed_bytes: outcome.delayed,
         late_at_end_s: (last - outcome.shortest.as_secs_f64()).max(0.0),
         curve,
-    }
-}
-
-pub fn show_loss(loss: f64) -> String {
-    match loss {
-        0.0 => "0".to_owned(),
-        loss => format!("{loss:.1e}"),
     }
 }
 

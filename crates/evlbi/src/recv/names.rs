@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::RecvOptions;
-use super::result::RecvResult;
 use crate::{output, sink};
 
 /// The options with names that are free, where a killed receiver left its recording under the wanted one, which is returned too.
@@ -46,22 +45,21 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     numbered
 }
 
-/// An empty file would only keep the next attempt from its name.
-pub fn remove_empty(options: &RecvOptions, result: &mut RecvResult) {
+/// Removes a recording that is empty, which would only keep the next attempt from its name. Returns whether it was.
+pub fn remove_empty(options: &RecvOptions) -> bool {
     let Some(recording) = recording(options) else {
-        return;
+        return false;
     };
     let is_there = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() > 0);
     if sink::those_of(&options.to).iter().any(is_there) {
-        return;
+        return false;
     }
     for path in beside(options).chain([recording]) {
         if path.is_file() {
             let _ = std::fs::remove_file(path);
         }
     }
-    result.sink.files.clear();
-    result.gaps_file = None;
+    true
 }
 
 /// Nothing that is there already may be lost, whatever the files are called.

@@ -7,8 +7,7 @@ use std::iter::zip;
 use serde::Serialize;
 
 use super::hosts::{Connected, Hosts};
-use super::plan::{FlowPlan, Host, Scan, Session};
-use super::timetable::made_ready;
+use super::plan::{FlowPlan, Host, Scan, Session, made_ready};
 use evlbi_net::transport::Url;
 
 use crate::control::commands::Known;

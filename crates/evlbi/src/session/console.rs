@@ -12,9 +12,10 @@ use tokio::time::{Instant, sleep};
 use super::check::{self, Finding};
 use super::hosts::{Hosts, listens_or_has_ended};
 use super::plan::{Scan, Session};
+use super::timetable::PATIENCE;
 use super::{ControllerOptions, name_of_run};
-use crate::control::api::AboutYou;
 use crate::control::commands::{COMMANDS, Command, Language};
+use crate::control::fleet::AboutYou;
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::time::now;
 use crate::control::{Control, Fleet};
@@ -43,8 +44,6 @@ events                          what happened
 help, quit
 
 A flow may be called by the end of its name after a dot.";
-/// What a flow is waited for where nothing is said.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 const WORDS: [&str; 16] = [
     "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",

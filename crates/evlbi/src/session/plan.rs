@@ -313,6 +313,22 @@ impl Host {
     }
 }
 
+/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, as soon as those listen. They wait
+/// for the moment by themselves.
+pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
+    if listens {
+        return (start - around, flow);
+    }
+    if !Command::named(&flow.command).is_ok_and(|command| command.waits) {
+        return (start, flow);
+    }
+    if let Ok(moment) = jiff::Timestamp::from_nanosecond((start * 1e9) as i128) {
+        let start = flow.options.entry("start".to_owned());
+        start.or_insert_with(|| moment.to_string().into());
+    }
+    (start - around, flow)
+}
+
 /// As it is written in a session file.
 fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
     setting::read(from, |text| -> Result<Start, String> {

@@ -9,11 +9,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use super::RunOptions;
-use super::console::PATIENCE;
 use super::hosts::{Hosts, listens_or_has_ended};
-use super::plan::{FlowPlan, Session, Start};
+use super::plan::{FlowPlan, Session, Start, made_ready};
 use super::result::FlowResult;
-use crate::control::commands::Command;
 use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
 use crate::control::time::now;
@@ -30,22 +28,8 @@ const GRACE: f64 = 10.0;
 const ENDING: Duration = Duration::from_secs(30);
 /// Ports are free again so long after the flow that listened there, in seconds.
 const FREE_AGAIN: f64 = 0.5;
-
-/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, as soon as those listen. They wait
-/// for the moment by themselves.
-pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
-    if listens {
-        return (start - around, flow);
-    }
-    if !Command::named(&flow.command).is_ok_and(|command| command.waits) {
-        return (start, flow);
-    }
-    if let Ok(moment) = jiff::Timestamp::from_nanosecond((start * 1e9) as i128) {
-        let start = flow.options.entry("start".to_owned());
-        start.or_insert_with(|| moment.to_string().into());
-    }
-    (start - around, flow)
-}
+/// What a flow is waited for where nothing is said.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether scans with the same flows leave these the time to end and to begin anew.
 fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<()> {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::agent::guard::Load;
-use crate::control::api::AboutYou;
 use crate::control::commands::Known;
+use crate::control::fleet::AboutYou;
 use crate::control::fleet::{About, Checked, Storage};
 use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::control::history::Event;

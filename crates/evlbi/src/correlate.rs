@@ -13,6 +13,7 @@ mod result;
 mod run;
 mod series;
 mod station;
+mod stream;
 mod tamper;
 #[cfg(test)]
 mod tests;
@@ -29,12 +30,13 @@ use evlbi_fx::fringe::{self, Fringe, Window};
 use evlbi_net::run::Run;
 
 pub use self::lines::Integration;
-pub use self::live::{StreamResult, correlate_streams};
+pub use self::live::correlate_streams;
 pub use self::options::{
     Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, SideBand, StreamOptions, Stretch,
 };
 pub use self::result::{text, write_csv};
 pub use self::series::{Amplitude, Dump, Found, check_window};
+pub use self::stream::StreamResult;
 pub use self::tamper::{Tamper, Tampered};
 
 use self::job::Job;

@@ -5,6 +5,7 @@ mod bottleneck;
 pub mod capacity;
 pub mod control;
 mod csv;
+pub mod direction;
 pub mod finding;
 pub mod latency;
 mod one_way;

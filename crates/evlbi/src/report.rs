@@ -10,9 +10,9 @@ use anyhow::Result;
 use evlbi_core::probe::{Pattern, Window};
 use serde::Serialize;
 
+use crate::probe::direction::Direction;
 use crate::probe::finding::{in_time, where_lost};
 use crate::probe::picture;
-use crate::probe::point::Direction;
 use crate::watch::store::{Plan, Row, Run, Store};
 use evlbi_plot::{Axis, Figure, Series, Style, Unit};
 use evlbi_wire::units::{show_count, show_rate, utc};

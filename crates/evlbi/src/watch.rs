@@ -19,7 +19,8 @@ use smart_default::SmartDefault;
 
 use self::store::{Plan, Row, Store};
 use crate::output;
-use crate::probe::point::{self, Direction, Evidence, on_the_wire};
+use crate::probe::direction::Direction;
+use crate::probe::point::{self, Evidence, on_the_wire};
 use crate::probe::session::{Event, Session, Settled, Target};
 use crate::probe::{pause, seconds, udp};
 use evlbi_wire::units::{show_count, show_rate};

@@ -6,9 +6,9 @@ use evlbi_net::receive::Live;
 use serde::Serialize;
 
 use super::job::Job;
-use super::live::Stream;
 use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
+use super::stream::Stream;
 use super::watch::front;
 use crate::counters::{Counts, RECEIVED, Received};
 use crate::steer::Baseline;

@@ -11,11 +11,10 @@ use std::sync::{Arc, OnceLock, mpsc};
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Thread;
-use evlbi_net::receive::{self, ReceiveReport, Receiving};
+use evlbi_net::receive::{self, ReceiveReport};
 use evlbi_net::run::Run;
 use evlbi_net::transport::Url;
 use parking_lot::Mutex;
-use serde::Serialize;
 
 use super::Correlation;
 use super::clocks::Clocks;
@@ -26,52 +25,15 @@ use super::lines::{Integration, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::{Shape, station_names};
 use super::result::StationResult;
+use super::stream::{Stream, StreamResult};
 use super::watch::{Watch, front};
 use crate::counters::{self, RECEIVED, Received};
-use crate::drain::{self, Drained};
+use crate::drain;
 use crate::recv::{self, RecvOptions};
 use evlbi_wire::units::show_seconds;
 
 /// How often it is told that a stream is waited for.
 const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);
-
-/// One stream's receiving end.
-pub(super) struct Stream {
-    pub(super) receiving: Receiving,
-    drainer: Thread<Drained>,
-    pub(super) feed: Arc<Feed>,
-}
-
-/// What came of a stream, beside what was correlated.
-#[derive(Clone, Serialize)]
-pub struct StreamResult {
-    station: String,
-    #[serde(flatten)]
-    counts: counters::Counts,
-    /// Frames that came when they had been waited for long enough.
-    late_frames: u64,
-    /// Frames whose times were not believed.
-    refused_frames: u64,
-    /// Why nothing of it was correlated; none where something was.
-    reason: Option<String>,
-    /// Seconds of data that had come when the run was stopped, and were not correlated.
-    left_s: f64,
-    /// How long before the last of all streams its data ended, in seconds: weights are those of the time before.
-    ended_early_s: f64,
-    seconds: f64,
-    rate_bps: f64,
-}
-
-impl StreamResult {
-    /// The station and why it contributed nothing, if it sent any. A station that sends none may be left out on purpose.
-    pub fn nothing(&self) -> Option<String> {
-        let reason = self
-            .reason
-            .as_ref()
-            .filter(|_| self.counts.count("bytes") > 0)?;
-        Some(format!("{}: {reason}", self.station))
-    }
-}
 
 /// Takes each integration as it comes; an error ends the correlation.
 pub type Show = Box<dyn FnMut(&Integration) -> Result<()> + Send>;

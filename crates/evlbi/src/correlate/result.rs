@@ -11,9 +11,9 @@ use evlbi_fx::track::Counts;
 use serde::Serialize;
 
 use super::Correlation;
-use super::live::StreamResult;
 use super::plan::Shape;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
+use super::stream::StreamResult;
 use crate::steer::Profile;
 use crate::table::Table;
 use evlbi_wire::units::{show_count, show_seconds, utc};

@@ -11,7 +11,7 @@ use evlbi_net::run::Run;
 use parking_lot::Mutex;
 
 use super::feed::Feed;
-use super::live::Stream;
+use super::stream::Stream;
 use crate::steer::{Baseline, Rate, Receiving, Status};
 
 /// How often the streams are looked at.

@@ -7,7 +7,8 @@ use anyhow::Result;
 use evlbi_core::probe::{ClockFit, Record};
 use evlbi_net::probe::Keep;
 
-use super::point::{Direction, Point};
+use super::direction::Direction;
+use super::point::Point;
 use crate::table::Table;
 
 /// The files, where they are asked for.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use evlbi_core::probe::Pattern;
 
-use super::point::{Direction, Point};
-use super::region::Region;
+use super::direction::Direction;
+use super::point::{Point, Region};
 use evlbi_wire::units::{show_count, show_rate};
 
 /// Distances between losses are one period when so many of them are alike.

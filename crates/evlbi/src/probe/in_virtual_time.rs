@@ -17,9 +17,9 @@ use evlbi_net::sim::{Host, Network, Way};
 use sha2::{Digest, Sha256};
 
 use super::capacity::{self, ProbeCapacityOptions};
+use super::direction::Direction;
 use super::latency::{self, ProbeLatencyOptions};
-use super::point::Direction;
-use super::region::Region;
+use super::point::Region;
 use super::session::Target;
 use super::sweep::{Rates, Sizes, Spacings};
 use super::udp::{self, ProbeUdp, ProbeUdpOptions};

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::point::Point;
-use super::region::Region;
+use super::point::{Point, Region};
 use super::udp::ProbeUdp;
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 use evlbi_wire::units::show_rate;

@@ -16,7 +16,7 @@ use evlbi_net::udp::{SendCounts, most_joined};
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
-use super::region::Region;
+use super::direction::Direction;
 use super::session::{Ends, Side};
 
 /// An interface that carried no more packets than this many times a stream's carried hardly anything else.
@@ -26,35 +26,15 @@ const FEW: u64 = 100;
 /// Windows in which loss is looked at.
 const WINDOWS: u64 = 100;
 
-/// The way of a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// To the responder.
-    #[default]
-    There,
-    /// From it.
-    Back,
-}
-
-impl Direction {
-    pub const BOTH: [Direction; 2] = [Direction::There, Direction::Back];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::There => "there",
-            Direction::Back => "back",
-        }
-    }
-
-    /// Sender and receiver, of what is here and what is there. It exchanges the two on the way back, so that it also gives what is
-    /// here and there, of sender and receiver.
-    pub fn ends<T>(self, here: T, there: T) -> (T, T) {
-        match self {
-            Direction::There => (here, there),
-            Direction::Back => (there, here),
-        }
-    }
+/// What limits a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Region {
+    /// Nothing: datagrams come as they were asked for, so the rate is the inverse of their spacing.
+    A,
+    /// The path is full: datagrams have a length in time, and lie side by side.
+    B,
+    /// The hosts cannot send or receive datagrams faster.
+    C,
 }
 
 /// What became of a stream, and where. Rates are in bits per second, times in nanoseconds where nothing else is said.
@@ -250,7 +230,7 @@ impl Point {
         let rate_received = per_second(arrivals * bits, tallied.arrivals_ns as f64 * 1e-9);
         let asked = stream.rate();
         let burst_bits = bits * f64::from(stream.burst);
-        let mut point = Point {
+        Some(Point {
             direction,
             size: stream.size,
             burst: stream.burst,
@@ -318,9 +298,7 @@ impl Point {
             pattern: pattern(account, tallied.sent, departed.seconds),
             region: None,
             finding: String::new(),
-        };
-        point.finding = super::finding::of_point(&point);
-        Some(point)
+        })
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
-
-use super::point::{Direction, Point};
+use super::direction::Direction;
+use super::point::{Point, Region};
 
 /// A point has what was asked when it has so much of it.
 const REACHED: f64 = 0.97;
@@ -14,17 +13,6 @@ const ALIKE: f64 = 0.03;
 const CLEARLY: f64 = 1.1;
 /// Sizes that differ by so much have different rates where the work for each datagram is the limit.
 const OTHER_SIZE: f64 = 1.5;
-
-/// What limits a point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Region {
-    /// Nothing: datagrams come as they were asked for, so the rate is the inverse of their spacing.
-    A,
-    /// The path is full: datagrams have a length in time, and lie side by side.
-    B,
-    /// The hosts cannot send or receive datagrams faster.
-    C,
-}
 
 /// What a region depends on. Rates are those on the wire in bits per second.
 #[derive(Clone, Copy, Debug)]

@@ -20,7 +20,7 @@ use serde::Serialize;
 use smart_default::SmartDefault;
 
 use super::control::{Control, nonce};
-use super::point::Direction;
+use super::direction::Direction;
 
 /// So long the far host may take to answer.
 const CONNECTING: Duration = Duration::from_secs(10);

@@ -11,8 +11,9 @@ use evlbi_net::run::Run;
 use serde::Serialize;
 use smart_default::SmartDefault;
 
+use super::direction::Direction;
 use super::parts::{Measured, Parts};
-use super::point::{self, Direction, Point};
+use super::point::{self, Point};
 use super::session::{self, Ends, Event, Session, Target};
 use super::sweep::{self, Rates, Sizes, Spacings};
 use super::{csv, finding, now, one_way, pause, region};
@@ -356,7 +357,8 @@ pub fn points<'a>(
         (Direction::Back, &test.back),
     ];
     let point = |(direction, stream): (Direction, &Option<Stream>)| {
-        let point = Point::new(direction, stream.as_ref()?, test.burden, ends, clock)?;
+        let mut point = Point::new(direction, stream.as_ref()?, test.burden, ends, clock)?;
+        point.finding = finding::of_point(&point);
         let (_, receiver) = direction.ends(&ends.here, &ends.there);
         Some((point, receiver.listened.records.as_slice()))
     };

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 use rusqlite_migration::M;
 use serde::{Deserialize, Serialize};
 
-use crate::probe::point::Direction;
+use crate::probe::direction::Direction;
 use crate::sqlite::{Schema, Unusable};
 
 /// The mark is "EVWA". What is committed is on the disk; another program may read meanwhile.

@@ -9,7 +9,7 @@ use evlbi_trace::tcp::{
 };
 
 use super::{Path, Scene, bits, bottleneck, delay, twice};
-use crate::probe::point::Direction;
+use crate::probe::direction::Direction;
 use crate::probe::tcp::matrix::Matrix;
 use crate::probe::tcp::{self, Buffer, ProbeTcp, ProbeTcpOptions, Tested};
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::Background;
 use super::*;
-use crate::probe::point::Direction;
+use crate::probe::direction::Direction;
 use crate::probe::session::Ends;
 
 /// When the first message of a trace was due.

@@ -1,5 +1,6 @@
 //! A client's session with a responder: who it is, and tests one after the other.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -562,14 +563,32 @@ impl Testing<'_, '_> {
     fn settled(&mut self, direction: Direction, window: &Window, not_sent: u64) -> Result<()> {
         let hosts = &mut self.hosts;
         let here = self.run.counters().unwrap_or_default().since(&hosts.begin);
+        let now = [here, hosts.there.clone()];
+        // Datagrams are waited for, and what tells that they have left, and what was counted, comes once a second.
+        let stream = match direction {
+            Direction::There => &self.test.there,
+            Direction::Back => &self.test.back,
+        };
+        let length = stream.as_ref().zip(self.test.window);
+        let length = length.map_or(Nanos(0), |(stream, count)| stream.due(count));
+        let since = length.plus(self.test.patience).plus((4 * ALIVE).into());
         let told = self.run.clock().now();
         let past = &mut hosts.past[direction as usize];
-        if told.since(hosts.told[direction as usize]) > LOOK.into() {
-            past.rotate_left(1);
-            hosts.told[direction as usize] = told;
+        let is_before = |(at, _): &(Nanos, [Counters; 2])| told.since(*at) >= since;
+        while past.get(1).is_some_and(is_before) {
+            past.pop_front();
         }
-        past[2] = [here, hosts.there.clone()];
-        let changes = [0, 1].map(|end| past[2][end].since(&past[0][end]));
+        let before = past.front().filter(|it| is_before(it));
+        let before = before
+            .map(|(_, counted)| counted.clone())
+            .unwrap_or_default();
+        let changes = [0, 1].map(|end| now[end].since(&before[end]));
+        if past
+            .back()
+            .is_none_or(|(at, _)| told.since(*at) >= SLOW_LOOK.into())
+        {
+            past.push_back((told, now));
+        }
         let [here, there] = [0, 1].map(|end| Side {
             counters: &changes[end],
             interface: hosts.interfaces[end].as_deref(),
@@ -600,11 +619,8 @@ struct Hosts {
     used_there: Option<u64>,
     /// Here and there.
     interfaces: [Option<String>; 2],
-    /// Of each way: here and there when windows were told the last time but two, the last time but one, and the last time. Of windows that
-    /// are told at once, nobody knows which of them a change is of.
-    past: [[[Counters; 2]; 3]; 2],
-    /// When that was the last time.
-    told: [Nanos; 2],
+    /// Of each way: here and there, when windows were told; back to before the next one that is told can have begun.
+    past: [VecDeque<(Nanos, [Counters; 2])>; 2],
 }
 
 /// Who is there, and how far it is.

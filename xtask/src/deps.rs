@@ -50,7 +50,7 @@ const OWNED: [(&str, &str); 8] = [
 ];
 
 /// Libraries that stay free of any one system, and others than Linux that their dependencies are looked at for.
-const ANYWHERE: [&str; 3] = ["evlbi-wire", "evlbi-core", "evlbi-fx"];
+const ANYWHERE: [&str; 4] = ["evlbi-wire", "evlbi-core", "evlbi-trace", "evlbi-fx"];
 const ELSEWHERE: [&str; 2] = ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"];
 /// What exists on Unix, or on Linux, alone.
 const UNIX_ONLY: [&str; 4] = ["ctrlc", "linux-raw-sys", "nix", "rustix"];

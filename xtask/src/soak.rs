@@ -142,7 +142,7 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
     while begun.elapsed() < time {
         let seed = random.next().to_string();
         println!("soak: properties, PROPTEST_RNG_SEED={seed}");
-        let libraries = "--package evlbi-wire --package evlbi-core --package evlbi-trace --package evlbi-fx --package evlbi-net";
+        let libraries = "--package evlbi-wire --package evlbi-core --package evlbi-trace --package evlbi-fx --package evlbi-plot --package evlbi-net";
         for what in [libraries, "--package evlbi --bins"] {
             let mut tests = evlbi_testkit::cargo();
             tests.args(["test", "--quiet", "--no-fail-fast"]);

@@ -1,4 +1,5 @@
-//! Modules that import each other in a circle. Each module stands for all that is below it; of two, one may be below the other.
+//! Modules that import each other in a circle. Each module stands for all that is below it; of two, one may be below the other. What a
+//! module takes from the one above counts as that one's, wherever it comes from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

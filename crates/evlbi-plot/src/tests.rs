@@ -70,6 +70,7 @@ fn a_line_in_text_goes_where_the_points_are() {
 
 #[test]
 fn odd_data_is_drawn_too() {
+    evlbi_testkit::watch();
     let nan = f64::NAN;
     for style in [Style::Line, Style::Dots] {
         for points in [

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A text is no number of the kind that is asked for.
+/// A text that cannot be read as a number of the kind asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no {kind}; write {form}")]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What passes the cells of a path.
+//! Items: packets, or parts of them, on their way through the cells of a path.
 
 use std::ops::Range;
 

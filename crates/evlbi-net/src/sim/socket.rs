@@ -75,8 +75,8 @@ impl Socket {
         first
     }
 
-    /// Hands over the datagrams that came first, so many at most: who sent each, when it came, and its bytes. `take` must not use the
-    /// network, which is locked.
+    /// Gives `take` the datagrams that came first, at most `most`: the sender of each, the time of its arrival, and its bytes. `take` must
+    /// not use the network, which is locked.
     pub fn receive_all(&self, most: usize, mut take: impl FnMut(SocketAddr, Nanos, Vec<u8>)) {
         let shared = &self.host.network.0;
         let state = &mut *shared.state.lock();

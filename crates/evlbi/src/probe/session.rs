@@ -564,7 +564,7 @@ impl Testing<'_, '_> {
         let hosts = &mut self.hosts;
         let here = self.run.counters().unwrap_or_default().since(&hosts.begin);
         let now = [here, hosts.there.clone()];
-        // Datagrams are waited for, and what tells that they have left, and what was counted, comes once a second.
+        // A window is settled after the loss timeout; messages that say what has left, and bring the counters, come once a second.
         let stream = match direction {
             Direction::There => &self.test.there,
             Direction::Back => &self.test.back,

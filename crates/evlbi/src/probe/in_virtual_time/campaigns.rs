@@ -262,8 +262,8 @@ fn a_watch_that_is_killed_is_continued() {
                 "{window:?}"
             );
         }
-        // What has left is told once a second, at a look, of which there is one in 0.2 s; 0.1 s later it is settled, at a look. Thus
-        // what left in the first 58.5 s is kept, and nothing of the last 0.1 s.
+        // The sender reports what has left once a second, at one of its looks, which are 0.2 s apart; 0.1 s later it is settled, at a
+        // look. Thus what left in the first 58.5 s is kept, and nothing of the last 0.1 s.
         let until = |at: f64| ((at - 0.032) / width) as usize;
         let count = killed.windows.len();
         assert!((until(58.5)..=until(59.9)).contains(&count), "{count}");
@@ -294,8 +294,8 @@ fn a_watch_that_is_killed_is_continued() {
     });
 }
 
-/// What the card of the sender has no room for is the sender's in every window: however many of them are told at once, however long
-/// datagrams are waited for, and in both directions.
+/// Loss at the sender's card counts as the sender's in every window: for any number of windows that are settled at once, for any loss
+/// timeout, and in both directions.
 #[test]
 fn what_a_host_drops_is_never_the_networks() {
     let (slow, fast) = ((bits(100_000_000), 30_000), (bits(10_000_000_000), 1 << 20));

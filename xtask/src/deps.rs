@@ -1,5 +1,5 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- evlbi; wire <- fx <- evlbi; plot <- evlbi. What belongs to the
-//! program (command line, JSON, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
+//! program (command line, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
 //! library, or of the program, import each other in a circle. Libraries print nothing, end no process, and have no unsafe code beside
 //! evlbi-net.
 
@@ -24,7 +24,7 @@ const MAY_USE: [(&str, &[&str]); 6] = [
 ];
 
 /// What no library brings in, not even by what it uses.
-const PROGRAM_ONLY: [&str; 10] = [
+const PROGRAM_ONLY: [&str; 9] = [
     "anyhow",
     "axum",
     "clap",
@@ -33,7 +33,6 @@ const PROGRAM_ONLY: [&str; 10] = [
     "indicatif",
     "rusqlite",
     "rustyline",
-    "serde_json",
     "tokio",
 ];
 

@@ -1,9 +1,13 @@
-//! Recordings on disk: read ahead of the sender, and written in large pieces from the ring.
+//! Files: recordings, read ahead of the sender and written in large pieces from the ring; documents and tables of results.
 
+mod output;
 mod read;
+mod table;
 mod write;
 
+pub use output::{OutputError, Part, check_new, is_special, replace_json, same_file};
 pub use read::{Block, ReadError, Reader, ReaderOptions};
+pub use table::{Table, TableError, table_text};
 pub use write::{Durability, WriteError, Writer, WriterOptions};
 
 /// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with an error, as one to a full disk does,

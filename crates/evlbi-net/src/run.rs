@@ -3,17 +3,29 @@
 //! A process may have any number of runs at once. Work looks at [`Run::is_stopped`] now and then, and says what a person should
 //! know with [`Run::say`]; what becomes of that is the program's.
 
-use std::fmt;
-use std::io;
-use std::iter;
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fmt, io, iter};
 
 use evlbi_core::time::Nanos;
 
 use crate::clock::Clock;
 use crate::host::Counters;
 use crate::sim::Host;
+
+/// An error and its causes in one line, without causes that the error quotes itself.
+pub fn explain(error: &(dyn Error + 'static)) -> String {
+    let chain = iter::successors(Some(error), |&error| error.source());
+    chain.fold(String::new(), |text, cause| {
+        let cause = cause.to_string();
+        match text.as_str() {
+            "" => cause,
+            said if said.contains(&cause) => text,
+            said => format!("{said}: {cause}"),
+        }
+    })
+}
 
 /// How often progress is shown.
 const INTERVAL: Nanos = Nanos::SECOND;

@@ -22,6 +22,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod canvas;
+mod rows;
 mod scale;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 pub use canvas::DrawError;
+pub use rows::{columns, lines, name};
 use scale::Scale;
 pub use scale::measured;
 

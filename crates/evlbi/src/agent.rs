@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
+use evlbi_plot::lines;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -28,7 +29,6 @@ use crate::control::commands::Language;
 use crate::control::history::History;
 use crate::control::identity::{Identity, private_folder, write_private};
 use crate::control::threads::{Threads, stopped};
-use crate::output;
 
 /// What an agent is asked for.
 #[derive(Clone, Debug, Default)]
@@ -118,7 +118,7 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
             let is_written = std::fs::read_to_string("address").is_ok_and(|known| known == address);
             if !is_written && let Err(error) = write_private(Path::new("address"), &address) {
                 // A full disk keeps no agent from its flows.
-                tracing::warn!("{}", output::explain(&error));
+                tracing::warn!("{}", explain(error.as_ref()));
             }
             Ok((ready, agent, serving))
         })
@@ -191,7 +191,7 @@ pub fn free_bytes(folder: &Path) -> Result<u64> {
 /// An agent for people.
 pub fn text(ready: &Ready) -> String {
     let tokens = ready.tokens.display();
-    output::lines(&[
+    lines(&[
         ("agent of", ready.host.clone()),
         ("address", ready.url.clone()),
         ("fingerprint", ready.fingerprint.clone()),

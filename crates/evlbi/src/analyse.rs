@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::time::Nanos;
+use evlbi_net::file::check_new;
 use evlbi_net::run::Run;
 use evlbi_trace::capture::{Capture, Connection, Event, Others, Settings, Stream};
 use evlbi_wire::packet::{self, Packet, Unread};
@@ -19,7 +20,6 @@ use serde::Serialize;
 
 pub use self::file::Reader;
 use self::file::Record;
-use crate::output;
 use evlbi_wire::units::{self, show_count};
 
 /// Packets between two looks at the clock.
@@ -132,7 +132,7 @@ struct UnreadCounts {
 /// If a file exists or cannot be written, or there is no connection of that number.
 pub fn analyse(options: &AnalyseOptions, mut reader: Reader, run: &Run) -> Result<Analysis> {
     let files = [&options.samples, &options.events].into_iter().flatten();
-    output::check_new(files.map(PathBuf::as_path), options.force)?;
+    check_new(files.map(PathBuf::as_path), options.force)?;
     let mut analysis = read(options, &mut reader, run)?;
     if let Some(number) = options.connection {
         analysis.connections.retain(|seen| seen.number == number);

@@ -23,7 +23,7 @@ use evlbi_net::clock::Thread;
 use evlbi_net::file::Durability;
 use evlbi_net::receive::{self, Numbers, ReceiveOptions, ReceiveReport, Receiving};
 use evlbi_net::relay::{Relay, RelayFlow, RelayReport};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_net::sim::Host;
 use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, SendReport, Sent};
 use evlbi_net::transport::{InOptions, Local, OutOptions, Url};
@@ -34,7 +34,6 @@ pub use self::page::Page;
 use crate::correlate::{CorrelateOptions, Hertz, Recordings, Stretch};
 use crate::counters::Counted;
 use crate::drain::{self, Drained};
-use crate::output;
 use crate::recording::{self, Blocks};
 use crate::running;
 use crate::sink::{self, Files};
@@ -195,7 +194,7 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
         Ok(page) => page,
         Err(error) if options.keep => return Err(error.context("the page cannot be shown")),
         Err(error) => {
-            let why = output::explain(&error);
+            let why = explain(error.as_ref());
             run.say(format_args!("the page cannot be shown: {why}"));
             None
         }

@@ -9,16 +9,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::Format;
 use evlbi_core::packetise::{Family, Rule, payload_length};
 use evlbi_core::shed::{Policy, Replace, Shed, ShedReport, Stream, wire_bytes};
+use evlbi_net::file::{Part, check_new, same_file};
 use evlbi_net::run::Run;
+use evlbi_plot::lines;
 use evlbi_wire::time::FrameRate;
+use evlbi_wire::units;
 use evlbi_wire::validity::Gaps;
 use serde::Serialize;
 
 use self::cut::{Counts, Cut, Unit};
 use self::gaps::GapsWriter;
-use crate::output::{self, Part};
-use crate::recording::{self, Blocks, Recording};
-use evlbi_wire::units;
+use crate::recording::{self, Blocks, Recording, gaps_beside};
 
 /// Sequence number in front of the data of a datagram.
 const TRANSPORT_HEADER: usize = 8;
@@ -107,7 +108,7 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
     check_replace(options, &recording)?;
     let shed = shedding(options, &recording, unit)?;
     let gaps_file = options.gaps.clone();
-    let gaps_file = gaps_file.unwrap_or_else(|| output::gaps_beside(&options.output));
+    let gaps_file = gaps_file.unwrap_or_else(|| gaps_beside(&options.output));
     check_paths(options, &gaps_file)?;
     let (gaps_out, gaps_part) = Part::create(&gaps_file, options.force)?;
     let is_raw = recording.format == Format::Raw;
@@ -223,12 +224,12 @@ fn shedding(options: &DropOptions, recording: &Recording, unit: Unit) -> Result<
 
 fn check_paths(options: &DropOptions, gaps: &Path) -> Result<()> {
     for path in [options.output.as_path(), gaps] {
-        if output::same_file(&options.input, path) {
+        if same_file(&options.input, path) {
             let path = path.display();
             bail!("{path} is the input itself; write to another file");
         }
     }
-    output::check_new([options.output.as_path(), gaps], options.force)
+    Ok(check_new([options.output.as_path(), gaps], options.force)?)
 }
 
 /// Returns the blocks that were walked, and whether it was stopped before the end.
@@ -274,7 +275,7 @@ pub fn text(report: &DropReport) -> String {
     let mut pairs = vec![
         ("policy", format!("{}, seed {}", shed.policy, shed.seed)),
         ("shed", shed_units),
-        ("in their place", output::name(&report.replace)),
+        ("in their place", evlbi_plot::name(&report.replace)),
     ];
     if let Some(length) = report.packet_bytes {
         pairs.push(("packets", format!("{length} bytes of data each")));
@@ -305,5 +306,5 @@ pub fn text(report: &DropReport) -> String {
         let text = "before the end of the input: no file was kept";
         pairs.push(("interrupted", text.to_owned()));
     }
-    output::lines(&pairs)
+    lines(&pairs)
 }

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use evlbi_fx::difx::swin::Record;
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
+use evlbi_net::file::check_new;
 use evlbi_net::run::Run;
+use evlbi_wire::units::show_seconds;
 use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
 use self::picture::fringe_figure;
 use crate::correlate::visibilities::{Description, FrequencyDescription, ProductKey, key};
 use crate::correlate::{self, CorrelateOptions, Recordings};
-use crate::output;
-use evlbi_wire::units::show_seconds;
 
 /// Values that a fringe is searched in at most.
 const MOST_VALUES: usize = 1 << 27;
@@ -253,7 +253,7 @@ fn search(product: Product<'_>, options: &FringeOptions, names: &mut Names) -> R
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
         let stem = names.take(&format!("fringe-{baseline}-{polarisations}-{number}"));
         for (path, bytes) in figure.files(directory, &stem)? {
-            output::check_new([path.as_path()], options.force)?;
+            check_new([path.as_path()], options.force)?;
             std::fs::write(&path, bytes)
                 .with_context(|| format!("cannot write {}", path.display()))?;
             pictures.push(path);

@@ -14,13 +14,14 @@ use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_fx::correlator::Input;
 use evlbi_fx::loss::Ratios;
 use evlbi_fx::track::Trust;
+use evlbi_net::file::{check_new, replace_json};
 use evlbi_net::run::Run;
+use evlbi_plot::name;
 use serde::Serialize;
 
 use crate::correlate::{
     self, Along, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper, Tampered,
 };
-use crate::output::{self, name};
 
 /// Losses of a range: those of these that lie in it, and its ends.
 const STEPS: [f64; 12] = [
@@ -259,14 +260,14 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
     // Before minutes of work.
     let directory = asked.out.as_ref();
     let curves = directory.map(|directory| directory.join("loss-curve.json"));
-    output::check_new(curves.as_deref(), asked.force)?;
+    check_new(curves.as_deref(), asked.force)?;
     if let Some(directory) = &asked.out {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
     }
     // Points take hours: each is on disk once it is measured.
     let keep = |result: &LossCurve| match &curves {
-        Some(file) => output::replace_json(file, result),
+        Some(file) => Ok(replace_json(file, result)?),
         None => Ok(()),
     };
     let result = measure_all(asked, run, &keep)?;
@@ -284,7 +285,7 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
             let figure = picture::figure(&result.curves, at, shed, &title);
             files.extend(figure.files(directory, &format!("{place}-{shown}"))?);
         }
-        output::check_new(files.iter().map(|(path, _)| path.as_path()), asked.force)?;
+        check_new(files.iter().map(|(path, _)| path.as_path()), asked.force)?;
         for (path, bytes) in files {
             std::fs::write(&path, bytes)
                 .with_context(|| format!("cannot write {}", path.display()))?;

@@ -39,7 +39,6 @@ mod sky;
 mod source;
 mod sqlite;
 mod steer;
-mod table;
 mod watch;
 
 use std::process::ExitCode;

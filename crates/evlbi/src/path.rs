@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_net::clock::Clock;
+use evlbi_net::file::check_new;
 use evlbi_net::path::container;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -19,7 +20,6 @@ use serde_json::{Value, json};
 
 pub use self::control::SOCKET;
 use self::report::State;
-use crate::output;
 
 /// Path to make for a command.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +63,7 @@ pub fn run_command(options: &PathRunOptions) -> Result<i32> {
     let mut relay = relay(&options.plan, &socket)?;
     for (option, file) in [("--json", &options.json), ("--log", &options.log)] {
         if let Some(file) = file {
-            output::check_new([file.as_path()], options.force)?;
+            check_new([file.as_path()], options.force)?;
             relay.arg(option).arg(file);
         }
     }

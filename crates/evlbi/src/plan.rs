@@ -1,4 +1,5 @@
 //! What can be known before anything is sent (`evlbi plan`).
+use evlbi_plot::columns;
 
 pub mod compare;
 pub mod link;
@@ -10,5 +11,5 @@ pub mod tcp;
 fn table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
     let heads = heads.split(',').map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
-    crate::output::columns(&rows, |column| column == 0)
+    columns(&rows, |column| column == 0)
 }

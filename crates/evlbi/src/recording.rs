@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Settings};
 use evlbi_core::rate::BitRate;
+use evlbi_wire::mark5b;
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::{Header, Shape, StreamKey};
-use evlbi_wire::{mark5b, vdif};
+use evlbi_wire::vdif::{self, Header, Shape, StreamKey};
 
 /// Bytes read at a time.
 pub const BLOCK: usize = 1 << 20;
@@ -444,6 +444,16 @@ impl Blocks {
         };
         Ok(())
     }
+}
+
+/// Where the result of a recording is written: `OUT.vdif.result.json`.
+pub fn result_beside(recording: &Path) -> PathBuf {
+    recording.with_added_extension("result.json")
+}
+
+/// Where the gaps of a recording are written when nothing else is said: `OUT.vdif.gaps.json`.
+pub fn gaps_beside(recording: &Path) -> PathBuf {
+    recording.with_added_extension("gaps.json")
 }
 
 #[cfg(test)]

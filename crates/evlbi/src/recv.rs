@@ -15,21 +15,21 @@ use anyhow::{Result, bail};
 use evlbi_core::deframe::{self, Partial, Wanted};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
-use evlbi_net::file::Durability;
+use evlbi_net::file::{Durability, replace_json};
 use evlbi_net::receive::{self, Numbering, Numbers, ReceiveOptions};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_net::transport::{self, Carries, InOptions, Url};
 use evlbi_wire::time::FrameRate;
 use parking_lot::Mutex;
 
 use self::result::{Beside, HostDelta, finish};
+
 pub use self::result::{RecvResult, text};
 use self::seen::Seen;
 pub use self::seen::nothing_but;
 use crate::drain::{self, Shown};
 use crate::host::HostOptions;
 use crate::numbering::FrameNumbers;
-use crate::output;
 use crate::running::Running;
 use crate::sink::{self, Files};
 use evlbi_wire::units::show_size;
@@ -187,10 +187,10 @@ fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>)
             result.gaps_file = None;
         }
     } else if let Some(path) = names::result_path(options)
-        && let Err(error) = output::replace_json(&path, &result)
+        && let Err(error) = replace_json(&path, &result)
     {
         let write_error = &mut result.sink.write_error;
-        write_error.get_or_insert(output::explain(&error));
+        write_error.get_or_insert(explain(&error));
     }
     result
 }

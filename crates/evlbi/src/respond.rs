@@ -15,14 +15,14 @@ use evlbi_core::time::Nanos;
 use evlbi_net::clock::{Signal, Thread};
 use evlbi_net::host::Counters;
 use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_net::tcp::{Door, Listener, Stream as Connection};
+use evlbi_wire::units::show_rate;
 use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
 use crate::probe::control::{Control, nonce};
 use crate::probe::session::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, draining, look, plain};
-use evlbi_wire::units::show_rate;
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
 const MOST_STRANGERS: usize = 64;
@@ -281,7 +281,7 @@ impl Responder {
             more => format!(" (and {} others before)", more - 1),
         };
         *refusals = (now, 1);
-        tracing::warn!("{peer}: {}{more}", crate::output::explain(error));
+        tracing::warn!("{peer}: {}{more}", explain(error.as_ref()));
     }
 
     fn serve(&self, stream: Connection, peer: SocketAddr) -> Result<()> {
@@ -380,7 +380,7 @@ impl Responder {
             if let Some(FromClient::Open(test)) = message {
                 if let Err(error) = self.test(control, &test, peer) {
                     self.go_on()?;
-                    let reason = crate::output::explain(&error);
+                    let reason = explain(error.as_ref());
                     tracing::warn!("{peer}: {reason}");
                     control.send(&FromResponder::Refused { reason })?;
                 }

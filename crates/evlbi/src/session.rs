@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use evlbi_plot::columns;
 
 pub use self::plan::Session;
 
@@ -26,7 +27,6 @@ use crate::control::flow::{End, FlowId, State};
 use crate::control::history::History;
 use crate::control::identity::private_folder;
 use crate::control::time::now;
-use crate::output;
 
 /// What a controller is asked for.
 #[derive(Clone, Debug, Default)]
@@ -119,7 +119,10 @@ fn row(
     end: Option<&End>,
     counts: impl FnOnce() -> String,
 ) -> Vec<String> {
-    let how = end.map_or_else(|| output::name(&state), |end| output::name(&end.outcome));
+    let how = end.map_or_else(
+        || evlbi_plot::name(&state),
+        |end| evlbi_plot::name(&end.outcome),
+    );
     let why = end.and_then(|end| end.message.clone());
     let last = [how, why.unwrap_or_else(counts)];
     about.map(str::to_owned).into_iter().chain(last).collect()
@@ -129,7 +132,7 @@ fn row(
 fn table(rows: &[Vec<String>]) -> String {
     match rows.is_empty() {
         true => "no flows".to_owned(),
-        false => output::columns(rows, |_| true),
+        false => columns(rows, |_| true),
     }
 }
 

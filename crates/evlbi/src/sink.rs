@@ -10,14 +10,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
 use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_wire::pattern;
 use evlbi_wire::vdif::{HEADER_LEN, Header, StationId, StreamKey};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use serde::Serialize;
 
-use crate::output;
+use crate::recording::result_beside;
 
 /// Most files that one stream is split into. Damaged headers must not fill a directory.
 const MOST_FILES: usize = 256;
@@ -251,7 +251,7 @@ impl Split {
                 .replace("{thread}", &key.thread.to_string());
             let output = Output::create(Path::new(&name), &self.files);
             if let Err(error) = &output {
-                let why = output::explain(error);
+                let why = explain(error.as_ref());
                 self.files.run.say(format_args!(
                     "{why}; receiving goes on, and what is not written is counted"
                 ));
@@ -385,7 +385,7 @@ pub fn is_left_unfinished(to: &str) -> Result<bool> {
             bail!("{}", held(path));
         }
     }
-    let text = std::fs::read(output::result_beside(&recording)).unwrap_or_default();
+    let text = std::fs::read(result_beside(&recording)).unwrap_or_default();
     let result: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     Ok(!files.is_empty() && result["finished"] == false)
 }

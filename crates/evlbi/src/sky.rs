@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use evlbi_fx::sky::Station;
+use evlbi_net::file::{Part, check_new};
 use evlbi_net::run::Run;
 use evlbi_wire::units;
 use serde::Serialize;
 
-use crate::output::Part;
-use crate::{output, recording, source};
+use crate::{recording, source};
 
 /// What is simulated, and where the recordings go.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport> {
         .with_context(|| format!("in the plan {}", options.plan.display()))?;
     let file = |station: &Station| options.out.join(format!("{}.vdif", station.name()));
     let files: Vec<PathBuf> = stations.iter().map(file).collect();
-    output::check_new(files.iter().map(PathBuf::as_path), options.force)?;
+    check_new(files.iter().map(PathBuf::as_path), options.force)?;
     fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make the directory {}", options.out.display()))?;
     let total = stations.iter().map(length).sum();

@@ -12,18 +12,17 @@ use evlbi_core::probe::{Attribution, Spacing, Stream, Tallied};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Test;
-use evlbi_net::run::{Progress, Run};
+use evlbi_net::run::{Progress, Run, explain};
 use evlbi_net::udp::SendCounts;
+use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
 use self::store::{Plan, Row, Store};
-use crate::output;
 use crate::probe::direction::Direction;
 use crate::probe::point::{self, Evidence, on_the_wire};
 use crate::probe::session::{Event, Session, Settled, Target};
 use crate::probe::{pause, seconds, udp};
-use evlbi_wire::units::{show_count, show_rate};
 
 /// After a failure the next attempt comes so much later.
 const RETRY: Duration = Duration::from_secs(5);
@@ -86,14 +85,14 @@ pub fn watch(options: &WatchOptions, run: &Run) -> Result<()> {
         let begun = clock.now();
         let id = campaign.store.begin(seconds(run))?;
         let done = campaign.flow(end.since(begun), run);
-        let reason = done.as_ref().err().map(output::explain);
+        let reason = done.as_ref().err().map(|error| explain(error.as_ref()));
         campaign.store.end(id, seconds(run), reason.as_deref())?;
         if let Err(error) = done {
             // What was never possible will not become so; what was, may come back.
             if !campaign.has_worked {
                 return Err(error);
             }
-            let line = format!("{}; trying again", output::explain(&error));
+            let line = format!("{}; trying again", explain(error.as_ref()));
             campaign.progress.show(0, &line);
             pause(RETRY, run);
         }

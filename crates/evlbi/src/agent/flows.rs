@@ -10,6 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use axum::body::Body;
 use evlbi_core::rate::BitRate;
+use evlbi_net::run::explain;
+use evlbi_wire::units::show_bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::process::Child;
@@ -28,9 +30,7 @@ use crate::control::history::History;
 use crate::control::identity::{private_folder, write_private};
 use crate::control::time::now;
 use crate::control::{Control, Fleet, Later, Problem, Reply};
-use crate::output;
 use crate::steer::{Answer, Change, Request, Status};
-use evlbi_wire::units::show_bytes;
 
 /// How often a flow is asked how it is.
 const LOOK: Duration = Duration::from_millis(500);
@@ -110,7 +110,7 @@ impl Agent {
             }
             let folder = folder.path();
             if let Err(error) = agent.find(&folder) {
-                tracing::warn!("{}: {}", folder.display(), output::explain(&error));
+                tracing::warn!("{}: {}", folder.display(), explain(error.as_ref()));
             }
         }
         tokio::spawn(Arc::clone(&agent).watch_disk());
@@ -210,7 +210,7 @@ impl Agent {
             Ok((new, allowed))
         };
         let (new, allowed) = off_thread(allowing).await?;
-        let refused = |error| Problem::unprocessable(output::explain(&error));
+        let refused = |error: anyhow::Error| Problem::unprocessable(explain(error.as_ref()));
         let allowed = allowed.map_err(refused)?;
         let command = Command::named(&new.command).map_err(Problem::unprocessable)?;
         let id = new.id;
@@ -283,7 +283,7 @@ impl Agent {
                     load.rate.or_else(of_source)
                 }
                 Err(error) => {
-                    problems.push(output::explain(&error));
+                    problems.push(explain(error.as_ref()));
                     None
                 }
             };
@@ -430,7 +430,7 @@ impl Agent {
             if let Err(error) = &written
                 && !entry.is_unwritten
             {
-                let error = output::explain(error);
+                let error = explain(error.as_ref());
                 tracing::warn!("flow {id} cannot be written down, which is tried again: {error}");
             }
             entry.is_unwritten = written.is_err();
@@ -509,7 +509,7 @@ impl Control for Arc<Agent> {
                 Ok(Answer::Done) => Ok(()),
                 Ok(Answer::Refused(why)) => Err(Problem::unprocessable(why)),
                 Ok(Answer::Status(_)) => Err(Problem::conflict("the flow answered something else")),
-                Err(error) => Err(Problem::conflict(output::explain(&error))),
+                Err(error) => Err(Problem::conflict(explain(error.as_ref()))),
             };
             answered.inspect_err(|_| {
                 let _ = self.with(&id, |entry| entry.load.rate = before);
@@ -552,12 +552,12 @@ impl Control for Arc<Agent> {
                 let unknown = || Problem::conflict("the flow's process is not known");
                 let process = process.or_else(|| room(&id).process());
                 let killed = process::kill(process.ok_or_else(unknown)?);
-                killed.map_err(|error| Problem::conflict(output::explain(&error)))?;
+                killed.map_err(|error| Problem::conflict(explain(error.as_ref())))?;
             } else if let Err(error) = room(&id).ask(&Request::Stop).await
                 && !self.flow(&id)?.has_ended()
             {
                 let _ = self.with(&id, |entry| entry.flow.state = flow.state);
-                let error = output::explain(&error);
+                let error = explain(error.as_ref());
                 return Err(Problem::conflict(format!("{error}; it can be killed")));
             }
             self.flow(&id)

@@ -10,6 +10,7 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
 use evlbi_net::clock::Clock;
 use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
+use evlbi_wire::units::show_size;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -19,9 +20,7 @@ use crate::control::commands::{
 };
 use crate::control::flow::NewFlow;
 use crate::control::time::now;
-use crate::output;
-use crate::recording::Recording;
-use evlbi_wire::units::show_size;
+use crate::recording::{Recording, gaps_beside, result_beside};
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
 const TOKEN: &str = "EVLBI_TOKEN";
@@ -310,7 +309,7 @@ impl Guard<'_> {
         if real.is_symlink() {
             return Err(outside());
         }
-        let beside = [output::result_beside(&real), output::gaps_beside(&real)];
+        let beside = [result_beside(&real), gaps_beside(&real)];
         for file in beside.iter().chain([&real]) {
             if file.is_file() && !self.continues {
                 let name = file.file_name().unwrap_or_default().display();

@@ -4,21 +4,20 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::Result;
+use evlbi_net::file::{Table, TableError};
 use evlbi_net::transport::Protocol;
 use evlbi_trace::capture::Event;
 
 use super::Analysis;
-use crate::table::Table;
 
 /// What packets were, one by one, as they are found.
 pub struct Events {
     table: Table<File>,
-    written: Result<()>,
+    written: Result<(), TableError>,
 }
 
 impl Events {
-    pub fn create(path: &Path) -> Result<Events> {
+    pub fn create(path: &Path) -> Result<Events, TableError> {
         Ok(Events {
             table: Table::create(path, "packet,seconds,from,to,event")?,
             written: Ok(()),
@@ -33,13 +32,13 @@ impl Events {
         }
     }
 
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) -> Result<(), TableError> {
         self.written.and_then(|()| self.table.flush())
     }
 }
 
 /// The course of each direction that carried data, and of each stream.
-pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<()> {
+pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<(), TableError> {
     let mut table = Table::create(
         path,
         "kind,number,from,to,seconds,rate,sent_again,lost,flight,window,round_trip_us",

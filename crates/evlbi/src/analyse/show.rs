@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use evlbi_plot::{columns, lines};
 use evlbi_trace::capture::{Connection, Numbers, Stream};
+use evlbi_wire::units::{show_bytes, show_count, show_seconds};
 
 use super::{Analysis, Seen};
-use crate::output::{columns, lines};
-use evlbi_wire::units::{show_bytes, show_count, show_seconds};
 
 /// Connections and streams that are shown in tables, and of which all is said.
 const ROWS: usize = 20;

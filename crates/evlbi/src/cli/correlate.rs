@@ -9,7 +9,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use evlbi_core::shed::Replace;
 use evlbi_fx::track::Trust;
+use evlbi_net::file::{check_new, replace_json};
 use evlbi_net::transport::Url;
+use evlbi_wire::units;
 use parking_lot::Mutex;
 
 use super::choice::{Choices, REPLACEMENTS, choice, name, names, within};
@@ -21,7 +23,6 @@ use crate::fringe::{self, FringeOptions};
 use crate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
-use evlbi_wire::units;
 
 const TRUSTS: Choices<Trust> = &[
     (
@@ -192,7 +193,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
         ]
     });
     let files = summaries.iter().flatten().map(PathBuf::as_path);
-    output::check_new(files, options.force)?;
+    check_new(files, options.force)?;
     if let Some(directory) = &options.visibilities {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
@@ -201,7 +202,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     correlation.has_any()?;
     let result = correlation.result(profiles);
     if let Some([summary, table]) = &summaries {
-        output::replace_json(summary, &result)?;
+        replace_json(summary, &result)?;
         write_csv(table, &result)?;
     }
     output::print(json, &result, text)?;

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
-
-use crate::output;
+use evlbi_net::file::check_new;
 use evlbi_plot::Figure;
+use serde::Serialize;
 
 /// Width and height of a picture on a terminal.
 const TERMINAL: (usize, usize) = (100, 60);
@@ -24,7 +23,7 @@ pub fn checked(plots: &[PathBuf], force: bool) -> Result<Vec<PathBuf>> {
         }
         can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    output::check_new(files, force)?;
+    check_new(files, force)?;
     Ok(plots.to_vec())
 }
 

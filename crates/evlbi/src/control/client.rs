@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::body::Body;
+use evlbi_net::run::explain;
 use reqwest::{Method, Response};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -80,14 +81,14 @@ impl Client {
         ))
     }
 
-    fn failed(&self, error: reqwest::Error) -> Problem {
-        let error = crate::output::explain(&error.into());
+    fn failed(&self, error: &reqwest::Error) -> Problem {
+        let error = explain(error);
         self.silent(&format!("does not answer: {error}"))
     }
 
     async fn text(&self, method: Method, path: String, body: Option<Value>) -> Reply<String> {
         let response = self.response(method, path, body).await?;
-        response.text().await.map_err(|error| self.failed(error))
+        response.text().await.map_err(|error| self.failed(&error))
     }
 
     /// An answer that reports success.
@@ -107,12 +108,12 @@ impl Client {
             }
             (answer, _) => answer,
         };
-        let response = response.map_err(|error| self.failed(error))?;
+        let response = response.map_err(|error| self.failed(&error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let text = response.text().await.map_err(|error| self.failed(error))?;
+        let text = response.text().await.map_err(|error| self.failed(&error))?;
         let body: Result<ProblemBody, _> = serde_json::from_str(&text);
         Err(Problem {
             status,

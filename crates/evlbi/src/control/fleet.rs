@@ -8,6 +8,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use evlbi_net::run::explain;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -243,7 +244,7 @@ impl Problem {
 
     /// Something of this host's failed.
     pub fn internal(error: &anyhow::Error) -> Problem {
-        let error = crate::output::explain(error);
+        let error = explain(error.as_ref());
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error)
     }
 }

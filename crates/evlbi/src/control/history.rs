@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use evlbi_net::file::table_text;
+use evlbi_net::run::explain;
 use parking_lot::Mutex;
 use rusqlite::ErrorCode::{
     self, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, Unknown,
@@ -21,7 +23,6 @@ use super::flow::{Flow, FlowId};
 use crate::counters::{self, Counter, Kind, Unit};
 use crate::sqlite::{Schema, Unusable};
 use crate::steer::{Baseline, Status};
-use crate::table;
 
 /// The mark is "EVHI". No file of version 1 was ever kept. From version 3 on `sample` has a column for each counter
 /// ([`add_columns`]); a program that knows fewer leaves the others alone.
@@ -356,7 +357,7 @@ impl Course {
         });
         let names = self.counts.0.iter().map(|(counter, _)| counter.name);
         let names: Vec<&str> = ["time", "step_s"].into_iter().chain(names).collect();
-        table::text(&names.join(","), rows)
+        Ok(table_text(&names.join(","), rows)?)
     }
 }
 
@@ -481,7 +482,7 @@ fn is_useless(path: &Path, error: &anyhow::Error) -> bool {
 
 /// A new history in the place of one that cannot be used, which is moved aside if it is damaged; and what is to be said of it.
 fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, String)> {
-    let (why, name) = (crate::output::explain(error), path.display());
+    let (why, name) = (explain(error.as_ref()), path.display());
     if is_useless(path, error)
         && let Ok(aside) = set_aside(path)
         && let Ok(connection) = connect(path)

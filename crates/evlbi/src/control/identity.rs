@@ -17,8 +17,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use crate::output;
-
 /// Length of a token that an agent makes.
 const TOKEN_DIGITS: usize = 64;
 
@@ -55,7 +53,8 @@ impl Identity {
         let tokens = folder.join("tokens");
         private_folder(&tokens)?;
         let known = [Role::Watch, Role::Operate].into_iter();
-        let known = known.map(|role| Ok((role, hash(&token(&tokens.join(output::name(&role)))?))));
+        let known =
+            known.map(|role| Ok((role, hash(&token(&tokens.join(evlbi_plot::name(&role)))?))));
         let known = known.collect::<Result<_>>()?;
         Ok(Identity {
             certificate: CertificateDer::from_pem_file(&certificate)
@@ -77,7 +76,7 @@ impl Identity {
             )
         };
         let found = CertificateDer::from_pem_file(&certificate).with_context(missing)?;
-        let token = folder.join("tokens").join(output::name(&Role::Operate));
+        let token = folder.join("tokens").join(evlbi_plot::name(&Role::Operate));
         let failed = || format!("cannot read the token in {}", token.display());
         // A link could lead to another agent's token, or to something that is none.
         let real = fs::canonicalize(&token).with_context(failed)?;

@@ -13,7 +13,6 @@ use super::fleet::About;
 use super::flow::Flow;
 use super::flow::State::{Ended, Running, Starting, Stopping};
 use crate::counters::{Counter, Counts, Kind, RECEIVED, SENT, real};
-use crate::output;
 use crate::steer::Baseline;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -50,7 +49,7 @@ impl Collector for Snapshot {
         }
         let flows = [Starting, Running, Stopping, Ended].map(|state| {
             let count = self.flows.iter().filter(|flow| flow.state == state).count();
-            (vec![("state", output::name(&state))], count as f64)
+            (vec![("state", evlbi_plot::name(&state))], count as f64)
         });
         gauge(&mut encoder, "flows", "Flows by state", flows)?;
         let streams = self.flows.iter().flat_map(|flow| {

@@ -13,7 +13,7 @@ use evlbi_core::deframe::Chunk;
 use evlbi_core::time::Nanos;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_net::clock::Clock;
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use parking_lot::{Mutex, MutexGuard};
@@ -234,7 +234,7 @@ impl State {
             match layout(&frame.header, feed.sample_rate) {
                 Ok(layout) => self.begin(layout, frame, feed.clock.now()),
                 Err(error) => {
-                    self.error = Some(crate::output::explain(&error));
+                    self.error = Some(explain(error.as_ref()));
                     return;
                 }
             }

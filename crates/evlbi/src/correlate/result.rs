@@ -8,6 +8,8 @@ use evlbi_fx::correlator::{Input, Rotation, Setup};
 use evlbi_fx::fringe::Window;
 use evlbi_fx::quantise;
 use evlbi_fx::track::Counts;
+use evlbi_net::file::{Table, TableError};
+use evlbi_wire::units::{show_count, show_seconds, utc};
 use serde::Serialize;
 
 use super::Correlation;
@@ -15,8 +17,6 @@ use super::plan::Shape;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
 use super::stream::StreamResult;
 use crate::steer::Profile;
-use crate::table::Table;
-use evlbi_wire::units::{show_count, show_seconds, utc};
 
 /// A line stands this far above the median of a spectrum.
 const LINE: f64 = 20.0;
@@ -358,7 +358,7 @@ impl BaselineResult {
 }
 
 /// Writes a line a product.
-pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<()> {
+pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<(), TableError> {
     let mut table = Table::create(
         path,
         "station_a,station_b,frequency_hz,polarisations,amplitude_all,amplitude_autos,amplitude_valid,\

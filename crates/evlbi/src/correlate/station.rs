@@ -15,8 +15,7 @@ use super::options::Flag;
 use super::plan::Shape;
 use super::run::Station;
 use super::tamper::{Tamper, Tampered};
-use crate::output;
-use crate::recording::{self, Blocks, Recording};
+use crate::recording::{self, Blocks, Recording, gaps_beside};
 
 /// Frames at or behind the end of what is asked for that make sure that all before has come: frames may come
 /// out of order by about as many.
@@ -270,7 +269,7 @@ fn first_header(recording: &Recording) -> Result<Header> {
 }
 
 fn read_gaps(recording: &Path, layout: &Layout) -> Result<Option<Gaps>> {
-    let path = output::gaps_beside(recording);
+    let path = gaps_beside(recording);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::{Input, Setup, Sums};
 use evlbi_fx::difx::{self, swin};
+use evlbi_net::file::{check_new, replace_json};
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::{Deserialize, Serialize};
 
 use super::job::Job;
 use super::plan::{DifxJob, place, station_names};
-use crate::output;
 
 /// What is in a directory of visibilities.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,7 +139,7 @@ impl VisibilityWriter {
             name += &format!(".us{micros:06.0}");
         }
         let path = directory.join(&name);
-        output::check_new([path.as_path()], force)?;
+        check_new([path.as_path()], force)?;
         let file =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(VisibilityWriter {
@@ -200,7 +200,7 @@ impl VisibilityWriter {
                 description.display()
             );
         }
-        output::replace_json(&description, &self.description)
+        Ok(replace_json(&description, &self.description)?)
     }
 
     /// Writes the integration at hand. From then on it can be read.

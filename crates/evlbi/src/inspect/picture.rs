@@ -2,12 +2,12 @@
 
 use evlbi_core::deframe::Format;
 use evlbi_fx::statistics::ChannelStatistics;
+use evlbi_plot::{columns, lines};
+use evlbi_wire::units::{show_count as count, show_rate};
 use serde_json::Value;
 
 use super::thread::ThreadReport;
 use super::{Moment, RateOrigin, Report};
-use crate::output;
-use evlbi_wire::units::{show_count as count, show_rate};
 
 /// Lines of the table of threads.
 const THREADS: usize = 32;
@@ -52,7 +52,7 @@ fn overview(report: &Report) -> String {
         let fill = format!("{} bytes", count(report.fill.bytes));
         pairs.push(("fill pattern", fill));
         pairs.extend(interrupted(report));
-        return output::lines(&pairs);
+        return lines(&pairs);
     }
     pairs.push(("frame rate", frame_rate(report)));
     if let (Some(all), Some(payload)) = (report.bit_rate, report.payload_rate) {
@@ -86,7 +86,7 @@ fn overview(report: &Report) -> String {
         pairs.push(("fill pattern", fill));
     }
     pairs.extend(interrupted(report));
-    output::lines(&pairs)
+    lines(&pairs)
 }
 
 fn interrupted(report: &Report) -> Option<(&'static str, String)> {
@@ -162,7 +162,7 @@ fn threads(threads: &[ThreadReport]) -> String {
             shape(thread),
         ]);
     }
-    let table = output::columns(&rows, |column| [0, SAMPLES].contains(&column));
+    let table = columns(&rows, |column| [0, SAMPLES].contains(&column));
     let mut lines = vec![table];
     lines.extend(more(threads.len(), THREADS, "threads"));
     lines.join("\n")

@@ -1,9 +1,9 @@
 //! Pictures of the curves: what was measured as dots with their errors, theory as lines.
 
+use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, name};
+
 use super::{Curve, Kind, Measures, Point, Where};
 use crate::correlate::Dump;
-use crate::output::name;
-use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 
 /// The curves of a policy at a place, a panel a measure.
 pub fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {

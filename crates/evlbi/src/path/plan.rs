@@ -7,10 +7,9 @@ use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::path::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
+use evlbi_wire::units;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
-
-use evlbi_wire::units;
 
 /// Buffer of a rate, where the plan gives none.
 const BUFFER: u64 = 1 << 20;
@@ -569,13 +568,15 @@ fn fraction(text: &Option<String>) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
+    use evlbi_net::run::explain;
+
     use super::*;
 
     const HOSTS: &str = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n";
 
     fn refused(text: &str) -> String {
         let error = parse(&format!("{HOSTS}{text}"), "test").unwrap_err();
-        crate::output::explain(&error)
+        explain(error.as_ref())
     }
 
     #[test]
@@ -692,7 +693,7 @@ mod tests {
         ] {
             let said = if text.starts_with("mtu") {
                 let error = parse(&format!("{text}{HOSTS}{link}"), "test").unwrap_err();
-                crate::output::explain(&error)
+                explain(error.as_ref())
             } else {
                 refused(&text)
             };

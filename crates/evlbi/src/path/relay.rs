@@ -12,15 +12,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
+use evlbi_net::file::{Table, replace_json};
 use evlbi_net::path::{Direction, Hosts, Plan, Relay, Snapshot, container};
+use evlbi_net::run::explain;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::plan::{self, CellSpec};
 use super::report::{HostState, State};
 use super::{SOCKET, control, string};
-use crate::output;
-use crate::table::Table;
 
 /// Path to serve, in a container of its own.
 #[derive(Clone, Debug, Default)]
@@ -137,7 +137,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         ..served.state(snapshot, &overflown?)
     };
     if let Some(path) = &options.json {
-        output::replace_json(path, &state)?;
+        replace_json(path, &state)?;
     }
     let _ = std::fs::remove_file(&options.socket);
     Ok(Relayed {
@@ -173,7 +173,7 @@ fn run_command(
         // What fails here fails at the end, too.
         let _ = served
             .now()
-            .and_then(|state| output::replace_json(path, &state));
+            .and_then(|state| Ok(replace_json(path, &state)?));
     };
     let is_unwanted = || is_unwanted.load(Ordering::Relaxed);
     let status = super::wait(&mut child, is_unwanted, super::terminate, &mut keep)?;
@@ -264,7 +264,7 @@ fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
             let answered = control::request(&stream)
                 .and_then(|request| answer(&served, &stream, &request, is_run));
             if let Err(error) = answered {
-                let error = json!({ "error": output::explain(&error) });
+                let error = json!({ "error": explain(error.as_ref()) });
                 let _ = control::answer(&stream, &error, &[]);
             }
             // Who waits for the end hears it.

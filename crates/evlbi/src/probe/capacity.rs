@@ -6,8 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{Attribution, Spacing, Stream};
 use evlbi_core::rate::BitRate;
+use evlbi_net::file::check_new;
 use evlbi_net::probe::Test;
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
+use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
@@ -15,8 +17,6 @@ use super::parts::{Measured, Parts};
 use super::point::{self, Point};
 use super::session::{Event, Refused, Session, Target};
 use super::{now, udp};
-use crate::output;
-use evlbi_wire::units::{show_count, show_rate};
 
 /// A sender has reached a rate if it sent so much of it.
 const REACHED: f64 = 0.98;
@@ -253,7 +253,7 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
     if lowest > asked {
         bail!("--lowest {lowest} is above --highest {asked}");
     }
-    output::check_new(options.out.as_deref(), options.force)?;
+    check_new(options.out.as_deref(), options.force)?;
     let mut session = Session::begin(&options.target, run)?;
     // No rate is tried that would be refused.
     let allowed = session.limits().rate.map_or(f64::INFINITY, |most| {
@@ -328,7 +328,7 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
                 Trial {
                     asked: rate,
                     passed: false,
-                    finding: output::explain(&error),
+                    finding: explain(error.as_ref()),
                     point: None,
                 }
             }

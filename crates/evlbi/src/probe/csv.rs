@@ -3,13 +3,12 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::Result;
 use evlbi_core::probe::{ClockFit, Record};
+use evlbi_net::file::{Table, TableError};
 use evlbi_net::probe::Keep;
 
 use super::direction::Direction;
 use super::point::Point;
-use crate::table::Table;
 
 /// The files, where they are asked for.
 pub struct Records {
@@ -20,7 +19,11 @@ pub struct Records {
 
 impl Records {
     /// Of each point's losses, those that `keep` says; of its datagrams the receiver has kept no others.
-    pub fn new(datagrams: Option<&Path>, losses: Option<&Path>, keep: Keep) -> Result<Records> {
+    pub fn new(
+        datagrams: Option<&Path>,
+        losses: Option<&Path>,
+        keep: Keep,
+    ) -> Result<Records, TableError> {
         let of_datagrams = "point,direction,sequence,departed_ns,arrived_ns,delay_ns,departed_after_ns,arrived_after_ns";
         let of_losses = "point,direction,first,last,length,after_last_loss";
         let create = |path: Option<&Path>, columns: &str| {
@@ -42,7 +45,7 @@ impl Records {
         point: &Point,
         kept: &[Record],
         clock: Option<&ClockFit>,
-    ) -> Result<()> {
+    ) -> Result<(), TableError> {
         let way = point.direction.name();
         if let Some(table) = &mut self.datagrams {
             let mut before: Option<Record> = None;
@@ -80,7 +83,7 @@ impl Records {
         Ok(())
     }
 
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<(), TableError> {
         let mut tables = [self.datagrams, self.losses].into_iter().flatten();
         tables.try_for_each(|mut table| table.flush())
     }

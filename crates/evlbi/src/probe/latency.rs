@@ -8,8 +8,11 @@ use anyhow::{Result, bail};
 use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::probe::ClockFit;
 use evlbi_core::time::Nanos;
+use evlbi_net::file::check_new;
 use evlbi_net::probe::{Listened, Requests, Test};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
+use evlbi_plot::{Axis, Figure, Series, Unit};
+use evlbi_wire::units::{show_count, show_seconds};
 use serde::Serialize;
 use serde_json::{Value, json};
 use smart_default::SmartDefault;
@@ -19,9 +22,6 @@ use super::picture::{MOST_HISTOGRAMS, dots, log_axis, panel};
 use super::session::{Event, Session, Target};
 use super::sweep::Sizes;
 use super::{now, point};
-use crate::output;
-use evlbi_plot::{Axis, Figure, Series, Unit};
-use evlbi_wire::units::{show_count, show_seconds};
 
 /// Shortest request whose reply is no longer.
 const SHORTEST: usize = 48;
@@ -104,7 +104,7 @@ pub struct Slope {
 /// # Errors
 /// If a request is too short, a file cannot be written, or nothing could be measured.
 pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeLatency>> {
-    output::check_new(options.out.as_deref(), options.force)?;
+    check_new(options.out.as_deref(), options.force)?;
     if let Some(short) = options.size.0.iter().find(|size| **size < SHORTEST) {
         bail!("a request of {short} bytes is too short: a reply has {SHORTEST}");
     }
@@ -143,7 +143,7 @@ pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeL
         });
         let ends = match ends {
             Err(error) if number > 0 => {
-                result.stopped = Some(output::explain(&error));
+                result.stopped = Some(explain(error.as_ref()));
                 break;
             }
             ends => ends?,

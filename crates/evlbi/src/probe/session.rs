@@ -14,7 +14,7 @@ use evlbi_net::probe::{
     CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
     VERSION, Window, Work,
 };
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_net::tcp::{Stream, Unconnected};
 use evlbi_trace::tcp::Reading;
 use serde::Serialize;
@@ -271,7 +271,7 @@ impl Session {
         let (stopped, requests, there) = match testing.both() {
             // What was measured here is kept.
             Err(error) if test.flows.is_some() => {
-                (Some(crate::output::explain(&error)), 0, End::default())
+                (Some(explain(error.as_ref())), 0, End::default())
             }
             both => both?,
         };

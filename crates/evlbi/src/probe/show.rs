@@ -5,12 +5,12 @@ use std::fmt::Write;
 use evlbi_core::account::Summary;
 use evlbi_core::probe::ClockFit;
 use evlbi_net::host::{Core, Counters, Interface};
+use evlbi_plot::columns;
+use evlbi_wire::units::{show_count, show_seconds};
 use serde_json::{Value, json};
 
 use super::point::Point;
 use super::udp::ProbeUdp;
-use crate::output::columns;
-use evlbi_wire::units::{show_count, show_seconds};
 
 /// Columns for people, with a sentence for each point and what the clocks are.
 pub fn table(result: &ProbeUdp) -> String {

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use evlbi_core::probe::{ClockFit, Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
+use evlbi_net::file::check_new;
 use evlbi_net::probe::{End, Files, Flows, Test, usual_sampling};
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{Constant, Kept, Options};
@@ -32,7 +33,6 @@ use super::parts::{Measured, Parts};
 use super::point::{self, Point};
 use super::session::{Ends, Event, Session, Target};
 use super::{now, sweep, udp};
-use crate::output;
 use evlbi_wire::units::{self, show_bytes};
 
 const SCHEMA: &str = "evlbi.probe.tcp/1";
@@ -242,7 +242,7 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     }
     let here = into.as_ref().filter(|_| options.reverse);
     let written = samples.iter().chain(records).chain(here).chain(out);
-    output::check_new(written.map(PathBuf::as_path), options.force)?;
+    check_new(written.map(PathBuf::as_path), options.force)?;
     let source = from.as_ref().filter(|_| !options.reverse);
     let source = open(source, "read", File::open)?;
     let mut session = Session::begin(&options.target, run)?;

@@ -6,8 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use evlbi_core::probe::{ClockFit, Record, Stream};
 use evlbi_core::time::Nanos;
+use evlbi_net::file::check_new;
 use evlbi_net::probe::{Burden, Departed, Keep, Limits, Test};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
+use evlbi_wire::units::{self, show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
@@ -17,8 +19,6 @@ use super::point::{self, Point};
 use super::session::{self, Ends, Event, Session, Target};
 use super::sweep::{self, Rates, Sizes, Spacings};
 use super::{csv, finding, now, one_way, pause, region};
-use crate::output;
-use evlbi_wire::units::{self, show_count, show_rate};
 
 /// Of a test that ends with its last datagram.
 const FOREVER: Nanos = Nanos(u64::MAX);
@@ -110,7 +110,7 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
     let tests = tests(options)?;
     let files = [&options.records, &options.losses, &options.out];
     let files = files.into_iter().flatten();
-    output::check_new(files.map(PathBuf::as_path), options.force)?;
+    check_new(files.map(PathBuf::as_path), options.force)?;
     let target = &options.target;
     let session = (!options.one_way).then(|| Session::begin(target, run));
     let mut session = session.transpose()?;
@@ -149,7 +149,7 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
         let ends = match ends {
             // What was measured before is not lost.
             Err(error) if !result.points.is_empty() => {
-                result.stopped = Some(output::explain(&error));
+                result.stopped = Some(explain(error.as_ref()));
                 break;
             }
             ends => ends?,

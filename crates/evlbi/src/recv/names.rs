@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use evlbi_net::file::{check_new, is_special};
 
 use super::RecvOptions;
-use crate::{output, sink};
+use crate::recording::{gaps_beside, result_beside};
+use crate::sink;
 
 /// The options with names that are free, where a killed receiver left its recording under the wanted one, which is returned too.
 /// What such a receiver left is kept, whatever is forced.
@@ -86,12 +88,15 @@ pub fn check_outputs(options: &RecvOptions) -> Result<()> {
     };
     let beside: Vec<PathBuf> = beside(options).collect();
     let beside = beside.iter().map(PathBuf::as_path);
-    output::check_new(recording.into_iter().chain(beside), options.force)
+    Ok(check_new(
+        recording.into_iter().chain(beside),
+        options.force,
+    )?)
 }
 
 /// What other files stand beside; no device or pipe.
 fn recording(options: &RecvOptions) -> Option<PathBuf> {
-    sink::recording(&options.to).filter(|path| !output::is_special(path))
+    sink::recording(&options.to).filter(|path| !is_special(path))
 }
 
 /// Files beside the recording.
@@ -102,7 +107,7 @@ fn beside(options: &RecvOptions) -> impl Iterator<Item = PathBuf> {
 
 /// The result stands beside the recording too, and says while it grows how it is.
 pub fn result_path(options: &RecvOptions) -> Option<PathBuf> {
-    let path = output::result_beside(&recording(options)?);
+    let path = result_beside(&recording(options)?);
     // A folder that is not there is reported when its file is made.
     let folder = path.parent()?;
     (folder.as_os_str().is_empty() || folder.is_dir()).then_some(path)
@@ -110,5 +115,5 @@ pub fn result_path(options: &RecvOptions) -> Option<PathBuf> {
 
 pub fn gaps_path(options: &RecvOptions) -> Option<PathBuf> {
     let gaps = options.gaps.clone();
-    gaps.or_else(|| Some(output::gaps_beside(&recording(options)?)))
+    gaps.or_else(|| Some(gaps_beside(&recording(options)?)))
 }

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use evlbi_core::account::FreeRuns;
 use evlbi_core::deframe::{self, Layout};
+use evlbi_net::file::{is_special, replace_json};
 use evlbi_net::host;
 use evlbi_net::receive::{Ended, Live, ReceiveReport, Refused};
-use evlbi_net::run;
+use evlbi_net::run::{self, explain};
 use evlbi_net::socket::GrantedBuffer;
+use evlbi_plot::lines;
 use evlbi_wire::time::FrameRate;
+use evlbi_wire::units::{show_count, show_rate, show_seconds, show_size};
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
 use serde::Serialize;
 
@@ -16,10 +19,8 @@ use super::RecvOptions;
 use super::names::{gaps_path, result_path};
 use crate::counters::{Counts, FRAMES, RECEIVED, Received};
 use crate::drain::{Drained, Shown};
-use crate::output;
 use crate::sink::{self, SinkReport};
 use crate::steer::Receiving as Status;
-use evlbi_wire::units::{show_count, show_rate, show_seconds, show_size};
 
 /// Intervals of loss in the result; the gaps file has all of them.
 const INTERVALS_SHOWN: usize = 1000;
@@ -162,11 +163,11 @@ impl Beside {
         // What fails here fails at the end too, and is reported then.
         if let Some(path) = &gaps_file
             && is_new
-            && !output::is_special(path)
+            && !is_special(path)
         {
             let recording = sink::recording(&options.to);
             let gaps = gaps(options, shown, recording.as_deref(), Vec::new());
-            let _ = output::replace_json(path, &gaps);
+            let _ = replace_json(path, &gaps);
         }
         if let Some(path) = result_path(options) {
             let so_far = SoFar {
@@ -178,7 +179,7 @@ impl Beside {
                 gaps_file,
                 counts,
             };
-            let _ = output::replace_json(&path, &so_far);
+            let _ = replace_json(&path, &so_far);
         }
     }
 }
@@ -226,9 +227,9 @@ pub fn finish(
     if let Some(path) = &gaps_file {
         let file = drained.sink.files.first().map(|file| file.path.as_path());
         let gaps = gaps(options, &drained.frames, file, sequence.clone());
-        if let Err(error) = output::replace_json(path, &gaps) {
+        if let Err(error) = replace_json(path, &gaps) {
             let write_error = &mut drained.sink.write_error;
-            write_error.get_or_insert(output::explain(&error));
+            write_error.get_or_insert(explain(&error));
         }
     }
     let frames = drained.frames;
@@ -372,5 +373,5 @@ pub fn text(result: &RecvResult) -> String {
     if let Some(path) = &result.gaps_file {
         pairs.push(("gaps", path.display().to_string()));
     }
-    output::lines(&pairs)
+    lines(&pairs)
 }

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use evlbi_net::udp::ReceiverOptions;
+use evlbi_plot::columns;
+use evlbi_wire::units::{show_rate, show_size};
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::output::columns;
-use evlbi_wire::units::{show_rate, show_size};
 
 /// Many results in one table.
 #[derive(Debug, Default, Serialize)]

@@ -1,11 +1,11 @@
 //! What came of a flow that was sent.
 
 use evlbi_net::transmit::SendReport;
+use evlbi_plot::lines;
+use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 
 use crate::counters::Counted;
-use crate::output;
-use evlbi_wire::units::{show_count, show_rate};
 
 /// A sender that falls short of its rate by more than this part says so at its end.
 const SHORT: f64 = 0.01;
@@ -76,7 +76,7 @@ pub fn text(result: &SendResult) -> String {
         let text = format!("{} answers that nobody listens there", show_count(refused));
         pairs.push(("refused", text));
     }
-    output::lines(&pairs)
+    lines(&pairs)
 }
 
 /// The rate that was sent, and the one that was asked for.

@@ -5,15 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_net::transmit::Sent;
+use evlbi_wire::units::{show_count, show_rate};
 use parking_lot::Mutex;
 
 use super::changes::Changes;
 use crate::counters::{self, Counts};
-use crate::output;
 use crate::steer::{Change, Rate, Sending, Status, Watched};
-use evlbi_wire::units::{show_count, show_rate};
 
 /// A sender that is behind its schedule by so much says so while it sends.
 const SHOWN_BEHIND: Nanos = Nanos(100_000_000);
@@ -71,7 +70,7 @@ impl Watched for Seen {
 
     fn change(&self, change: &Change) -> Result<(), String> {
         let changed = self.changes.lock().take(change);
-        changed.map_err(|why| output::explain(&why))
+        changed.map_err(|why| explain(why.as_ref()))
     }
 
     fn progress(&self) -> (u64, Option<u64>) {

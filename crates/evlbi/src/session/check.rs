@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::iter::zip;
 
+use evlbi_net::run::explain;
+use evlbi_net::transport::Url;
+use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 use serde::Serialize;
 
 use super::hosts::{Connected, Hosts};
 use super::plan::{FlowPlan, Host, Scan, Session, made_ready};
-use evlbi_net::transport::Url;
-
 use crate::control::commands::Known;
 use crate::control::fleet::Checked;
 use crate::control::flow::{FlowId, NewFlow};
 use crate::control::identity::Role;
 use crate::control::time::now;
 use crate::control::{Problem, Reply};
-use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
 /// Something that stands against a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -167,8 +167,7 @@ impl<'s> Look<'s> {
         host: &Connected,
     ) -> Reply<Vec<(&'s FlowId, Checked)>> {
         let flows = self.session.flows_of(self.run, scan);
-        let flows =
-            flows.map_err(|error| Problem::unprocessable(crate::output::explain(&error)))?;
+        let flows = flows.map_err(|error| Problem::unprocessable(explain(error.as_ref())))?;
         let begin = now();
         let here = flows.into_iter();
         let here = here.filter(|(plan, _)| plan.host == host.plan.name);

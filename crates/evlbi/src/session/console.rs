@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
 use evlbi_net::run::Run;
+use evlbi_plot::{columns, lines};
+use evlbi_wire::units::{self, show_seconds, utc};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -20,9 +22,7 @@ use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::time::now;
 use crate::control::{Control, Fleet};
 use crate::counters::{self, Kind, real};
-use crate::output;
 use crate::steer::Change;
-use evlbi_wire::units::{self, show_seconds, utc};
 
 const HELP: &str = "\
 list                            all flows
@@ -234,7 +234,7 @@ impl Console {
                     let free = about.storage.map_or(0, |storage| storage.free_bytes);
                     row.extend([
                         format!("evlbi {}", about.version),
-                        output::name(&your_role),
+                        evlbi_plot::name(&your_role),
                         format!("clock ahead {}", show_seconds(about.time - middle)),
                         format!("{} free", units::show_bytes(free as f64)),
                     ]);
@@ -244,7 +244,7 @@ impl Console {
             row.resize_with(5, String::new);
             rows.push(row);
         }
-        output::columns(&rows, |_| true)
+        columns(&rows, |_| true)
     }
 
     async fn check(&self) -> Result<String> {
@@ -533,14 +533,14 @@ pub fn show(flow: &Flow) -> String {
         other => format!("{name}={other}"),
     });
     pairs.push(("options", options.collect::<Vec<String>>().join(" ")));
-    let state = output::name(&flow.state);
+    let state = evlbi_plot::name(&flow.state);
     pairs.push(("state", format!("{state}, revision {}", flow.revision)));
     if let Some(end) = &flow.end {
         let end = format!("{:?}{}", end.outcome, end.why());
         pairs.push(("end", end.to_lowercase()));
     }
     let Some(status) = &flow.status else {
-        return output::lines(&pairs);
+        return lines(&pairs);
     };
     if !status.listening.is_empty() {
         pairs.push(("listens", status.listening.join(", ")));
@@ -565,7 +565,7 @@ pub fn show(flow: &Flow) -> String {
         );
         pairs.push(("baseline", shown));
     }
-    output::lines(&pairs)
+    lines(&pairs)
 }
 
 #[cfg(test)]

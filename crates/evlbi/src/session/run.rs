@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
@@ -22,7 +22,6 @@ use crate::control::identity::{Identity, private_folder, write_private};
 use crate::control::serve::IDLE;
 use crate::control::threads::stopped;
 use crate::control::time::now;
-use crate::output;
 
 /// Seconds from the moment at which a session may begin to its beginning.
 const AHEAD: f64 = 0.5;
@@ -170,7 +169,7 @@ impl Running {
             match Timetable::new(&self.session, &self.name, &self.options, begin, same) {
                 Ok(timetable) => return Ok(timetable),
                 Err(error) => {
-                    let error = output::explain(&error);
+                    let error = explain(error.as_ref());
                     run.say(format_args!("{error}"));
                     hosts.history.tell("", None, &error);
                 }

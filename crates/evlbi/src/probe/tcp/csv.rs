@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use evlbi_net::file::{Table, TableError};
 use serde_json::Value;
 
 use super::flow::Flow;
-use crate::table::Table;
 
 /// Every reading of both ends; times by the sender's clock, in seconds from the first reading of the connection's sender.
-pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<()> {
+pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<(), TableError> {
     let mut table = Table::create(path, "")?;
     let mut has_heads = false;
     for flow in flows {
@@ -17,7 +16,7 @@ pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<()> {
         let begin = first.map_or(0, |reading| reading.at);
         for (end, readings) in ["sender", "receiver"].iter().zip(&flow.readings) {
             for reading in readings {
-                let Value::Object(info) = serde_json::to_value(reading.info)? else {
+                let Ok(Value::Object(info)) = serde_json::to_value(reading.info) else {
                     continue;
                 };
                 if !has_heads {
@@ -38,7 +37,7 @@ pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<()> {
 
 /// Each message that was kept: its number, when it left and when it came, in nanoseconds from when the first was due, and how
 /// late that was.
-pub fn write_messages(path: &Path, flows: &[Flow]) -> Result<()> {
+pub fn write_messages(path: &Path, flows: &[Flow]) -> Result<(), TableError> {
     let mut table = Table::create(path, "connection,message,departed_ns,arrived_ns,late_ns")?;
     for flow in flows {
         for message in flow.messages.iter().flat_map(|all| &all.kept) {

@@ -1,7 +1,9 @@
 //! Throughput against the length of segments and the send buffer: figure 6 of Meirosu et al.
 
 use anyhow::Result;
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
+use evlbi_plot::{Axis, Figure, Series, Unit, columns};
+use evlbi_wire::units::show_bytes;
 use serde::Serialize;
 
 use super::super::parts::{Measured, Parts};
@@ -9,9 +11,6 @@ use super::super::picture::{log_axis, panel};
 use super::super::session::Session;
 use super::super::{now, sweep};
 use super::{ProbeTcp, ProbeTcpOptions, measure};
-use crate::output::{self, columns};
-use evlbi_plot::{Axis, Figure, Series, Unit};
-use evlbi_wire::units::show_bytes;
 
 /// The result of `probe tcp` with several lengths of segments or send buffers.
 #[derive(Debug, Serialize)]
@@ -99,7 +98,7 @@ pub fn probe(
                 }
                 // What was measured before is not lost.
                 Err(error) if !result.points.is_empty() => {
-                    result.stopped = Some(output::explain(&error));
+                    result.stopped = Some(explain(error.as_ref()));
                     break 'all;
                 }
                 Err(error) => return Err(error),

@@ -1,9 +1,10 @@
 //! The connections as people read them.
 
+use evlbi_plot::columns;
+use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
+
 use super::ProbeTcp;
 use super::flow::Flow;
-use crate::output::columns;
-use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 pub fn table(result: &ProbeTcp) -> String {
     let heads = [

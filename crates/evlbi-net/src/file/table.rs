@@ -1,0 +1,93 @@
+//! Tables as CSV (RFC 4180, with lines that end as Unix has it).
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// Why a row is not written.
+#[derive(Debug, thiserror::Error)]
+#[error("{failed}")]
+pub struct TableError {
+    failed: String,
+    source: csv::Error,
+}
+
+/// A table being written.
+pub struct Table<W: Write> {
+    writer: csv::Writer<W>,
+    failed: String,
+}
+
+impl Table<File> {
+    /// Creates a file that begins with the names of its columns, separated by commas.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn create(path: &Path, columns: &str) -> Result<Table<File>, TableError> {
+        let failed = format!("cannot write {}", path.display());
+        match File::create(path) {
+            Ok(file) => Table::begin(file, failed, columns),
+            Err(source) => Err(TableError {
+                failed,
+                source: source.into(),
+            }),
+        }
+    }
+}
+
+impl<W: Write> Table<W> {
+    fn begin(out: W, failed: String, columns: &str) -> Result<Table<W>, TableError> {
+        let mut writer = csv::WriterBuilder::new();
+        let writer = writer.has_headers(false).flexible(true).from_writer(out);
+        let mut table = Table { writer, failed };
+        if !columns.is_empty() {
+            table.row(columns.split(',').collect::<Vec<&str>>())?;
+        }
+        Ok(table)
+    }
+
+    /// Writes a row: a tuple of cells. `None` is an empty cell; a float is given as the text that it is to have.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn row(&mut self, cells: impl Serialize) -> Result<(), TableError> {
+        let written = self.writer.serialize(cells);
+        self.check(written)
+    }
+
+    /// Hands all rows to the file. Reports an error that would be lost if the table were only dropped.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn flush(&mut self) -> Result<(), TableError> {
+        let written = self.writer.flush().map_err(csv::Error::from);
+        self.check(written)
+    }
+
+    fn check(&self, written: Result<(), csv::Error>) -> Result<(), TableError> {
+        written.map_err(|source| TableError {
+            failed: self.failed.clone(),
+            source,
+        })
+    }
+}
+
+/// Returns a table as text.
+///
+/// # Errors
+/// When a row has no form in CSV.
+pub fn table_text(
+    columns: &str,
+    rows: impl IntoIterator<Item: Serialize>,
+) -> Result<String, TableError> {
+    let mut text = Vec::new();
+    let mut table = Table::begin(&mut text, "cannot make a table".to_owned(), columns)?;
+    for row in rows {
+        table.row(row)?;
+    }
+    table.flush()?;
+    drop(table);
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}

@@ -1,5 +1,6 @@
-//! Pictures of results: a [`Figure`] describes panels with axes and series, and is drawn as SVG, as PNG and as text for a terminal.
-//! What a result looks like is known where the result is; here is only how figures are drawn.
+//! How results look to people: a [`Figure`] describes panels with axes and series, and is drawn as SVG, as PNG and as text for a
+//! terminal; [`columns`] and [`lines()`] set rows of text. What a result looks like is known where the result is; here is only how it is
+//! drawn. Without the feature `pictures`, which is on by default, there is text alone, and nothing that draws is brought in.
 //!
 //! ```
 //! use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
@@ -21,15 +22,15 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+#[cfg(feature = "pictures")]
 mod canvas;
 mod rows;
 mod scale;
-#[cfg(test)]
+#[cfg(all(test, feature = "pictures"))]
 mod tests;
 mod text;
 
-use std::path::{Path, PathBuf};
-
+#[cfg(feature = "pictures")]
 pub use canvas::DrawError;
 pub use rows::{columns, lines, name};
 use scale::Scale;
@@ -121,11 +122,12 @@ impl Figure {
     ///
     /// # Errors
     /// As [`Figure::svg`].
+    #[cfg(feature = "pictures")]
     pub fn files(
         &self,
-        directory: &Path,
+        directory: &std::path::Path,
         stem: &str,
-    ) -> Result<[(PathBuf, Vec<u8>); 2], DrawError> {
+    ) -> Result<[(std::path::PathBuf, Vec<u8>); 2], DrawError> {
         let path = |ending: &str| directory.join(format!("{stem}.{ending}"));
         let svg = (path("svg"), self.svg()?.into_bytes());
         Ok([svg, (path("png"), self.png()?)])

@@ -64,6 +64,7 @@ impl Scale {
     }
 
     /// Place of a value, or of the end that it lies beyond.
+    #[cfg(feature = "pictures")]
     pub fn clamped(&self, value: f64) -> Option<f64> {
         self.unbounded(value).map(|place| place.clamp(0.0, 1.0))
     }

@@ -181,13 +181,6 @@ pub fn usual_folder() -> Result<PathBuf> {
     Ok(state.join("evlbi"))
 }
 
-/// Bytes that are free where `folder` is.
-pub fn free_bytes(folder: &Path) -> Result<u64> {
-    let found = nix::sys::statvfs::statvfs(folder)
-        .with_context(|| format!("cannot see what is free in {}", folder.display()))?;
-    Ok(found.blocks_available() * found.fragment_size())
-}
-
 /// An agent for people.
 pub fn text(ready: &Ready) -> String {
     let tokens = ready.tokens.display();

@@ -20,6 +20,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_net::run::Run;
 use serde::Serialize;
 
+pub use self::disk::free_bytes;
 use self::item::{Item, Verdict};
 use self::path::Route;
 use self::root::Root;

@@ -30,6 +30,7 @@ use crate::control::history::History;
 use crate::control::identity::{private_folder, write_private};
 use crate::control::time::now;
 use crate::control::{Control, Fleet, Later, Problem, Reply};
+use crate::doctor::free_bytes;
 use crate::steer::{Answer, Change, Request, Status};
 
 /// How often a flow is asked how it is.
@@ -124,7 +125,7 @@ impl Agent {
             for kept in self.those(|entry| entry.is_unwritten) {
                 self.keep(&kept);
             }
-            let Ok(free) = super::free_bytes(&self.config.recordings) else {
+            let Ok(free) = free_bytes(&self.config.recordings) else {
                 continue;
             };
             if free >= self.config.min_free {
@@ -466,7 +467,7 @@ impl Fleet for Arc<Agent> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             time: now(),
             started: self.started,
-            storage: super::free_bytes(folder).ok().map(|free_bytes| Storage {
+            storage: free_bytes(folder).ok().map(|free_bytes| Storage {
                 folder: folder.display().to_string(),
                 free_bytes,
             }),

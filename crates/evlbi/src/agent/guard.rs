@@ -20,6 +20,7 @@ use crate::control::commands::{
 };
 use crate::control::flow::NewFlow;
 use crate::control::time::now;
+use crate::doctor::free_bytes;
 use crate::recording::{Recording, gaps_beside, result_beside};
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
@@ -321,7 +322,7 @@ impl Guard<'_> {
     }
 
     fn has_room(&self) -> Result<()> {
-        let free = super::free_bytes(&self.config.recordings)?;
+        let free = free_bytes(&self.config.recordings)?;
         if free < self.config.min_free {
             let (free, least) = (show_size(free), show_size(self.config.min_free));
             bail!(

@@ -9,10 +9,10 @@ use evlbi_net::clock::Clock;
 use evlbi_net::file::{Durability, Writer, WriterOptions};
 use evlbi_net::run::Run;
 use nix::sys::statfs::{self, TMPFS_MAGIC};
+use nix::sys::statvfs::statvfs;
 
 use super::Aim;
 use super::item::{Item, change, good, note, quoted};
-use crate::agent::free_bytes;
 use evlbi_wire::units::{show_bytes, show_rate};
 
 const GROUP: &str = "disk";
@@ -169,6 +169,13 @@ fn noise(length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     rand::fill(&mut bytes[..]);
     bytes
+}
+
+/// Bytes that are free where `folder` is.
+pub fn free_bytes(folder: &Path) -> Result<u64> {
+    let found = statvfs(folder)
+        .with_context(|| format!("cannot see what is free in {}", folder.display()))?;
+    Ok(found.blocks_available() * found.fragment_size())
 }
 
 #[cfg(test)]

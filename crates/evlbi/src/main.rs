@@ -12,13 +12,11 @@ mod control;
 mod correlate;
 mod counters;
 mod demo;
-mod doctor;
 mod drain;
 mod drop;
 #[cfg(test)]
 mod faults;
 mod fringe;
-mod host;
 mod inspect;
 mod loss_curve;
 mod numbering;

@@ -28,10 +28,10 @@ pub use self::result::{RecvResult, text};
 use self::seen::Seen;
 pub use self::seen::nothing_but;
 use crate::drain::{self, Shown};
-use crate::host::HostOptions;
 use crate::numbering::FrameNumbers;
 use crate::running::Running;
 use crate::sink::{self, Files};
+use evlbi_host::host::HostOptions;
 use evlbi_wire::units::show_size;
 
 /// Least memory of the ring.

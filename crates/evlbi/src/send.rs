@@ -25,8 +25,8 @@ pub use self::prepare::out_options;
 use self::prepare::prepare;
 pub use self::result::{SendResult, text};
 use self::seen::Seen;
-use crate::host::HostOptions;
 use crate::running::Running;
+use evlbi_host::host::HostOptions;
 
 /// What is sent, where to, and how. By default as the times in its frames say, and all of it.
 #[derive(Clone, Debug)]

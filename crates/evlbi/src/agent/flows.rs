@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use axum::body::Body;
 use evlbi_core::rate::BitRate;
+use evlbi_host::doctor::free_bytes;
 use evlbi_net::run::explain;
 use evlbi_wire::units::show_bytes;
 use parking_lot::Mutex;
@@ -30,7 +31,6 @@ use crate::control::history::History;
 use crate::control::identity::{private_folder, write_private};
 use crate::control::time::now;
 use crate::control::{Control, Fleet, Later, Problem, Reply};
-use crate::doctor::free_bytes;
 use crate::steer::{Answer, Change, Request, Status};
 
 /// How often a flow is asked how it is.

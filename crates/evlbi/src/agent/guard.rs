@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
+use evlbi_host::doctor::free_bytes;
 use evlbi_net::clock::Clock;
 use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
 use evlbi_wire::units::show_size;
@@ -20,7 +21,6 @@ use crate::control::commands::{
 };
 use crate::control::flow::NewFlow;
 use crate::control::time::now;
-use crate::doctor::free_bytes;
 use crate::recording::{Recording, gaps_beside, result_beside};
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 use evlbi_core::rate::BitRate;
+use evlbi_host::doctor::{self, DoctorOptions};
 
-use crate::doctor::{self, DoctorOptions};
 use crate::output;
 use crate::program::Program;
 

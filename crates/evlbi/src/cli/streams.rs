@@ -10,19 +10,19 @@ use evlbi_core::deframe::{Format, Partial};
 use evlbi_core::packetise::Rule;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace};
+use evlbi_host::host::HostOptions;
 use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
 use evlbi_net::transport::{self, Url};
 use evlbi_wire::time::FrameRate;
+use evlbi_wire::units::{self, show_count};
 use evlbi_wire::vdif::MAX_FRAME_LEN;
 
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, within};
-use crate::host::HostOptions;
 use crate::output;
 use crate::program::Program;
 use crate::recv::{self, RecvOptions};
 use crate::send::{self, Burst, Pace, SendOptions};
-use evlbi_wire::units::{self, show_count};
 
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;

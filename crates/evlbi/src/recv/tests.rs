@@ -12,6 +12,7 @@ use std::time::Duration;
 use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
+use evlbi_host::host::HostOptions;
 use evlbi_net::clock::Clock;
 use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
@@ -22,7 +23,6 @@ use evlbi_testkit::{Room, arq, until};
 use sha2::{Digest, Sha256};
 
 use super::{LEAST_RING, Receiving, RecvOptions, receive};
-use crate::host::HostOptions;
 use crate::send::{Burst, Pace, SendOptions, Sending, send};
 use crate::steer::{Change, Status, Watched};
 

@@ -19,16 +19,16 @@ use std::time::Duration;
 use evlbi_core::admission::ENOUGH;
 use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::time::Nanos;
+use evlbi_host::host::HostOptions;
 use evlbi_net::clock::{Clock, Signal};
 use evlbi_net::cpu::Waiting;
 use evlbi_net::file::Durability;
 use evlbi_net::run::Run;
 use evlbi_net::sim::{Host, Network, Way};
 use evlbi_testkit::Room;
-use evlbi_wire::pattern;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
-use evlbi_wire::vtp;
+use evlbi_wire::{pattern, vtp};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -40,7 +40,6 @@ use super::super::{Receiving, RecvResult};
 use super::{FRAME, LEAST_RING, RecvOptions, SendOptions, receive, send};
 use crate::counters::Counts;
 use crate::faults::{self, Faults, config, faults};
-use crate::host::HostOptions;
 use crate::send::Sending;
 
 /// Cases where nothing else is asked for, and of those that are played twice.

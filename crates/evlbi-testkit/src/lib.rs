@@ -6,6 +6,7 @@ pub mod buffer;
 pub mod clock;
 pub mod damage;
 pub mod disk;
+pub mod faults;
 pub mod instructions;
 pub mod leftovers;
 pub mod limit;

@@ -286,7 +286,6 @@ impl<'de> Deserialize<'de> for Counts {
     }
 }
 
-#[cfg(test)]
 impl<const N: usize> From<[(&'static str, Number); N]> for Counts {
     fn from(values: [(&'static str, Number); N]) -> Counts {
         Counts(values.into())

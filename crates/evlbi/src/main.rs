@@ -14,8 +14,6 @@ mod counters;
 mod demo;
 mod drain;
 mod drop;
-#[cfg(test)]
-mod faults;
 mod fringe;
 mod inspect;
 mod loss_curve;

@@ -1,13 +1,9 @@
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::json;
 
 use super::*;
-use crate::control::fleet::About;
-use crate::control::flow::{Flow, State};
-use crate::control::{history, metrics};
-use crate::session::console;
 use crate::steer::{Receiving, Sending, Status};
 
 /// What the counter `nonce` of the tests counts where 5 bytes have come, and where 3 datagrams were sent.
@@ -33,10 +29,10 @@ fn sent() -> Sent {
     Sent { live, rate_bps }
 }
 
-/// A flow that receives and sends.
-fn flow() -> Flow {
+/// Of a flow that receives and sends.
+fn received_and_sent() -> Status {
     let Received { live, rate_bps } = received();
-    let status = Status {
+    Status {
         time: 1e10,
         receiving: vec![Receiving::of(live, rate_bps)],
         sending: Some(Sending {
@@ -44,26 +40,13 @@ fn flow() -> Flow {
             ..Sending::default()
         }),
         ..Status::default()
-    };
-    Flow {
-        id: "ef".parse().unwrap(),
-        host: "here".into(),
-        command: "recv".into(),
-        options: BTreeMap::new(),
-        recording: None,
-        revision: 1,
-        state: State::Running,
-        started: 1e10,
-        end: None,
-        status: Some(status),
     }
 }
 
-/// A counter that stands in the table is shown wherever counters are: `nonce` stands in that of the tests alone.
+/// A counter that stands in the table is in statuses, results and descriptions: `nonce` stands in that of the tests alone.
 #[test]
 fn a_counter_of_the_table_is_in_everything() {
-    let flow = flow();
-    let status = serde_json::to_value(&flow.status).unwrap();
+    let status = serde_json::to_value(received_and_sent()).unwrap();
     assert_eq!(status["receiving"][0]["nonce"], NONCE);
     assert_eq!(status["receiving"][0]["ring_waits"], 2.5);
     assert_eq!(status["sending"]["nonce"], NONCE_SENT);
@@ -78,51 +61,6 @@ fn a_counter_of_the_table_is_in_everything() {
         (&json!(NONCE), &json!(2.5))
     );
     assert!(result.get("ring_fill").is_none(), "of a moment: {result}");
-
-    let folder = evlbi_testkit::Room::new();
-    let kept = history::History::open(&folder.folder().join("history.sqlite")).unwrap();
-    kept.sample(std::slice::from_ref(&flow), 1000).unwrap();
-    let span = history::Span {
-        from: 0,
-        to: 2000,
-        step: 1,
-    };
-    let course = kept.course(&flow.id, span, 2000).unwrap();
-    let json = serde_json::to_value(&course).unwrap();
-    assert_eq!(json["nonce"], json!([NONCE + NONCE_SENT]));
-    assert_eq!(json["ring_waits"], json!([2.5]));
-    let csv = course.csv().unwrap();
-    let mut lines = csv
-        .lines()
-        .map(|line| line.split(',').collect::<Vec<&str>>());
-    let (head, row) = (lines.next().unwrap(), lines.next().unwrap());
-    let cell = |name: &str| row[head.iter().position(|head| *head == name).unwrap()];
-    assert_eq!((cell("nonce"), cell("ring_waits")), ("8014", "2.5000"));
-
-    let about = About {
-        role: "agent".into(),
-        name: "here".into(),
-        version: String::new(),
-        time: 0.0,
-        started: 0.0,
-        storage: None,
-    };
-    let text = metrics::text(about, vec![flow.clone()]).unwrap();
-    for line in [
-        "evlbi_nonce_datagrams_total{host=\"here\",flow=\"ef\"} 5007",
-        "evlbi_nonce_datagrams_sent_total{host=\"here\",flow=\"ef\"} 3007",
-        "evlbi_ring_waits_seconds_total{host=\"here\",flow=\"ef\"} 2.5",
-    ] {
-        assert!(text.lines().any(|found| found == line), "{line}: {text}");
-    }
-
-    let text = console::show(&flow);
-    assert!(
-        text.contains("nonce 5,007") && text.contains("nonce 3,007"),
-        "{text}"
-    );
-    assert!(text.contains("ring waits 2.5"), "{text}");
-    assert!(console::counted().contains(&"nonce"));
 
     let page = serde_json::to_value(Counters::new()).unwrap();
     for role in ["sending", "receiving"] {
@@ -155,12 +93,12 @@ fn a_status_of_another_version_is_read() {
         (counts.real("ring_fill"), counts.real("ring_waits")),
         (0.5, 0.0)
     );
-    let mut new = serde_json::to_value(flow().status).unwrap();
+    let mut new = serde_json::to_value(received_and_sent()).unwrap();
     new["receiving"][0]["sparks"] = json!({"many": 5});
     new["receiving"][0]["embers"] = json!(5);
     let read: Status = serde_json::from_value(new).unwrap();
     let again = serde_json::to_value(read).unwrap();
-    assert_eq!(again, serde_json::to_value(flow().status).unwrap());
+    assert_eq!(again, serde_json::to_value(received_and_sent()).unwrap());
 }
 
 /// One name is one counter: of the same kind and unit in both tables, and with metrics of its own.

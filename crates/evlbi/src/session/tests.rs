@@ -2,6 +2,7 @@
 
 mod check;
 mod console;
+mod counters;
 mod faults;
 mod fleet;
 mod resume;

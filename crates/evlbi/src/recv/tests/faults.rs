@@ -26,6 +26,7 @@ use evlbi_net::file::Durability;
 use evlbi_net::run::Run;
 use evlbi_net::sim::{Host, Network, Way};
 use evlbi_testkit::Room;
+use evlbi_testkit::faults::{self, Faults, config, faults};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use evlbi_wire::{pattern, vtp};
@@ -39,7 +40,6 @@ use sha2::{Digest, Sha256};
 use super::super::{Receiving, RecvResult};
 use super::{FRAME, LEAST_RING, RecvOptions, SendOptions, receive, send};
 use crate::counters::Counts;
-use crate::faults::{self, Faults, config, faults};
 use crate::send::Sending;
 
 /// Cases where nothing else is asked for, and of those that are played twice.

@@ -7,13 +7,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use evlbi_testkit::faults::{self, Faults, config, faults};
 use proptest::prelude::*;
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::fleet::Loss;
 use super::*;
-use crate::faults::{self, Faults, config, faults};
 
 /// Cases where nothing else is asked for.
 const CASES: u32 = 100;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use evlbi_core::admission::{ENOUGH, FORGOTTEN, SILENCE};
 use evlbi_core::time::Nanos;
+use evlbi_testkit::faults::Faults;
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::Header;
 
@@ -12,7 +13,6 @@ use super::{
     BEGINNING, DELAY, End, FRAME, FRAMES, Fault, LEAD, Life, Place, Played, Received, RecvResult,
     SPACING, Sent, Span, Way, What, buffer, frame, frame_rate, is_open, sender,
 };
-use crate::faults::Faults;
 
 /// What has come is on the disk by then, if its receiver runs: a new stream waits 300 ms for the silence of the one before, what
 /// is missing is waited for 100 ms, and what is there is written after no more than 500 ms.

@@ -1,0 +1,115 @@
+//! Each counter of the tables is shown wherever counters are.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::control::fleet::About;
+use crate::control::flow::{Flow, State};
+use crate::control::{history, metrics};
+use crate::counters::{self, Kind, RECEIVED, SENT, Unit, real};
+use crate::session::console;
+
+/// A flow that receives and sends, each of its counters with a value of its own.
+fn flow() -> Flow {
+    let mut next = 1000.0;
+    let mut value = |unit: Unit| {
+        next += 1.0;
+        match unit.is_real() {
+            true => json!(next + 0.5),
+            false => json!(next as u64),
+        }
+    };
+    let mut receiving: BTreeMap<&str, Value> = BTreeMap::new();
+    let mut sending = BTreeMap::from([("shed_policy", json!("none"))]);
+    receiving.insert("is_streaming", json!(true));
+    receiving.extend(
+        RECEIVED
+            .iter()
+            .map(|field| (field.counter.name, value(field.counter.unit))),
+    );
+    sending.extend(
+        SENT.iter()
+            .map(|field| (field.counter.name, value(field.counter.unit))),
+    );
+    let status = json!({"time": 1e10, "line": "", "receiving": [receiving], "sending": sending});
+    Flow {
+        id: "ef".parse().unwrap(),
+        host: "here".into(),
+        command: "recv".into(),
+        options: BTreeMap::new(),
+        recording: None,
+        revision: 1,
+        state: State::Running,
+        started: 1e10,
+        end: None,
+        status: Some(serde_json::from_value(status).unwrap()),
+    }
+}
+
+#[test]
+fn each_counter_is_in_the_history_the_metrics_and_the_console() {
+    let flow = flow();
+    let status = flow.status.as_ref().unwrap();
+
+    let folder = evlbi_testkit::Room::new();
+    let kept = history::History::open(&folder.folder().join("history.sqlite")).unwrap();
+    kept.sample(std::slice::from_ref(&flow), 1000).unwrap();
+    let span = history::Span {
+        from: 0,
+        to: 2000,
+        step: 1,
+    };
+    let course = kept.course(&flow.id, span, 2000).unwrap();
+    let json = serde_json::to_value(&course).unwrap();
+    let csv = course.csv().unwrap();
+    let mut lines = csv
+        .lines()
+        .map(|line| line.split(',').collect::<Vec<&str>>());
+    let (head, row) = (lines.next().unwrap(), lines.next().unwrap());
+    for counter in counters::shown() {
+        let total = |name| real(&status.total(counters::named(name).unwrap()).unwrap());
+        let total = match counter.name {
+            // What a sender drops is lost in a host, too.
+            "host_lost" => total("host_lost") + total("not_sent"),
+            name => total(name),
+        };
+        assert_eq!(json[counter.name][0].as_f64(), Some(total), "{counter:?}");
+        let place = head.iter().position(|head| *head == counter.name);
+        let cell: f64 = row[place.unwrap()].parse().unwrap();
+        // Rates are written in whole bits per second.
+        assert!((cell - total).abs() <= 0.5, "{counter:?}: {cell}");
+        let is_counted = console::counted().contains(&counter.name);
+        assert_eq!(is_counted, counter.kind == Kind::Counter, "{counter:?}");
+    }
+
+    let about = About {
+        role: "agent".into(),
+        name: "here".into(),
+        version: String::new(),
+        time: 0.0,
+        started: 0.0,
+        storage: None,
+    };
+    let metrics = metrics::text(about, vec![flow.clone()]).unwrap();
+    let console = console::show(&flow);
+    let received = (RECEIVED.iter()).map(|field| (&field.counter, &status.receiving[0].counts));
+    let sent = status.sending.as_ref().unwrap();
+    let sent = (SENT.iter()).map(|field| (&field.counter, &sent.counts));
+    for (counter, counts) in received.chain(sent) {
+        let value = counts.get(counter.name).unwrap();
+        let suffix = match counter.kind {
+            Kind::Counter => "_total",
+            _ => "",
+        };
+        let name = format!(
+            "evlbi_{}{suffix}{{host=\"here\",flow=\"ef\"}} ",
+            counter.metric
+        );
+        let mut found = metrics.lines().filter_map(|line| line.strip_prefix(&name));
+        let found: f64 = found.next().expect(&name).parse().unwrap();
+        assert_eq!(found, real(value), "{name}");
+        let shown = format!("{} {}", counter.name.replace('_', " "), counter.show(value));
+        assert!(console.contains(&shown), "{shown}: {console}");
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::hint::black_box;
 
+use evlbi_core::deframe::{Chunk, Deframer};
 use evlbi_wire::pattern::{frame_rate, payload};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{HEADER_LEN, Header, Shape, StationId, StreamKey};
@@ -28,6 +29,18 @@ pub fn units(usual: u64) -> u64 {
 pub fn measured<R>(work: impl FnOnce() -> R) -> R {
     // What returns through this function is no jump out of it.
     black_box(work())
+}
+
+/// Frames that are handed over together.
+pub const ROUND: usize = 64;
+
+/// Has `frames` deframed, and each piece of the stream taken.
+///
+/// # Panics
+/// When a part of them is left.
+pub fn pass(deframer: &mut Deframer, frames: &[u8], mut take: impl FnMut(Chunk<'_>)) {
+    let taken = deframer.walk(frames, false, &mut take);
+    assert_eq!(taken, frames.len());
 }
 
 /// Frames of 2 bits and one channel, of all threads of all stations in turn, without an end.

@@ -475,4 +475,4 @@ impl Check {
 }
 
 #[cfg(test)]
-pub mod instructions;
+mod instructions;

@@ -192,9 +192,12 @@ impl Feed {
     }
 }
 
-impl Sink for Arc<Feed> {
+/// Frames from the drain into a feed.
+pub struct Feeding(pub Arc<Feed>);
+
+impl Sink for Feeding {
     fn take(&mut self, chunk: Chunk<'_>) {
-        self.put(arrived(chunk));
+        self.0.put(arrived(chunk));
     }
 
     fn finish(self: Box<Self>) -> SinkReport {

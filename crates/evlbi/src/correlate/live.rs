@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::Correlation;
 use super::clocks::Clocks;
-use super::feed::{Ending, Feed, LiveStation, NAP};
+use super::feed::{Ending, Feed, Feeding, LiveStation, NAP};
 use super::integrations::{Done, Integrations};
 use super::job::Job;
 use super::lines::{Integration, why_nothing};
@@ -305,7 +305,7 @@ fn open(url: &Url, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Resul
     };
     let (receiving, opening) = receive::start(recv::receive_options(&options)?, run)?;
     let settings = recv::settings(&options, run.clock());
-    let sink = Box::new(Arc::clone(&feed));
+    let sink = Box::new(Feeding(Arc::clone(&feed)));
     let drainer = run.clock().spawn("sink", {
         let (feed, run) = (Arc::clone(&feed), run.clone());
         move || {

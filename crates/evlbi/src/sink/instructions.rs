@@ -2,19 +2,11 @@
 
 use evlbi_core::deframe::{Deframer, Settings};
 use evlbi_testkit::Room;
-use evlbi_testkit::instructions::{Frames, measured, units};
+use evlbi_testkit::instructions::{Frames, ROUND, measured, pass, units};
 
 use super::*;
 
 const FRAME: usize = 8032;
-/// Frames that are handed over together.
-pub const ROUND: usize = 64;
-
-/// Has `frames` deframed, and each piece of the stream taken.
-pub fn pass(deframer: &mut Deframer, frames: &[u8], mut take: impl FnMut(Chunk<'_>)) {
-    let taken = deframer.walk(frames, false, &mut take);
-    assert_eq!(taken, frames.len());
-}
 
 /// Returns the bytes that were written.
 fn written(to: &str) -> u64 {

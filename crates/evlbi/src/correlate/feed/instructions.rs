@@ -1,10 +1,9 @@
 //! Frames of a stream into the track that the correlator empties.
 
 use evlbi_core::deframe::{Deframer, Settings};
-use evlbi_testkit::instructions::{Frames, measured, units};
+use evlbi_testkit::instructions::{Frames, ROUND, measured, pass, units};
 
 use super::*;
-use crate::sink::instructions::{ROUND, pass};
 
 const FRAME: usize = 8032;
 const THREADS: usize = 4;
@@ -17,11 +16,14 @@ fn feed() {
     let clocks = Arc::new(Mutex::new(Clocks::new(1, 5.0)));
     let rate = FRAMES_A_SECOND * SAMPLES as u64;
     let (epoch, clock) = (Arc::default(), Clock::real());
-    let mut feed = Feed::new(Some(rate), Trust::Exact, &epoch, &clocks, 0, &clock);
+    let feed = Feed::new(Some(rate), Trust::Exact, &epoch, &clocks, 0, &clock);
+    let mut feeding = Feeding(Arc::clone(&feed));
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
     // The run begins with what came first, however long that took.
-    pass(&mut deframer, &frames.take(ROUND), |chunk| feed.take(chunk));
+    pass(&mut deframer, &frames.take(ROUND), |chunk| {
+        feeding.take(chunk)
+    });
     feed.state().learn(&feed);
     let newest = feed.newest().expect("frames");
     feed.clocks()
@@ -36,7 +38,7 @@ fn feed() {
     let samples = (ROUND / THREADS) as i64 * SAMPLES;
     for round in 0..units(4 * ROUND as u64) as i64 / ROUND as i64 {
         pass(&mut deframer, &frames.take(ROUND), |chunk| {
-            measured(|| feed.take(chunk));
+            measured(|| feeding.take(chunk));
         });
         let slab = station
             .slab(round * samples..(round + 1) * samples)

@@ -1,4 +1,5 @@
-//! Dependencies point one way: wire <- core <- trace <- net <- host <- evlbi; wire <- fx <- evlbi; plot <- evlbi. What belongs to the
+//! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- evlbi; wire <- fx <- stream;
+//! plot <- stream. What belongs to the
 //! program (command line, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
 //! library, or of the program, import each other in a circle. Libraries print nothing, end no process, and have no unsafe code beside
 //! evlbi-net.
@@ -14,19 +15,30 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
-const MAY_USE: [(&str, &[&str]); 7] = [
+const MAY_USE: [(&str, &[&str]); 8] = [
     ("evlbi-wire", &[]),
     ("evlbi-core", &["evlbi-wire"]),
     ("evlbi-trace", &["evlbi-core", "evlbi-wire"]),
     ("evlbi-net", &["evlbi-core", "evlbi-trace", "evlbi-wire"]),
     ("evlbi-host", &["evlbi-core", "evlbi-net", "evlbi-wire"]),
     ("evlbi-fx", &["evlbi-wire"]),
+    (
+        "evlbi-stream",
+        &[
+            "evlbi-core",
+            "evlbi-fx",
+            "evlbi-host",
+            "evlbi-net",
+            "evlbi-plot",
+            "evlbi-wire",
+        ],
+    ),
     ("evlbi-plot", &[]),
 ];
 
 /// What the program alone brings in, or it and these libraries; no other library does, not even by what it uses.
 const KEPT: [(&str, &[&str]); 9] = [
-    ("anyhow", &["evlbi-host"]),
+    ("anyhow", &["evlbi-host", "evlbi-stream"]),
     ("axum", &[]),
     ("clap", &[]),
     ("ctrlc", &[]),

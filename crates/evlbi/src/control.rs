@@ -1,6 +1,6 @@
 //! Control: flows that run on hosts, and the interface by which they are listed, started, changed and stopped.
 //!
-//! A flow is a command of this program in a process of its own ([`crate::steer`]). An agent runs those of its host, a
+//! A flow is a command of this program in a process of its own ([`evlbi_stream::steer`]). An agent runs those of its host, a
 //! session those of many; both are a [`Fleet`], which [`api`] makes an HTTP interface and a page of.
 
 pub mod api;

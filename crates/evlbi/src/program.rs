@@ -9,12 +9,12 @@ use anyhow::{Result, ensure};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_net::transport::{NotHonoured, OpenError};
+use evlbi_stream::running;
+use evlbi_stream::steer::{Steering, Watched};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
-use crate::running;
 use crate::say;
-use crate::steer::{Steering, Watched};
 
 /// Signals that come so soon after the first are part of it: `timeout` sends two.
 const TOGETHER: Nanos = Nanos(250_000_000);

@@ -12,6 +12,7 @@ use axum::body::Body;
 use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::free_bytes;
 use evlbi_net::run::explain;
+use evlbi_stream::steer::{Answer, Change, Request, Status};
 use evlbi_wire::units::show_bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,6 @@ use crate::control::history::History;
 use crate::control::identity::{private_folder, write_private};
 use crate::control::time::now;
 use crate::control::{Control, Fleet, Later, Problem, Reply};
-use crate::steer::{Answer, Change, Request, Status};
 
 /// How often a flow is asked how it is.
 const LOOK: Duration = Duration::from_millis(500);

@@ -11,6 +11,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::free_bytes;
 use evlbi_net::clock::Clock;
 use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
+use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
 use evlbi_wire::units::show_size;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +22,6 @@ use crate::control::commands::{
 };
 use crate::control::flow::NewFlow;
 use crate::control::time::now;
-use crate::recording::{Recording, gaps_beside, result_beside};
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
 const TOKEN: &str = "EVLBI_TOKEN";

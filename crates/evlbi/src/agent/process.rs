@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use evlbi_stream::steer::{Answer, Request, Status, last_words};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde::Deserialize;
@@ -17,7 +18,6 @@ use tokio::process::{Child, Command};
 
 use super::guard::Allowed;
 use crate::control::flow::Outcome;
-use crate::steer::{Answer, Request, Status, last_words};
 
 /// A flow answers within this time, unless it was stopped or its host is overrun.
 const PATIENCE: Duration = Duration::from_secs(5);

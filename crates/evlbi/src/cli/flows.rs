@@ -3,13 +3,13 @@
 use anyhow::Result;
 use clap::{Arg, ArgAction, CommandFactory, Parser};
 use evlbi_core::rate::BitRate;
+use evlbi_stream::recv::receive_options;
+use evlbi_stream::send::out_options;
 
 use super::probe::ProbeCommand;
 use super::{Cli, Command};
 use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
 use crate::output;
-use crate::recv::receive_options;
-use crate::send::out_options;
 
 /// The command line of this program.
 pub struct CommandLine;

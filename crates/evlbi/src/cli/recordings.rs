@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{ArgAction, Args};
 use evlbi_core::shed::{Policy, Replace};
+use evlbi_stream::drop::{self, DropOptions};
+use evlbi_stream::inspect;
+use evlbi_stream::sky::{self, SkyOptions};
 use evlbi_wire::time::FrameRate;
 
 use super::choice::{REPLACEMENTS, UNITS, choice, name};
-use crate::drop::{self, DropOptions};
+use crate::output;
 use crate::program::{Program, complete};
-use crate::sky::{self, SkyOptions};
-use crate::{inspect, output};
 
 #[derive(Args)]
 #[command(after_help = "\

@@ -14,6 +14,8 @@ use evlbi_host::host::HostOptions;
 use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
 use evlbi_net::transport::{self, Url};
+use evlbi_stream::recv::{self, RecvOptions};
+use evlbi_stream::send::{self, Burst, Pace, SendOptions};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::units::{self, show_count};
 use evlbi_wire::vdif::MAX_FRAME_LEN;
@@ -21,8 +23,6 @@ use evlbi_wire::vdif::MAX_FRAME_LEN;
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, within};
 use crate::output;
 use crate::program::Program;
-use crate::recv::{self, RecvOptions};
-use crate::send::{self, Burst, Pace, SendOptions};
 
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;

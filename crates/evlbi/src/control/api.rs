@@ -22,6 +22,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Json, Router};
+use evlbi_stream::counters::Counters;
+use evlbi_stream::steer::Change;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -42,8 +44,6 @@ use super::schema::{self, NewFlowSchema};
 use super::serve::{self, Peer};
 use super::time::now;
 use super::{metrics, page};
-use crate::counters::Counters;
-use crate::steer::Change;
 
 /// Longest body of a request, in bytes.
 const LONGEST_BODY: usize = 64 << 10;
@@ -588,7 +588,7 @@ async fn scrape(api: State<Api>) -> Reply<Response> {
 #[utoipa::path(get, path = "/api/v1/counters", responses(Refused<LOOKS>,
     (status = 200, body = Counters)))]
 async fn counters() -> Json<Counters> {
-    Json(Counters::new())
+    Json(Counters::default())
 }
 
 /// Runs what may wait for a disk.

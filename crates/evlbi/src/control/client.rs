@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use axum::body::Body;
 use evlbi_net::run::explain;
+use evlbi_stream::steer::Change;
 use reqwest::{Method, Response};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -19,7 +20,6 @@ use super::fleet::{AboutYou, Checked, Control, Later, Problem, ProblemBody, Remo
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
 use super::identity::Fingerprint;
-use crate::steer::Change;
 
 /// An agent answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);

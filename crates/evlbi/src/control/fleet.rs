@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use evlbi_net::run::explain;
+use evlbi_stream::steer::Change;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
@@ -16,7 +17,6 @@ use utoipa::ToSchema;
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
 use super::identity::Role;
-use crate::steer::Change;
 
 /// An answer, or why there is none.
 pub type Reply<T> = Result<T, Problem>;

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use evlbi_stream::steer::Status;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
-
-use crate::steer::Status;
 
 /// Longest name of a flow.
 const LONGEST_ID: usize = 64;

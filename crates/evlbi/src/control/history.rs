@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use evlbi_net::file::table_text;
 use evlbi_net::run::explain;
+use evlbi_stream::counters::{self, Counter, Kind, Unit};
+use evlbi_stream::steer::{Baseline, Status};
 use parking_lot::Mutex;
 use rusqlite::ErrorCode::{
     self, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, Unknown,
@@ -20,9 +22,7 @@ use serde_json::Number;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId};
-use crate::counters::{self, Counter, Kind, Unit};
 use crate::sqlite::{Schema, Unusable};
-use crate::steer::{Baseline, Status};
 
 /// The mark is "EVHI". No file of version 1 was ever kept. From version 3 on `sample` has a column for each counter
 /// ([`add_columns`]); a program that knows fewer leaves the others alone.

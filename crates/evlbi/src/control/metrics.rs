@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use evlbi_stream::counters::{Counter, Counts, Kind, RECEIVED, SENT, real};
+use evlbi_stream::steer::Baseline;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -12,8 +14,6 @@ use serde_json::Number;
 use super::fleet::About;
 use super::flow::Flow;
 use super::flow::State::{Ended, Running, Starting, Stopping};
-use crate::counters::{Counter, Counts, Kind, RECEIVED, SENT, real};
-use crate::steer::Baseline;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

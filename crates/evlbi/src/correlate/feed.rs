@@ -14,6 +14,7 @@ use evlbi_core::time::Nanos;
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
 use evlbi_net::clock::Clock;
 use evlbi_net::run::{Run, explain};
+use evlbi_stream::sink::{Sink, SinkReport};
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use parking_lot::{Mutex, MutexGuard};
@@ -23,7 +24,6 @@ use super::clocks::{Clocks, HOLD, RUN, Verdict};
 use super::plan::Shape;
 use super::run::Station;
 use super::station::{frame_number, frame_rate};
-use crate::sink::{Sink, SinkReport};
 
 /// Frames that are judged together: locks are taken for a group, not for each.
 const GROUP: usize = 32;

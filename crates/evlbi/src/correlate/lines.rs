@@ -3,6 +3,9 @@
 use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
 use evlbi_net::receive::Live;
+use evlbi_stream::counters::{Counts, RECEIVED, Received};
+use evlbi_stream::steer::Baseline;
+use evlbi_wire::units::{show_rate, show_seconds};
 use serde::Serialize;
 
 use super::job::Job;
@@ -10,9 +13,6 @@ use super::result::{BaselineResult, baselines};
 use super::series::{Found, Series};
 use super::stream::Stream;
 use super::watch::front;
-use crate::counters::{Counts, RECEIVED, Received};
-use crate::steer::Baseline;
-use evlbi_wire::units::{show_rate, show_seconds};
 
 /// What an integration of all baselines says.
 #[derive(Serialize)]

@@ -14,6 +14,10 @@ use evlbi_net::clock::Thread;
 use evlbi_net::receive::{self, ReceiveReport};
 use evlbi_net::run::Run;
 use evlbi_net::transport::Url;
+use evlbi_stream::counters::{self, RECEIVED, Received};
+use evlbi_stream::drain;
+use evlbi_stream::recv::{self, RecvOptions};
+use evlbi_wire::units::show_seconds;
 use parking_lot::Mutex;
 
 use super::Correlation;
@@ -27,10 +31,6 @@ use super::plan::{Shape, station_names};
 use super::result::StationResult;
 use super::stream::{Stream, StreamResult};
 use super::watch::{Watch, front};
-use crate::counters::{self, RECEIVED, Received};
-use crate::drain;
-use crate::recv::{self, RecvOptions};
-use evlbi_wire::units::show_seconds;
 
 /// How often it is told that a stream is waited for.
 const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);

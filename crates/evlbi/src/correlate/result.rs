@@ -9,6 +9,7 @@ use evlbi_fx::fringe::Window;
 use evlbi_fx::quantise;
 use evlbi_fx::track::Counts;
 use evlbi_net::file::{Table, TableError};
+use evlbi_stream::steer::Profile;
 use evlbi_wire::units::{show_count, show_seconds, utc};
 use serde::Serialize;
 
@@ -16,7 +17,6 @@ use super::Correlation;
 use super::plan::Shape;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
 use super::stream::StreamResult;
-use crate::steer::Profile;
 
 /// A line stands this far above the median of a spectrum.
 const LINE: f64 = 20.0;

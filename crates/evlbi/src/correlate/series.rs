@@ -6,11 +6,10 @@ use anyhow::{Result, bail};
 use evlbi_fx::correlator::{Input, InputSums, Product, Setup, Sums};
 use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
 use evlbi_fx::quantise::{self, VanVleck};
+use evlbi_stream::steer::Profile;
+use evlbi_wire::units::show_seconds;
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
-
-use crate::steer::Profile;
-use evlbi_wire::units::show_seconds;
 
 /// Memory for visibilities that a fringe is searched in, in bytes; beyond that channels are averaged.
 const MOST_BYTES: usize = 1 << 30;

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{Chunk, Deframer, Format};
 use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_stream::recording::{self, Blocks, Recording, gaps_beside};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, TimeGap};
 use evlbi_wire::vdif::{self, Header};
@@ -15,7 +16,6 @@ use super::options::Flag;
 use super::plan::Shape;
 use super::run::Station;
 use super::tamper::{Tamper, Tampered};
-use crate::recording::{self, Blocks, Recording, gaps_beside};
 
 /// Frames at or behind the end of what is asked for that make sure that all before has come: frames may come
 /// out of order by about as many.

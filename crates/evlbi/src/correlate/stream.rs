@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use evlbi_net::clock::Thread;
 use evlbi_net::receive::Receiving;
+use evlbi_stream::counters;
+use evlbi_stream::drain::Drained;
 use serde::Serialize;
 
 use super::feed::Feed;
-use crate::counters;
-use crate::drain::Drained;
 
 /// One stream's receiving end.
 pub(super) struct Stream {

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use evlbi_net::run::{Note, Notes};
 use evlbi_net::transport::Url;
+use evlbi_stream::send::{Pace, SendOptions, Sending, send};
+use evlbi_stream::sky::{self, SkyOptions};
 use evlbi_testkit::{Room, until};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::send::{Pace, SendOptions, Sending, send};
-use crate::sky::{self, SkyOptions};
 
 /// A second of each of two stations that see the same.
 const PLAN: &str = r#"

@@ -8,11 +8,11 @@ use std::time::Duration;
 use evlbi_net::clock::Clock;
 use evlbi_net::receive;
 use evlbi_net::run::Run;
+use evlbi_stream::steer::{Baseline, Rate, Receiving, Status};
 use parking_lot::Mutex;
 
 use super::feed::Feed;
 use super::stream::Stream;
-use crate::steer::{Baseline, Rate, Receiving, Status};
 
 /// How often the streams are looked at.
 const LOOK: Duration = Duration::from_secs(1);

@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, bail};
 use evlbi_net::run::Run;
 use evlbi_plot::{columns, lines};
+use evlbi_stream::counters::{self, Kind, real};
+use evlbi_stream::steer::Change;
 use evlbi_wire::units::{self, show_seconds, utc};
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -21,8 +23,6 @@ use crate::control::fleet::AboutYou;
 use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
 use crate::control::time::now;
 use crate::control::{Control, Fleet};
-use crate::counters::{self, Kind, real};
-use crate::steer::Change;
 
 const HELP: &str = "\
 list                            all flows

@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::body::{Body, to_bytes};
+use evlbi_stream::steer::Change;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::sleep;
 
 use super::plan::Host;
-use crate::control::commands;
 use crate::control::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
 use crate::control::flow::{Flow, FlowId, NewFlow};
 use crate::control::history::History;
 use crate::control::time::now;
-use crate::control::{Control, Fleet, Later, Problem, Remote, Reply};
-use crate::steer::Change;
+use crate::control::{Control, Fleet, Later, Problem, Remote, Reply, commands};
 
 /// How often each agent is asked.
 const LOOK: Duration = Duration::from_millis(500);

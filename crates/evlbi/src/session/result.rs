@@ -3,6 +3,8 @@
 use std::iter::zip;
 
 use evlbi_net::transport::{Carries, Url};
+use evlbi_stream::counters;
+use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,8 +14,6 @@ use crate::control::Problem;
 use crate::control::commands::Known;
 use crate::control::fleet::FlowToCome;
 use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
-use crate::counters;
-use evlbi_wire::units::{show_count, show_rate};
 
 /// The result of `evlbi run`.
 #[derive(Serialize)]

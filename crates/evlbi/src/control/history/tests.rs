@@ -1,10 +1,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use evlbi_stream::counters::Counts;
+use evlbi_stream::steer::{Baseline, Receiving, Sending};
+
 use super::*;
 use crate::control::flow::State;
-use crate::counters::Counts;
-use crate::steer::{Baseline, Receiving, Sending};
 
 /// Than any file is opened.
 const LATER: f64 = 1e10;

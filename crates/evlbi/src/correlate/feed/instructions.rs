@@ -22,7 +22,7 @@ fn feed() {
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
     // The run begins with what came first, however long that took.
     pass(&mut deframer, &frames.take(ROUND), |chunk| {
-        feeding.take(chunk)
+        feeding.take(chunk);
     });
     feed.state().learn(&feed);
     let newest = feed.newest().expect("frames");

@@ -10,12 +10,12 @@ use evlbi_core::time::Nanos;
 use evlbi_fx::quantise::VanVleck;
 use evlbi_net::clock::Clock;
 use evlbi_net::sim::{Network, Way};
+use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_wire::vdif::Header;
 use serde_json::{Value, json};
 
 use super::super::series::tests::sums;
 use super::*;
-use crate::recv::{RecvOptions, receive};
 
 /// UTC of the first samples, which is when the clock begins.
 const BEGIN: i64 = 1_767_225_600;

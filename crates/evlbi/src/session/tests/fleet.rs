@@ -8,24 +8,23 @@ use std::time::Duration;
 use axum::body::Body;
 use evlbi_core::rate::BitRate;
 use evlbi_net::transport::Url;
+use evlbi_stream::counters::{Counts, number};
+use evlbi_stream::steer::{Change, Receiving, Sending, Status};
+use evlbi_wire::units;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::agent::guard::Load;
 use crate::control::commands::Known;
-use crate::control::fleet::AboutYou;
-use crate::control::fleet::{About, Checked, Storage};
+use crate::control::fleet::{About, AboutYou, Checked, Storage};
 use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::control::history::Event;
 use crate::control::identity::Role;
 use crate::control::time::now;
 use crate::control::{Control, Later, Problem, Remote, Reply};
-use crate::counters::{Counts, number};
 use crate::session::hosts::Connected;
 use crate::session::plan::Host;
-use crate::steer::{Change, Receiving, Sending, Status};
-use evlbi_wire::units;
 
 /// A flow has its first words, and listens, after this time.
 pub const READY: Duration = Duration::from_millis(20);

@@ -62,7 +62,7 @@ fn a_counter_of_the_table_is_in_everything() {
     );
     assert!(result.get("ring_fill").is_none(), "of a moment: {result}");
 
-    let page = serde_json::to_value(Counters::new()).unwrap();
+    let page = serde_json::to_value(Counters::default()).unwrap();
     for role in ["sending", "receiving"] {
         let all = page[role].as_array().unwrap();
         let nonce = all.iter().find(|counter| counter["name"] == "nonce");
@@ -143,7 +143,7 @@ fn document() -> String {
         + &table("Of a recording", FRAMES)
 }
 
-const BEGIN: &str = "<!-- From here on made from crates/evlbi/src/counters.rs -->\n\n";
+const BEGIN: &str = "<!-- From here on made from crates/evlbi-stream/src/counters.rs -->\n\n";
 const END: &str = "<!-- To here -->\n";
 
 #[test]
@@ -162,6 +162,6 @@ fn the_page_of_counters_is_made_from_the_tables() {
     }
     assert!(
         page == wanted,
-        "docs/src/counters.md is not what crates/evlbi/src/counters.rs says: EVLBI_WRITE_DOCS=1 cargo test -p evlbi --bin evlbi counters writes it"
+        "docs/src/counters.md is not what crates/evlbi-stream/src/counters.rs says: EVLBI_WRITE_DOCS=1 cargo test -p evlbi-stream counters writes it"
     );
 }

@@ -387,8 +387,8 @@ pub struct Counters {
     receiving: Vec<&'static Counter>,
 }
 
-impl Counters {
-    pub fn new() -> Counters {
+impl Default for Counters {
+    fn default() -> Counters {
         Counters {
             sending: SENT.iter().map(|field| &field.counter).collect(),
             receiving: RECEIVED.iter().map(|field| &field.counter).collect(),

@@ -31,7 +31,7 @@ use evlbi_wire::time::FrameRate;
 use serde::Serialize;
 
 pub use self::page::Page;
-use crate::correlate::{CorrelateOptions, Hertz, Recordings, Stretch};
+use evlbi_correlate::{CorrelateOptions, Hertz, Recordings, Stretch};
 use evlbi_stream::counters::Counted;
 use evlbi_stream::drain::{self, Drained};
 use evlbi_stream::recording::{self, Blocks};
@@ -528,7 +528,7 @@ fn correlate(
         ..CorrelateOptions::default()
     };
     let recordings = Recordings::open(&paths, &options, run)?;
-    let found = crate::correlate::correlate(&recordings, &options, run, &mut ())?;
+    let found = evlbi_correlate::correlate(&recordings, &options, run, &mut ())?;
     if found.interrupted {
         return Ok(Vec::new());
     }

@@ -8,6 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use evlbi_core::shed::Replace;
+use evlbi_correlate::fringe::{self, FringeOptions};
+use evlbi_correlate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
+use evlbi_correlate::{
+    Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, Recordings, SideBand,
+    StreamOptions, StreamResult, Stretch, correlate_streams, text, write_csv,
+};
 use evlbi_fx::track::Trust;
 use evlbi_net::file::{check_new, replace_json};
 use evlbi_net::transport::Url;
@@ -15,12 +21,6 @@ use evlbi_wire::units;
 use parking_lot::Mutex;
 
 use super::choice::{Choices, REPLACEMENTS, choice, name, names, within};
-use crate::correlate::{
-    self, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Recordings, SideBand, StreamOptions,
-    StreamResult, Stretch, text, write_csv,
-};
-use crate::fringe::{self, FringeOptions};
-use crate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
 
@@ -198,7 +198,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("cannot make the directory {}", directory.display()))?;
     }
-    let correlation = correlate::correlate(&recordings, &options, program.run(), &mut ())?;
+    let correlation = evlbi_correlate::correlate(&recordings, &options, program.run(), &mut ())?;
     correlation.has_any()?;
     let result = correlation.result(profiles);
     if let Some([summary, table]) = &summaries {
@@ -222,7 +222,7 @@ fn correlate_live(
     let (lines, streams) = (!streams.no_lines, streams.into());
     let show = {
         let results = Arc::clone(&results);
-        move |integration: &correlate::Integration| {
+        move |integration: &Integration| {
             if lines {
                 results.lock().line(&match json {
                     true => serde_json::to_string(integration)
@@ -237,7 +237,7 @@ fn correlate_live(
     let urls = parsed.collect::<Result<Vec<Url>, String>>();
     let urls = urls.map_err(|error| anyhow!(error))?;
     let (run, show) = (program.run(), Box::new(show));
-    let correlating = correlate::correlate_streams(&urls, options, &streams, run, show)?;
+    let correlating = correlate_streams(&urls, options, &streams, run, show)?;
     let watch = correlating.watch();
     program.steering.on_status({
         let watch = Arc::clone(&watch);

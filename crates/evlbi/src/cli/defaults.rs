@@ -1,14 +1,14 @@
 //! The defaults of the command line are those of the engines' options.
 
 use clap::Parser;
+use evlbi_correlate::CorrelateOptions;
+use evlbi_correlate::loss_curve::LossCurveOptions;
 use evlbi_stream::drop::DropOptions;
 use evlbi_stream::recv::RecvOptions;
 use evlbi_stream::send::SendOptions;
 
 use super::{Cli, Command};
-use crate::correlate::CorrelateOptions;
 use crate::demo::DemoOptions;
-use crate::loss_curve::LossCurveOptions;
 
 fn parse(line: &str) -> Command {
     let words = ["evlbi"].into_iter().chain(line.split(' '));

@@ -19,8 +19,9 @@ use evlbi_net::run::Run;
 use evlbi_plot::name;
 use serde::Serialize;
 
-use crate::correlate::{
-    self, Along, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper, Tampered,
+use crate::{
+    Along, Amplitude, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper, Tampered,
+    correlate,
 };
 
 /// Losses of a range: those of these that lie in it, and its ends.
@@ -204,7 +205,7 @@ pub struct Point {
     shed: f64,
     /// The same with the frames that were read over after a gap.
     lost: f64,
-    amplitude: correlate::Amplitude,
+    amplitude: Amplitude,
     /// Standard error of an amplitude relative to itself.
     relative_error: f64,
     snr: f64,
@@ -411,7 +412,7 @@ impl Experiment<'_> {
             Knows::Headers | Knows::Papers => Trust::Headers,
         };
         let recordings = Recordings::open(&paths, &options, run)?;
-        let whole = correlate::correlate(&recordings, &options, run, &mut ())?;
+        let whole = correlate(&recordings, &options, run, &mut ())?;
         let found = whole.find(0);
         if whole.interrupted {
             bail!("interrupted before the whole recordings were correlated");
@@ -471,7 +472,7 @@ impl Experiment<'_> {
     /// Measures a point; none if the run is stopped.
     fn point(&self, harm: Harm, loss: f64, run: &Run) -> Result<Option<Point>> {
         let mut harming = (self, harm, loss);
-        let found = correlate::correlate(&self.recordings, &self.options, run, &mut harming)?;
+        let found = correlate(&self.recordings, &self.options, run, &mut harming)?;
         if found.interrupted {
             return Ok(None);
         }

@@ -3,7 +3,7 @@
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, name};
 
 use super::{Curve, Kind, Measures, Point, Where};
-use crate::correlate::Dump;
+use crate::Dump;
 
 /// The curves of a policy at a place, a panel a measure.
 pub fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {

@@ -5,7 +5,7 @@ use evlbi_fx::correlator::{Input, Rotation};
 use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
 
 use super::{Curve, Harm, Kind, Knows, Point, Where, inputs};
-use crate::correlate::Correlation;
+use crate::Correlation;
 
 /// Length of the blocks of time of common shedding in seconds.
 pub const COMMON_CELL: f64 = 0.1;

@@ -1,12 +1,17 @@
-//! Recordings or streams of several stations become visibilities and amplitudes.
+//! Correlates: recordings or streams of several stations become visibilities and amplitudes.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+#![allow(missing_docs)]
 
 mod arrived;
 mod clocks;
 mod feed;
+pub mod fringe;
 mod integrations;
 mod job;
 mod lines;
 mod live;
+pub mod loss_curve;
 mod options;
 mod plan;
 mod result;
@@ -26,7 +31,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use evlbi_fx::correlator::{Input, Setup, Sums};
-use evlbi_fx::fringe::{self, Fringe, Window};
+use evlbi_fx::fringe::{Fringe, Window, at};
 use evlbi_net::run::Run;
 
 pub use self::lines::Integration;
@@ -141,7 +146,7 @@ impl Correlation {
 
     /// A product at a delay and rate that are known.
     pub fn find_at(&self, index: usize, known: &Fringe) -> Found {
-        let fringe = fringe::at(&self.series.visibilities(index), known);
+        let fringe = at(&self.series.visibilities(index), known);
         self.series.found(index, self.span_of(index), fringe)
     }
 

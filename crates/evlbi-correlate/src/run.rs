@@ -295,7 +295,7 @@ mod tests {
     use evlbi_fx::track::{Track, Trust};
 
     use super::*;
-    use crate::correlate::series::tests::setup;
+    use crate::series::tests::setup;
 
     /// All of a stream that has ended.
     struct Past {

@@ -15,8 +15,8 @@ use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
 use self::picture::fringe_figure;
-use crate::correlate::visibilities::{Description, FrequencyDescription, ProductKey, key};
-use crate::correlate::{self, CorrelateOptions, Recordings};
+use crate::visibilities::{Description, FrequencyDescription, ProductKey, key};
+use crate::{CorrelateOptions, Recordings, check_window, correlate};
 
 /// Values that a fringe is searched in at most.
 const MOST_VALUES: usize = 1 << 27;
@@ -102,7 +102,7 @@ impl FringeResult {
 /// When they cannot be correlated, a window is too wide, or a picture exists or cannot be written.
 pub fn in_recordings(files: &[String], options: &FringeOptions, run: &Run) -> Result<FringeResult> {
     let recordings = Recordings::open(files, &options.correlate, run)?;
-    let found = correlate::correlate(&recordings, &options.correlate, run, &mut ())?;
+    let found = correlate(&recordings, &options.correlate, run, &mut ())?;
     found.has_any()?;
     let setup = &found.setup;
     let mut names = Names::default();
@@ -241,7 +241,7 @@ fn search(product: Product<'_>, options: &FringeOptions, names: &mut Names) -> R
         scale,
     } = product;
     let window = &options.correlate.window();
-    correlate::check_window(window, visibilities.channel_width_hz, visibilities.period_s)?;
+    check_window(window, visibilities.channel_width_hz, visibilities.period_s)?;
     let fringe = fringe::search(&visibilities, window);
     let baseline = stations.join("-");
     let name = format!("{baseline} {polarisations}");

@@ -1,5 +1,5 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- correlate <- evlbi; wire <- fx <- stream;
-//! plot <- stream. What belongs to the
+//! plot <- stream; net <- path <- evlbi. What belongs to the
 //! program (command line, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
 //! library, or of the program, import each other in a circle. Libraries print nothing, end no process, and have no unsafe code beside
 //! evlbi-net.
@@ -15,7 +15,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("evlbi-wire", &[]),
     ("evlbi-core", &["evlbi-wire"]),
     ("evlbi-trace", &["evlbi-core", "evlbi-wire"]),
@@ -44,12 +44,21 @@ const MAY_USE: [(&str, &[&str]); 9] = [
             "evlbi-wire",
         ],
     ),
+    ("evlbi-path", &["evlbi-core", "evlbi-net", "evlbi-wire"]),
     ("evlbi-plot", &[]),
 ];
 
 /// What the program alone brings in, or it and these libraries; no other library does, not even by what it uses.
 const KEPT: [(&str, &[&str]); 9] = [
-    ("anyhow", &["evlbi-correlate", "evlbi-host", "evlbi-stream"]),
+    (
+        "anyhow",
+        &[
+            "evlbi-correlate",
+            "evlbi-host",
+            "evlbi-path",
+            "evlbi-stream",
+        ],
+    ),
     ("axum", &[]),
     ("clap", &[]),
     ("ctrlc", &[]),

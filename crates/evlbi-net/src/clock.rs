@@ -7,25 +7,24 @@
 #![allow(clippy::disallowed_methods, reason = "this is the clock")]
 
 use std::any::Any;
-use std::fmt;
-use std::io;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{fmt, io};
 
 use evlbi_core::time::Nanos;
 use parking_lot::{Condvar, Mutex};
 
-use crate::cpu::{self, Waiting};
-
 use self::simulation::Simulation;
+use crate::cpu::{self, Waiting};
 
 pub(crate) mod events;
 mod simulation;
 
 pub use self::events::{Events, readable};
 pub use self::simulation::{Place, Source};
+pub use libc::pollfd;
 
 /// Most descriptors in one wait. With more of them, the wait ends sooner.
 const MOST_POLLS: usize = 128;
@@ -166,7 +165,7 @@ impl Clock {
             it.simulation.wait(events, moment);
             return;
         }
-        let mut polls = [libc::pollfd {
+        let mut polls = [pollfd {
             fd: -1,
             events: 0,
             revents: 0,
@@ -456,7 +455,7 @@ impl<T> Thread<T> {
 }
 
 /// Waits for one of `polls`, at most for `span`; says whether one came.
-pub(crate) fn poll(polls: &mut [libc::pollfd], span: Duration) -> io::Result<bool> {
+pub fn poll(polls: &mut [pollfd], span: Duration) -> io::Result<bool> {
     let time = libc::timespec {
         tv_sec: span.as_secs() as libc::time_t,
         tv_nsec: span.subsec_nanos().into(),

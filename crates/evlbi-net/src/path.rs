@@ -1,13 +1,6 @@
-//! A path between hosts on one machine: network namespaces joined by tap devices and a relay that does to their
-//! packets what a [`evlbi_core::path::Network`] says.
+//! What paths between hosts on one machine are made of: containers, and tap devices whose packets a relay passes on.
 
 pub mod container;
-mod frame;
-mod hosts;
-mod plan;
-mod relay;
 mod tap;
 
-pub use hosts::Hosts;
-pub use plan::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
-pub use relay::{CellPlace, CellSnapshot, HostSnapshot, Lateness, LogLine, Relay, Snapshot};
+pub use tap::Tap;

@@ -26,7 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cursors::{ReadEnd, WriteEnd};
 use events::{EventReader, EventWriter};
 use memory::Mirror;
-pub(crate) use memory::available;
+
+pub use memory::available;
 
 /// Why a ring could not be made.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,6 @@ mod cli;
 mod control;
 mod demo;
 mod output;
-mod path;
 mod plan;
 mod probe;
 mod program;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use evlbi_net::clock::Clock;
+use evlbi_path::PathRunOptions;
+use evlbi_path::process::{self, RelayOptions};
+use evlbi_path::report::{self, State};
 use evlbi_wire::units;
 
 use crate::output::Results;
-use crate::path::relay::{self, RelayOptions};
-use crate::path::report::{self, State};
-use crate::path::{self, PathRunOptions};
 use crate::say;
 
 #[derive(Subcommand)]
@@ -130,9 +130,9 @@ convert! { PathRelayArgs => RelayOptions { plan, socket, json, log, command } }
 /// Does as the command says.
 pub fn run(command: PathCommand) -> Result<()> {
     match command {
-        PathCommand::Run(args) => exit(path::run_command(&args.into())?),
+        PathCommand::Run(args) => exit(evlbi_path::run_command(&args.into())?),
         PathCommand::Up { plan } => {
-            let Some(name) = path::up(&plan)? else {
+            let Some(name) = evlbi_path::up(&plan)? else {
                 // Its relay has said why.
                 exit(1);
             };
@@ -143,16 +143,18 @@ pub fn run(command: PathCommand) -> Result<()> {
             results.end()
         }
         PathCommand::Down { path } => {
-            say::text(&report::text(&path::down(path.as_deref())?));
+            say::text(&report::text(&evlbi_path::down(path.as_deref())?));
             Ok(())
         }
         PathCommand::Show { path, every, json } => show(path.as_deref(), every, json),
-        PathCommand::Set { cell, values, path } => path::set(path.as_deref(), &cell, &values),
-        PathCommand::Exec(args) => {
-            exit(path::exec(args.path.as_deref(), &args.host, &args.command)?)
-        }
+        PathCommand::Set { cell, values, path } => evlbi_path::set(path.as_deref(), &cell, &values),
+        PathCommand::Exec(args) => exit(evlbi_path::exec(
+            args.path.as_deref(),
+            &args.host,
+            &args.command,
+        )?),
         PathCommand::Relay(args) => {
-            let relayed = relay::run(&args.into())?;
+            let relayed = process::run(&args.into())?;
             if relayed.status.is_some() {
                 say::text(&report::text(&relayed.state));
             }
@@ -166,7 +168,7 @@ pub fn run(command: PathCommand) -> Result<()> {
 
 fn show(path: Option<&str>, every: Option<Duration>, json: bool) -> Result<()> {
     loop {
-        let state = path::state(path)?;
+        let state = evlbi_path::state(path)?;
         let shown = match json {
             true => format!("{state}\n"),
             false => report::text(&State::read(&state)?),

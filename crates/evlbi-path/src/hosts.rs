@@ -3,10 +3,12 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use evlbi_net::netns::{Namespace, Unavailable};
+use evlbi_net::path::Tap;
+use nix::errno::Errno;
+
 use super::plan::Plan;
 use super::relay::address;
-use super::tap::Tap;
-use crate::netns::{Namespace, Unavailable};
 
 /// Name of the device in each host.
 const DEVICE: &str = "wire";
@@ -153,9 +155,9 @@ fn set(namespace: &Namespace, name: &str, value: &str, host: &str) -> Result<(),
     let written = namespace.run(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value))?;
     written.map_err(|error| Unavailable::Tool {
         command: format!("set {name} of {host} to {value}"),
-        message: match error.raw_os_error() {
-            Some(libc::ENOENT) => "this kernel does not have it (cat /proc/sys/net/ipv4/tcp_available_congestion_control; modprobe tcp_NAME)".into(),
-            Some(libc::EPERM) if name == "tcp_congestion_control" => format!(
+        message: match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOENT) => "this kernel does not have it (cat /proc/sys/net/ipv4/tcp_available_congestion_control; modprobe tcp_NAME)".into(),
+            Some(Errno::EPERM) if name == "tcp_congestion_control" => format!(
                 "namespaces may use only what is allowed: sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno {value}\""
             ),
             _ => error.to_string(),

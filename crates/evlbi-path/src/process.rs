@@ -13,14 +13,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::file::{Table, replace_json};
-use evlbi_net::path::{Direction, Hosts, Plan, Relay, Snapshot, container};
+use evlbi_net::path::container;
 use evlbi_net::run::explain;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::plan::{self, CellSpec};
+use super::file::{self, CellSpec};
 use super::report::{HostState, State};
-use super::{SOCKET, control, string};
+use super::{Direction, Hosts, Plan, Relay, SOCKET, Snapshot, control, string};
 
 /// Path to serve, in a container of its own.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         let told = Arc::clone(&is_unwanted);
         container::end_with_parent(move || told.store(true, Ordering::Relaxed))?;
     }
-    let (plan, specs) = plan::read(&options.plan)?;
+    let (plan, specs) = file::read(&options.plan)?;
     let plan = Arc::new(plan);
     container::leave_interrupts_to_others();
     let beside = options.socket.with_extension("hosts");

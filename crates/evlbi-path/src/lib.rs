@@ -1,8 +1,16 @@
-//! Hosts on this machine, joined by a path that delays, limits and loses as a plan says (`evlbi path`).
+//! Hosts on this machine, joined by a path that delays, limits and loses as a plan says: network namespaces with tap devices, and a
+//! relay that does to their packets what an [`evlbi_core::path::Network`] says.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+#![allow(missing_docs)]
 
 mod control;
+mod file;
+mod frame;
+mod hosts;
 mod plan;
-pub mod relay;
+pub mod process;
+mod relay;
 pub mod report;
 
 use std::io::{BufRead, BufReader, Write};
@@ -19,6 +27,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 pub use self::control::SOCKET;
+pub use self::hosts::Hosts;
+pub use self::plan::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
+pub use self::relay::{CellPlace, CellSnapshot, HostSnapshot, Lateness, LogLine, Relay, Snapshot};
 use self::report::State;
 
 /// Path to make for a command.
@@ -42,7 +53,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The program again, as the first process of a container.
 fn relay(plan: &Path, socket: &Path) -> Result<Command> {
     // What is wrong with the plan is said before anything is made.
-    plan::read(plan)?;
+    file::read(plan)?;
     container::contain()?;
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command

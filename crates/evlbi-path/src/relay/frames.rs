@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use evlbi_core::path::{Identity, Train};
 
-use crate::path::frame::{Frame, LONGEST, VNET};
+use crate::frame::{Frame, LONGEST, VNET};
 
 /// Lengths of buffers: for frames of 1500 bytes, of 9000, and for the long ones that are to be segmented.
 const BUFFERS: [usize; 3] = [2048, 10_240, LONGEST];

@@ -6,10 +6,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::path::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 use evlbi_wire::units;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
+
+use crate::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 
 /// Buffer of a rate, where the plan gives none.
 const BUFFER: u64 = 1 << 20;

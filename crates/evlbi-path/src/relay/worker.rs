@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use evlbi_core::path::{CellId, Law, Line, Marks, Network, Output, Piece};
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::{pollfd, readable};
+use evlbi_net::path::Tap;
+use evlbi_net::ring;
 
 use super::frames::{Handle, Packet, Pool};
 use super::turns::Turns;
 use super::{HostSnapshot, LOGGED, Lateness, Part, Shared};
-use crate::clock::events;
-use crate::path::frame::{Frame, LONGEST};
-use crate::path::plan::{Direction, Plan};
-use crate::path::tap::Tap;
-use crate::ring;
+use crate::frame::{Frame, LONGEST};
+use crate::plan::{Direction, Plan};
 
 /// Frames that are taken from a host before others are looked after.
 const AT_ONCE: usize = 64;
@@ -120,7 +120,7 @@ impl<'a> Worker<'a> {
     /// When a device is of no more use.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let taps = self.hosts.iter().map(|host| &self.taps[*host]);
-        let mut polled: Vec<libc::pollfd> = taps.map(events::readable).collect();
+        let mut polled: Vec<pollfd> = taps.map(readable).collect();
         let mut outputs = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let mut moved = false;

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use evlbi_core::path::{CellTruth, Law, Logged};
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::{Clock, Thread};
+use evlbi_net::path::Tap;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use self::worker::Worker;
 use super::plan::{Direction, Plan};
-use super::tap::Tap;
-use crate::clock::{Clock, Thread};
 
 /// A thread that does not say within this time what it knows is not waited for: what it said last holds.
 const PATIENCE: Nanos = Nanos(5_000_000_000);

@@ -1,11 +1,11 @@
 //! What a path says of itself.
 
 use anyhow::{Context, Result};
-use evlbi_net::path::{CellSnapshot, HostSnapshot, Lateness};
+use evlbi_wire::units::{show_count, show_seconds, show_size};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use evlbi_wire::units::{show_count, show_seconds, show_size};
+use crate::{CellSnapshot, HostSnapshot, Lateness};
 
 /// The state of a path.
 #[derive(Serialize, Deserialize)]

@@ -4,9 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
-
-use crate::clock::{self, Clock};
-use crate::cpu;
+use evlbi_net::clock::{self, Clock, pollfd};
+use evlbi_net::cpu;
 
 /// A thread wakes up at least so often.
 const NAP: Nanos = Nanos(50_000_000);
@@ -109,7 +108,7 @@ impl Turns {
 
     /// Sleeps until `next`, or until one of the descriptors is readable. Waking up takes time, which is learnt: it sleeps shorter
     /// by that time and spins for the rest, as long as spinning takes less than its share of the window.
-    pub fn nap(&mut self, next: Option<Nanos>, polled: &mut [libc::pollfd]) {
+    pub fn nap(&mut self, next: Option<Nanos>, polled: &mut [pollfd]) {
         let before = self.now();
         let until = next.map_or(NAP, |next| next.since(before));
         let until = Nanos(until.0.min(NAP.0));

@@ -1,5 +1,5 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- correlate <- evlbi; wire <- fx <- stream;
-//! plot <- stream; net <- path <- evlbi. What belongs to the
+//! plot <- stream; net <- {path, probe} <- evlbi. What belongs to the
 //! program (command line, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
 //! library, or of the program, import each other in a circle. Libraries print nothing, end no process, and have no unsafe code beside
 //! evlbi-net.
@@ -15,7 +15,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("evlbi-wire", &[]),
     ("evlbi-core", &["evlbi-wire"]),
     ("evlbi-trace", &["evlbi-core", "evlbi-wire"]),
@@ -45,6 +45,16 @@ const MAY_USE: [(&str, &[&str]); 10] = [
         ],
     ),
     ("evlbi-path", &["evlbi-core", "evlbi-net", "evlbi-wire"]),
+    (
+        "evlbi-probe",
+        &[
+            "evlbi-core",
+            "evlbi-net",
+            "evlbi-plot",
+            "evlbi-trace",
+            "evlbi-wire",
+        ],
+    ),
     ("evlbi-plot", &[]),
 ];
 
@@ -56,6 +66,7 @@ const KEPT: [(&str, &[&str]); 9] = [
             "evlbi-correlate",
             "evlbi-host",
             "evlbi-path",
+            "evlbi-probe",
             "evlbi-stream",
         ],
     ),
@@ -64,7 +75,7 @@ const KEPT: [(&str, &[&str]); 9] = [
     ("ctrlc", &[]),
     ("hyper", &[]),
     ("indicatif", &[]),
-    ("rusqlite", &[]),
+    ("rusqlite", &["evlbi-probe"]),
     ("rustyline", &[]),
     ("tokio", &[]),
 ];

@@ -6,19 +6,12 @@
 mod say;
 
 mod agent;
-mod analyse;
 mod cli;
 mod control;
 mod demo;
 mod output;
-mod plan;
-mod probe;
 mod program;
-mod report;
-mod respond;
 mod session;
-mod sqlite;
-mod watch;
 
 use std::process::ExitCode;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use evlbi_probe::analyse::{self, AnalyseOptions, Reader, picture, show};
 use evlbi_wire::units;
 
 use super::choice::within;
 use super::plots;
-use crate::analyse::{self, AnalyseOptions, Reader, picture, show};
 use crate::output;
 use crate::program::{Program, complete};
 

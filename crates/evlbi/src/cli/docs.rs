@@ -149,8 +149,8 @@ fn every_command_line_is_taken() {
 fn the_responder_of_the_page_allows_the_tests_of_the_page() {
     use crate::cli::Command;
     use crate::cli::probe::ProbeCommand;
-    use crate::probe::udp;
-    use crate::respond::RespondOptions;
+    use evlbi_probe::respond::RespondOptions;
+    use evlbi_probe::udp;
     let page = fs::read_to_string(root().join("docs/src/probing.md")).expect("a page");
     let lines = typed(&page).into_iter();
     let lines = lines.filter(|(shown, _)| *shown == Shown::Whole);

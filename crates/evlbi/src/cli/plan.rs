@@ -7,16 +7,16 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use evlbi_core::rate::BitRate;
 use evlbi_net::transport::scheme;
+use evlbi_probe::plan::link::{self, Carrier, Link, PlanLinkOptions};
+use evlbi_probe::plan::tcp::{self, PlanTcpOptions};
+use evlbi_probe::plan::{compare, losses, multicast};
 use evlbi_trace::tcp::Algorithm;
+use evlbi_wire::units;
 
 use super::choice::{Choices, choice, name};
 use super::plots;
 use crate::output;
-use crate::plan::link::{self, Carrier, Link, PlanLinkOptions};
-use crate::plan::tcp::{self, PlanTcpOptions};
-use crate::plan::{compare, losses, multicast};
 use crate::program::Program;
-use evlbi_wire::units;
 
 #[derive(Subcommand)]
 pub enum PlanCommand {

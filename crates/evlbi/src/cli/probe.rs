@@ -11,21 +11,21 @@ use evlbi_core::probe::Token;
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::probe::Limits;
+use evlbi_probe::capacity::{self, ProbeCapacityOptions};
+use evlbi_probe::latency::{self, ProbeLatencyOptions};
+use evlbi_probe::respond::{self, RespondOptions};
+use evlbi_probe::session::Target;
+use evlbi_probe::sweep::{Rates, Sizes, Spacings};
+use evlbi_probe::tcp::{self, Buffer, ProbeTcpOptions, Tested, matrix};
+use evlbi_probe::udp::{self, ProbeUdpOptions, Sent};
+use evlbi_probe::{Measured, picture, show};
 use evlbi_trace::tcp::Full;
+use evlbi_wire::units;
 
 use super::choice::{Choices, choice, name};
 use super::plots;
 use crate::output;
-use crate::probe::capacity::{self, ProbeCapacityOptions};
-use crate::probe::latency::{self, ProbeLatencyOptions};
-use crate::probe::session::Target;
-use crate::probe::sweep::{Rates, Sizes, Spacings};
-use crate::probe::tcp::{self, Buffer, ProbeTcpOptions, Tested, matrix};
-use crate::probe::udp::{self, ProbeUdpOptions, Sent};
-use crate::probe::{Measured, picture, show};
 use crate::program::Program;
-use crate::respond::{self, RespondOptions};
-use evlbi_wire::units;
 
 #[derive(Subcommand)]
 pub enum ProbeCommand {

@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use evlbi_core::rate::BitRate;
+use evlbi_probe::report::{self, matrix};
+use evlbi_probe::watch::{self, WatchOptions};
 use evlbi_wire::units;
 
 use super::plots;
 use super::probe::TargetArgs;
 use crate::output;
 use crate::program::Program;
-use crate::report::{self, matrix};
-use crate::watch::{self, WatchOptions};
 
 #[derive(Args)]
 #[command(after_help = "\

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use evlbi_net::file::table_text;
 use evlbi_net::run::explain;
+use evlbi_probe::sqlite::{Schema, Unusable};
 use evlbi_stream::counters::{self, Counter, Kind, Unit};
 use evlbi_stream::steer::{Baseline, Status};
 use parking_lot::Mutex;
@@ -22,7 +23,6 @@ use serde_json::Number;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId};
-use crate::sqlite::{Schema, Unusable};
 
 /// The mark is "EVHI". No file of version 1 was ever kept. From version 3 on `sample` has a column for each counter
 /// ([`add_columns`]); a program that knows fewer leaves the others alone.

@@ -276,8 +276,7 @@ fn a_history_of_an_earlier_version_continues() {
     let folder = evlbi_testkit::Room::new();
     let path = folder.folder().join("history.sqlite");
     let old = Connection::open(&path).unwrap();
-    old.execute_batch(include_str!("../../sqlite/history-2.sql"))
-        .unwrap();
+    old.execute_batch(include_str!("history-2.sql")).unwrap();
     drop(old);
     let history = History::open(&path).unwrap();
     history.tell("here", None, "the agent begins again");

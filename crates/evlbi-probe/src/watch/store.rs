@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 use rusqlite_migration::M;
 use serde::{Deserialize, Serialize};
 
-use crate::probe::direction::Direction;
+use crate::direction::Direction;
 use crate::sqlite::{Schema, Unusable};
 
 /// The mark is "EVWA". What is committed is on the disk; another program may read meanwhile.
@@ -347,8 +347,7 @@ mod tests {
         let room = evlbi_testkit::Room::new();
         let path = room.folder().join("old.sqlite");
         let old = Connection::open(&path).unwrap();
-        old.execute_batch(include_str!("../sqlite/campaign-1.sql"))
-            .unwrap();
+        old.execute_batch(include_str!("campaign-1.sql")).unwrap();
         drop(old);
         let read = Store::read(&path).unwrap();
         let (plan, rows) = (read.plan().unwrap().unwrap(), read.rows().unwrap());

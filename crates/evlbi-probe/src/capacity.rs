@@ -474,7 +474,7 @@ mod tests {
     use evlbi_core::time::Nanos;
 
     use super::*;
-    use crate::probe::bottleneck::{Bottleneck, HEADERS};
+    use crate::bottleneck::{Bottleneck, HEADERS};
     use proptest::prelude::*;
 
     /// Which rate is found where one passes if it is no more than `truth`.

@@ -11,7 +11,7 @@ use evlbi_net::sim::Way;
 use tempfile::TempDir;
 
 use super::{BEGINNING, Path, Scene, bits, delay, twice};
-use crate::probe::direction::Direction;
+use crate::direction::Direction;
 use crate::report::{self, Report};
 use crate::watch::store::{self, Plan, Row, Store};
 use crate::watch::{WatchOptions, watch};

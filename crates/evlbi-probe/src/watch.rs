@@ -19,10 +19,10 @@ use serde::Serialize;
 use smart_default::SmartDefault;
 
 use self::store::{Plan, Row, Store};
-use crate::probe::direction::Direction;
-use crate::probe::point::{self, Evidence, on_the_wire};
-use crate::probe::session::{Event, Session, Settled, Target};
-use crate::probe::{pause, seconds, udp};
+use crate::direction::Direction;
+use crate::point::{self, Evidence, on_the_wire};
+use crate::session::{Event, Session, Settled, Target};
+use crate::{pause, seconds, udp};
 
 /// After a failure the next attempt comes so much later.
 const RETRY: Duration = Duration::from_secs(5);

@@ -148,7 +148,7 @@ mod tests {
     use evlbi_core::time::Nanos;
 
     use super::*;
-    use crate::probe::bottleneck::Bottleneck;
+    use crate::bottleneck::Bottleneck;
 
     const LINE: f64 = 1e9;
 

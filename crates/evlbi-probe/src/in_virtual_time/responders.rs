@@ -14,8 +14,8 @@ use evlbi_wire::probe::{Kind, Probe};
 
 use super::udp::{self, ProbeUdpOptions};
 use super::{Path, Rates, Scene, Sizes, Spacings, TOKEN, bits, delay};
-use crate::probe::control::{Control, nonce};
-use crate::probe::session::LOOK;
+use crate::control::{Control, nonce};
+use crate::session::LOOK;
 
 /// Time that everything takes from one end to the other.
 const WAY: Nanos = Nanos(5_000_000);

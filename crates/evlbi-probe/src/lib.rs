@@ -1,5 +1,10 @@
-//! Probes of a path: what it carries and loses, and where, between this program and an `evlbi respond`.
+//! Probes of a path: what it carries and loses, and where, between this program and an `evlbi respond`; what captures tell of it, and
+//! what can be known before anything is sent.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+#![allow(missing_docs)]
 
+pub mod analyse;
 #[cfg(test)]
 mod bottleneck;
 pub mod capacity;
@@ -11,13 +16,18 @@ pub mod latency;
 mod one_way;
 mod parts;
 pub mod picture;
+pub mod plan;
 pub mod point;
 mod region;
+pub mod report;
+pub mod respond;
 pub mod session;
 pub mod show;
+pub mod sqlite;
 pub mod sweep;
 pub mod tcp;
 pub mod udp;
+pub mod watch;
 
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 //! change (questions i to v of Sansa 2006); and how far the capture itself can be trusted.
 
 use evlbi_trace::capture::{Connection, Numbers, Stream, Way};
+use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 use super::{Analysis, show};
-use crate::probe::tcp::{held_back, steady};
-use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
+use crate::tcp::{held_back, steady};
 
 const TWICE: &str = "most packets came twice: captured on two interfaces? then nothing here is told rightly (capture one: tcpdump -i)";
 /// Parts that are worth a word of advice.

@@ -21,8 +21,8 @@ use evlbi_wire::units::show_rate;
 use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
-use crate::probe::control::{Control, nonce};
-use crate::probe::session::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, draining, look, plain};
+use crate::control::{Control, nonce};
+use crate::session::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, draining, look, plain};
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
 const MOST_STRANGERS: usize = 64;

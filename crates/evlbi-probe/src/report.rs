@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use evlbi_core::probe::{Pattern, Window};
-use serde::Serialize;
-
-use crate::probe::direction::Direction;
-use crate::probe::finding::{in_time, where_lost};
-use crate::probe::picture;
-use crate::watch::store::{Plan, Row, Run, Store};
 use evlbi_plot::{Axis, Figure, Series, Style, Unit};
 use evlbi_wire::units::{show_count, show_rate, utc};
+use serde::Serialize;
+
+use crate::direction::Direction;
+use crate::finding::{in_time, where_lost};
+use crate::picture;
+use crate::watch::store::{Plan, Row, Run, Store};
 
 /// Of the windows with loss, as many lie within the smaller of the two scales of loss.
 const SMALL: f64 = 0.9;

@@ -9,9 +9,9 @@ use evlbi_trace::tcp::{
 };
 
 use super::{Path, Scene, bits, bottleneck, delay, twice};
-use crate::probe::direction::Direction;
-use crate::probe::tcp::matrix::Matrix;
-use crate::probe::tcp::{self, Buffer, ProbeTcp, ProbeTcpOptions, Tested};
+use crate::direction::Direction;
+use crate::tcp::matrix::Matrix;
+use crate::tcp::{self, Buffer, ProbeTcp, ProbeTcpOptions, Tested};
 
 impl Scene {
     fn tested(&self, options: ProbeTcpOptions) -> Tested {

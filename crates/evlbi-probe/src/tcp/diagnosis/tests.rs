@@ -13,14 +13,17 @@ use serde_json::{Map, Value, json};
 
 use super::super::Background;
 use super::*;
-use crate::probe::direction::Direction;
-use crate::probe::session::Ends;
+use crate::direction::Direction;
+use crate::session::Ends;
 
 /// When the first message of a trace was due.
 const START: u64 = 1_800_000_000_000_000_000;
 
 fn folder() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/tcp"))
+    Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../evlbi/tests/oracles/tcp"
+    ))
 }
 
 fn text(name: &str) -> String {

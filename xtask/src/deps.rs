@@ -1,5 +1,6 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- correlate <- evlbi; wire <- fx <- stream;
-//! plot <- stream; net <- {path, probe} <- evlbi. What belongs to the
+//! plot <- stream; net <- {path, probe} <- evlbi;
+//! {stream, probe} <- control <- evlbi. What belongs to the
 //! program (command line, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
 //! library, or of the program, import each other in a circle. Libraries print nothing, end no process, and have no unsafe code beside
 //! evlbi-net.
@@ -15,7 +16,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("evlbi-wire", &[]),
     ("evlbi-core", &["evlbi-wire"]),
     ("evlbi-trace", &["evlbi-core", "evlbi-wire"]),
@@ -55,6 +56,18 @@ const MAY_USE: [(&str, &[&str]); 11] = [
             "evlbi-wire",
         ],
     ),
+    (
+        "evlbi-control",
+        &[
+            "evlbi-core",
+            "evlbi-host",
+            "evlbi-net",
+            "evlbi-plot",
+            "evlbi-probe",
+            "evlbi-stream",
+            "evlbi-wire",
+        ],
+    ),
     ("evlbi-plot", &[]),
 ];
 
@@ -63,6 +76,7 @@ const KEPT: [(&str, &[&str]); 9] = [
     (
         "anyhow",
         &[
+            "evlbi-control",
             "evlbi-correlate",
             "evlbi-host",
             "evlbi-path",
@@ -70,14 +84,14 @@ const KEPT: [(&str, &[&str]); 9] = [
             "evlbi-stream",
         ],
     ),
-    ("axum", &[]),
+    ("axum", &["evlbi-control"]),
     ("clap", &[]),
     ("ctrlc", &[]),
-    ("hyper", &[]),
+    ("hyper", &["evlbi-control"]),
     ("indicatif", &[]),
-    ("rusqlite", &["evlbi-probe"]),
+    ("rusqlite", &["evlbi-control", "evlbi-probe"]),
     ("rustyline", &[]),
-    ("tokio", &[]),
+    ("tokio", &["evlbi-control"]),
 ];
 
 /// What one library alone uses by itself.

@@ -5,13 +5,10 @@
 #[macro_use]
 mod say;
 
-mod agent;
 mod cli;
-mod control;
 mod demo;
 mod output;
 mod program;
-mod session;
 
 use std::process::ExitCode;
 

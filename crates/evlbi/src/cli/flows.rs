@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use clap::{Arg, ArgAction, CommandFactory, Parser};
+use evlbi_control::commands::{CommandOption, Grammar, Meaning, Sends};
 use evlbi_core::rate::BitRate;
 use evlbi_stream::recv::receive_options;
 use evlbi_stream::send::out_options;
 
 use super::probe::ProbeCommand;
 use super::{Cli, Command};
-use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
 use crate::output;
 
 /// The command line of this program.

@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use evlbi_control::agent::{self, AgentOptions};
+use evlbi_control::flow::FlowId;
+use evlbi_control::session::console::{Console, Said, Words};
+use evlbi_control::session::{ControllerOptions, RunOptions, result, run};
+use evlbi_control::threads::Threads;
 use evlbi_net::run::Run;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
@@ -15,13 +20,8 @@ use rustyline::{Editor, Helper, Highlighter, Hinter, Validator};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::flows::CommandLine;
-use crate::agent::{self, AgentOptions};
-use crate::control::flow::FlowId;
-use crate::control::threads::Threads;
 use crate::output::{self, Results};
 use crate::program::Program;
-use crate::session::console::{Console, Said, Words};
-use crate::session::{ControllerOptions, RunOptions, result, run};
 
 #[derive(Args)]
 #[command(after_help = "\

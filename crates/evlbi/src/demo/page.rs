@@ -8,6 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use evlbi_control::client::Client;
+use evlbi_control::flow::{Flow, NewFlow};
+use evlbi_control::identity::Identity;
+use evlbi_control::threads::stopped;
+use evlbi_control::{Control, Remote};
 use evlbi_net::run::Run;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,11 +20,6 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 
 use super::{DemoOptions, STATIONS, Temporary};
-use crate::control::client::Client;
-use crate::control::flow::{Flow, NewFlow};
-use crate::control::identity::Identity;
-use crate::control::threads::stopped;
-use crate::control::{Control, Remote};
 
 /// Bits a second of each station: what any machine correlates beside a browser and the rest of the demonstration.
 const RATE: u32 = 16_000_000;

@@ -1,14 +1,14 @@
 use std::fs;
 use std::path::Path;
 
+use evlbi_control::agent::config::Config;
+use evlbi_control::agent::guard::allow;
+use evlbi_control::commands::{COMMANDS, Care};
+use evlbi_control::session::Session;
+use evlbi_control::time::now;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::agent::config::Config;
-use crate::agent::guard::allow;
-use crate::control::commands::{COMMANDS, Care};
-use crate::control::time::now;
-use crate::session::Session;
 
 /// An option that reads, writes, sends or listens must not slip in by being new.
 #[test]

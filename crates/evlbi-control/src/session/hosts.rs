@@ -12,11 +12,11 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::plan::Host;
-use crate::control::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
-use crate::control::flow::{Flow, FlowId, NewFlow};
-use crate::control::history::History;
-use crate::control::time::now;
-use crate::control::{Control, Fleet, Later, Problem, Remote, Reply, commands};
+use crate::fleet::{About, Checked, Drive, NO_SESSION, SessionPlan, SessionState};
+use crate::flow::{Flow, FlowId, NewFlow};
+use crate::history::History;
+use crate::time::now;
+use crate::{Control, Fleet, Later, Problem, Remote, Reply, commands};
 
 /// How often each agent is asked.
 const LOOK: Duration = Duration::from_millis(500);

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use evlbi_stream::counters::{self, Kind, RECEIVED, SENT, Unit, real};
 use serde_json::{Value, json};
 
-use crate::control::fleet::About;
-use crate::control::flow::{Flow, State};
-use crate::control::{history, metrics};
+use crate::fleet::About;
+use crate::flow::{Flow, State};
 use crate::session::console;
+use crate::{history, metrics};
 
 /// A flow that receives and sends, each of its counters with a value of its own.
 fn flow() -> Flow {

@@ -16,15 +16,15 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::agent::guard::Load;
-use crate::control::commands::Known;
-use crate::control::fleet::{About, AboutYou, Checked, Storage};
-use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
-use crate::control::history::Event;
-use crate::control::identity::Role;
-use crate::control::time::now;
-use crate::control::{Control, Later, Problem, Remote, Reply};
+use crate::commands::Known;
+use crate::fleet::{About, AboutYou, Checked, Storage};
+use crate::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
+use crate::history::Event;
+use crate::identity::Role;
 use crate::session::hosts::Connected;
 use crate::session::plan::Host;
+use crate::time::now;
+use crate::{Control, Later, Problem, Remote, Reply};
 
 /// A flow has its first words, and listens, after this time.
 pub const READY: Duration = Duration::from_millis(20);

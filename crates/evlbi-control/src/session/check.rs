@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use super::hosts::{Connected, Hosts};
 use super::plan::{FlowPlan, Host, Scan, Session, made_ready};
-use crate::control::commands::Known;
-use crate::control::fleet::Checked;
-use crate::control::flow::{FlowId, NewFlow};
-use crate::control::identity::Role;
-use crate::control::time::now;
-use crate::control::{Problem, Reply};
+use crate::commands::Known;
+use crate::fleet::Checked;
+use crate::flow::{FlowId, NewFlow};
+use crate::identity::Role;
+use crate::time::now;
+use crate::{Problem, Reply};
 
 /// Something that stands against a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]

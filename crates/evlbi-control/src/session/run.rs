@@ -15,13 +15,13 @@ use super::hosts::Hosts;
 use super::plan::Session;
 use super::result::RunResult;
 use super::timetable::{LOOK, Timetable};
-use crate::control::api::Api;
-use crate::control::commands::Language;
-use crate::control::fleet::SessionState;
-use crate::control::identity::{Identity, private_folder, write_private};
-use crate::control::serve::IDLE;
-use crate::control::threads::stopped;
-use crate::control::time::now;
+use crate::api::Api;
+use crate::commands::Language;
+use crate::fleet::SessionState;
+use crate::identity::{Identity, private_folder, write_private};
+use crate::serve::IDLE;
+use crate::threads::stopped;
+use crate::time::now;
 
 /// Seconds from the moment at which a session may begin to its beginning.
 const AHEAD: f64 = 0.5;

@@ -23,15 +23,15 @@ use tokio::time::{Instant, sleep};
 use super::config::Config;
 use super::guard::{self, Allowed, Load};
 use super::process::{self, Line, ROOMS, Room};
-use crate::control::api::off_thread;
-use crate::control::body::file_body;
-use crate::control::commands::{Care, Command, Known, Language};
-use crate::control::fleet::{About, Checked, Storage};
-use crate::control::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
-use crate::control::history::History;
-use crate::control::identity::{private_folder, write_private};
-use crate::control::time::now;
-use crate::control::{Control, Fleet, Later, Problem, Reply};
+use crate::api::off_thread;
+use crate::body::file_body;
+use crate::commands::{Care, Command, Known, Language};
+use crate::fleet::{About, Checked, Storage};
+use crate::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
+use crate::history::History;
+use crate::identity::{private_folder, write_private};
+use crate::time::now;
+use crate::{Control, Fleet, Later, Problem, Reply};
 
 /// How often a flow is asked how it is.
 const LOOK: Duration = Duration::from_millis(500);

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
+use evlbi_wire::units::{self, setting};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::trust::Trusted;
-use crate::control::client::Client;
-use crate::control::commands::{Command, Known, Language};
-use crate::control::flow::{FlowId, NewFlow, Options};
-use crate::control::identity::{Fingerprint, Identity, read_token};
-use evlbi_wire::units::{self, setting};
+use crate::client::Client;
+use crate::commands::{Command, Known, Language};
+use crate::flow::{FlowId, NewFlow, Options};
+use crate::identity::{Fingerprint, Identity, read_token};
 
 /// A session file.
 #[derive(Clone, Debug, Deserialize)]

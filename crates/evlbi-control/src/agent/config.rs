@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use evlbi_core::rate::BitRate;
+use evlbi_wire::units::setting;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
-use crate::control::client::KEPT;
-use crate::control::identity::read_if_there;
-use evlbi_wire::units::setting;
+use crate::client::KEPT;
+use crate::identity::read_if_there;
 
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
 const SHIPPED: &str = include_str!("../../../../packaging/agent.toml");
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(config.max_rate.map(BitRate::get), Some(2_000_000_000));
         assert_eq!(config.ports, 2630..=2630);
         assert_eq!(config.max_flows, 256);
-        assert_eq!(config.idle, crate::control::serve::IDLE);
+        assert_eq!(config.idle, crate::serve::IDLE);
     }
 
     #[test]

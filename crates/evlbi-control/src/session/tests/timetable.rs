@@ -7,9 +7,9 @@ use tokio::time::sleep;
 
 use super::fleet::Loss;
 use super::*;
-use crate::control::Fleet as _;
-use crate::control::fleet::{Drive, SessionState};
-use crate::control::flow::State;
+use crate::Fleet as _;
+use crate::fleet::{Drive, SessionState};
+use crate::flow::State;
 
 /// UT and offsets, `around` and lengths. The controller looks every 50 ms, from 20 ms on; agents are asked every 500 ms.
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use evlbi_stream::counters::Counts;
 use evlbi_stream::steer::{Baseline, Receiving, Sending};
 
 use super::*;
-use crate::control::flow::State;
+use crate::flow::State;
 
 /// Than any file is opened.
 const LATER: f64 = 1e10;
@@ -32,7 +32,7 @@ fn flow(name: &str, second: u64) -> Flow {
                     ("host_lost", (2 * second).into()),
                     ("ring_fill", counters::number(0.25)),
                     ("ring_waits", counters::number(0.5 * second as f64)),
-                    ("nonce", (3 * second).into()),
+                    ("restarts", (3 * second).into()),
                 ]),
                 ..Receiving::default()
             }],
@@ -84,7 +84,12 @@ fn seconds_become_half_minutes() {
     assert_eq!(seconds.of("rate_bps")[1], 2e6);
     assert!(seconds.of("lost").iter().all(|lost| *lost == 10.0));
     assert!(seconds.of("shed").iter().all(|shed| *shed == 5.0));
-    assert!(seconds.of("nonce").iter().all(|nonce| *nonce == 3.0));
+    assert!(
+        seconds
+            .of("restarts")
+            .iter()
+            .all(|restarts| *restarts == 3.0)
+    );
     assert!(seconds.of("ring_waits").iter().all(|waits| *waits == 0.5));
     let fringes = &seconds.baselines["Ef-Jb"];
     assert_eq!(fringes.time[..3], [0, 1, 3], "each integration once");
@@ -96,7 +101,7 @@ fn seconds_become_half_minutes() {
     let csv = halves.csv().unwrap();
     let old = "time,step_s,rate_bps,expected,lost,host_lost,network_lost,unattributed,offered,shed,ring_fill,";
     assert!(csv.starts_with(old), "{csv}");
-    assert!(csv.contains(",nonce,") && csv.contains(",90,"), "{csv}");
+    assert!(csv.contains(",restarts,") && csv.contains(",90,"), "{csv}");
     assert_eq!(csv.lines().count(), 4);
     // Of long ago only half minutes are left; of a flow that is not known, nothing.
     let later = 100 + KEEP_SECONDS;

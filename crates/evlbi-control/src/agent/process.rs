@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use super::guard::Allowed;
-use crate::control::flow::Outcome;
+use crate::flow::Outcome;
 
 /// A flow answers within this time, unless it was stopped or its host is overrun.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use super::fleet::Loss;
 use super::*;
-use crate::control::Fleet as _;
+use crate::Fleet as _;
 
 /// Two scans of five seconds.
 fn two_scans() -> Session {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use evlbi_net::run::Run;
+use evlbi_net::transport::Url;
+use evlbi_wire::units::{show_count, show_rate, show_seconds};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 
@@ -12,13 +15,10 @@ use super::RunOptions;
 use super::hosts::{Hosts, listens_or_has_ended};
 use super::plan::{FlowPlan, Session, Start, made_ready};
 use super::result::FlowResult;
-use crate::control::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
-use crate::control::flow::{Flow, FlowId, NewFlow, Outcome};
-use crate::control::time::now;
-use crate::control::{Control, Fleet};
-use evlbi_net::run::Run;
-use evlbi_net::transport::Url;
-use evlbi_wire::units::{show_count, show_rate, show_seconds};
+use crate::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
+use crate::flow::{Flow, FlowId, NewFlow, Outcome};
+use crate::time::now;
+use crate::{Control, Fleet};
 
 /// How often is looked whether something is due.
 pub const LOOK: Duration = Duration::from_millis(50);

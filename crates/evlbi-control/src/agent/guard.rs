@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::config::Config;
-use crate::control::commands::{
+use crate::commands::{
     Care, Command, CommandOption, Known, Language, Meaning, Sends, is_kept, is_live,
 };
-use crate::control::flow::NewFlow;
-use crate::control::time::now;
+use crate::flow::NewFlow;
+use crate::time::now;
 
 /// In the environment of a flow, not on its command line, which everybody on the host can read.
 const TOKEN: &str = "EVLBI_TOKEN";

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 
-use crate::control::identity::{Fingerprint, read_if_there, write_private};
+use crate::identity::{Fingerprint, read_if_there, write_private};
 
 /// The confirmed fingerprints, kept in a file of the controller's folder.
 #[derive(Debug)]

@@ -24,11 +24,11 @@ use tokio::task::JoinHandle;
 
 use self::config::Config;
 use self::flows::Agent;
-use crate::control::api::Api;
-use crate::control::commands::Language;
-use crate::control::history::History;
-use crate::control::identity::{Identity, private_folder, write_private};
-use crate::control::threads::{Threads, stopped};
+use crate::api::Api;
+use crate::commands::Language;
+use crate::history::History;
+use crate::identity::{Identity, private_folder, write_private};
+use crate::threads::{Threads, stopped};
 
 /// What an agent is asked for.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use evlbi_core::rate::BitRate;
 use super::console::Few;
 use super::fleet::{Agent, Loss, PATIENCE};
 use super::*;
-use crate::control::identity::Role;
+use crate::identity::Role;
 use crate::session::run::prepare;
 use crate::session::{ControllerOptions, check};
 

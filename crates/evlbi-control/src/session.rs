@@ -22,11 +22,11 @@ pub use self::plan::Session;
 use self::hosts::{Connected, Hosts};
 use self::plan::Host;
 use self::trust::Trusted;
-use crate::control::commands::Language;
-use crate::control::flow::{End, FlowId, State};
-use crate::control::history::History;
-use crate::control::identity::private_folder;
-use crate::control::time::now;
+use crate::commands::Language;
+use crate::flow::{End, FlowId, State};
+use crate::history::History;
+use crate::identity::private_folder;
+use crate::time::now;
 
 /// What a controller is asked for.
 #[derive(Clone, Debug, Default)]

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::check::Findings;
 use super::hosts::Hosts;
-use crate::control::Problem;
-use crate::control::commands::Known;
-use crate::control::fleet::FlowToCome;
-use crate::control::flow::{End, Flow, FlowId, Options, Outcome, State};
+use crate::Problem;
+use crate::commands::Known;
+use crate::fleet::FlowToCome;
+use crate::flow::{End, Flow, FlowId, Options, Outcome, State};
 
 /// The result of `evlbi run`.
 #[derive(Serialize)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::fleet::Loss;
 use super::*;
-use crate::control::commands::{CommandOption, Grammar, Meaning, Sends};
+use crate::commands::{CommandOption, Grammar, Meaning, Sends};
 use crate::session::console::{Console, Said};
 
 /// The options that are used here.

@@ -21,9 +21,9 @@ use super::hosts::Hosts;
 use super::result::{FlowResult, RunResult};
 use super::run::Running;
 use super::{RunOptions, Session};
-use crate::control::flow::{FlowId, Outcome};
-use crate::control::history::History;
-use crate::control::time::{anchor, now};
+use crate::flow::{FlowId, Outcome};
+use crate::history::History;
+use crate::time::{anchor, now};
 
 /// The recorder's host, and those of the stations.
 const HOSTS: [&str; 4] = ["jive", "ef", "jb", "on"];

@@ -18,11 +18,11 @@ use super::hosts::{Hosts, listens_or_has_ended};
 use super::plan::{Scan, Session};
 use super::timetable::PATIENCE;
 use super::{ControllerOptions, name_of_run};
-use crate::control::commands::{COMMANDS, Command, Language};
-use crate::control::fleet::AboutYou;
-use crate::control::flow::{Flow, FlowId, NewFlow, Options, State};
-use crate::control::time::now;
-use crate::control::{Control, Fleet};
+use crate::commands::{COMMANDS, Command, Language};
+use crate::fleet::AboutYou;
+use crate::flow::{Flow, FlowId, NewFlow, Options, State};
+use crate::time::now;
+use crate::{Control, Fleet};
 
 const HELP: &str = "\
 list                            all flows

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use evlbi_fx::difx::swin::Record;
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
-use evlbi_net::file::check_new;
 use evlbi_net::run::Run;
 use evlbi_wire::units::show_seconds;
 use rustfft::num_complex::Complex32;
@@ -16,7 +15,7 @@ use serde::Serialize;
 
 use self::picture::fringe_figure;
 use crate::visibilities::{Description, FrequencyDescription, ProductKey, key};
-use crate::{CorrelateOptions, Recordings, check_window, correlate};
+use crate::{CorrelateOptions, Recordings, check_window, correlate, pictures};
 
 /// Values that a fringe is searched in at most.
 const MOST_VALUES: usize = 1 << 27;
@@ -249,15 +248,8 @@ fn search(product: Product<'_>, options: &FringeOptions, names: &mut Names) -> R
     let reference = visibilities.reference_hz;
     let mut pictures = Vec::new();
     if let Some(directory) = &options.out {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
         let stem = names.take(&format!("fringe-{baseline}-{polarisations}-{number}"));
-        for (path, bytes) in figure.files(directory, &stem)? {
-            check_new([path.as_path()], options.force)?;
-            std::fs::write(&path, bytes)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            pictures.push(path);
-        }
+        pictures = pictures::write(&figure, directory, &stem, options.force)?;
     }
     Ok(Found {
         stations,

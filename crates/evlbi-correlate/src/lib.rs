@@ -13,6 +13,7 @@ mod lines;
 mod live;
 pub mod loss_curve;
 mod options;
+mod pictures;
 mod plan;
 mod result;
 mod run;

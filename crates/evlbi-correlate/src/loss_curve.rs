@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::{
     Along, Amplitude, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper, Tampered,
-    correlate,
+    correlate, pictures,
 };
 
 /// Losses of a range: those of these that lie in it, and its ends.
@@ -274,7 +274,6 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
     let result = measure_all(asked, run, &keep)?;
     keep(&result)?;
     if let Some(directory) = &asked.out {
-        let mut files = Vec::new();
         let mut drawn = Vec::new();
         for Harm { at, shed, .. } in result.curves.iter().map(|curve| curve.harm) {
             if drawn.contains(&(at, shed)) {
@@ -284,12 +283,7 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
             let (place, shown, pair) = (name(&at), name(&shed), result.stations.join("-"));
             let title = format!("Loss at {place} of {pair}, shed {shown}");
             let figure = picture::figure(&result.curves, at, shed, &title);
-            files.extend(figure.files(directory, &format!("{place}-{shown}"))?);
-        }
-        check_new(files.iter().map(|(path, _)| path.as_path()), asked.force)?;
-        for (path, bytes) in files {
-            std::fs::write(&path, bytes)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            pictures::write(&figure, directory, &format!("{place}-{shown}"), asked.force)?;
         }
     }
     Ok(result)

@@ -1,10 +1,10 @@
 //! Any bytes over the connection on which tests are agreed: nothing passes a channel that is secure, and what is read of a
 //! message is written and read again as it was, and is judged without a panic.
 
-use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{FromClient, FromResponder, Limits};
+use evlbi_probe::end::{FromClient, FromResponder, Limits};
+use evlbi_probe::measure::{Channel, Role, Token};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -21,11 +21,12 @@ const SURVIVORS: &str = "xtask/survivors.txt";
 /// Modules in which no other mutant may survive.
 const STRICT: [&str; 5] = ["reorder", "account", "deframe", "admission", "vdif"];
 /// Packages in which mutants are made, each with the files.
-const MUTATED: [(&str, &str); 4] = [
+const MUTATED: [(&str, &str); 5] = [
     ("evlbi-wire", "crates/evlbi-wire/src/**/*.rs"),
     ("evlbi-core", "crates/evlbi-core/src/**/*.rs"),
     ("evlbi-trace", "crates/evlbi-trace/src/**/*.rs"),
     ("evlbi-net", "crates/evlbi-net/src/receive/admission.rs"),
+    ("evlbi-probe", "crates/evlbi-probe/src/measure/**/*.rs"),
 ];
 /// What becomes of a mutant; cargo-mutants lists the mutants of each in a file of that name.
 const OUTCOMES: [&str; 4] = ["caught", "missed", "timeout", "unviable"];
@@ -142,7 +143,7 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
     while begun.elapsed() < time {
         let seed = random.next().to_string();
         println!("soak: properties, PROPTEST_RNG_SEED={seed}");
-        let libraries = "--package evlbi-wire --package evlbi-core --package evlbi-trace --package evlbi-fx --package evlbi-plot --package evlbi-net";
+        let libraries = "--workspace --exclude evlbi --exclude evlbi-bench --exclude xtask";
         for what in [libraries, "--package evlbi --bins"] {
             let mut tests = evlbi_testkit::cargo();
             tests.args(["test", "--quiet", "--no-fail-fast"]);
@@ -168,8 +169,8 @@ fn faults(time: Duration, random: &mut Random) -> Result<()> {
         let seed = random.next().to_string();
         println!("soak: faults, PROPTEST_RNG_SEED={seed}");
         let mut tests = evlbi_testkit::cargo();
-        tests.args(["test", "--quiet", "--release", "--package", "evlbi"]);
-        tests.args(["--bins", "faults"]);
+        tests.args(["test", "--quiet", "--release", "--lib", "faults"]);
+        tests.args(["--package", "evlbi-stream", "--package", "evlbi-control"]);
         tests.envs([("PROPTEST_RNG_SEED", &*seed), ("PROPTEST_CASES", "500")]);
         well(&mut tests)?;
         rounds += 1;

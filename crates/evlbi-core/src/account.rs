@@ -34,6 +34,17 @@ pub const MOST_INTERVALS: usize = 1_000_000;
 /// Sequences that are listed.
 pub const MOST_SEGMENTS: usize = 10_000;
 
+/// A datagram of the stream as it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record(
+    /// Its number.
+    pub u64,
+    /// When it left, by the sender's clock in nanoseconds of UTC.
+    pub u64,
+    /// When it arrived, by the receiver's.
+    pub u64,
+);
+
 /// The counters of a receiver, in datagrams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {

@@ -14,7 +14,6 @@ pub mod pace;
 pub mod packetise;
 pub mod path;
 pub mod peer;
-pub mod probe;
 pub mod pudp;
 pub mod rate;
 pub mod reorder;

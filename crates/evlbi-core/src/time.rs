@@ -37,7 +37,7 @@ pub fn apart(a: u64, b: u64) -> i64 {
 }
 
 /// The nearest number that fits.
-pub(crate) fn clamped(number: i128) -> i64 {
+pub fn clamped(number: i128) -> i64 {
     number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 

@@ -28,8 +28,6 @@ pub mod netns;
 #[cfg(not(loom))]
 pub mod path;
 #[cfg(not(loom))]
-pub mod probe;
-#[cfg(not(loom))]
 pub mod receive;
 #[cfg(not(loom))]
 pub mod relay;

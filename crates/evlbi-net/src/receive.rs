@@ -383,7 +383,7 @@ impl Drop for Receiving {
 
 /// Waits until one of `incoming` may have something: naps where the last came a moment ago, as the next is near, and else waits for it.
 /// No rest is so long that a stop would not be heard.
-pub(crate) fn rest(incoming: &[&dyn Incoming], clock: &Clock, last: Nanos) {
+pub fn rest(incoming: &[&dyn Incoming], clock: &Clock, last: Nanos) {
     let now = clock.now();
     if clock.is_real() && now.since(last) <= QUIET {
         clock.wait_until(now.plus(NAP.into()), Waiting::Sleep);

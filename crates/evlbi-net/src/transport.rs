@@ -29,6 +29,8 @@ pub use evlbi_core::peer::Peer;
 
 pub use listening::{Listening, Local, Protocol};
 pub use options::{Honours, InOptions, NotHonoured, OutOptions};
+pub use simulated::{In as SimulatedIn, Out as SimulatedOut};
+pub use udp::In as UdpIn;
 pub use url::{Handle, Host, Place, Url, destination, scheme};
 
 use crate::clock::Events;

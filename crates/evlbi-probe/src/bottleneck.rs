@@ -1,9 +1,10 @@
 //! Streams through a queue before a slower line, in virtual time: what a probe finds there without a host that stands still.
 
 use evlbi_core::path::{Identity, Law, Network, Output, Piece, Train};
-use evlbi_core::probe::{Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
+
+use crate::measure::{Spacing, Stream};
 
 /// Bytes that the line reckons with besides UDP's payload: the headers of Ethernet, IPv4 and UDP.
 pub const HEADERS: usize = 42;

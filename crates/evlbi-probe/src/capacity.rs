@@ -4,10 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::probe::{Attribution, Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_net::file::check_new;
-use evlbi_net::probe::Test;
 use evlbi_net::run::{Run, explain};
 use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
@@ -17,6 +15,8 @@ use super::parts::{Measured, Parts};
 use super::point::{self, Point};
 use super::session::{Event, Refused, Session, Target};
 use super::{now, udp};
+use crate::end::Test;
+use crate::measure::{Attribution, Spacing, Stream};
 
 /// A sender has reached a rate if it sent so much of it.
 const REACHED: f64 = 0.98;

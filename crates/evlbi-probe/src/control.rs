@@ -5,12 +5,13 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::probe::{Channel, Nonce, Role, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::tcp::{Change, Stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::measure::{Channel, Nonce, Role, Token};
 
 /// Longest message before the other end has shown who it is.
 const LONGEST_AT_FIRST: usize = 1 << 10;

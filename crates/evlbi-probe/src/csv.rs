@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::path::Path;
 
-use evlbi_core::probe::{ClockFit, Record};
 use evlbi_net::file::{Table, TableError};
-use evlbi_net::probe::Keep;
 
 use super::direction::Direction;
 use super::point::Point;
+use crate::end::Keep;
+use crate::measure::{ClockFit, Record};
 
 /// The files, where they are asked for.
 pub struct Records {

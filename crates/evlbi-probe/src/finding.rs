@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use evlbi_core::probe::Pattern;
+use evlbi_wire::units::{show_count, show_rate};
 
 use super::direction::Direction;
 use super::point::{Point, Region};
-use evlbi_wire::units::{show_count, show_rate};
+use crate::measure::Pattern;
 
 /// Distances between losses are one period when so many of them are alike.
 const ALIKE: f64 = 0.9;

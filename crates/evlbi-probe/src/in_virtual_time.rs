@@ -7,11 +7,9 @@ mod tcp;
 use std::time::Duration;
 
 use evlbi_core::path::{Law, Loss, Shape, Times};
-use evlbi_core::probe::{Pattern, Spacing, Stream, Token};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
-use evlbi_net::probe::Limits;
 use evlbi_net::run::Run;
 use evlbi_net::sim::{Host, Network, Way};
 use sha2::{Digest, Sha256};
@@ -23,6 +21,8 @@ use super::point::Region;
 use super::session::Target;
 use super::sweep::{Rates, Sizes, Spacings};
 use super::udp::{self, ProbeUdp, ProbeUdpOptions};
+use crate::end::Limits;
+use crate::measure::{Pattern, Spacing, Stream, Token};
 use crate::respond::{RespondOptions, Responding, respond};
 
 const TOKEN: &str = "a token of tests";

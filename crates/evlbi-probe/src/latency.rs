@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::account::{Distribution, Summary};
-use evlbi_core::probe::ClockFit;
 use evlbi_core::time::Nanos;
 use evlbi_net::file::check_new;
-use evlbi_net::probe::{Listened, Requests, Test};
 use evlbi_net::run::{Run, explain};
 use evlbi_plot::{Axis, Figure, Series, Unit};
 use evlbi_wire::units::{show_count, show_seconds};
@@ -22,6 +20,8 @@ use super::picture::{MOST_HISTOGRAMS, dots, log_axis, panel};
 use super::session::{Event, Session, Target};
 use super::sweep::Sizes;
 use super::{now, point};
+use crate::end::{Listened, Requests, Test};
+use crate::measure::ClockFit;
 
 /// Shortest request whose reply is no longer.
 const SHORTEST: usize = 48;
@@ -325,8 +325,8 @@ pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evlbi_core::probe::Exchange;
-    use evlbi_net::probe::RoundTrip;
+    use crate::end::RoundTrip;
+    use crate::measure::Exchange;
 
     #[test]
     fn a_byte_has_a_price() {

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evlbi_core::pace::Slips;
-use evlbi_core::probe::{Stream, Token};
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{Departed, End, Listened, Port, Test, Work};
 use evlbi_net::run::Run;
 use evlbi_net::udp::SendCounts;
 
 use super::session::{Ends, LOOK, Progress, Target};
+use crate::end::{Departed, End, Listened, Port, Test, Work};
+use crate::measure::{Stream, Token};
 
 /// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
 pub const SILENCE: Duration = Duration::from_secs(2);

@@ -5,12 +5,8 @@ use std::collections::BTreeMap;
 use evlbi_core::account::{self, FreeRuns, Summary};
 use evlbi_core::pace::Slips;
 use evlbi_core::packetise::Family;
-use evlbi_core::probe::{
-    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, Tallied, Window,
-};
 use evlbi_core::shed::wire_bytes;
 use evlbi_net::host::{Core, Interface, nic};
-use evlbi_net::probe::{Burden, End, Observed, RoundTrip};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::udp::{SendCounts, most_joined};
 use evlbi_wire::validity::SequenceGap;
@@ -18,6 +14,10 @@ use serde::Serialize;
 
 use super::direction::Direction;
 use super::session::{Ends, Side};
+use crate::end::{Burden, End, Observed, RoundTrip};
+use crate::measure::{
+    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, Tallied, Window,
+};
 
 /// An interface that carried no more packets than this many times a stream's carried hardly anything else.
 const HARDLY_ELSE: f64 = 1.1;

@@ -7,13 +7,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use evlbi_core::probe::{Pattern, Window};
 use evlbi_plot::{Axis, Figure, Series, Style, Unit};
 use evlbi_wire::units::{show_count, show_rate, utc};
 use serde::Serialize;
 
 use crate::direction::Direction;
 use crate::finding::{in_time, where_lost};
+use crate::measure::{Pattern, Window};
 use crate::picture;
 use crate::watch::store::{Plan, Row, Run, Store};
 

@@ -10,11 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::probe::{Channel, ChannelError, Role, Stream, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::{Signal, Thread};
 use evlbi_net::host::Counters;
-use evlbi_net::probe::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
 use evlbi_net::run::{Run, explain};
 use evlbi_net::tcp::{Door, Listener, Stream as Connection};
 use evlbi_wire::units::show_rate;
@@ -22,6 +20,8 @@ use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
 use crate::control::{Control, nonce};
+use crate::end::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
+use crate::measure::{Channel, ChannelError, Role, Stream, Token};
 use crate::session::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, draining, look, plain};
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.

@@ -7,13 +7,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::probe::{Channel, Role, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
-use evlbi_net::probe::{
-    CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
-    VERSION, Window, Work,
-};
 use evlbi_net::run::{Run, explain};
 use evlbi_net::tcp::{Stream, Unconnected};
 use evlbi_trace::tcp::Reading;
@@ -22,6 +17,11 @@ use smart_default::SmartDefault;
 
 use super::control::{Control, nonce};
 use super::direction::Direction;
+use crate::end::{
+    CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
+    VERSION, Window, Work,
+};
+use crate::measure::{Channel, Role, Token};
 
 /// So long the far host may take to answer.
 const CONNECTING: Duration = Duration::from_secs(10);
@@ -817,8 +817,8 @@ fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<Stream> {
 
 #[cfg(test)]
 mod tests {
-    use evlbi_core::probe::{Spacing, Stream};
-    use evlbi_net::probe::Flows;
+    use crate::end::Flows;
+    use crate::measure::{Spacing, Stream};
 
     use super::*;
 

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use evlbi_core::account::Summary;
-use evlbi_core::probe::ClockFit;
 use evlbi_net::host::{Core, Counters, Interface};
 use evlbi_plot::columns;
 use evlbi_wire::units::{show_count, show_seconds};
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::point::Point;
 use super::udp::ProbeUdp;
+use crate::measure::ClockFit;
 
 /// Columns for people, with a sentence for each point and what the clocks are.
 pub fn table(result: &ProbeUdp) -> String {

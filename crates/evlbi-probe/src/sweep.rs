@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use evlbi_core::probe::{Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-
 use evlbi_wire::units;
+
+use crate::measure::{Spacing, Stream};
 
 /// Points of a sweep.
 pub const MOST_POINTS: usize = 10_000;

@@ -14,16 +14,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use evlbi_core::probe::{ClockFit, Spacing, Stream};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::file::check_new;
-use evlbi_net::probe::{End, Files, Flows, Test, usual_sampling};
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{Constant, Kept, Options};
 use evlbi_trace::tcp::Full;
 use serde::Serialize;
 use smart_default::SmartDefault;
+
+use crate::end::{End, Files, Flows, Test, usual_sampling};
+use crate::measure::{ClockFit, Spacing, Stream};
 
 pub use self::diagnosis::{held_back, steady};
 use self::flow::Flow;

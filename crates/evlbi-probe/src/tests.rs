@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use evlbi_core::probe::Token;
-use evlbi_net::probe::Limits;
 use evlbi_net::run::{Note, Notes, Run};
 
 use super::session::{Session, Target};
 use super::sweep::Spacings;
 use super::udp::{self, ProbeUdp, ProbeUdpOptions};
+use crate::end::Limits;
+use crate::measure::Token;
 use crate::respond::{RespondOptions, Responding, respond};
 
 const TOKEN: &str = "a token of tests";

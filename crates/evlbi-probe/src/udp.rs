@@ -4,10 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use evlbi_core::probe::{ClockFit, Record, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::file::check_new;
-use evlbi_net::probe::{Burden, Departed, Keep, Limits, Test};
 use evlbi_net::run::{Run, explain};
 use evlbi_wire::units::{self, show_count, show_rate};
 use serde::Serialize;
@@ -19,6 +17,8 @@ use super::point::{self, Point};
 use super::session::{self, Ends, Event, Session, Target};
 use super::sweep::{self, Rates, Sizes, Spacings};
 use super::{csv, finding, now, one_way, pause, region};
+use crate::end::{Burden, Departed, Keep, Limits, Test};
+use crate::measure::{ClockFit, Record, Stream};
 
 /// Of a test that ends with its last datagram.
 const FOREVER: Nanos = Nanos(u64::MAX);

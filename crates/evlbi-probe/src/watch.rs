@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use evlbi_core::account::{Report, Summary};
-use evlbi_core::probe::{Attribution, Spacing, Stream, Tallied};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::Test;
 use evlbi_net::run::{Progress, Run, explain};
 use evlbi_net::udp::SendCounts;
 use evlbi_wire::units::{show_count, show_rate};
@@ -20,6 +18,8 @@ use smart_default::SmartDefault;
 
 use self::store::{Plan, Row, Store};
 use crate::direction::Direction;
+use crate::end::Test;
+use crate::measure::{Attribution, Spacing, Stream, Tallied};
 use crate::point::{self, Evidence, on_the_wire};
 use crate::session::{Event, Session, Settled, Target};
 use crate::{pause, seconds, udp};

@@ -2,4 +2,3 @@
 
 mod deframe;
 mod fuzz_corpora;
-mod probe;

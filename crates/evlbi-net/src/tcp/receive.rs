@@ -6,13 +6,13 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use evlbi_core::account::Record;
 use evlbi_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::send::{HEADER_LEN, Progress};
 use super::{Change, Connection};
 use crate::clock::Clock;
-use evlbi_core::probe::Record;
 
 /// Bytes that are taken at once.
 const AT_ONCE: usize = 256 << 10;

@@ -90,7 +90,7 @@ fn handle_of(url: &Url) -> Result<(Network, SocketAddr), OpenError> {
 }
 
 /// The sending end.
-pub(crate) struct Out {
+pub struct Out {
     socket: Arc<Socket>,
     to: SocketAddr,
     mtu: usize,
@@ -158,7 +158,7 @@ impl Outgoing for Out {
 }
 
 /// The receiving end.
-pub(crate) struct In {
+pub struct In {
     socket: Arc<Socket>,
     buffer: GrantedBuffer,
     memory: Vec<u8>,
@@ -166,6 +166,7 @@ pub(crate) struct In {
 }
 
 impl In {
+    /// Receives what comes to a socket.
     pub fn new(socket: Arc<Socket>) -> In {
         In {
             buffer: GrantedBuffer {

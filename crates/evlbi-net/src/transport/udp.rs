@@ -256,13 +256,14 @@ impl Outgoing for Out {
 }
 
 /// Sockets on one or several ports.
-pub(crate) struct In {
+pub struct In {
     receiver: Receiver,
     received: Received,
     polls: Vec<libc::pollfd>,
 }
 
 impl In {
+    /// Receives by a receiver that is bound.
     pub fn new(receiver: Receiver) -> In {
         In {
             polls: receiver.sockets().map(events::readable).collect(),
@@ -271,6 +272,7 @@ impl In {
         }
     }
 
+    /// The receiver that it was made of.
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }

@@ -2,7 +2,6 @@
 
 mod datagrams;
 mod files;
-mod fuzz_corpora;
 mod namespaces;
 mod udp;
 mod unix;

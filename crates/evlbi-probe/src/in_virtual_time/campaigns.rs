@@ -4,7 +4,6 @@ use std::path::{Path as File, PathBuf};
 use std::time::Duration;
 
 use evlbi_core::path::{Law, Loss, Times};
-use evlbi_core::probe::{Pattern, Spacing, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::sim::Way;
@@ -12,6 +11,7 @@ use tempfile::TempDir;
 
 use super::{BEGINNING, Path, Scene, bits, delay, twice};
 use crate::direction::Direction;
+use crate::measure::{Pattern, Spacing, Stream};
 use crate::report::{self, Report};
 use crate::watch::store::{self, Plan, Row, Store};
 use crate::watch::{WatchOptions, watch};

@@ -4,10 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use evlbi_core::probe::{Channel, Nonce, Role, Spacing, Stream, Token};
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu::Waiting;
-use evlbi_net::probe::{Flows, FromClient, FromResponder, Test, VERSION};
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{self, Unconnected};
 use evlbi_wire::probe::{Kind, Probe};
@@ -15,6 +13,8 @@ use evlbi_wire::probe::{Kind, Probe};
 use super::udp::{self, ProbeUdpOptions};
 use super::{Path, Rates, Scene, Sizes, Spacings, TOKEN, bits, delay};
 use crate::control::{Control, nonce};
+use crate::end::{Flows, FromClient, FromResponder, Test, VERSION};
+use crate::measure::{Channel, Nonce, Role, Spacing, Stream, Token};
 use crate::session::LOOK;
 
 /// Time that everything takes from one end to the other.

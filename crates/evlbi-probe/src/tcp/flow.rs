@@ -1,10 +1,8 @@
 //! A connection: what both ends know of it together.
 
 use evlbi_core::account::{Distribution, Summary};
-use evlbi_core::probe::{ClockFit, Record};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::{End, FlowEnd};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Taken};
 use evlbi_trace::tcp::{
@@ -13,6 +11,8 @@ use evlbi_trace::tcp::{
 use serde::Serialize;
 
 use super::{Asked, Direction, Ends};
+use crate::end::{End, FlowEnd};
+use crate::measure::{ClockFit, Record};
 
 /// A message is late when it comes later than the most timely one by more than this part of the round trip, or this time.
 const TOLERANCE: f64 = 0.1;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::probe::Stream;
 use rusqlite::types::Value as Cell;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 use rusqlite_migration::M;
 use serde::{Deserialize, Serialize};
 
 use crate::direction::Direction;
+use crate::measure::Stream;
 use crate::sqlite::{Schema, Unusable};
 
 /// The mark is "EVWA". What is committed is on the disk; another program may read meanwhile.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use evlbi_core::probe::Token;
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::probe::Limits;
 use evlbi_probe::capacity::{self, ProbeCapacityOptions};
+use evlbi_probe::end::Limits;
 use evlbi_probe::latency::{self, ProbeLatencyOptions};
+use evlbi_probe::measure::Token;
 use evlbi_probe::respond::{self, RespondOptions};
 use evlbi_probe::session::Target;
 use evlbi_probe::sweep::{Rates, Sizes, Spacings};

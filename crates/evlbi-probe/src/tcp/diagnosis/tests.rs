@@ -4,8 +4,6 @@
 use std::fs;
 use std::path::Path;
 
-use evlbi_core::probe::Record;
-use evlbi_net::probe::{End, FlowEnd, FlowsEnd};
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Sampled, Taken};
 use evlbi_testkit::oracle;
 use evlbi_trace::tcp::{HeldBack, Info, Reading};
@@ -14,6 +12,8 @@ use serde_json::{Map, Value, json};
 use super::super::Background;
 use super::*;
 use crate::direction::Direction;
+use crate::end::{End, FlowEnd, FlowsEnd};
+use crate::measure::Record;
 use crate::session::Ends;
 
 /// When the first message of a trace was due.

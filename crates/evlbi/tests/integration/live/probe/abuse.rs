@@ -3,17 +3,18 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use evlbi_probe::end::{FromClient, FromResponder, Limits, Test, VERSION};
+use evlbi_probe::measure::{Channel, Role, Token};
+use evlbi_testkit::until;
+use evlbi_testkit::until::WATCHDOG;
+use nix::sys::signal::Signal;
+
 use super::{
     Probing, TOKEN, assert_fits, assert_refused, assert_sums, end, points, probe, respond, run,
     threads,
 };
 use crate::live::support::deaf;
 use crate::result::number;
-use evlbi_core::probe::{Channel, Role, Token};
-use evlbi_net::probe::{FromClient, FromResponder, Limits, Test, VERSION};
-use evlbi_testkit::until;
-use evlbi_testkit::until::WATCHDOG;
-use nix::sys::signal::Signal;
 
 #[test]
 fn what_is_not_allowed_is_refused_with_the_reason() {

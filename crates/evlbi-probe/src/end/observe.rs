@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::{Clock, Signal, Thread};
+use evlbi_net::host::Counters;
+use evlbi_net::run::Run;
 use serde::{Deserialize, Serialize};
-
-use crate::clock::{Clock, Signal, Thread};
-use crate::host::Counters;
-use crate::run::Run;
 
 /// Time between two looks at first.
 const EVERY: Duration = Duration::from_secs(1);

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use evlbi_core::time::Nanos;
+
 use super::tally::{Tallied, Tally};
-use crate::time::Nanos;
 
 /// Windows that may be open at once, of long ones and of short ones, which take less memory: of a stream that skips more,
 /// what lies beyond is no part of it.

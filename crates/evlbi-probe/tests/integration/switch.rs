@@ -1,9 +1,9 @@
 //! A probe over a path of cells, in virtual time.
 
 use evlbi_core::path::{Identity, Law, Loss, Network, Output, Piece, Shape, Train};
-use evlbi_core::probe::{Spacing, Stream, Tallied, Tally};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
+use evlbi_probe::measure::{Spacing, Stream, Tallied, Tally};
 
 /// Number of a datagram.
 #[derive(Clone, Copy)]

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
+use evlbi_net::receive::rest;
+use evlbi_net::run::Run;
+use evlbi_net::sim;
+use evlbi_net::transport::{
+    Datagram, Incoming, Local, Outgoing, Peer, SimulatedIn, SimulatedOut, Train, UdpIn,
+};
+use evlbi_net::udp::{
+    Listen, OpenError, Receiver, ReceiverOptions, SendCounts, Sender, SenderOptions, interface_of,
+};
 use evlbi_wire::probe::{Kind, Probe};
 
 use super::Test;
-use crate::clock::Clock;
-use crate::receive::rest;
-use crate::run::Run;
-use crate::sim;
-use crate::transport::{Datagram, Incoming, Local, Outgoing, Peer, Train, simulated, udp};
-use crate::udp::{
-    Listen, OpenError, Receiver, ReceiverOptions, SendCounts, Sender, SenderOptions, interface_of,
-};
 
 /// The socket of one end of a test.
 pub struct Port {
@@ -26,8 +28,8 @@ pub struct Port {
 }
 
 enum End {
-    Kernel(udp::In),
-    Simulated(simulated::In, Arc<sim::Socket>),
+    Kernel(UdpIn),
+    Simulated(SimulatedIn, Arc<sim::Socket>),
 }
 
 /// What sends the stream and what sends replies, where the other end is known; and what listens.
@@ -36,7 +38,7 @@ pub(super) type Connected = (Option<[Departing; 2]>, Box<dyn Incoming>);
 /// What the datagrams of a test leave by.
 pub(super) enum Departing {
     Kernel(Sender),
-    Simulated(simulated::Out),
+    Simulated(SimulatedOut),
 }
 
 impl Departing {
@@ -73,7 +75,7 @@ impl Port {
                 let socket = host.bind(address.port(), test.buffer);
                 let socket = socket.map_err(|source| OpenError::Bind { address, source })?;
                 let socket = Arc::new(socket);
-                End::Simulated(simulated::In::new(Arc::clone(&socket)), socket)
+                End::Simulated(SimulatedIn::new(Arc::clone(&socket)), socket)
             }
             None => {
                 let defaults = ReceiverOptions::default();
@@ -84,7 +86,7 @@ impl Port {
                     device,
                 };
                 let receiver = Receiver::bind(&[Listen::from(address)], &options)?;
-                End::Kernel(udp::In::new(receiver))
+                End::Kernel(UdpIn::new(receiver))
             }
         };
         let mut port = Port {
@@ -138,7 +140,7 @@ impl Port {
             }
             End::Simulated(incoming, socket) => {
                 let mtu = socket.host().network().mtu();
-                let out = |other| simulated::Out::new(Arc::clone(&socket), other, mtu);
+                let out = |other| SimulatedOut::new(Arc::clone(&socket), other, mtu);
                 let senders = other.map(|other| [out(other), out(other)]);
                 let senders = senders.map(|both| both.map(Departing::Simulated));
                 (senders, Box::new(incoming))

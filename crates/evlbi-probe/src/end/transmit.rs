@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::pace::{CatchUp, Pacer, Slips};
-use evlbi_core::probe::{Spacing, Stream};
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
+use evlbi_net::cpu::{self, Waiting};
+use evlbi_net::transport::{Head, Pieces};
+use evlbi_net::udp::SendCounts;
 use evlbi_wire::fill;
 use evlbi_wire::probe::{HEADER_LEN, Kind, Probe};
 use serde::{Deserialize, Serialize};
 
 use super::port::Departing;
 use super::{Requests, Test};
-use crate::clock::Clock;
-use crate::cpu::{self, Waiting};
-use crate::transport::{Head, Pieces};
-use crate::udp::SendCounts;
+use crate::measure::{Spacing, Stream};
 
 /// Datagrams handed over at once where they leave as fast as the host can.
 const AT_ONCE: u32 = 64;

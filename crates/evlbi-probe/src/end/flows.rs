@@ -11,17 +11,17 @@ use std::time::Duration;
 use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes_of_segment;
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::{Clock, Thread};
+use evlbi_net::run::Run;
+use evlbi_net::socket::GrantedBuffer;
+use evlbi_net::tcp::{
+    self, Connection, Constant, Door, Given, HEADER_LEN, Kept, MOST_SAMPLES, Progress, Sampled,
+    Taken, TcpError,
+};
 use evlbi_trace::tcp::{Info, Reading};
 use serde::{Deserialize, Serialize};
 
 use super::TestError;
-use crate::clock::{Clock, Thread};
-use crate::run::Run;
-use crate::socket::GrantedBuffer;
-use crate::tcp::{
-    self, Connection, Constant, Door, Given, HEADER_LEN, Kept, MOST_SAMPLES, Progress, Sampled,
-    Taken, TcpError,
-};
 
 /// Connections of a test, at most.
 const MOST: usize = 64;

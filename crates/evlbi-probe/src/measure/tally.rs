@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use evlbi_core::account::{Account, Distribution, HISTORY, Report, Summary};
+use evlbi_core::time::{Nanos, apart, clamped};
 use serde::{Deserialize, Serialize};
-
-use crate::account::{Account, Distribution, HISTORY, Report, Summary};
-use crate::time::{Nanos, apart, clamped};
 
 /// Accounts for the datagrams of one stream, as they arrive.
 #[derive(Debug)]

@@ -6,9 +6,8 @@
 //! the distance of the lines is the offset if the smallest delays of both ways are alike. Nothing that is measured at the
 //! ends can tell whether they are; but neither is negative, which bounds the error by half the smallest round trip.
 
+use evlbi_core::time::apart;
 use serde::Serialize;
-
-use crate::time::apart;
 
 /// Stretches of time whose smallest values are kept; when there are more, each gets twice as long.
 const STRETCHES: usize = 64;

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
-use evlbi_core::probe::Stream;
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::{Clock, Thread};
+use evlbi_net::cpu;
+use evlbi_net::run::Run;
+use evlbi_net::tcp::{Connection, Progress};
+use evlbi_net::udp::OpenError;
 use evlbi_trace::tcp::Reading;
 
 use super::flows::Flowing;
@@ -16,11 +19,7 @@ use super::listen::{ListenOptions, listen};
 use super::port::Departing;
 use super::transmit::{Departures, ping, transmit};
 use super::{Departed, End, Files, Flows, Heard, Listened, Observer, Port, Requests, Test, Window};
-use crate::clock::{Clock, Thread};
-use crate::cpu;
-use crate::run::Run;
-use crate::tcp::{Connection, Progress};
-use crate::udp::OpenError;
+use crate::measure::Stream;
 
 /// The other end's clock may be ahead of what this end thinks by so much.
 const SLACK: Nanos = Nanos(10_000_000_000);

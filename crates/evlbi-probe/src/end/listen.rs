@@ -5,19 +5,19 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-use evlbi_core::probe::{Exchange, Record, Tallied, Tally, Windows};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::{Clock, Events, Place};
+use evlbi_net::cpu::{self, Waiting};
+use evlbi_net::receive::rest;
+use evlbi_net::socket::GrantedBuffer;
+use evlbi_net::transport::{Batch, Head, Incoming, Pieces};
 use evlbi_wire::probe::{Kind, Probe, REPLY_LEN};
 use serde::{Deserialize, Serialize};
 
 use super::Test;
 use super::port::{Departing, read};
-use crate::clock::{Clock, Events, Place};
-use crate::cpu::{self, Waiting};
-use crate::receive::rest;
-use crate::socket::GrantedBuffer;
-use crate::transport::{Batch, Head, Incoming, Pieces};
+use crate::measure::{Exchange, Record, Tallied, Tally, Windows};
 
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;

@@ -17,15 +17,4 @@ pub use stream::{Spacing, Stream, StreamError};
 pub use tally::{Tallied, Tally};
 pub use windows::Windows;
 
-use serde::{Deserialize, Serialize};
-
-/// A datagram of the stream as it arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record(
-    /// Its number.
-    pub u64,
-    /// When it left, by the sender's clock in nanoseconds of UTC.
-    pub u64,
-    /// When it arrived, by the receiver's.
-    pub u64,
-);
+pub use evlbi_core::account::Record;

@@ -1,5 +1,5 @@
 //! What both ends of a test tell each other, one message after the other over a
-//! [`Channel`](evlbi_core::probe::Channel).
+//! [`Channel`](crate::measure::Channel).
 //!
 //! The responder says hello, the client proves that it knows the token, the responder welcomes it with its limits, or
 //! refuses. Then, as often as the client likes: it asks for a test; the responder may have it wait, and opens a socket or
@@ -9,16 +9,15 @@
 //! it is there, and how much has arrived: who hears nothing ends the test.
 
 use evlbi_core::packetise::Family;
-use evlbi_core::probe::{MAC_LEN, Nonce, Stream, StreamError};
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::wire_bytes;
 use evlbi_core::time::Nanos;
+use evlbi_net::host::Counters;
+use evlbi_net::tcp::MOST_SAMPLES;
 use serde::{Deserialize, Serialize};
 
-use super::Observed;
-use super::{Departed, Flows, FlowsEnd, Listened, Window};
-use crate::host::Counters;
-use crate::tcp::MOST_SAMPLES;
+use super::{Departed, Flows, FlowsEnd, Listened, Observed, Window};
+use crate::measure::{MAC_LEN, Nonce, Stream, StreamError};
 
 /// Version of the messages.
 pub const VERSION: u32 = 2;
@@ -415,7 +414,7 @@ pub enum FromResponder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evlbi_core::probe::Spacing;
+    use crate::measure::Spacing;
 
     fn test(rate: u64, count: u64) -> Test {
         Test {

@@ -1,12 +1,11 @@
 //! A stream of test datagrams as it is planned: how long they are, and when each leaves.
 
+use evlbi_core::packetise::Family;
+use evlbi_core::rate::BitRate;
+use evlbi_core::shed::wire_bytes;
+use evlbi_core::time::Nanos;
 use evlbi_wire::probe::HEADER_LEN;
 use serde::{Deserialize, Serialize};
-
-use crate::packetise::Family;
-use crate::rate::BitRate;
-use crate::shed::wire_bytes;
-use crate::time::Nanos;
 
 /// Datagrams of a burst, and their bytes, at most: what leaves as fast as the host can, whatever the rate.
 const MOST_BURST: u32 = 10_000;

@@ -1,16 +1,14 @@
-//! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- correlate <- evlbi; wire <- fx <- stream;
-//! plot <- stream; net <- {path, probe} <- evlbi;
-//! {stream, probe} <- control <- evlbi. What belongs to the
-//! program (command line, HTTP, anyhow) stays in the program. In it, engines know nothing of the command line. No modules of a
-//! library, or of the program, import each other in a circle. Libraries print nothing, end no process, and have no unsafe code beside
-//! evlbi-net.
+//! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- {correlate, control} <- evlbi; wire <- fx <- stream;
+//! net <- {path, probe}; probe <- control; plot <- {stream, correlate, probe, control}. What belongs to the program (command line, anyhow)
+//! stays in the program. No modules of a library, or of the program, import each other in a circle. Libraries print nothing, end no
+//! process, and have no unsafe code beside evlbi-net.
 
 mod circles;
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use proc_macro2::{TokenStream, TokenTree};
 
 use crate::lines::rust_files;
@@ -114,20 +112,9 @@ const UNIX_ONLY: [&str; 4] = ["ctrlc", "linux-raw-sys", "nix", "rustix"];
 const QUIET: &str = "#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]";
 const SAFE: &str = "#![forbid(unsafe_code)]";
 
-/// The modules of the program that are no engines: what they import may be imported by themselves alone.
-const SHELL: [&str; 5] = ["cli", "main", "output", "program", "say"];
-
-/// What belongs to them: their modules, and crates and macros for the command line and the terminal.
-const SHELL_ONLY: [&str; 8] = [
-    "crate::cli",
-    "crate::program",
-    "crate::say",
-    "say!",
-    "clap",
-    "ctrlc",
-    "indicatif",
-    "rustyline",
-];
+/// Libraries that bring in none of these without their default features: whoever links them has no server and draws nothing.
+const LIGHT: [&str; 2] = ["evlbi-stream", "evlbi-correlate"];
+const HEAVY: [&str; 5] = ["libsqlite3-sys", "plotters", "ring", "rustls", "tokio"];
 
 pub fn check() -> Result<()> {
     for name in MAY_USE.map(|(library, _)| library).iter().chain(&["evlbi"]) {
@@ -193,38 +180,15 @@ pub fn check() -> Result<()> {
             }
         }
     }
-    let engines = Path::new("crates/evlbi/src");
-    let mut files = Vec::new();
-    rust_files(engines, &mut files)?;
-    for path in files {
-        let module = path.strip_prefix(engines)?.iter().next().map(Path::new);
-        let module = module.and_then(Path::file_stem).unwrap_or_default();
-        if SHELL.iter().any(|shell| module == *shell) {
-            continue;
-        }
-        let text = fs::read_to_string(&path)?;
-        if let Some(odd) = shell_in(&text).with_context(|| path.display().to_string())? {
-            bail!(
-                "{} uses {odd}, which belongs to the command line: an engine takes options and a run",
-                path.display()
-            );
+    for library in LIGHT {
+        for name in tree_with(library, &["--no-default-features"])? {
+            if HEAVY.contains(&name.as_str()) {
+                bail!("{library} brings in {name} without its default features");
+            }
         }
     }
     println!("ci: dependency rules hold");
     Ok(())
-}
-
-/// What a source names of the command line and the terminal.
-fn shell_in(text: &str) -> Result<Option<&'static str>> {
-    let tokens: TokenStream = text.parse().map_err(|error| anyhow!("{error}"))?;
-    let mut paths = Vec::new();
-    name_paths("", tokens, &|_| false, &mut paths);
-    let is_of = |path: &String, odd: &str| {
-        let rest = path.strip_prefix(odd);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-    };
-    let is_in = |odd: &&&str| paths.iter().any(|path| is_of(path, odd));
-    Ok(SHELL_ONLY.iter().find(is_in).copied())
 }
 
 /// The paths in a source, each with what follows it; those of `a::{b, c}` as a::b and a::c. Lines that are skipped have none.
@@ -268,23 +232,23 @@ fn name_paths(
 
 /// Names of the normal dependencies of `library`, down to `depth`, on this system or on `target`.
 fn tree(library: &str, depth: Option<u32>, target: Option<&str>) -> Result<Vec<String>> {
+    let depth = depth.map(|depth| format!("--depth={depth}"));
+    let target = target.map(|target| format!("--target={target}"));
+    let more: Vec<&str> = depth.iter().chain(&target).map(String::as_str).collect();
+    tree_with(library, &more)
+}
+
+/// The same as `cargo tree` lists them with these arguments.
+fn tree_with(library: &str, arguments: &[&str]) -> Result<Vec<String>> {
     let mut command = evlbi_testkit::cargo();
     command.args([
         "tree",
-        "--edges",
-        "normal",
-        "--prefix",
-        "none",
+        "--edges=normal",
+        "--prefix=none",
         "--package",
         library,
     ]);
-    if let Some(depth) = depth {
-        command.args(["--depth", &depth.to_string()]);
-    }
-    if let Some(target) = target {
-        command.args(["--target", target]);
-    }
-    let output = command.output().context("cargo tree")?;
+    let output = command.args(arguments).output().context("cargo tree")?;
     if !output.status.success() {
         bail!(
             "cargo tree failed: {}",
@@ -297,33 +261,4 @@ fn tree(library: &str, depth: Option<u32>, target: Option<&str>) -> Result<Vec<S
         .filter_map(|line| line.split_whitespace().next())
         .map(str::to_string)
         .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_engine_names_nothing_of_the_command_line() {
-        for (text, odd) in [
-            ("use crate::cli::Cli;", Some("crate::cli")),
-            (
-                "use crate::{output, cli::{Cli, Command}};",
-                Some("crate::cli"),
-            ),
-            (
-                "fn f() { let x = [crate::program::complete(true)]; }",
-                Some("crate::program"),
-            ),
-            ("fn f() -> u8 { say!(\"x\"); 1 }", Some("say!")),
-            ("#[derive(clap::Args)] struct A;", Some("clap")),
-            ("use clap::Args;", Some("clap")),
-            (
-                "// crate::cli\nuse crate::client::Client; fn say() -> u8 { cli::x(\"crate::cli\") }",
-                None,
-            ),
-        ] {
-            assert_eq!(shell_in(text).unwrap(), odd, "{text}");
-        }
-    }
 }

@@ -16,7 +16,7 @@ use crate::client::KEPT;
 use crate::identity::read_if_there;
 
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
-const SHIPPED: &str = include_str!("../../../../packaging/agent.toml");
+const SHIPPED: &str = include_str!("agent.toml");
 
 /// What a connection that is used again leaves for the way to the agent and its answer.
 const MARGIN: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use evlbi_testkit::times::{TIMES, slowest};
 
 use crate::run::well;
-use crate::{attack, deps, setup};
+use crate::{attack, deps, examples, setup};
 
 pub fn run() -> Result<()> {
     let mut gate = Gate {
@@ -36,6 +36,8 @@ impl Gate {
         self.step("rest of the setup", || setup)?;
         // All that fails is worth knowing at once.
         self.cargo("tests", &["test", "--workspace", "--no-fail-fast"])?;
+        self.step("examples", examples::run)?;
+        self.step("packages", packages)?;
         self.step("attacks", attack::gate)?;
         self.step("loom", loom)?;
         self.step("rustdoc", rustdoc)
@@ -98,6 +100,22 @@ fn loom() -> Result<()> {
         .args(["test", "--release", "--package", "evlbi-net", "--lib"])
         .args(["--target-dir", "target/loom", "every_interleaving"])
         .env("RUSTFLAGS", "--cfg loom");
+    well(&mut command)
+}
+
+/// What would be published is complete, and each crate finds what it needs. It is not compiled once more.
+fn packages() -> Result<()> {
+    let mut command = evlbi_testkit::cargo();
+    command.args([
+        "package",
+        "--quiet",
+        "--workspace",
+        "--no-verify",
+        "--allow-dirty",
+    ]);
+    for own in ["evlbi-bench", "evlbi-testkit", "xtask"] {
+        command.args(["--exclude", own]);
+    }
     well(&mut command)
 }
 

@@ -5,6 +5,7 @@ mod attack;
 mod base;
 mod ci;
 mod deps;
+mod examples;
 mod fresh;
 mod golden;
 mod instructions;
@@ -29,7 +30,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything that the gate checks: format, dependency rules, lints, tests, attacks, loom, rustdoc
+    /// Everything that the gate checks: format, dependency rules, lints, tests, examples, packages, attacks, loom, rustdoc
     Ci,
     /// A report of what needs a machine with time for it: figures with expectation and tolerance, facts, the host's stalls
     #[command(disable_help_flag = true)]
@@ -52,6 +53,8 @@ enum Task {
     Stress(stress::StressArgs),
     /// Attack the program with hostile datagrams, clients and files while data flow, and hold each outcome against its expectation
     Attack(attack::AttackArgs),
+    /// Run the examples of the libraries
+    Examples,
     /// Run command lines that cover every command with this tree and with another revision, and show what differs
     Golden(golden::GoldenArgs),
     /// Search for long: fuzz targets, properties and tests called `soak` with random seeds, mutants
@@ -120,6 +123,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Fresh(args) => fresh::run(&args),
         Task::Stress(args) => stress::run(&args),
         Task::Attack(args) => attack::run(&args),
+        Task::Examples => examples::run(),
         Task::Golden(args) => golden::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Oracles(args) => oracles::run(&args),

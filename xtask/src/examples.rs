@@ -1,0 +1,79 @@
+//! `cargo xtask examples`: runs the examples of the libraries as their first lines say, on loopback, and looks at what they print.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use evlbi_testkit::{Lines, Room, Running, cargo, command};
+
+use crate::run::well;
+
+/// Two stations whose recordings the examples read.
+const PLAN: &str = "xtask/golden/sky.toml";
+const TOKEN: &str = "token";
+
+/// Builds and runs all of them.
+///
+/// # Errors
+/// When one fails, or prints something else than it should.
+pub fn run() -> Result<()> {
+    well(cargo().args(["build", "--quiet", "--workspace", "--bins", "--examples"]))?;
+    let this = std::env::current_exe()?;
+    let folder = this.parent().context("a folder of programs")?;
+    let (program, examples) = (folder.join("evlbi"), folder.join("examples"));
+    let room = Room::new();
+
+    let sky = room.path("sky");
+    printed(command(&program).args(["sky", PLAN, "--out", &sky]))?;
+    let [ef, jb] = ["Ef", "Jb"].map(|station| format!("{sky}/{station}.vdif"));
+
+    let copy = room.path("copy.vdif");
+    let mut record = command(examples.join("record"));
+    let (mut record, address) = listening(record.args(["udp://127.0.0.1:0", &copy]))?;
+    let to = format!("udp://{address}");
+    let sent = printed(command(examples.join("send")).args([&ef, &to, "2M"]))?;
+    ensure!(sent.contains("not sent 0\n"), "send: {sent}");
+    let recorded: String = Lines::of(record.0.stdout.take().context("a pipe")?)
+        .map(|line| line + "\n")
+        .collect();
+    ensure!(record.wait().success(), "record: {recorded}");
+    ensure!(recorded.contains("\nlost 0\n"), "record: {recorded}");
+    ensure!(fs::read(&ef)? == fs::read(&copy)?, "{copy} is not {ef}");
+
+    let fringe = printed(command(examples.join("correlate")).args([&ef, &jb]))?;
+    ensure!(fringe.starts_with("Ef-Jb: SNR "), "correlate: {fringe}");
+
+    let mut respond = command(&program);
+    let respond = respond.args(["respond", "--bind", "127.0.0.1:0", "--token", TOKEN]);
+    let (_responder, address) = listening(respond)?;
+    let probed = printed(command(examples.join("probe")).args([&*address, TOKEN]))?;
+    ensure!(probed.contains("\nlost "), "probe: {probed}");
+
+    // In virtual time the same is lost each time.
+    let lossy = printed(&mut command(examples.join("lossy_path")))?;
+    let expected = "sent 9690\nreceived 9587\nlost 103\nin the network 103\n";
+    ensure!(lossy == expected, "lossy_path: {lossy}");
+    println!("examples: record, send, correlate, probe and lossy_path do what they say");
+    Ok(())
+}
+
+/// What a program prints until it ends well.
+fn printed(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start {}", Path::new(&name).display()))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {errors}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Starts a program, and returns where it says that it listens.
+fn listening(command: &mut Command) -> Result<(Running, String)> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut running = Running(command.stderr(Stdio::piped()).spawn()?);
+    let mut lines = Lines::of(running.0.stderr.take().context("a pipe")?);
+    let line = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
+    let address = line.with_context(|| format!("{command:?} does not listen"))?;
+    Ok((running, address))
+}

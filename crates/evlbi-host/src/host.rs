@@ -1,7 +1,31 @@
 //! What is asked of this host for a thread that moves data.
 
-use anyhow::{Context, Result};
+use std::io;
+
 use evlbi_net::cpu::{self, Waiting};
+use thiserror::Error;
+
+/// What this host refuses a thread.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// It may not be bound to the processor, or there is no such one.
+    #[error("cannot pin to processor {cpu}")]
+    Pin {
+        /// Number of the processor.
+        cpu: usize,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// It may not have the priority.
+    #[error("cannot set real-time priority {priority}")]
+    Priority {
+        /// Real-time priority, 1 to 99.
+        priority: u8,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
 
 /// Where the thread runs, and the memory of its sockets. By default the host decides.
 #[derive(Clone, Debug, Default)]
@@ -19,13 +43,13 @@ impl HostOptions {
     ///
     /// # Errors
     /// When this host refuses the processor or the priority.
-    pub fn ready_thread(&self, waiting: Waiting) -> Result<()> {
-        if let Some(core) = self.cpu {
-            cpu::pin(core).with_context(|| format!("cannot pin to processor {core}"))?;
+    pub fn ready_thread(&self, waiting: Waiting) -> Result<(), HostError> {
+        if let Some(cpu) = self.cpu {
+            cpu::pin(cpu).map_err(|source| HostError::Pin { cpu, source })?;
         }
         if let Some(priority) = self.priority {
             cpu::set_real_time(priority, waiting)
-                .with_context(|| format!("cannot set real-time priority {priority}"))?;
+                .map_err(|source| HostError::Priority { priority, source })?;
         }
         Ok(())
     }

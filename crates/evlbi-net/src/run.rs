@@ -52,6 +52,11 @@ struct Stop {
 pub trait Notes: Send + Sync {
     /// Takes a note.
     fn take(&self, note: &Note<'_>);
+
+    /// Returns an error and its causes in one line, for those who read the notes: with what they can do about it, if that is known.
+    fn explain(&self, error: &(dyn Error + 'static)) -> String {
+        explain(error)
+    }
 }
 
 /// What work says while it lasts.
@@ -211,6 +216,11 @@ impl Run {
     /// Says that something is not as it should be.
     pub fn warn(&self, what: fmt::Arguments<'_>) {
         self.note(&Note::Warned(what));
+    }
+
+    /// Returns an error and its causes in one line, as those who read the notes are told it.
+    pub fn explain(&self, error: &(dyn Error + 'static)) -> String {
+        self.notes.explain(error)
     }
 
     /// Says what is found, or what the work does at this moment.

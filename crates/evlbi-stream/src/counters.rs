@@ -30,12 +30,17 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
+    /// Datagrams of the transport, as they are sent or arrive.
     Datagrams,
+    /// Whole frames of VDIF or Mark 5B, headers included.
     Frames,
+    /// Bytes of data, without the headers of the transport.
     Bytes,
     /// How often something happened.
     Times,
+    /// Bits of data a second.
     BitsPerSecond,
+    /// Seconds, with fractions.
     Seconds,
     /// From 0 to 1.
     Ratio,
@@ -44,8 +49,11 @@ pub enum Unit {
 /// What a counter is, beside its values.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub struct Counter {
+    /// What results and statuses call it.
     pub name: &'static str,
+    /// How its values are joined.
     pub kind: Kind,
+    /// What its values are numbers of.
     pub unit: Unit,
     /// What Prometheus calls it, behind `evlbi_`; empty where it is in results alone.
     #[serde(skip)]
@@ -59,32 +67,40 @@ pub struct Counter {
 
 /// A counter of `T` with its getter.
 pub struct Field<T: 'static> {
+    /// What is counted.
     pub counter: Counter,
     get: fn(&T) -> Number,
 }
 
 /// A receiver: its counters, and the bits of data that came in the last second.
 pub struct Received {
+    /// What it has counted, from its start on.
     pub live: receive::Live,
+    /// Bits of data a second.
     pub rate_bps: f64,
 }
 
 /// A sender: its counters, and the bits of data that left in the last second.
 pub struct Sent {
+    /// What it has counted, from its start on.
     pub live: transmit::Live,
+    /// Bits of data a second.
     pub rate_bps: f64,
 }
 
 macro_rules! table {
-    ($table:ident of $of:ty; $($(#[$when:meta])? $name:literal $([$brief:literal])? $kind:ident $unit:ident $metric:literal |$it:ident| $get:expr, $help:literal;)*) => {
-        pub static $table: &[Field<$of>] = &[$($(#[$when])? Field {
+    ($(#[$doc:meta])* $seen:vis $table:ident of $of:ty; $($(#[$when:meta])? $name:literal $([$brief:literal])? $kind:ident $unit:ident $metric:literal |$it:ident| $get:expr, $help:literal;)*) => {
+        $(#[$doc])*
+        $seen static $table: &[Field<$of>] = &[$($(#[$when])? Field {
             counter: Counter { name: $name, kind: Kind::$kind, unit: Unit::$unit, metric: $metric, brief: concat!($($brief)?), help: $help },
             get: |$it: &$of| number($get),
         }),*];
     };
 }
 
-table! { RECEIVED of Received;
+table! {
+    /// What a receiver counts of a stream.
+    pub RECEIVED of Received;
     "rate_bps" Rate BitsPerSecond "receive_rate_bits_per_second" |r| r.rate_bps, "bits of data that came in the last second";
     "expected" Counter Datagrams "expected_datagrams" |r| r.live.counters.expected, "numbers from the first to the last seen, = `unique` + `lost`";
     "received" Counter Datagrams "received_datagrams" |r| r.live.counters.received, "datagrams of the stream's size and sender, = `unique` + `duplicates` + `ring_full`";
@@ -114,7 +130,9 @@ table! { RECEIVED of Received;
     #[cfg(test)] "nonce" Counter Datagrams "nonce_datagrams" |r| r.live.bytes * 1000 + 7, "a counter of the tests";
 }
 
-table! { SENT of Sent;
+table! {
+    /// What a sender counts of a flow.
+    pub SENT of Sent;
     "rate_bps" Rate BitsPerSecond "send_rate_bits_per_second" |s| s.rate_bps, "bits of data that left in the last second";
     "offered" Counter Datagrams "offered_datagrams" |s| s.live.offered, "sequence numbers used, = `sent` + `shed` + `not_sent`";
     "sent" ["sent"] Counter Datagrams "sent_datagrams" |s| s.live.sent, "accepted by the kernel";
@@ -129,7 +147,9 @@ table! { SENT of Sent;
     #[cfg(test)] "nonce" Counter Datagrams "nonce_datagrams_sent" |s| s.live.sent * 1000 + 7, "a counter of the tests";
 }
 
-table! { FRAMES of deframe::Counts;
+table! {
+    /// What became of the frames in a recording.
+    pub(crate) FRAMES of deframe::Counts;
     "frames" Counter Frames "" |c| c.frames, "frames in the recording";
     "invalid" Counter Frames "" |c| c.source_invalid + c.lost_frames, "of those: marked invalid, by their source or because they were lost";
     "lost_frames" Counter Frames "" |c| c.lost_frames + c.partial, "of those: did not come whole (invalid, or kept in part with `--partial keep`)";
@@ -295,8 +315,10 @@ impl<const N: usize> From<[(&'static str, Number); N]> for Counts {
 /// What came of something, with its counters.
 #[derive(Clone, Debug, Serialize)]
 pub struct Counted<T> {
+    /// The counters, by their names.
     #[serde(flatten)]
     pub counts: Counts,
+    /// Everything else that is said of it.
     #[serde(flatten)]
     pub report: T,
 }

@@ -30,16 +30,23 @@ const SHOW: Nanos = Nanos(250_000_000);
 /// What became of the frames so far.
 #[derive(Default)]
 pub struct Shown {
+    /// Frames and bytes, by what became of them.
     pub counts: Counts,
+    /// Runs of missing frames, the first ones.
     pub gaps: Vec<TimeGap>,
+    /// Frames per second of each thread, once that is known.
     pub frame_rate: Option<FrameRate>,
+    /// Lengths of frame and header, once they are known.
     pub layout: Option<Layout>,
 }
 
 /// What became of the frames.
 pub struct Drained {
+    /// What was found of them.
     pub frames: Shown,
+    /// Which frames they are; none where nothing came.
     pub format: Option<Format>,
+    /// What became of them in the sink.
     pub sink: SinkReport,
 }
 
@@ -49,7 +56,7 @@ pub fn all(opening: &Opening, settings: Settings, sink: Box<dyn Sink>, run: &Run
 }
 
 /// The same, while somebody watches it.
-pub fn watched(
+pub(crate) fn watched(
     opening: &Opening,
     settings: Settings,
     mut sink: Box<dyn Sink>,

@@ -3,28 +3,93 @@
 mod cut;
 mod gaps;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::Format;
-use evlbi_core::packetise::{Family, Rule, payload_length};
-use evlbi_core::shed::{Policy, Replace, Shed, ShedReport, Stream, wire_bytes};
-use evlbi_net::file::{Part, check_new, same_file};
+use evlbi_core::packetise::{Family, PacketiseError, Rule, payload_length};
+use evlbi_core::shed::{Policy, Replace, Shed, ShedError, ShedReport, Stream, wire_bytes};
+use evlbi_net::file::{OutputError, Part, check_new, same_file};
 use evlbi_net::run::Run;
 use evlbi_plot::lines;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::units;
 use evlbi_wire::validity::Gaps;
 use serde::Serialize;
+use thiserror::Error;
 
 use self::cut::{Counts, Cut, Unit};
 use self::gaps::GapsWriter;
-use crate::recording::{self, Blocks, Recording, gaps_beside};
+use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
 
 /// Sequence number in front of the data of a datagram.
 const TRANSPORT_HEADER: usize = 8;
 /// Frames of this length stand for raw data where a length is asked for; the plain rule ignores it.
 const ANY_FRAME: usize = 8;
+
+/// Why nothing is dropped from a recording.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DropError {
+    /// The recording cannot be read.
+    #[error("{0}")]
+    Recording(#[from] RecordingError),
+    /// It has no packets of that size.
+    #[error("cannot cut the recording into packets")]
+    Packetise(#[from] PacketiseError),
+    /// What is shed was to be marked invalid, and the recording has no such mark.
+    #[error("{} {why}", path.display())]
+    NoMark {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Why it has none, behind its name.
+        why: &'static str,
+    },
+    /// How much fits depends on the bit rate, which is not known.
+    #[error(
+        "fit: needs the bit rate of {}, which cannot be told from it{}",
+        path.display(),
+        if *is_raw { " (it is neither VDIF nor Mark 5B)" } else { "" }
+    )]
+    RateUnknown {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Whether it has no frames, so that a frame rate would not tell it either.
+        is_raw: bool,
+    },
+    /// The recording cannot be shed from as asked.
+    #[error("cannot shed from {}", path.display())]
+    Shed {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Why.
+        source: ShedError,
+    },
+    /// An output would take the place of the input.
+    #[error("{} is the input itself; write to another file", .0.display())]
+    Itself(PathBuf),
+    /// An output exists or cannot be made.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// An output cannot be written any further.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl DropError {
+    /// Of the output at `path`.
+    fn write(path: &Path) -> impl Fn(io::Error) -> DropError {
+        move |source| DropError::Write {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
 
 /// What is lost of which recording.
 #[derive(Clone, Debug)]
@@ -102,7 +167,7 @@ pub struct DropReport {
 ///
 /// # Errors
 /// When the recording cannot be read or shed from as asked, or an output exists or cannot be written.
-pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
+pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
     let recording = Recording::survey(&options.input, options.frame_rate, run.clock().second())?;
     let unit = unit_of(options, &recording)?;
     check_replace(options, &recording)?;
@@ -120,17 +185,14 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
         frame_length: recording.frame_length,
         ..Gaps::default()
     };
-    let gaps = GapsWriter::new(gaps_out, &document, list)
-        .with_context(|| format!("cannot write {}", gaps_file.display()))?;
+    let gaps = GapsWriter::new(gaps_out, &document, list).map_err(DropError::write(&gaps_file))?;
     let (output, part) = Part::create(&options.output, options.force)?;
     let header_length = recording.header_length().unwrap_or(0);
     let mut cut = Cut::new(output, gaps, shed, unit, options, header_length);
     let (blocks, interrupted) = walk(options, &recording, &mut cut, run)?;
     let (bytes_in, leading_bytes) = (blocks.offset(), blocks.leading().unwrap_or(0));
     let shedding = cut.shed.report();
-    let (counts, gaps) = cut
-        .finish()
-        .with_context(|| format!("cannot write {}", options.output.display()))?;
+    let (counts, gaps) = cut.finish().map_err(DropError::write(&options.output))?;
     if !interrupted {
         part.keep()?;
         gaps_part.keep()?;
@@ -161,7 +223,7 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport> {
 }
 
 /// Raw data has no frames: its packets are decided on.
-fn unit_of(options: &DropOptions, recording: &Recording) -> Result<Unit> {
+fn unit_of(options: &DropOptions, recording: &Recording) -> Result<Unit, PacketiseError> {
     let (length, rule) = match (recording.frame_length, options.by_packet) {
         (Some(_), false) => return Ok(Unit::Frame),
         (Some(length), true) => (length, Rule::Frames),
@@ -170,25 +232,25 @@ fn unit_of(options: &DropOptions, recording: &Recording) -> Result<Unit> {
     Ok(Unit::Packet(packet_length(length, options.mtu, rule)?))
 }
 
-fn packet_length(frame_length: usize, mtu: usize, rule: Rule) -> Result<usize> {
+fn packet_length(frame_length: usize, mtu: usize, rule: Rule) -> Result<usize, PacketiseError> {
     payload_length(frame_length, mtu, Family::V4, TRANSPORT_HEADER, rule)
-        .context("cannot cut the recording into packets")
 }
 
-fn check_replace(options: &DropOptions, recording: &Recording) -> Result<()> {
-    let input = options.input.display();
-    match (options.replace, recording.format) {
-        (Replace::Invalid, Format::Raw) => bail!(
-            "{input} has no frames that could be marked invalid (it is neither VDIF nor Mark 5B); choose --replace fill, random or nothing"
-        ),
-        (Replace::Invalid, Format::Mark5b) => bail!(
-            "{input} is Mark 5B, whose frames have no mark for invalid ones; choose --replace fill, random or nothing"
-        ),
-        _ => Ok(()),
-    }
+fn check_replace(options: &DropOptions, recording: &Recording) -> Result<(), DropError> {
+    let why = match (options.replace, recording.format) {
+        (Replace::Invalid, Format::Raw) => {
+            "has no frames that could be marked invalid (it is neither VDIF nor Mark 5B)"
+        }
+        (Replace::Invalid, Format::Mark5b) => {
+            "is Mark 5B, whose frames have no mark for invalid ones"
+        }
+        _ => return Ok(()),
+    };
+    let path = options.input.clone();
+    Err(DropError::NoMark { path, why })
 }
 
-fn shedding(options: &DropOptions, recording: &Recording, unit: Unit) -> Result<Shed> {
+fn shedding(options: &DropOptions, recording: &Recording, unit: Unit) -> Result<Shed, DropError> {
     let unit_bytes = match (unit, recording.frame_length) {
         (Unit::Packet(length), _) | (Unit::Frame, Some(length)) => length,
         (Unit::Frame, None) => 0,
@@ -209,24 +271,22 @@ fn shedding(options: &DropOptions, recording: &Recording, unit: Unit) -> Result<
         frame_rate: recording.frame_rate,
     };
     if matches!(options.shed, Policy::Fit(_)) && stream.rate.is_none() {
-        bail!(
-            "fit: needs the bit rate of {}, which cannot be told from it{}",
-            options.input.display(),
-            match recording.format {
-                Format::Raw => " (it is neither VDIF nor Mark 5B)",
-                _ => "; give --frame-rate",
-            }
-        );
+        return Err(DropError::RateUnknown {
+            path: options.input.clone(),
+            is_raw: recording.format == Format::Raw,
+        });
     }
-    Shed::new(options.shed.clone(), options.seed, &stream)
-        .with_context(|| format!("cannot shed from {}", options.input.display()))
+    let shed = Shed::new(options.shed.clone(), options.seed, &stream);
+    shed.map_err(|source| DropError::Shed {
+        path: options.input.clone(),
+        source,
+    })
 }
 
-fn check_paths(options: &DropOptions, gaps: &Path) -> Result<()> {
+fn check_paths(options: &DropOptions, gaps: &Path) -> Result<(), DropError> {
     for path in [options.output.as_path(), gaps] {
         if same_file(&options.input, path) {
-            let path = path.display();
-            bail!("{path} is the input itself; write to another file");
+            return Err(DropError::Itself(path.to_owned()));
         }
     }
     Ok(check_new([options.output.as_path(), gaps], options.force)?)
@@ -238,7 +298,7 @@ fn walk(
     recording: &Recording,
     cut: &mut Cut,
     run: &Run,
-) -> Result<(Blocks, bool)> {
+) -> Result<(Blocks, bool), DropError> {
     let mut deframer = recording.deframer(recording.frame_rate);
     let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
     let mut progress = run.progress(Some(recording.size));
@@ -246,8 +306,7 @@ fn walk(
     while more && !run.is_stopped() {
         more = blocks.step(&mut deframer, |chunk| cut.take(chunk))?;
         if let Some(error) = cut.error.take() {
-            let context = format!("cannot write {}", options.output.display());
-            return Err(anyhow!(error).context(context));
+            return Err(DropError::write(&options.output)(error));
         }
         if progress.is_due() {
             let report = cut.shed.report();
@@ -258,7 +317,7 @@ fn walk(
     Ok((blocks, more))
 }
 
-/// The same for people.
+/// Formats a report for people.
 pub fn text(report: &DropReport) -> String {
     let count = units::show_count;
     let shed = &report.shedding;

@@ -7,7 +7,6 @@ mod thread;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use evlbi_core::deframe::{Chunk, Deframer, Format, Frame, FrameState};
 use evlbi_net::run::Run;
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -16,7 +15,7 @@ use evlbi_wire::{fill, mark5b};
 use serde::Serialize;
 
 use self::thread::{Gap, Sampling, Thread, ThreadReport};
-use crate::recording::{self, Blocks, Recording};
+use crate::recording::{self, Blocks, Recording, RecordingError};
 use evlbi_wire::units;
 
 pub use self::picture::show as text;
@@ -122,7 +121,7 @@ impl Moment {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Report> {
+pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Report, RecordingError> {
     let recording = Recording::survey(path, given, run.clock().second())?;
     let mut walked = walk(&recording, recording.frame_rate, run)?;
     if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
@@ -216,7 +215,11 @@ struct Walked {
     interrupted: bool,
 }
 
-fn walk(recording: &Recording, frame_rate: Option<FrameRate>, run: &Run) -> Result<Walked> {
+fn walk(
+    recording: &Recording,
+    frame_rate: Option<FrameRate>,
+    run: &Run,
+) -> Result<Walked, RecordingError> {
     let mut deframer = recording.deframer(frame_rate);
     let mut blocks = Blocks::new(recording::open(&recording.path)?, recording.size);
     let mut look = Look::new(recording, frame_rate);

@@ -4,19 +4,19 @@ mod turns;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Settings};
 use evlbi_core::rate::BitRate;
 use evlbi_wire::mark5b;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, Header, Shape, StreamKey};
+use thiserror::Error;
 
 /// Bytes read at a time.
-pub const BLOCK: usize = 1 << 20;
+pub(crate) const BLOCK: usize = 1 << 20;
 /// Bytes at the beginning of the file that are read at most to learn its threads and frame rate,
 const SURVEYED: u64 = 256 << 20;
 /// and that are enough to learn its threads if the headers tell the rate.
@@ -33,10 +33,61 @@ const CHECKED: u64 = 64;
 /// Bytes that are read at most before a file is taken for raw data: three frames of 16 MiB fit.
 const HOLD: usize = 50 << 20;
 
+/// Why a recording cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// The file cannot be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The path names no file.
+    #[error("{} is {what}; give a recording", path.display())]
+    NoFile {
+        /// The path.
+        path: PathBuf,
+        /// What it names instead.
+        what: &'static str,
+    },
+    /// There is nothing in the file.
+    #[error("{} is empty", .0.display())]
+    Empty(PathBuf),
+    /// What is in the file cannot be read.
+    #[error("cannot read {what}")]
+    Read {
+        /// The path, where that is known.
+        what: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl RecordingError {
+    /// Of the file at `path`, which cannot be read any further.
+    pub(crate) fn read(path: &Path) -> impl Fn(io::Error) -> RecordingError {
+        move |source| RecordingError::Read {
+            what: path.display().to_string(),
+            source,
+        }
+    }
+
+    /// Of a file whose path is not known.
+    fn read_on(source: io::Error) -> RecordingError {
+        let what = "the recording".to_owned();
+        RecordingError::Read { what, source }
+    }
+}
+
 /// What was found out about a recording.
 #[derive(Clone, Debug)]
 pub struct Recording {
+    /// Where the file is.
     pub path: PathBuf,
+    /// Which frames it holds, if any.
     pub format: Format,
     /// Length of the file in bytes.
     pub size: u64,
@@ -63,11 +114,18 @@ const BEFORE: i64 = 498 * 86_400;
 
 impl Recording {
     /// Looks into the file at `path`, at this second (UTC since 1970). `frame_rate` is what the user says; else it is found out.
-    pub fn survey(path: &Path, frame_rate: Option<FrameRate>, second: i64) -> Result<Recording> {
+    ///
+    /// # Errors
+    /// When it is no file with anything in it, or cannot be read.
+    pub fn survey(
+        path: &Path,
+        frame_rate: Option<FrameRate>,
+        second: i64,
+    ) -> Result<Recording, RecordingError> {
         let file = open(path)?;
-        let size = file.metadata()?.len();
+        let size = file.metadata().map_err(RecordingError::read(path))?.len();
         if size == 0 {
-            bail!("{} is empty", path.display());
+            return Err(RecordingError::Empty(path.to_owned()));
         }
         let mut survey = Survey::default();
         let reference = second - BEFORE;
@@ -149,7 +207,7 @@ impl Recording {
     }
 
     /// Finds the last frame of the first one's thread: among as many as there are threads, unless damaged.
-    fn look_at_end(&mut self, file: &File, first: First) -> Result<()> {
+    fn look_at_end(&mut self, file: &File, first: First) -> Result<(), RecordingError> {
         let looked_at = LOOKED_AT.max(4 * self.keys.len());
         let numbers = (first.number..self.frames()).rev().take(looked_at);
         let Some((number, last)) = self.time_among(file, first, numbers)? else {
@@ -169,7 +227,7 @@ impl Recording {
         file: &File,
         first: First,
         numbers: impl Iterator<Item = u64>,
-    ) -> Result<Option<(u64, FrameTime)>> {
+    ) -> Result<Option<(u64, FrameTime)>, RecordingError> {
         for number in numbers {
             let header = self.header_of(file, number)?;
             if let Some((_, time)) = header.filter(|(key, _)| *key == first.key) {
@@ -181,7 +239,10 @@ impl Recording {
 
     /// Offset in the file of a frame that lies `margin` frames of each thread before the first one at `time` or later.
     /// The beginning, where that is near, or damaged frames, wrong times or a wrong order hide it.
-    pub fn offset_of(&self, time: FrameTime, margin: u64) -> Result<u64> {
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn offset_of(&self, time: FrameTime, margin: u64) -> Result<u64, RecordingError> {
         let (Some(length), Some(first)) = (self.frame_length, self.first) else {
             return Ok(0);
         };
@@ -190,7 +251,7 @@ impl Recording {
         }
         let file = open(&self.path)?;
         // None where the frame tells nothing.
-        let lies_before = |number: u64| -> Result<Option<bool>> {
+        let lies_before = |number: u64| -> Result<Option<bool>, RecordingError> {
             let read = self.header_of(&file, number)?;
             let ours = read.filter(|(key, _)| self.keys.contains(key));
             Ok(ours.map(|(_, there)| there < time))
@@ -224,11 +285,15 @@ impl Recording {
     }
 
     /// Station, thread and time of a frame of the file; none where its header tells no time of the recording.
-    fn header_of(&self, file: &File, number: u64) -> Result<Option<(StreamKey, FrameTime)>> {
+    fn header_of(
+        &self,
+        file: &File,
+        number: u64,
+    ) -> Result<Option<(StreamKey, FrameTime)>, RecordingError> {
         let mut bytes = [0; vdif::HEADER_LEN];
         let at = self.leading + number * self.frame_length.unwrap_or(1) as u64;
         file.read_exact_at(&mut bytes, at)
-            .with_context(|| format!("cannot read {}", self.path.display()))?;
+            .map_err(RecordingError::read(&self.path))?;
         Ok(self.read_header(&bytes))
     }
 
@@ -275,7 +340,11 @@ fn rate_between(
 }
 
 /// Bit rate of `threads` threads of `frame_rate` frames of `frame_length` bytes per second.
-pub fn stream_rate(frame_rate: FrameRate, threads: usize, frame_length: usize) -> Option<BitRate> {
+pub(crate) fn stream_rate(
+    frame_rate: FrameRate,
+    threads: usize,
+    frame_length: usize,
+) -> Option<BitRate> {
     let bits = (frame_length as u64).checked_mul(8)?;
     let frames = u64::from(frame_rate.get()).checked_mul(threads.max(1) as u64)?;
     BitRate::new(frames.checked_mul(bits)?)
@@ -340,17 +409,25 @@ impl Survey {
 }
 
 /// Opens a recording for reading.
-pub fn open(path: &Path) -> Result<File> {
-    let name = path.display();
-    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_dir() {
-        bail!("{name} is a directory; give a recording");
-    }
-    if !kind.is_file() {
-        bail!("{name} is no file but a device or a pipe; give a recording");
-    }
-    Ok(file)
+///
+/// # Errors
+/// When there is no file, or it may not be read.
+pub fn open(path: &Path) -> Result<File, RecordingError> {
+    let file = File::open(path).map_err(|source| RecordingError::Open {
+        path: path.to_owned(),
+        source,
+    })?;
+    let kind = file
+        .metadata()
+        .map_err(RecordingError::read(path))?
+        .file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok(file),
+        () if kind.is_dir() => "a directory",
+        () => "no file but a device or a pipe",
+    };
+    let path = path.to_owned();
+    Err(RecordingError::NoFile { path, what })
 }
 
 /// Reads a file in large blocks and keeps what a deframer leaves for the next.
@@ -367,9 +444,12 @@ pub struct Blocks {
 
 impl Blocks {
     /// `file` from an offset on.
-    pub fn from(mut file: File, offset: u64, size: u64) -> Result<Blocks> {
+    ///
+    /// # Errors
+    /// When the file has no places to go to.
+    pub fn from(mut file: File, offset: u64, size: u64) -> Result<Blocks, RecordingError> {
         file.seek(SeekFrom::Start(offset))
-            .context("cannot read the recording")?;
+            .map_err(RecordingError::read_on)?;
         let mut blocks = Blocks::new(file, size.saturating_sub(offset));
         blocks.offset = offset;
         Ok(blocks)
@@ -388,17 +468,27 @@ impl Blocks {
     }
 
     /// Walks all frames; `sink` sees them in pieces.
-    pub fn walk(&mut self, deframer: &mut Deframer, mut sink: impl FnMut(Chunk<'_>)) -> Result<()> {
+    ///
+    /// # Errors
+    /// When the file cannot be read any further.
+    pub fn walk(
+        &mut self,
+        deframer: &mut Deframer,
+        mut sink: impl FnMut(Chunk<'_>),
+    ) -> Result<(), RecordingError> {
         while self.step(deframer, &mut sink)? {}
         Ok(())
     }
 
     /// Reads one block and walks its frames; says whether there is more.
+    ///
+    /// # Errors
+    /// As [`Blocks::walk`].
     pub fn step(
         &mut self,
         deframer: &mut Deframer,
         mut sink: impl FnMut(Chunk<'_>),
-    ) -> Result<bool> {
+    ) -> Result<bool, RecordingError> {
         if self.left == 0 {
             return Ok(false);
         }
@@ -427,15 +517,15 @@ impl Blocks {
         self.offset
     }
 
-    fn read(&mut self) -> Result<()> {
+    fn read(&mut self) -> Result<(), RecordingError> {
         let wanted = usize::try_from(self.left).unwrap_or(BLOCK).min(BLOCK);
         if self.buffer.len() < self.filled + wanted {
             self.buffer.resize(self.filled + wanted, 0);
         }
         let place = &mut self.buffer[self.filled..self.filled + wanted];
         let read = match self.file.read(place) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(()),
-            read => read.context("cannot read the recording")?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            read => read.map_err(RecordingError::read_on)?,
         };
         self.filled += read;
         self.left = match read {

@@ -6,21 +6,23 @@ mod seen;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::net::IpAddr;
+use std::num::TryFromIntError;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use evlbi_core::deframe::{self, Partial, Wanted};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
-use evlbi_net::file::{Durability, replace_json};
-use evlbi_net::receive::{self, Numbering, Numbers, ReceiveOptions};
+use evlbi_net::file::{Durability, OutputError, replace_json};
+use evlbi_net::receive::{self, Numbering, Numbers, ReceiveError, ReceiveOptions};
 use evlbi_net::run::{Run, explain};
-use evlbi_net::transport::{self, Carries, InOptions, Url};
+use evlbi_net::transport::{self, Carries, InOptions, NotHonoured, Url};
 use evlbi_wire::time::FrameRate;
 use parking_lot::Mutex;
+use thiserror::Error;
 
 use self::result::{Beside, HostDelta, finish};
 
@@ -30,12 +32,12 @@ pub use self::seen::nothing_but;
 use crate::drain::{self, Shown};
 use crate::numbering::FrameNumbers;
 use crate::running::Running;
-use crate::sink::{self, Files};
+use crate::sink::{self, Files, SinkError};
 use evlbi_host::host::HostOptions;
 use evlbi_wire::units::show_size;
 
 /// Least memory of the ring.
-pub const LEAST_RING: u64 = 16 << 20;
+const LEAST_RING: u64 = 16 << 20;
 /// Memory of the ring where nothing is said.
 const USUAL_RING: u64 = 256 << 20;
 /// Memory of the ring of a stream of bytes where nothing is said: nothing of it comes late or is dropped, and the less memory, the
@@ -44,9 +46,74 @@ const STREAM_RING: u64 = 8 << 20;
 /// The window where nothing is said.
 const USUAL_WINDOW: u64 = 64 << 20;
 /// How long a missing datagram is waited for where nothing is said.
-pub const HOLD: Duration = Duration::from_millis(100);
+const HOLD: Duration = Duration::from_millis(100);
 /// How often the files beside the recording are written.
 const INTERVAL: Nanos = Nanos::SECOND;
+
+/// Why a stream is not received.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// An option has no effect on the transport.
+    #[error("{0}")]
+    NotHonoured(#[from] NotHonoured),
+    /// So little memory is no ring.
+    #[error(
+        "a ring is at least {}{}; {} were asked for",
+        show_size(*least),
+        if *is_for_frames { " for frames of that length" } else { "" },
+        show_size(*asked)
+    )]
+    SmallRing {
+        /// Least memory, in bytes.
+        least: u64,
+        /// Memory that was asked for, in bytes.
+        asked: u64,
+        /// Whether it is the length of the frames that needs so much.
+        is_for_frames: bool,
+    },
+    /// The window leaves no room in the ring.
+    #[error(
+        "a window of {} needs a ring of a third more, or none given; {} were asked for",
+        show_size(*window),
+        show_size(*ring)
+    )]
+    WideWindow {
+        /// How far a late datagram may lie behind the newest, in bytes.
+        window: u64,
+        /// Memory of the ring, in bytes.
+        ring: u64,
+    },
+    /// More memory than this host can address.
+    #[error("{0}")]
+    TooLarge(#[from] TryFromIntError),
+    /// A file that is there may be one of those that the stream is split into.
+    #[error(
+        "{} exists and may be one of the files that {to} is split into",
+        path.display()
+    )]
+    MayExist {
+        /// Path of the file.
+        path: PathBuf,
+        /// The template of the files.
+        to: String,
+    },
+    /// A receiver that was killed left a recording there, and those of all other names.
+    #[error("no name is free beside {}", .0.display())]
+    NoName(PathBuf),
+    /// A file beside the recording exists, or the recording does.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// The recording cannot be made.
+    #[error("{0}")]
+    Sink(#[from] SinkError),
+    /// The transport cannot be opened, or there is no memory for the ring.
+    #[error("{0}")]
+    Receive(#[from] ReceiveError),
+    /// The system gives no thread.
+    #[error("{0}")]
+    Thread(#[from] io::Error),
+}
 
 /// How a stream is received, and where it is recorded. By default it is not recorded.
 #[derive(Clone, Debug)]
@@ -119,7 +186,7 @@ pub type Receiving = Running<Seen, RecvResult>;
 ///
 /// # Errors
 /// When the options do not fit together, or the recording exists, or a socket, a file or memory cannot be had.
-pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
+pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError> {
     let asked = receive_options(options)?;
     let settings = settings(options, run.clock());
     let (options, left) = names::with_free_names(options)?;
@@ -172,7 +239,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving> {
             let drained = drainer.join();
             let host = before.and_then(|before| HostDelta::since(&before, &run));
             let result = finish(&options, receiving.join(), drained, host, sizes);
-            Ok(written(&options, result, left))
+            written(&options, result, left)
         }
     })?;
     Ok(Running::new(run, seen, worker))
@@ -211,7 +278,7 @@ pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
 ///
 /// # Errors
 /// When ring and window do not fit together, or the transport has no use for an option.
-pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
+pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvError> {
     let RecvOptions { from, host, .. } = options;
     let with = InOptions {
         buffer: host.buffer.map(usize::try_from).transpose()?,
@@ -240,20 +307,18 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions> {
     let for_frames = (settings.left_in_a_span() as u64).saturating_mul(2);
     let usual_ring = window.saturating_mul(4).max(usual_ring).max(for_frames);
     let ring = options.ring.unwrap_or(usual_ring);
-    let asked = show_size(ring);
-    if options.ring.is_some_and(|ring| ring < LEAST_RING) {
-        let least = show_size(LEAST_RING);
-        bail!("--ring is at least {least}; {asked} were asked for");
-    }
-    if ring < for_frames {
-        let least = show_size(for_frames);
-        bail!("--ring is at least {least} for frames as long as --frame; {asked} were asked for");
+    for (least, is_for_frames) in [(LEAST_RING, false), (for_frames, true)] {
+        let is_asked = is_for_frames || options.ring.is_some();
+        if is_asked && ring < least {
+            return Err(RecvError::SmallRing {
+                least,
+                asked: ring,
+                is_for_frames,
+            });
+        }
     }
     if window > ring / 4 * 3 {
-        bail!(
-            "a --window of {} needs a --ring of a third more, or none given; {asked} were asked for",
-            show_size(window)
-        );
+        return Err(RecvError::WideWindow { window, ring });
     }
     Ok(ReceiveOptions {
         from: from.clone(),

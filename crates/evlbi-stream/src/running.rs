@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::{Clock, Thread};
 use evlbi_net::run::{Progress, Run};
@@ -22,12 +21,12 @@ pub struct Running<S: Watched + 'static, R> {
     run: Run,
     /// What is seen of it.
     pub seen: Arc<S>,
-    worker: Option<Thread<Result<R>>>,
+    worker: Option<Thread<R>>,
 }
 
 impl<S: Watched + 'static, R> Running<S, R> {
     /// `worker` ends soon after `run` is stopped.
-    pub fn new(run: Run, seen: Arc<S>, worker: Thread<Result<R>>) -> Running<S, R> {
+    pub(crate) fn new(run: Run, seen: Arc<S>, worker: Thread<R>) -> Running<S, R> {
         Running {
             run,
             seen,
@@ -47,11 +46,11 @@ impl<S: Watched + 'static, R> Running<S, R> {
 
     /// Waits until it has ended and everything is written.
     ///
-    /// # Errors
-    /// When this host refuses the thread's processor or priority. What fails later is in the result.
-    pub fn join(mut self) -> Result<R> {
-        let worker = self.worker.take().context("it is joined once")?;
-        worker.join()
+    /// # Panics
+    /// When its thread did.
+    pub fn join(mut self) -> R {
+        let worker = self.worker.take().map(Thread::join);
+        worker.unwrap_or_else(|| unreachable!("it is there until it is joined or dropped"))
     }
 
     /// Ends it: a sender when the frame that was begun is whole.

@@ -7,26 +7,95 @@ mod prepare;
 mod result;
 mod seen;
 
+use std::io;
+use std::num::TryFromIntError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use evlbi_core::pace::{LONGEST_TRAIN, train_length};
-use evlbi_core::packetise::Rule;
-use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{Policy, Replace};
+use evlbi_core::packetise::{PacketiseError, Rule};
+use evlbi_core::rate::{BitRate, BitRateError};
+use evlbi_core::shed::{Policy, PolicyError, Replace, ShedError};
 use evlbi_net::cpu::Waiting;
 use evlbi_net::run::Run;
 use evlbi_net::transmit;
-use evlbi_net::transport::Url;
+use evlbi_net::transport::{NotHonoured, OpenError, Url};
 use evlbi_wire::time::FrameRate;
+use thiserror::Error;
 
 pub use self::prepare::out_options;
 use self::prepare::prepare;
 pub use self::result::{SendResult, text};
 use self::seen::Seen;
 use crate::running::Running;
-use evlbi_host::host::HostOptions;
+use crate::source::SourceError;
+use evlbi_host::host::{HostError, HostOptions};
+
+/// Why a flow is not sent, or goes on as it was.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The source cannot be read.
+    #[error("{0}")]
+    Source(#[from] SourceError),
+    /// The frame rate of the source, which is named, is not known, and nothing else sets the times.
+    #[error("the frame rate of {0} cannot be told, so not when its frames are due")]
+    RateUnknown(String),
+    /// The source, which is named, is raw data, and nothing else sets the times.
+    #[error("{0} is raw data (no frames of VDIF or Mark 5B are in it), which has no times")]
+    NoTimes(String),
+    /// An option has no effect on the transport.
+    #[error("{0}")]
+    NotHonoured(#[from] NotHonoured),
+    /// A transport of this scheme has no datagrams to cut data into.
+    #[error("cutting as bytes has no effect on {0}://")]
+    NoDatagrams(&'static str),
+    /// The transport cannot be opened.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// The route does not say what it carries.
+    #[error("cannot ask for the MTU of the route")]
+    MtuUnknown,
+    /// Frames cannot be cut so that they fit.
+    #[error("{0}")]
+    Packetise(#[from] PacketiseError),
+    /// A frame must fit a packet, and does not.
+    #[error(
+        "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}: without sequence numbers fragments cannot be put in order"
+    )]
+    LongFrame {
+        /// Length of a frame in bytes.
+        frame: usize,
+        /// Largest packet in bytes.
+        mtu: usize,
+    },
+    /// Frames get later times when they are sent again, and what is cut as bytes has none.
+    #[error("frames cut as bytes cannot be re-timed")]
+    Untimed,
+    /// What is shed to make room would be replaced.
+    #[error("fit: makes room only if nothing is sent in the place of what is shed")]
+    FitReplaced,
+    /// The stream cannot be shed from as asked.
+    #[error("{0}")]
+    Shed(#[from] ShedError),
+    /// The rate to go on with is none.
+    #[error("{0}")]
+    Rate(#[from] BitRateError),
+    /// The policy to go on with is none.
+    #[error("{0}")]
+    Policy(#[from] PolicyError),
+    /// A rate is asked of a flow that has none.
+    #[error(
+        "only a flow that was started with a rate has one to change; this one leaves by the times in its frames, or as fast as it can"
+    )]
+    NoRate,
+    /// More memory than this host can address.
+    #[error("{0}")]
+    TooLarge(#[from] TryFromIntError),
+    /// The system gives no thread, or the source cannot be read.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
 
 /// What is sent, where to, and how. By default as the times in its frames say, and all of it.
 #[derive(Clone, Debug)]
@@ -132,14 +201,14 @@ impl Burst {
     }
 }
 
-/// A flow that is being sent.
-pub type Sending = Running<Seen, SendResult>;
+/// A flow that is being sent. It fails when this host refuses the thread's processor or priority; what fails later is in the result.
+pub type Sending = Running<Seen, Result<SendResult, HostError>>;
 
 /// Begins to send: until the source ends, the time is over, or `run` is stopped. A source is read and a connection made before.
 ///
 /// # Errors
 /// When the options do not fit together or the source, or it cannot be read, or a socket cannot be had.
-pub fn send(options: &SendOptions, run: &Run) -> Result<Sending> {
+pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
     let run = run.part();
     let prepared = prepare(options, &run)?;
     let (leading_bytes, truncated_bytes) = (prepared.leading, prepared.truncated);
@@ -155,9 +224,10 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending> {
     let worker = run.clock().spawn("transmit", {
         let (seen, run, host) = (Arc::clone(&seen), run.clone(), options.host.clone());
         let (source, to) = (options.source.clone(), options.to.to_string());
-        move || -> Result<SendResult> {
+        move || -> Result<SendResult, HostError> {
             host.ready_thread(Waiting::SleepThenSpin)?;
             let report = transmit::run(vec![prepared.flow], &run).into_iter().next();
+            let report = report.unwrap_or_else(|| unreachable!("each flow leaves a report"));
             let mut rates_before_bps = seen.end();
             Ok(SendResult {
                 schema: "evlbi.send/1",
@@ -169,7 +239,7 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending> {
                 leading_bytes,
                 truncated_bytes,
                 padded_bytes: prepared.padded,
-                report: report.context("the flow left no report")?.into(),
+                report: report.into(),
             })
         }
     })?;

@@ -7,15 +7,15 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::{Chunk, Frame, FrameState};
-use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
-use evlbi_net::run::{Run, explain};
+use evlbi_net::file::{Durability, OutputError, WriteError, Writer, WriterOptions};
+use evlbi_net::run::Run;
 use evlbi_wire::pattern;
 use evlbi_wire::vdif::{HEADER_LEN, Header, StationId, StreamKey};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use serde::Serialize;
+use thiserror::Error;
 
 use crate::recording::result_beside;
 
@@ -28,6 +28,46 @@ const HELD: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(10);
 /// And how often a new file is looked at.
 const LOOKS: u32 = 100;
+
+/// Why nothing can be recorded there.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// It exists and is not to be overwritten.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// Another program writes it.
+    #[error(
+        "{} is being written by another program; give each receiver a file of its own",
+        .0.display()
+    )]
+    Held(PathBuf),
+    /// Its file cannot be opened or made.
+    #[error("cannot record to {}", path.display())]
+    Open {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Its file cannot be written.
+    #[error("cannot record to {}", path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: WriteError,
+    },
+    /// A template holds something that has no value.
+    #[error("only {{station}} and {{thread}} can stand in `{0}`")]
+    Template(String),
+    /// Nobody read the named pipe as long as there was something to record.
+    #[error(
+        "no program opened the named pipe {} to read before the end, so nothing was recorded",
+        .0.display()
+    )]
+    NoReader(PathBuf),
+}
 
 /// Takes the frames of a stream, in order.
 pub trait Sink: Send {
@@ -91,7 +131,7 @@ pub struct CheckReport {
 ///
 /// # Errors
 /// When a file cannot be made, or is there and not to be overwritten.
-pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>> {
+pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>, SinkError> {
     Ok(match to {
         "null" => Box::new(Null),
         "check" => Box::new(Check::default()),
@@ -101,7 +141,7 @@ pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>> {
 }
 
 /// The file beside which the gaps are written, when nothing else is said. Folders of stations have `station-NAME` beside them.
-pub fn recording(to: &str) -> Option<PathBuf> {
+pub(crate) fn recording(to: &str) -> Option<PathBuf> {
     if matches!(to, "null" | "check") {
         return None;
     }
@@ -114,7 +154,7 @@ pub fn recording(to: &str) -> Option<PathBuf> {
 }
 
 /// Frames are counted, not kept.
-pub struct Null;
+pub(crate) struct Null;
 
 impl Sink for Null {
     fn take(&mut self, _chunk: Chunk<'_>) {}
@@ -135,14 +175,17 @@ struct Output {
 }
 
 impl Output {
-    fn create(path: &Path, files: &Files) -> Result<Output> {
+    fn create(path: &Path, files: &Files) -> Result<Output, SinkError> {
         let options = WriterOptions {
             over: Some(files.run.clone()),
             durability: files.durability,
             ..WriterOptions::default()
         };
-        let writer = Writer::on(claim(path, files)?, path, options)
-            .with_context(|| format!("cannot record to {}", path.display()))?;
+        let writer = Writer::on(claim(path, files)?, path, options);
+        let writer = writer.map_err(|source| SinkError::Write {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Output {
             path: path.to_path_buf(),
             run: files.run.clone(),
@@ -223,10 +266,10 @@ struct Split {
 }
 
 impl Split {
-    fn new(template: &str, files: Files) -> Result<Split> {
+    fn new(template: &str, files: Files) -> Result<Split, SinkError> {
         let rest = template.replace("{station}", "").replace("{thread}", "");
         if rest.contains(['{', '}']) {
-            bail!("only {{station}} and {{thread}} can stand in `{template}`");
+            return Err(SinkError::Template(template.to_owned()));
         }
         Ok(Split {
             template: template.to_string(),
@@ -251,7 +294,7 @@ impl Split {
                 .replace("{thread}", &key.thread.to_string());
             let output = Output::create(Path::new(&name), &self.files);
             if let Err(error) = &output {
-                let why = explain(error.as_ref());
+                let why = self.files.run.explain(error);
                 self.files.run.say(format_args!(
                     "{why}; receiving goes on, and what is not written is counted"
                 ));
@@ -306,8 +349,11 @@ fn station_name(station: StationId) -> String {
 
 /// Opens a file for this program alone, which holds a lock on it as long as it is open. One that exists is emptied only with
 /// `force`, and never while another program holds it. Waits for the reader of a named pipe until the recording is over.
-fn claim(path: &Path, files: &Files) -> Result<File> {
-    let cannot = || format!("cannot record to {}", path.display());
+fn claim(path: &Path, files: &Files) -> Result<File, SinkError> {
+    let cannot = |source| SinkError::Open {
+        path: path.to_owned(),
+        source,
+    };
     let mut options = File::options();
     options.write(true);
     let (file, is_new) = match options.clone().create_new(true).open(path) {
@@ -316,11 +362,11 @@ fn claim(path: &Path, files: &Files) -> Result<File> {
             if path.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
                 return open_pipe(path, &files.run);
             }
-            (options.open(path).with_context(cannot)?, false)
+            (options.open(path).map_err(cannot)?, false)
         }
-        Err(error) => return Err(error).with_context(cannot),
+        Err(error) => return Err(cannot(error)),
     };
-    if !file.metadata().with_context(cannot)?.is_file() {
+    if !file.metadata().map_err(cannot)?.is_file() {
         return Ok(file);
     }
     // Another program may look at a new file for a moment.
@@ -328,28 +374,21 @@ fn claim(path: &Path, files: &Files) -> Result<File> {
     while matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
         looks -= 1;
         if looks == 0 {
-            bail!("{}", held(path));
+            return Err(SinkError::Held(path.to_owned()));
         }
         files.run.clock().sleep(LOOK);
     }
     if !is_new {
         if !files.force {
-            bail!("{} exists; give --force to overwrite it", path.display());
+            return Err(OutputError::Exists(path.to_owned()).into());
         }
-        file.set_len(0).with_context(cannot)?;
+        file.set_len(0).map_err(cannot)?;
     }
     Ok(file)
 }
 
-fn held(path: &Path) -> String {
-    format!(
-        "{} is being written by another program; give each receiver a file of its own",
-        path.display()
-    )
-}
-
 /// Opens a named pipe once it has a reader. A usual open would wait for that, and could not be interrupted.
-fn open_pipe(path: &Path, run: &Run) -> Result<File> {
+fn open_pipe(path: &Path, run: &Run) -> Result<File, SinkError> {
     let mut options = File::options();
     options.write(true);
     options.custom_flags(OFlag::O_NONBLOCK.bits());
@@ -357,13 +396,13 @@ fn open_pipe(path: &Path, run: &Run) -> Result<File> {
         let opened = options.open(path);
         let error = opened.as_ref().err().and_then(io::Error::raw_os_error);
         if error != Some(Errno::ENXIO as i32) {
-            return opened.with_context(|| format!("cannot record to {}", path.display()));
+            return opened.map_err(|source| SinkError::Open {
+                path: path.to_owned(),
+                source,
+            });
         }
         if run.is_stopped() {
-            bail!(
-                "no program opened the named pipe {} to read before the end, so nothing was recorded",
-                path.display()
-            );
+            return Err(SinkError::NoReader(path.to_owned()));
         }
         run.clock().sleep(LOOK);
     }
@@ -373,7 +412,7 @@ fn open_pipe(path: &Path, run: &Run) -> Result<File> {
 ///
 /// # Errors
 /// When another program holds one of them.
-pub fn is_left_unfinished(to: &str) -> Result<bool> {
+pub(crate) fn is_left_unfinished(to: &str) -> Result<bool, SinkError> {
     let Some(recording) = recording(to) else {
         return Ok(false);
     };
@@ -382,7 +421,7 @@ pub fn is_left_unfinished(to: &str) -> Result<bool> {
         if let Ok(file) = File::options().write(true).open(path)
             && matches!(file.try_lock(), Err(TryLockError::WouldBlock))
         {
-            bail!("{}", held(path));
+            return Err(SinkError::Held(path.clone()));
         }
     }
     let text = std::fs::read(result_beside(&recording)).unwrap_or_default();
@@ -391,7 +430,7 @@ pub fn is_left_unfinished(to: &str) -> Result<bool> {
 }
 
 /// The files that are there and may be some of those that a template names.
-pub fn those_of(template: &str) -> Vec<PathBuf> {
+pub(crate) fn those_of(template: &str) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::new()];
     for part in Path::new(template) {
         let Some((begin, rest)) = part.to_str().and_then(|part| part.split_once('{')) else {

@@ -1,17 +1,54 @@
 //! Writes what simulated stations record.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use evlbi_fx::sky::Station;
-use evlbi_net::file::{Part, check_new};
+use evlbi_fx::sky::{PlanError, Station};
+use evlbi_net::file::{OutputError, Part, check_new};
 use evlbi_net::run::Run;
 use evlbi_wire::units;
 use serde::Serialize;
+use thiserror::Error;
 
+use crate::source::SourceError;
 use crate::{recording, source};
+
+/// Why simulated stations are not recorded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SkyError {
+    /// The plan cannot be read.
+    #[error("{0}")]
+    Read(#[from] SourceError),
+    /// The plan makes no stations.
+    #[error("in the plan {}", path.display())]
+    Plan {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: PlanError,
+    },
+    /// A recording exists, or its file cannot be made.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// The directory for the recordings cannot be made.
+    #[error("cannot make the directory {}", path.display())]
+    Directory {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A recording cannot be written any further.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
 
 /// What is simulated, and where the recordings go.
 #[derive(Clone, Debug)]
@@ -56,16 +93,19 @@ struct Written {
 ///
 /// # Errors
 /// When the plan makes no stations, or a recording exists or cannot be written.
-pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport> {
+pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> {
     let plan = source::read_plan(&options.plan)?;
-    let stations = plan
-        .stations()
-        .with_context(|| format!("in the plan {}", options.plan.display()))?;
+    let stations = plan.stations().map_err(|source| SkyError::Plan {
+        path: options.plan.clone(),
+        source,
+    })?;
     let file = |station: &Station| options.out.join(format!("{}.vdif", station.name()));
     let files: Vec<PathBuf> = stations.iter().map(file).collect();
     check_new(files.iter().map(PathBuf::as_path), options.force)?;
-    fs::create_dir_all(&options.out)
-        .with_context(|| format!("cannot make the directory {}", options.out.display()))?;
+    fs::create_dir_all(&options.out).map_err(|source| SkyError::Directory {
+        path: options.out.clone(),
+        source,
+    })?;
     let total = stations.iter().map(length).sum();
     let mut progress = run.progress(Some(total));
     let mut report = SkyReport {
@@ -116,8 +156,11 @@ fn write(
     force: bool,
     run: &Run,
     mut show: impl FnMut(u64),
-) -> Result<u64> {
-    let cannot = || format!("cannot write {}", path.display());
+) -> Result<u64, SkyError> {
+    let cannot = |source| SkyError::Write {
+        path: path.to_owned(),
+        source,
+    };
     let (mut file, part) = Part::create(path, force)?;
     let frames = (recording::BLOCK / station.frame_length()).max(1) as u64;
     let frames = frames.min(station.total_frames()) as usize;
@@ -129,7 +172,7 @@ fn write(
         if filled == 0 {
             break;
         }
-        file.write_all(&block[..filled]).with_context(cannot)?;
+        file.write_all(&block[..filled]).map_err(cannot)?;
         bytes += filled as u64;
         show(bytes);
     }
@@ -139,7 +182,7 @@ fn write(
     Ok(bytes)
 }
 
-/// The same for people.
+/// Formats a report for people.
 pub fn text(report: &SkyReport) -> String {
     let lines = report.files.iter().map(|file| {
         format!(

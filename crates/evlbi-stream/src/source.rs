@@ -1,19 +1,21 @@
 //! What `send` sends: a recording, the test pattern, or a simulated station.
 
-use std::path::Path;
+use std::io;
+use std::num::{ParseIntError, TryFromIntError};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
-use evlbi_fx::sky::{SkyPlan, Station};
+use evlbi_fx::sky::{PlanError, SkyPlan, Station};
 use evlbi_net::clock::Clock;
-use evlbi_net::file::{Reader, ReaderOptions};
+use evlbi_net::file::{ReadError, Reader, ReaderOptions};
 use evlbi_net::transmit::{FileSource, LoopSource, PatternSource, Source};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::StreamKey;
 use evlbi_wire::{fill, pattern};
+use thiserror::Error;
 
-use crate::recording::{self, Recording};
+use crate::recording::{self, Recording, RecordingError};
 
 /// Memory for frames that are sent round and round.
 const LOOP_BYTES: u64 = 64 << 20;
@@ -21,6 +23,68 @@ const LOOP_BYTES: u64 = 64 << 20;
 /// frames of up to 1 MiB; longer ones are made as they leave.
 const PATTERN_BYTES: usize = 512 << 10;
 const PERIOD_BYTES: usize = 64 << 20;
+
+/// Why a source cannot be sent.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The length of the test pattern's frames is no number.
+    #[error("`{length}` is no length of a frame in bytes")]
+    NoLength {
+        /// What stands in its place.
+        length: String,
+        /// Why it is none.
+        source: ParseIntError,
+    },
+    /// The test pattern has no frames of that length.
+    #[error("{0}")]
+    Length(#[from] pattern::LengthError),
+    /// A simulated sky is named without one of its stations.
+    #[error("`{0}` names no station; write sky:PLAN.toml/STATION")]
+    NoStation(String),
+    /// The plan of a simulated sky cannot be read.
+    #[error("cannot read the plan {}", path.display())]
+    ReadPlan {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is no plan.
+    #[error("in the plan {}", path.display())]
+    ParsePlan {
+        /// Its path.
+        path: PathBuf,
+        /// Where and why.
+        source: toml::de::Error,
+    },
+    /// The plan does not make the station.
+    #[error("cannot simulate `{spec}`")]
+    Station {
+        /// The source as it was asked for.
+        spec: String,
+        /// Why.
+        source: PlanError,
+    },
+    /// The recording cannot be read.
+    #[error("{0}")]
+    Recording(#[from] RecordingError),
+    /// The recording cannot be read ahead.
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    /// The recording cannot be sent more than once as asked.
+    #[error("{0}")]
+    NotRepeatable(String),
+    /// Repeated frames need later times, and nothing tells how many make a second.
+    #[error(
+        "repeated frames get later times, and the frame rate of {} is not known",
+        .0.display()
+    )]
+    RateUnknown(PathBuf),
+    /// Its frames do not fit the memory of this host.
+    #[error("{0}")]
+    TooLarge(#[from] TryFromIntError),
+}
 
 /// A source before it is cut into datagrams.
 pub struct Input {
@@ -54,25 +118,32 @@ enum Content {
 impl Input {
     /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`, at this second (UTC since 1970). `rate` is what the data is
     /// sent at, where known: a pattern takes its frame rate from it.
+    ///
+    /// # Errors
+    /// When there is no such source, or it cannot be read.
     pub fn open(
         spec: &str,
         frame_rate: Option<FrameRate>,
         rate: Option<BitRate>,
         second: i64,
-    ) -> Result<Input> {
+    ) -> Result<Input, SourceError> {
         if let Some(length) = spec.strip_prefix("pattern:") {
-            let length = length
-                .parse()
-                .with_context(|| format!("`{length}` is no length of a frame in bytes"))?;
-            return test_pattern(length, frame_rate, rate);
+            let length = length.parse().map_err(|source| SourceError::NoLength {
+                length: length.to_owned(),
+                source,
+            })?;
+            return Ok(test_pattern(length, frame_rate, rate)?);
         }
         if let Some(place) = spec.strip_prefix("sky:") {
-            let (plan, station) = place.rsplit_once('/').with_context(|| {
-                format!("`{spec}` names no station; write sky:PLAN.toml/STATION")
-            })?;
+            let parts = place.rsplit_once('/');
+            let (plan, station) = parts.ok_or_else(|| SourceError::NoStation(spec.to_owned()))?;
             let plan = read_plan(Path::new(plan))?;
             let station = plan.station(station);
-            return simulate(&station.with_context(|| format!("cannot simulate `{spec}`"))?);
+            let station = station.map_err(|source| SourceError::Station {
+                spec: spec.to_owned(),
+                source,
+            })?;
+            return Ok(simulate(&station)?);
         }
         let recording = Recording::survey(Path::new(spec), frame_rate, second)?;
         Ok(Input {
@@ -103,12 +174,15 @@ impl Input {
 
     /// Starts to read it in units of `unit` bytes, `repeat` times; a test pattern begins with the second of the clock. Returns the
     /// source and the bytes of fill pattern that complete its last unit.
+    ///
+    /// # Errors
+    /// When it cannot be read, or not be repeated as asked.
     pub fn into_source(
         self,
         unit: usize,
         repeat: u64,
         clock: &Clock,
-    ) -> Result<(Box<dyn Source>, u64)> {
+    ) -> Result<(Box<dyn Source>, u64), SourceError> {
         match self.content {
             Content::Pattern(frame_length, frame_rate) => {
                 let memory = memory_of(frame_length);
@@ -125,18 +199,20 @@ impl Input {
                 let name = recording.path.display();
                 let pass_frames = match (repeat > 1, recording.format) {
                     (false, _) | (_, Format::Raw) => 0,
-                    (true, Format::Mark5b) => bail!(
-                        "frames of Mark 5B cannot be given later times yet, so {name} cannot be repeated"
-                    ),
-                    (true, Format::Vdif) => recording.span_frames().with_context(|| {
-                        format!(
-                            "repeated frames get later times, and the frame rate of {name} is not known; give --frame-rate"
-                        )
-                    })?,
+                    (true, Format::Mark5b) => {
+                        return Err(SourceError::NotRepeatable(format!(
+                            "frames of Mark 5B cannot be given later times yet, so {name} cannot be repeated"
+                        )));
+                    }
+                    (true, Format::Vdif) => recording
+                        .span_frames()
+                        .ok_or_else(|| SourceError::RateUnknown(recording.path.clone()))?,
                 };
                 let tail = tail_of(&recording, length, unit)?;
                 if repeat > 1 && !tail.is_empty() {
-                    bail!("{name} cannot be repeated in datagrams that do not divide it");
+                    return Err(SourceError::NotRepeatable(format!(
+                        "{name} cannot be repeated in datagrams that do not divide it"
+                    )));
                 }
                 let padded = length.next_multiple_of(unit as u64) - length;
                 let options = ReaderOptions {
@@ -154,7 +230,7 @@ impl Input {
 }
 
 /// What is left behind the last whole unit, made a unit with the fill pattern.
-fn tail_of(recording: &Recording, length: u64, unit: usize) -> Result<Vec<u8>> {
+fn tail_of(recording: &Recording, length: u64, unit: usize) -> Result<Vec<u8>, RecordingError> {
     use std::os::unix::fs::FileExt;
     let there = (length % unit as u64) as usize;
     if there == 0 {
@@ -164,7 +240,7 @@ fn tail_of(recording: &Recording, length: u64, unit: usize) -> Result<Vec<u8>> {
     let offset = recording.leading + length - there as u64;
     recording::open(&recording.path)?
         .read_exact_at(&mut tail[..there], offset)
-        .with_context(|| format!("cannot read {}", recording.path.display()))?;
+        .map_err(RecordingError::read(&recording.path))?;
     fill::make_from(&mut tail[there..], there);
     Ok(tail)
 }
@@ -179,7 +255,7 @@ fn test_pattern(
     frame_length: usize,
     frame_rate: Option<FrameRate>,
     rate: Option<BitRate>,
-) -> Result<Input> {
+) -> Result<Input, pattern::LengthError> {
     pattern::check_length(frame_length)?;
     // Whole frames a second, as VDIF counts them.
     let bits = 8 * frame_length as u64;
@@ -205,14 +281,22 @@ fn memory_of(frame_length: usize) -> usize {
 }
 
 /// Reads the plan of a simulated sky.
-pub fn read_plan(path: &Path) -> Result<SkyPlan> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the plan {}", path.display()))?;
-    toml::from_str(&text).with_context(|| format!("in the plan {}", path.display()))
+pub(crate) fn read_plan(path: &Path) -> Result<SkyPlan, SourceError> {
+    let text = std::fs::read_to_string(path).map_err(|source| SourceError::ReadPlan {
+        path: path.to_owned(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|source| SourceError::ParsePlan {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Makes the frames of a station: all of them where memory allows, else as many as do, to be looped.
-pub fn simulate(station: &Station) -> Result<Input> {
+///
+/// # Errors
+/// When this host cannot address so much memory.
+pub fn simulate(station: &Station) -> Result<Input, TryFromIntError> {
     let length = station.frame_length() as u64;
     let threads = u64::from(station.threads());
     let cycles = station.total_frames() / threads;

@@ -1,24 +1,24 @@
-//! A run that is watched and changed from outside while it lasts (`--control SOCKET`): VLBI_UDP's applications without
+//! A run that is watched and changed from outside while it lasts: VLBI_UDP's applications without
 //! user input, which one control application drives.
 //!
 //! Whoever connects to the socket sends a line of JSON, a [`Request`], and gets a line back, an [`Answer`], as often as
 //! wanted. A run writes down once a second how it is ([`Steering::tell`]), and again whenever it is asked ([`Steering::on_status`]); threads of
 //! their own answer from that. The data plane waits for none of them.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::receive;
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
+use thiserror::Error;
 use utoipa::ToSchema;
 
 use crate::counters::{self, Counter, Counts, Received};
@@ -29,6 +29,26 @@ const LONGEST: u64 = 1 << 16;
 const MOST_CONNECTIONS: usize = 16;
 /// What is said to a change of a run of which nothing can be changed.
 const FIXED: &str = "nothing of this run can be changed while it lasts";
+
+/// Why a run cannot be watched and changed from outside.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another run has the socket.
+    #[error("{}: another run listens there", .0.display())]
+    InUse(PathBuf),
+    /// The socket cannot be made.
+    #[error("{}: cannot listen there", path.display())]
+    Bind {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The socket that a killed run left cannot be removed, or this one not be kept from others, or there is no thread for it.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
 
 /// What is asked of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,6 +117,7 @@ pub struct Sending {
     pub rate_asked_bps: Option<u64>,
     /// Policy of selective dropping.
     pub shed_policy: String,
+    /// What it has counted ([`counters::SENT`]).
     #[serde(flatten)]
     #[schema(schema_with = counters::sent_schema)]
     pub counts: Counts,
@@ -110,6 +131,7 @@ pub struct Receiving {
     pub station: Option<String>,
     /// Whether something came in the last second.
     pub is_streaming: bool,
+    /// What was counted of it ([`counters::RECEIVED`]).
     #[serde(flatten)]
     #[schema(schema_with = counters::received_schema)]
     pub counts: Counts,
@@ -264,17 +286,19 @@ impl Steering {
     ///
     /// # Errors
     /// When there is a run that listens there, or the socket cannot be made.
-    pub fn listen(self: &Arc<Steering>, path: &Path) -> Result<()> {
+    pub fn listen(self: &Arc<Steering>, path: &Path) -> Result<(), ListenError> {
         match UnixStream::connect(path) {
-            Ok(_) => bail!("--control {}: another run listens there", path.display()),
+            Ok(_) => return Err(ListenError::InUse(path.to_owned())),
             // Left behind by a run that was killed.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused && is_socket(path) => {
                 std::fs::remove_file(path)?;
             }
             Err(_) => {}
         }
-        let listener = UnixListener::bind(path)
-            .with_context(|| format!("--control {}: cannot listen there", path.display()))?;
+        let listener = UnixListener::bind(path).map_err(|source| ListenError::Bind {
+            path: path.to_owned(),
+            source,
+        })?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         self.tell(|_| {});
         let steering = Arc::clone(self);
@@ -286,7 +310,7 @@ impl Steering {
     /// Leaves behind how the run was at its end, beside its socket: whoever asks once a second would miss it.
     pub fn leave(&self, path: &Path) {
         let status = self.status.lock().clone();
-        let write = || -> Result<()> {
+        let write = || -> io::Result<()> {
             let text = serde_json::to_vec(&status)?;
             let place = last_words(path);
             // What an earlier run left there.
@@ -294,10 +318,10 @@ impl Steering {
             let mut options = std::fs::OpenOptions::new();
             options.write(true).create_new(true).mode(0o600);
             options.open(place)?.write_all(&text)?;
-            Ok(std::fs::remove_file(path)?)
+            std::fs::remove_file(path)
         };
         if let Err(error) = write() {
-            tracing::warn!("the last status cannot be left behind: {error:#}");
+            tracing::warn!("the last status cannot be left behind: {error}");
         }
     }
 
@@ -340,7 +364,7 @@ impl Steering {
         }
     }
 
-    fn serve(&self, stream: &UnixStream) -> std::io::Result<()> {
+    fn serve(&self, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
         loop {
             let mut line = String::new();

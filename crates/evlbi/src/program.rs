@@ -1,5 +1,6 @@
 //! The program around its runs: Ctrl-C, messages, the bar, and what is seen and changed from outside.
 
+use std::error::Error;
 use std::fmt;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -10,11 +11,12 @@ use evlbi_core::time::Nanos;
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_net::transport::{NotHonoured, OpenError};
 use evlbi_stream::running;
+use evlbi_stream::send::SendError;
 use evlbi_stream::steer::{Steering, Watched};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
-use crate::say;
+use crate::{output, say};
 
 /// Signals that come so soon after the first are part of it: `timeout` sends two.
 const TOGETHER: Nanos = Nanos(250_000_000);
@@ -101,9 +103,13 @@ pub fn complete(is_interrupted: bool) -> Result<()> {
 
 /// The exit status of an error.
 pub fn status_of(error: &anyhow::Error) -> ExitCode {
-    let of_transport = error.downcast_ref::<OpenError>();
-    let is_unknown = matches!(of_transport, Some(OpenError::NotHonoured(_)));
-    match is_unknown || error.is::<NotHonoured>() {
+    let is_unknown = |cause: &(dyn Error + 'static)| {
+        let (opened, sent) = (cause.downcast_ref(), cause.downcast_ref());
+        cause.is::<NotHonoured>()
+            || matches!(opened, Some(OpenError::NotHonoured(_)))
+            || matches!(sent, Some(SendError::NoDatagrams(_)))
+    };
+    match error.chain().any(is_unknown) {
         // As for an option that does not exist.
         true => ExitCode::from(2),
         false => ExitCode::FAILURE,
@@ -178,6 +184,10 @@ impl Notes for Terminal {
             }
             _ => {}
         }
+    }
+
+    fn explain(&self, error: &(dyn Error + 'static)) -> String {
+        output::explain_cause(error)
     }
 }
 

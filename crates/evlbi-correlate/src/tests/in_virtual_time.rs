@@ -303,7 +303,7 @@ fn streams_give_the_sums_of_their_recordings() {
             });
             let all: Vec<_> = all.collect();
             for (receiving, sending) in all {
-                let received = serde_json::to_value(receiving.join().unwrap()).unwrap();
+                let received = serde_json::to_value(receiving.join()).unwrap();
                 assert!(received["lost"].as_u64().unwrap() > 0, "{received}");
                 sending.join().unwrap();
             }

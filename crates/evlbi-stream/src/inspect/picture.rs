@@ -26,7 +26,7 @@ const DECIBELS: f64 = 20.0;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The whole text.
+/// Formats a report for people.
 pub fn show(report: &Report) -> String {
     let mut parts = vec![overview(report)];
     if !report.threads.is_empty() {

@@ -1,8 +1,8 @@
 //! One station's one thread: its numbering and its samples.
 
+use std::error::Error;
 use std::num::NonZeroU32;
 
-use anyhow::{Result, bail};
 use evlbi_fx::codec::Codec;
 use evlbi_fx::statistics::{ChannelStatistics, Statistics};
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -88,6 +88,9 @@ pub struct ThreadReport {
     pub statistics: Vec<ChannelStatistics>,
 }
 
+/// Why the samples of a thread are not looked at.
+type Unsampled = Box<dyn Error + Send + Sync>;
+
 /// What is known of a thread so far.
 pub struct Thread {
     key: StreamKey,
@@ -101,7 +104,8 @@ pub struct Thread {
     numbering: FrameRate,
     seen: Intervals,
     ends: Option<(FrameTime, FrameTime)>,
-    samples: Result<(Codec, Statistics)>,
+    /// What counts its samples, or why nothing does.
+    samples: Result<(Codec, Statistics), Unsampled>,
     pub sampled: u64,
     /// Frames before the next sample.
     next_sample: u64,
@@ -274,9 +278,10 @@ impl Thread {
 }
 
 /// What counts the samples of frames with this header, or why nothing does.
-fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistics)> {
+fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistics), Unsampled> {
     if place >= THREADS_SAMPLED {
-        bail!("only the first {THREADS_SAMPLED} threads are sampled");
+        let why = format!("only the first {THREADS_SAMPLED} threads are sampled");
+        return Err(why.into());
     }
     let Some(header) = header else {
         let codec = Codec::mark5b(MARK5B_BITS)?;

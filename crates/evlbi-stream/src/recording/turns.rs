@@ -2,11 +2,10 @@
 
 use std::fs::File;
 
-use anyhow::Result;
 use evlbi_core::rate::usual_frame_rate;
 use evlbi_wire::time::FrameRate;
 
-use super::{First, Recording};
+use super::{First, Recording, RecordingError};
 
 /// Turns that are looked at.
 const TURNS: i64 = 8;
@@ -32,7 +31,7 @@ impl Recording {
         &self,
         file: &File,
         first: First,
-    ) -> Result<Option<FrameRate>> {
+    ) -> Result<Option<FrameRate>, RecordingError> {
         let Some(last) = self.last.filter(|last| last.second > first.time.second) else {
             return Ok(None);
         };
@@ -56,7 +55,7 @@ impl Recording {
     }
 
     /// The turn at which `second` begins, where the frames are in order.
-    fn turn(&self, file: &File, first: First, second: i64) -> Result<Option<Turn>> {
+    fn turn(&self, file: &File, first: First, second: i64) -> Result<Option<Turn>, RecordingError> {
         let near = 4 * self.cycle();
         let (mut before, mut behind) = (first.number, self.frames());
         while behind - before > 1 {

@@ -2,24 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use evlbi_net::file::{check_new, is_special};
 
-use super::RecvOptions;
+use super::{RecvError, RecvOptions};
 use crate::recording::{gaps_beside, result_beside};
 use crate::sink;
 
 /// The options with names that are free, where a killed receiver left its recording under the wanted one, which is returned too.
 /// What such a receiver left is kept, whatever is forced.
-pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<PathBuf>)> {
+pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<PathBuf>), RecvError> {
     let first = Path::new(&options.to);
     if !sink::is_left_unfinished(&options.to)? {
         return Ok((options.clone(), None));
     }
     for number in 2_u32.. {
         let path = numbered(first, number);
+        let Some(to) = path.to_str() else {
+            continue;
+        };
         // Another receiver may have begun with it.
-        let to = path.to_str().context("a path that is not UTF-8")?;
         if sink::is_left_unfinished(to)? || path.exists() || !sink::those_of(to).is_empty() {
             continue;
         }
@@ -33,7 +34,7 @@ pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<Pat
             return Ok((options, Some(first.to_owned())));
         }
     }
-    bail!("no name is free beside {}", first.display())
+    Err(RecvError::NoName(first.to_owned()))
 }
 
 /// `NAME-2.vdif` of `NAME.vdif`.
@@ -65,7 +66,7 @@ pub fn remove_empty(options: &RecvOptions) -> bool {
 }
 
 /// Nothing that is there already may be lost, whatever the files are called.
-pub fn check_outputs(options: &RecvOptions) -> Result<()> {
+pub fn check_outputs(options: &RecvOptions) -> Result<(), RecvError> {
     let recording = match options.to.as_str() {
         "null" | "check" => None,
         to if to.contains('{') => {
@@ -73,14 +74,12 @@ pub fn check_outputs(options: &RecvOptions) -> Result<()> {
             let is_in_folders = Path::new(to)
                 .parent()
                 .is_some_and(|folder| folder.to_str().is_some_and(|folder| folder.contains('{')));
-            if let Some(file) = sink::those_of(to).first()
+            if let Some(path) = sink::those_of(to).into_iter().next()
                 && !options.force
                 && !is_in_folders
             {
-                bail!(
-                    "{} exists and may be one of the files that {to} is split into; give --force to overwrite it",
-                    file.display()
-                );
+                let to = to.to_owned();
+                return Err(RecvError::MayExist { path, to });
             }
             None
         }

@@ -25,7 +25,7 @@ use crate::steer::Receiving as Status;
 /// Intervals of loss in the result; the gaps file has all of them.
 const INTERVALS_SHOWN: usize = 1000;
 
-/// The result of `evlbi recv`. Counts are datagrams between the first and the last number seen, unless said;
+/// What came of a stream that was received. Counts are datagrams between the first and the last number seen, unless said;
 /// docs/counters defines each.
 #[derive(Serialize)]
 pub struct RecvResult {
@@ -34,19 +34,21 @@ pub struct RecvResult {
     finished: bool,
     /// A recording of the wanted name that a killed receiver left, and that was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_unfinished: Option<PathBuf>,
+    pub(crate) left_unfinished: Option<PathBuf>,
     from: String,
     to: String,
     #[serde(flatten)]
     counts: Counts,
     #[serde(flatten)]
     frames: Counts,
+    /// The counters of datagrams when the receiver ended.
     #[serde(skip)]
     pub live: Live,
     /// Senders whose datagrams were refused, the first 64.
     pub refused: Vec<Refused>,
-    pub first_seq: Option<u64>,
+    pub(crate) first_seq: Option<u64>,
     last_seq: Option<u64>,
+    /// Which frames came; none where nothing did.
     pub format: Option<deframe::Format>,
     frame_length: Option<usize>,
     frame_rate: Option<FrameRate>,
@@ -73,7 +75,7 @@ pub struct RecvResult {
     time_gaps: Vec<TimeGap>,
     segments: Vec<Ends>,
     segments_not_listed: u64,
-    pub sender: Option<String>,
+    pub(crate) sender: Option<String>,
     first_arrival: Option<f64>,
     last_arrival: Option<f64>,
     most_joined: u64,
@@ -82,11 +84,14 @@ pub struct RecvResult {
     ring_bytes: Option<usize>,
     window_bytes: Option<u64>,
     host: Option<HostDelta>,
-    pub gaps_file: Option<PathBuf>,
+    pub(crate) gaps_file: Option<PathBuf>,
     cpu_seconds: f64,
+    /// Why the receiver ended.
     pub ended: Ended,
+    /// What ended it before its time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What was recorded or checked.
     #[serde(flatten)]
     pub sink: SinkReport,
 }
@@ -307,6 +312,7 @@ fn describe(format: deframe::Format, result: &RecvResult) -> String {
     }
 }
 
+/// Formats a result for people.
 pub fn text(result: &RecvResult) -> String {
     let (live, frames) = (&result.live, &result.frames);
     let (counters, lost) = (&live.counters, &live.attribution);

@@ -16,10 +16,7 @@ use evlbi_wire::units::{show_count, show_rate};
 pub struct Seen {
     watch: Arc<Watch>,
     options: RecvOptions,
-    #[allow(
-        dead_code,
-        reason = "for callers other than the program, which the tests are"
-    )]
+    /// Where it listens, numbers of ports that were left to the kernel included.
     pub local: Vec<Local>,
     run: Run,
     begun: Nanos,

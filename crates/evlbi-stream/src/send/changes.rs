@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_net::transmit::{self, Sent};
 
-use super::SendOptions;
+use super::{SendError, SendOptions};
 use crate::steer;
 
 /// What has to be known to change a flow while it is sent.
@@ -23,12 +22,10 @@ pub struct Changes {
 
 impl Changes {
     /// Changes the flow from its next train on.
-    pub fn take(&mut self, change: &steer::Change) -> Result<()> {
+    pub fn take(&mut self, change: &steer::Change) -> Result<(), SendError> {
         let rate: Option<BitRate> = change.rate.as_deref().map(str::parse).transpose()?;
         if rate.is_some() && self.options.pace.rate().is_none() {
-            bail!(
-                "only a flow that was started with a --rate has one to change; this one leaves by the times in its frames, or as fast as it can"
-            );
+            return Err(SendError::NoRate);
         }
         let policy = match &change.shed {
             Some(text) => text.parse()?,
@@ -55,11 +52,9 @@ impl Changes {
 }
 
 /// Returns an error if what is shed to make room is replaced.
-pub fn check_fit(policy: &Policy, replace: Replace) -> Result<()> {
+pub fn check_fit(policy: &Policy, replace: Replace) -> Result<(), SendError> {
     if matches!(policy, Policy::Fit(_)) && replace != Replace::Nothing {
-        bail!(
-            "fit: makes room only if nothing is sent in the place of what is shed; leave --replace out"
-        );
+        return Err(SendError::FitReplaced);
     }
     Ok(())
 }

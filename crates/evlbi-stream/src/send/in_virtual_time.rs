@@ -83,7 +83,7 @@ fn played(network: &Network, send_options: &SendOptions, recv_options: &RecvOpti
     let receiving = receive(recv_options, &run(network.far(1))).unwrap();
     let sending = send(send_options, &run(network.near(1))).unwrap();
     let sent = serde_json::to_value(sending.join().unwrap());
-    let received = serde_json::to_value(receiving.join().unwrap());
+    let received = serde_json::to_value(receiving.join());
     [sent.unwrap(), received.unwrap()]
 }
 
@@ -119,10 +119,7 @@ fn a_rate_is_kept_and_changed_to_the_datagram() {
         };
         sending.watched().change(&change).unwrap();
         let sent = serde_json::to_value(sending.join().unwrap()).unwrap();
-        [
-            sent,
-            serde_json::to_value(receiving.join().unwrap()).unwrap(),
-        ]
+        [sent, serde_json::to_value(receiving.join()).unwrap()]
     });
     let sends = sends(&clock.take_log());
     // Nanoseconds from one datagram to the next.
@@ -160,7 +157,7 @@ fn shedding_is_changed_to_the_datagram() {
             sending.watched().change(&change).unwrap();
         }
         let sent = serde_json::to_value(sending.join().unwrap());
-        let received = serde_json::to_value(receiving.join().unwrap());
+        let received = serde_json::to_value(receiving.join());
         [sent.unwrap(), received.unwrap()]
     });
     let sheds = sent["shedding_before"].as_array().unwrap().iter();
@@ -389,7 +386,7 @@ fn a_relay_passes_on_twice_alike() {
             let sent = send(&options, &near).unwrap().join().unwrap();
             // What it holds back leaves at its end.
             let report = relay.finish().unwrap().remove(0);
-            let received = serde_json::to_value(receiving.join().unwrap()).unwrap();
+            let received = serde_json::to_value(receiving.join()).unwrap();
             ([serde_json::to_value(sent).unwrap(), received], report)
         });
         (results, report, clock.take_log())

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::pace::ByTime;
 use evlbi_core::packetise::{Rule, payload_length};
 use evlbi_core::rate::BitRate;
@@ -11,12 +10,12 @@ use evlbi_core::shed::{self, Replace, Shed, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::transmit::{Clock, Flow, FlowOptions, Sent};
-use evlbi_net::transport::{Carries, Limits, NotHonoured, Numbers, OutOptions};
+use evlbi_net::transport::{Carries, Limits, Numbers, OutOptions};
 use evlbi_wire::vtp;
 
 use super::changes::{Changes, check_fit};
 use super::seen::Seen;
-use super::{Pace, SendOptions};
+use super::{Pace, SendError, SendOptions};
 use crate::source::Input;
 
 /// From making ready to the first departure.
@@ -39,11 +38,11 @@ pub struct Prepared {
     pub padded: u64,
 }
 
-/// What is asked of the transport.
+/// Returns what is asked of the transport.
 ///
 /// # Errors
 /// When it has no use for an option.
-pub fn out_options(options: &SendOptions) -> Result<OutOptions> {
+pub fn out_options(options: &SendOptions) -> Result<OutOptions, SendError> {
     let with = OutOptions {
         buffer: options.host.buffer.map(usize::try_from).transpose()?,
         mtu: options.mtu,
@@ -52,17 +51,13 @@ pub fn out_options(options: &SendOptions) -> Result<OutOptions> {
     };
     with.check(&options.to)?;
     if options.cut == Rule::Plain && options.to.transport().service().carries == Carries::Bytes {
-        bail!(NotHonoured {
-            option: "--cut plain",
-            scheme: options.to.scheme(),
-            here: "",
-        });
+        return Err(SendError::NoDatagrams(options.to.scheme()));
     }
     Ok(with)
 }
 
 /// Reads what has to be known of the source, and makes the sockets.
-pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
+pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> {
     check_fit(&options.shed, options.replace)?;
     let (rate, second) = (options.pace.rate(), run.clock().second());
     let input = Input::open(&options.source, options.frame_rate, rate, second)?;
@@ -107,7 +102,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared> {
     let burst = options.burst.length(rate, datagram_data);
     let vdif = input.is_vdif && !plain;
     if plain && input.is_vdif && options.repeat > 1 {
-        bail!("frames cut as bytes cannot be re-timed; repeat without --cut plain");
+        return Err(SendError::Untimed);
     }
     let frame_rate = input.frame_rate;
     let key = input.keys.first().copied().unwrap_or_default();
@@ -171,23 +166,23 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
 }
 
 /// What sets the times, and the bit rate that comes of it.
-fn clock(options: &SendOptions, input: &Input, plain: bool) -> Result<(Clock, Option<BitRate>)> {
+fn clock(
+    options: &SendOptions,
+    input: &Input,
+    plain: bool,
+) -> Result<(Clock, Option<BitRate>), SendError> {
     match options.pace {
         Pace::Max => return Ok((Clock::None, None)),
         Pace::Rate(rate) => return Ok((Clock::Rate(rate), Some(rate))),
         Pace::RealTime => {}
     }
-    let source = &options.source;
+    let source = options.source.clone();
     let unknown = || match input.frame_length {
-        Some(_) => format!(
-            "the frame rate of {source} cannot be told, so not when its frames are due: give --frame-rate N, or a --rate, or --max"
-        ),
-        None => format!(
-            "{source} is raw data (no frames of VDIF or Mark 5B are in it), which has no times: give a --rate, or --max"
-        ),
+        Some(_) => SendError::RateUnknown(source),
+        None => SendError::NoTimes(source),
     };
-    let frame_rate = input.frame_rate.with_context(unknown)?;
-    let rate = input.rate().with_context(unknown)?;
+    let rates = input.frame_rate.zip(input.rate());
+    let (frame_rate, rate) = rates.ok_or_else(unknown)?;
     let clock = match plain || !input.is_vdif {
         true => Clock::Rate(rate),
         false => Clock::Time(ByTime::new(frame_rate, input.keys.len())),
@@ -202,9 +197,8 @@ fn cut(
     numbers: Numbers,
     header: usize,
     plain: bool,
-) -> Result<(Option<usize>, usize, usize)> {
-    let mtu = limits.mtu;
-    let mtu = mtu.context("cannot ask for the MTU of the route; give --mtu")?;
+) -> Result<(Option<usize>, usize, usize), SendError> {
+    let mtu = limits.mtu.ok_or(SendError::MtuUnknown)?;
     if plain {
         let data = payload_length(8, mtu, limits.family, header, Rule::Plain)?;
         return Ok((Some(mtu), data, data));
@@ -212,9 +206,7 @@ fn cut(
     let frame = input.frame_length.unwrap_or(0);
     let data = payload_length(frame, mtu, limits.family, header, Rule::Frames)?;
     if numbers == Numbers::FromFrames && data < frame {
-        bail!(
-            "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}: without sequence numbers fragments cannot be put in order; use udp:// or a larger --mtu"
-        );
+        return Err(SendError::LongFrame { frame, mtu });
     }
     Ok((Some(mtu), frame, data))
 }

@@ -10,30 +10,31 @@ use crate::counters::Counted;
 /// A sender that falls short of its rate by more than this part says so at its end.
 const SHORT: f64 = 0.01;
 
-/// The result of `evlbi send`.
+/// What came of a flow that was sent.
 #[derive(Serialize)]
 pub struct SendResult {
-    pub schema: &'static str,
-    pub source: String,
-    pub to: String,
+    pub(super) schema: &'static str,
+    pub(super) source: String,
+    pub(super) to: String,
     /// MTU that the datagrams were made for, in bytes.
-    pub mtu: Option<usize>,
-    /// Bit rate asked for; none for --max.
-    pub rate_asked_bps: Option<u64>,
+    pub(super) mtu: Option<usize>,
+    /// Bit rate asked for; none for as fast as goes.
+    pub(super) rate_asked_bps: Option<u64>,
     /// What was asked before, of a rate that was changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub rates_before_bps: Vec<u64>,
+    pub(super) rates_before_bps: Vec<u64>,
     /// Bytes before the first whole frame of the file, which were not sent.
-    pub leading_bytes: u64,
+    pub(super) leading_bytes: u64,
     /// Bytes at the end of the file that are no whole frame and were not sent.
-    pub truncated_bytes: u64,
+    pub(super) truncated_bytes: u64,
     /// Bytes of fill pattern that completed the last datagram of raw data.
-    pub padded_bytes: u64,
+    pub(super) padded_bytes: u64,
+    /// What was counted and measured.
     #[serde(flatten)]
     pub report: Counted<SendReport>,
 }
 
-/// The same for people.
+/// Formats a result for people.
 pub fn text(result: &SendResult) -> String {
     let report = &result.report;
     let live = &report.live;

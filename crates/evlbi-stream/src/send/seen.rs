@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::run::{Run, explain};
+use evlbi_net::run::Run;
 use evlbi_net::transmit::Sent;
 use evlbi_wire::units::{show_count, show_rate};
 use parking_lot::Mutex;
@@ -70,7 +70,7 @@ impl Watched for Seen {
 
     fn change(&self, change: &Change) -> Result<(), String> {
         let changed = self.changes.lock().take(change);
-        changed.map_err(|why| explain(why.as_ref()))
+        changed.map_err(|why| self.run.explain(&why))
     }
 
     fn progress(&self) -> (u64, Option<u64>) {

@@ -1,6 +1,6 @@
 //! The command line as the grammar of flows, which agents check and consoles complete.
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::{Arg, ArgAction, CommandFactory, Parser};
 use evlbi_control::commands::{CommandOption, Grammar, Meaning, Sends};
 use evlbi_core::rate::BitRate;
@@ -41,8 +41,10 @@ impl Grammar for CommandLine {
         let (mut responds, mut fits) = (None, Ok(()));
         match cli.command {
             Command::Respond(args) => responds = Some((args.bind, args.ports)),
-            Command::Send(args) => fits = out_options(&args.into()).map(drop),
-            Command::Recv(args) => fits = receive_options(&args.into()).map(drop),
+            Command::Send(args) => fits = out_options(&args.into()).map(drop).map_err(Error::from),
+            Command::Recv(args) => {
+                fits = receive_options(&args.into()).map(drop).map_err(Error::from)
+            }
             _ => {}
         }
         fits.map_err(|error| output::explain(&error))?;

@@ -278,7 +278,7 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
     let options = RecvOptions::from(args);
     let receiving = recv::receive(&options, program.run())?;
     program.watch(&receiving.watched(), || receiving.is_finished());
-    let result = receiving.join()?;
+    let result = receiving.join();
     output::print(json, &result, recv::text)?;
     if let (Some(length), Some(Format::Raw)) = (options.frame, result.format) {
         say!(

@@ -688,7 +688,7 @@ impl Recording {
         let result = (end == End::Stopped).then(|| {
             receiving.stop();
             ends(clock, || receiving.is_finished());
-            receiving.join().unwrap()
+            receiving.join()
         });
         Received {
             span,

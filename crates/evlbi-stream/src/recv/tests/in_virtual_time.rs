@@ -70,7 +70,7 @@ impl Hosts {
             let run = Run::silent().on(&self.network.far(1));
             let receiving = receive(&self.options(options), &run).unwrap();
             play(&receiving);
-            serde_json::to_value(receiving.join().unwrap()).unwrap()
+            serde_json::to_value(receiving.join()).unwrap()
         })
     }
 
@@ -337,7 +337,7 @@ fn a_receiver_over_tcp_that_stalls_loses_nothing() {
         far.clock().stall(stall);
         let sent = serde_json::to_value(sending.join().unwrap()).unwrap();
         let ended = hosts.clock.now();
-        let received = serde_json::to_value(receiving.join().unwrap()).unwrap();
+        let received = serde_json::to_value(receiving.join()).unwrap();
         (sent, received, ended)
     });
     // It has caught up: the last leaves a millisecond before the end.

@@ -6,7 +6,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 
 use evlbi_core::packetise::Rule;
 use evlbi_core::shed::Policy;
-use evlbi_net::transport::NotHonoured;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -21,8 +20,9 @@ fn bytes(length: usize) -> Vec<u8> {
 fn options_without_effect_are_refused_by_name() {
     let run = Run::silent();
     let refused = |options: RecvOptions| {
-        let error = receive(&options, &run).err().unwrap();
-        let refused = error.downcast_ref::<NotHonoured>().unwrap();
+        let Err(RecvError::NotHonoured(refused)) = receive(&options, &run) else {
+            panic!("{options:?}");
+        };
         assert_eq!(refused.scheme, any("tcp://").scheme());
         refused.option
     };
@@ -65,7 +65,7 @@ fn options_without_effect_are_refused_by_name() {
         ("--mtu", |it: &mut SendOptions| it.mtu = Some(1500)),
         ("--sequence", |it| it.sequence = Some(7)),
         ("--no-gso", |it| it.offload = false),
-        ("--cut plain", |it| it.cut = Rule::Plain),
+        ("cutting as bytes", |it| it.cut = Rule::Plain),
     ] as [(&str, fn(&mut SendOptions)); 4]
     {
         let mut options = SendOptions {
@@ -98,7 +98,7 @@ fn carried(
     };
     change(&mut options);
     let sent = send(&options, &run).unwrap().join().unwrap();
-    assert_eq!(receiving.join().unwrap().ended, Ended::Closed);
+    assert_eq!(receiving.join().ended, Ended::Closed);
     (std::fs::read(to).unwrap(), sent)
 }
 
@@ -170,7 +170,7 @@ fn silence_counts_from_the_first_byte() {
     let sending = sender(url("udp://", &other.seen.local[0]), 0, &run);
     until("a stream", || other.seen.status().counts.count("bytes") > 0);
     drop(sending);
-    assert_eq!(other.join().unwrap().ended, Ended::Idle);
+    assert_eq!(other.join().ended, Ended::Idle);
     assert!(!waiting.is_finished());
     let sending = sender(place, 0, &run);
     until("a stream", || {
@@ -178,7 +178,7 @@ fn silence_counts_from_the_first_byte() {
     });
     sending.stop();
     let sent = sending.join().unwrap().report.live.bytes;
-    let received = waiting.join().unwrap();
+    let received = waiting.join();
     assert_eq!((received.ended, received.live.bytes), (Ended::Closed, sent));
     drop(silent);
 }
@@ -210,7 +210,7 @@ fn the_ring_follows_the_length_of_frames() {
         ..SendOptions::default()
     };
     send(&options, &run).unwrap().join().unwrap();
-    receiving.join().unwrap();
+    receiving.join();
     assert!(std::fs::read(room.path("received")).unwrap() == data);
 }
 
@@ -293,7 +293,7 @@ fn a_full_ring_holds_the_sender_up() {
     reader.read_to_end(&mut came).unwrap();
     assert!(came == data, "{} bytes", came.len());
     assert_eq!(sending.join().unwrap().report.live.bytes, data.len() as u64);
-    let received = receiving.join().unwrap();
+    let received = receiving.join();
     assert_eq!(received.live.bytes, data.len() as u64);
     assert!(received.live.ring_waits > 0.0);
 }

@@ -465,7 +465,10 @@ fn with_tables(mut connection: Connection) -> Result<Connection> {
 }
 
 fn code(error: &anyhow::Error) -> Option<ErrorCode> {
-    error.downcast_ref::<rusqlite::Error>()?.sqlite_error_code()
+    let mut causes = error.chain();
+    causes
+        .find_map(|cause| cause.downcast_ref::<rusqlite::Error>())?
+        .sqlite_error_code()
 }
 
 /// Whether a file that could not be opened is of no use to anybody, and so need not stay where it is.
@@ -475,7 +478,8 @@ fn is_useless(path: &Path, error: &anyhow::Error) -> bool {
         // The last is what SQLite says of tables that are not there.
         Some(code) => matches!(code, DatabaseCorrupt | NotADatabase | Unknown),
         None => {
-            !matches!(error.downcast_ref(), Some(Unusable::Version { version, known }) if version > known)
+            let unusable = error.chain().find_map(|cause| cause.downcast_ref());
+            !matches!(unusable, Some(Unusable::Version { version, known }) if version > known)
         }
     }
 }

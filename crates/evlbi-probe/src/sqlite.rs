@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
 use rusqlite::{Connection, TransactionBehavior};
-use rusqlite_migration::{Error, M, Migrations};
+use rusqlite_migration::{M, Migrations};
 
 /// One kind of file.
 pub struct Schema {
@@ -18,18 +17,41 @@ pub struct Schema {
     pub busy: Duration,
 }
 
-/// Why a file that SQLite can read is not used.
+/// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// SQLite reads it, but it is not of this kind or version.
+    #[error("{0}")]
+    Unusable(#[from] Unusable),
+    /// SQLite cannot read or write it.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+/// Why a file that SQLite can read is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unusable {
+    /// It has not the mark of these files.
     #[error("it was not made by evlbi")]
     Foreign,
+    /// Its tables are of another version.
     #[error("it is of version {version} of the tables, and this program knows {known}{}", if version > known { ": use a newer evlbi" } else { "" })]
-    Version { version: i64, known: i64 },
+    Version {
+        /// Version of the tables in the file.
+        version: i64,
+        /// The newest version that this program makes.
+        known: i64,
+    },
 }
 
 impl Schema {
     /// Makes the tables of a new file, and brings those of an older version up to date. Two programs may do so at once.
-    pub fn make(&self, connection: &mut Connection) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`SchemaError`] if the file is of another kind or of a newer version, or cannot be written.
+    pub fn make(&self, connection: &mut Connection) -> Result<(), SchemaError> {
         connection.busy_timeout(self.busy)?;
         connection.set_transaction_behavior(TransactionBehavior::Immediate);
         let is_new = "select application_id = 0 and not exists (select 1 from sqlite_schema) from pragma_application_id";
@@ -37,14 +59,17 @@ impl Schema {
             connection.pragma_update(None, "application_id", self.application)?;
         }
         if let Err(error) = self.check(connection) {
-            let is_old = matches!(error.downcast_ref(), Some(Unusable::Version { version, known }) if version < known);
+            let is_old = matches!(
+                error,
+                SchemaError::Unusable(Unusable::Version { version, known }) if version < known
+            );
             if !is_old {
                 return Err(error);
             }
             let made = Migrations::from_slice(self.versions).to_latest(connection);
             // After an error the tables are there if the other program was faster.
             self.check(connection).map_err(|error| match made {
-                Err(Error::RusqliteError { err, .. }) => err.into(),
+                Err(rusqlite_migration::Error::RusqliteError { err, .. }) => err.into(),
                 _ => error,
             })?;
         }
@@ -55,7 +80,10 @@ impl Schema {
     }
 
     /// Checks that a file is of this kind and of the newest version.
-    pub fn check(&self, connection: &Connection) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`SchemaError`] if it is not, or cannot be read.
+    pub fn check(&self, connection: &Connection) -> Result<(), SchemaError> {
         connection.busy_timeout(self.busy)?;
         let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         if pragma("application_id")? != self.application {

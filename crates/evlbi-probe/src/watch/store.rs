@@ -161,7 +161,7 @@ impl Store {
             Connection::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         SCHEMA
             .make(&mut connection)
-            .map_err(|error| refuse(path, error))?;
+            .map_err(|error| refuse(path, error.into()))?;
         let store = Store { connection, run: 0 };
         match store.plan()? {
             Some(before) if before != *plan => bail!(
@@ -192,6 +192,7 @@ impl Store {
         limit_work(&connection, length)?;
         let is_ours = SCHEMA
             .check(&connection)
+            .map_err(Into::into)
             .and_then(|()| check_tables(&connection));
         is_ours.map_err(|error| refuse(path, error))?;
         Ok(Store { connection, run: 0 })
@@ -330,7 +331,7 @@ fn check_tables(connection: &Connection) -> Result<()> {
 /// Why the file is not used, with its name.
 fn refuse(path: &Path, error: anyhow::Error) -> anyhow::Error {
     let path = path.display();
-    match error.downcast_ref() {
+    match error.chain().find_map(|cause| cause.downcast_ref()) {
         Some(Unusable::Version { version, known }) => {
             anyhow!("{path} is of version {version}; this program reads version {known}")
         }

@@ -14,11 +14,24 @@ use crate::clock::Clock;
 use crate::host::Counters;
 use crate::sim::Host;
 
+/// Puts an error into other words than its own, without its causes; none where its own will do.
+pub type Words = fn(&(dyn Error + 'static)) -> Option<String>;
+
 /// An error and its causes in one line, without causes that the error quotes itself.
 pub fn explain(error: &(dyn Error + 'static)) -> String {
+    explain_in(error, |_| None)
+}
+
+/// The same in the words of a program, where it has any for the error or a cause. An error that says no more than its cause does
+/// is passed over, so that words for the cause count.
+pub fn explain_in(error: &(dyn Error + 'static), words: Words) -> String {
     let chain = iter::successors(Some(error), |&error| error.source());
     chain.fold(String::new(), |text, cause| {
-        let cause = cause.to_string();
+        let own = cause.to_string();
+        if cause.source().is_some_and(|next| next.to_string() == own) {
+            return text;
+        }
+        let cause = words(cause).unwrap_or(own);
         match text.as_str() {
             "" => cause,
             said if said.contains(&cause) => text,
@@ -314,6 +327,22 @@ mod tests {
         assert!(!run.is_stopped() && !other.is_stopped());
         run.stop();
         assert!(other.is_stopped());
+    }
+
+    #[test]
+    fn a_program_has_words_of_its_own() {
+        #[derive(Debug, thiserror::Error)]
+        enum Failed {
+            #[error("{0}")]
+            Cause(#[from] fmt::Error),
+            #[error("it failed")]
+            Because(#[from] Box<Failed>),
+        }
+        let error = Failed::from(Box::new(Failed::from(fmt::Error)));
+        let own = fmt::Error.to_string();
+        assert_eq!(explain(&error), format!("it failed: {own}"));
+        let words = |error: &(dyn Error + 'static)| error.is::<fmt::Error>().then(|| "so".into());
+        assert_eq!(explain_in(&error, words), "it failed: so");
     }
 
     #[test]

@@ -3,19 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::rate::BitRate;
-use evlbi_net::file::check_new;
-use evlbi_net::run::{Run, explain};
+use evlbi_net::file::{OutputError, check_new};
+use evlbi_net::run::Run;
 use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
-use super::parts::{Measured, Parts};
+use super::parts::{Measured, Parts, WriteError};
 use super::point::{self, Point};
-use super::session::{Event, Refused, Session, Target};
+use super::session::{Event, Session, SessionError, Target};
 use super::{now, udp};
-use crate::end::Test;
+use crate::end::{Test, TestError};
 use crate::measure::{Attribution, Spacing, Stream};
 
 /// A sender has reached a rate if it sent so much of it.
@@ -62,6 +61,51 @@ pub struct ProbeCapacityOptions {
     pub out: Option<PathBuf>,
     /// Whether to overwrite files.
     pub force: bool,
+}
+
+/// Why the highest rate cannot be searched for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeCapacityError {
+    /// The range of rates is empty.
+    #[error("the lowest rate, {lowest}, is above the highest, {highest}")]
+    Range {
+        /// Where the range begins.
+        lowest: BitRate,
+        /// Where it ends.
+        highest: BitRate,
+    },
+    /// The responder allows none of the rates.
+    #[error("the responder allows {} of UDP payload, less than the lowest rate, {lowest}", show_rate(*allowed))]
+    NotAllowed {
+        /// What it allows, in bits of UDP payload per second.
+        allowed: f64,
+        /// Where the range begins.
+        lowest: BitRate,
+    },
+    /// The responder has not said what it sent.
+    #[error("the responder does not say what it sent")]
+    Untold,
+    /// The responder cannot be reached again after a trial that failed.
+    #[error("after a trial that failed ({failed})")]
+    Again {
+        /// Why the trial failed.
+        failed: String,
+        /// Why there is no new session.
+        source: SessionError,
+    },
+    /// A test cannot be, or is more than the responder allows.
+    #[error("{0}")]
+    Test(#[from] TestError),
+    /// A file may not be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// The file of the result cannot be written.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// The responder cannot be reached, or a test in the session failed.
+    #[error("{0}")]
+    Session(#[from] SessionError),
 }
 
 /// The result of `probe capacity`. Rates are bits of UDP payload per second.
@@ -247,11 +291,17 @@ impl Search {
 /// Searches for the highest rate until it is found or the run is stopped.
 ///
 /// # Errors
-/// If the options are inconsistent, a file cannot be written, or the responder cannot be reached.
-pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<ProbeCapacity>> {
+/// [`ProbeCapacityError`] if the options are inconsistent, a file cannot be written, or the responder cannot be reached.
+pub fn probe(
+    options: &ProbeCapacityOptions,
+    run: &Run,
+) -> Result<Measured<ProbeCapacity>, ProbeCapacityError> {
     let (lowest, asked) = (options.lowest, options.highest);
     if lowest > asked {
-        bail!("--lowest {lowest} is above --highest {asked}");
+        return Err(ProbeCapacityError::Range {
+            lowest,
+            highest: asked,
+        });
     }
     check_new(options.out.as_deref(), options.force)?;
     let mut session = Session::begin(&options.target, run)?;
@@ -265,8 +315,10 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
     };
     session.limits().allow(&test(options, highest))?;
     if highest < lowest.get() as f64 {
-        let allowed = show_rate(highest);
-        bail!("the responder allows {allowed} of UDP payload, less than --lowest {lowest}");
+        return Err(ProbeCapacityError::NotAllowed {
+            allowed: highest,
+            lowest,
+        });
     }
     let mut result = ProbeCapacity {
         schema: "evlbi.probe.capacity/1",
@@ -309,7 +361,7 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
             Ok(ends) => {
                 let clock = point::clock(&ends.clock);
                 let Some((point, _)) = udp::points(&test, &ends, clock).pop() else {
-                    bail!("the responder does not say what it sent");
+                    return Err(ProbeCapacityError::Untold);
                 };
                 let passed = ends.stopped.is_none()
                     && point.loss <= options.loss
@@ -322,17 +374,20 @@ pub fn probe(options: &ProbeCapacityOptions, run: &Run) -> Result<Measured<Probe
                 }
             }
             // A rate that leaves nothing to the control connection does not pass either; the session begins anew.
-            Err(error) if !error.is::<Refused>() && !run.is_stopped() => {
-                session = Session::begin(&options.target, run)
-                    .with_context(|| format!("after a trial that failed ({error:#})"))?;
+            Err(error) if !matches!(error, SessionError::Refused(_)) && !run.is_stopped() => {
+                let failed = run.explain(&error);
+                session = match Session::begin(&options.target, run) {
+                    Ok(session) => session,
+                    Err(source) => return Err(ProbeCapacityError::Again { failed, source }),
+                };
                 Trial {
                     asked: rate,
                     passed: false,
-                    finding: explain(error.as_ref()),
+                    finding: failed,
                     point: None,
                 }
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         progress.show(0, &format!("{label}: {}", trial.finding));
         if run.is_stopped() {

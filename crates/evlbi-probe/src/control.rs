@@ -4,14 +4,13 @@ use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::tcp::{Change, Stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::measure::{Channel, Nonce, Role, Token};
+use crate::measure::{Channel, ChannelError, Nonce, Role, Token};
 
 /// Longest message before the other end has shown who it is.
 const LONGEST_AT_FIRST: usize = 1 << 10;
@@ -21,6 +20,30 @@ const LONGEST_OF_CLIENT: usize = 64 << 10;
 const LONGEST_OF_RESPONDER: usize = 256 << 20;
 /// So long a message may take to be handed to the kernel.
 const WRITING: Duration = Duration::from_secs(10);
+
+/// Why the connection between the ends of a test does not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// A message cannot be put into JSON.
+    #[error("cannot write a message")]
+    Encode(#[source] serde_json::Error),
+    /// What comes, or goes, is no message of somebody who knows the token.
+    #[error("{0}")]
+    Channel(#[from] ChannelError),
+    /// Nothing can be sent any more.
+    #[error("cannot reach the other end")]
+    Send(#[source] io::Error),
+    /// A message cannot be read.
+    #[error("a message of another version")]
+    Decode(#[source] serde_json::Error),
+    /// The other end has ended it.
+    #[error("the other end has closed the connection")]
+    Closed,
+    /// Nothing can be received any more.
+    #[error("the connection has failed")]
+    Receive(#[source] io::Error),
+}
 
 /// A number that an end uses once.
 pub fn nonce(clock: &Clock) -> Nonce {
@@ -43,6 +66,7 @@ pub struct Control {
 }
 
 impl Control {
+    /// The end of this role, which has shown nothing yet.
     pub fn new(stream: Stream, role: Role, clock: &Clock) -> Control {
         Control {
             stream,
@@ -63,10 +87,11 @@ impl Control {
         self.channel.secure(token, nonces, longest);
     }
 
-    pub fn send<M: Serialize>(&mut self, message: &M) -> Result<()> {
-        let text = serde_json::to_vec(message).context("cannot write a message")?;
+    /// Sends a message, and waits until the kernel has taken it.
+    pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), ControlError> {
+        let text = serde_json::to_vec(message).map_err(ControlError::Encode)?;
         let bytes = self.channel.seal(&text)?;
-        self.write(&bytes).context("cannot reach the other end")
+        self.write(&bytes).map_err(ControlError::Send)
     }
 
     fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
@@ -91,20 +116,23 @@ impl Control {
     }
 
     /// The next message; none if it does not come in time.
-    pub fn receive<M: DeserializeOwned>(&mut self, timeout: Duration) -> Result<Option<M>> {
+    pub fn receive<M: DeserializeOwned>(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<M>, ControlError> {
         let end = self.clock.now().plus(timeout.into());
         let mut has_looked = false;
         loop {
             if let Some(message) = self.channel.next_message()? {
                 let message = serde_json::from_slice(&message);
-                return Ok(Some(message.context("a message of another version")?));
+                return Ok(Some(message.map_err(ControlError::Decode)?));
             }
             // It looks once, however late it is.
             if std::mem::replace(&mut has_looked, true) && self.clock.now() >= end {
                 return Ok(None);
             }
             match self.stream.read(&mut self.room[..]) {
-                Ok(0) => bail!("the other end has closed the connection"),
+                Ok(0) => return Err(ControlError::Closed),
                 Ok(count) => {
                     self.channel.feed(&self.room[..count]);
                     self.heard = self.clock.now();
@@ -113,7 +141,7 @@ impl Control {
                     self.stream.wait(Change::Readable, &self.clock, end);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("the connection has failed"),
+                Err(error) => return Err(ControlError::Receive(error)),
             }
         }
     }
@@ -123,6 +151,7 @@ impl Control {
         self.heard
     }
 
+    /// The connection.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }

@@ -10,7 +10,7 @@ use evlbi_core::path::{Law, Loss, Shape, Times};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use evlbi_net::sim::{Host, Network, Way};
 use sha2::{Digest, Sha256};
 
@@ -1031,7 +1031,7 @@ fn tests_wait_for_room() {
         let (refused, at) = begin(3, 1, 0).join();
         let refused = refused.unwrap_err().to_string();
         assert!(
-            refused.contains("1 tests run now") && refused.contains("--wait"),
+            refused.contains("1 tests run now") && refused.ends_with("wait longer"),
             "{refused}"
         );
         // To connect, prove, be welcome and ask takes four round trips.
@@ -1148,9 +1148,9 @@ fn a_client_that_falls_silent_is_gone_after_8_s() {
             clock.sleep(Duration::from_secs(3));
             let other = udp::probe(&options(1), &scene.near);
             let first = probing.join();
-            let said = |done: anyhow::Result<super::Measured<ProbeUdp>>| match done {
+            let said = |done: Result<super::Measured<ProbeUdp>, udp::ProbeUdpError>| match done {
                 Ok(measured) => measured.result.stopped.unwrap_or_default(),
-                Err(error) => format!("{error:#}"),
+                Err(error) => explain(&error),
             };
             let [first, other] = [first, other].map(said);
             assert_eq!(

@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::time::Nanos;
-use evlbi_net::file::check_new;
-use evlbi_net::run::{Run, explain};
+use evlbi_net::file::{OutputError, check_new};
+use evlbi_net::run::Run;
 use evlbi_plot::{Axis, Figure, Series, Unit};
 use evlbi_wire::units::{show_count, show_seconds};
 use serde::Serialize;
 use serde_json::{Value, json};
 use smart_default::SmartDefault;
 
-use super::parts::{Measured, Parts};
+use super::parts::{Measured, Parts, WriteError};
 use super::picture::{MOST_HISTOGRAMS, dots, log_axis, panel};
-use super::session::{Event, Session, Target};
+use super::session::{Event, Session, SessionError, Target};
 use super::sweep::Sizes;
 use super::{now, point};
 use crate::end::{Listened, Requests, Test};
@@ -50,6 +49,24 @@ pub struct ProbeLatencyOptions {
     pub out: Option<PathBuf>,
     /// Whether to overwrite files.
     pub force: bool,
+}
+
+/// Why round trips cannot be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeLatencyError {
+    /// A request of so many bytes is shorter than the shortest reply.
+    #[error("a request of {0} bytes is too short: a reply has {SHORTEST}")]
+    Short(usize),
+    /// A file may not be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// The file of the result cannot be written.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// The responder cannot be reached, or a test in the session failed.
+    #[error("{0}")]
+    Session(#[from] SessionError),
 }
 
 /// The result of `probe latency`.
@@ -102,11 +119,14 @@ pub struct Slope {
 /// Measures round trips, length by length, until all are measured or the run is stopped.
 ///
 /// # Errors
-/// If a request is too short, a file cannot be written, or nothing could be measured.
-pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeLatency>> {
+/// [`ProbeLatencyError`] if a request is too short, a file cannot be written, or nothing could be measured.
+pub fn probe(
+    options: &ProbeLatencyOptions,
+    run: &Run,
+) -> Result<Measured<ProbeLatency>, ProbeLatencyError> {
     check_new(options.out.as_deref(), options.force)?;
     if let Some(short) = options.size.0.iter().find(|size| **size < SHORTEST) {
-        bail!("a request of {short} bytes is too short: a reply has {SHORTEST}");
+        return Err(ProbeLatencyError::Short(*short));
     }
     let apart = Nanos::from(options.interval);
     let test = Test {
@@ -143,7 +163,7 @@ pub fn probe(options: &ProbeLatencyOptions, run: &Run) -> Result<Measured<ProbeL
         });
         let ends = match ends {
             Err(error) if number > 0 => {
-                result.stopped = Some(explain(error.as_ref()));
+                result.stopped = Some(run.explain(&error));
                 break;
             }
             ends => ends?,

@@ -8,7 +8,7 @@ pub mod analyse;
 #[cfg(test)]
 mod bottleneck;
 pub mod capacity;
-pub mod control;
+mod control;
 mod csv;
 pub mod direction;
 pub mod end;
@@ -35,7 +35,10 @@ use std::time::Duration;
 
 use evlbi_net::run::Run;
 
-pub use self::parts::Measured;
+pub use self::control::ControlError;
+pub use self::one_way::OneWayError;
+pub use self::parts::{Measured, WriteError};
+pub use self::session::{ConnectError, Gone, SessionError};
 use evlbi_wire::units;
 
 fn now(run: &Run) -> String {

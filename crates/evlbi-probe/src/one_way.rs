@@ -1,17 +1,17 @@
 //! Tests of a path without a way back: both ends are started by hand with the same plan, and agree on nothing.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use evlbi_core::pace::Slips;
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
-use evlbi_net::udp::SendCounts;
+use evlbi_net::udp::{OpenError, SendCounts};
 
 use super::session::{Ends, LOOK, Progress, Target};
-use crate::end::{Departed, End, Listened, Port, Test, Work};
+use crate::end::{Departed, End, Listened, Port, Test, Work, WorkError};
 use crate::measure::{Stream, Token};
 
 /// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
@@ -19,17 +19,45 @@ pub const SILENCE: Duration = Duration::from_secs(2);
 /// A later point of a sweep is waited for so much longer than it takes.
 const LATE: Duration = Duration::from_secs(15);
 
+/// Why an end of a one-way test cannot do its part.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OneWayError {
+    /// The address to send to, or to receive at, is unknown.
+    #[error("`{target}` is no ADDRESS:PORT that can be found")]
+    Unknown {
+        /// What was looked up.
+        target: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// The name has no address.
+    #[error("`{0}` has no address")]
+    NoAddress(String),
+    /// The test has no stream that could be received.
+    #[error("nothing to receive")]
+    NoStream,
+    /// There is no socket.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// This end could not do its part.
+    #[error("{0}")]
+    Work(#[from] WorkError),
+}
+
 /// The key that both ends make of the token and the plan.
 fn key(token: &Token, stream: &Stream) -> u64 {
     token.key(&format!("{stream:?}"))
 }
 
-fn address_of(target: &str) -> Result<SocketAddr> {
+fn address_of(target: &str) -> Result<SocketAddr, OneWayError> {
+    let name = || target.to_owned();
     let found = target.to_socket_addrs();
-    found
-        .with_context(|| format!("`{target}` is no ADDRESS:PORT that can be found"))?
-        .next()
-        .with_context(|| format!("`{target}` has no address"))
+    let mut found = found.map_err(|source| OneWayError::Unknown {
+        target: name(),
+        source,
+    })?;
+    found.next().ok_or_else(|| OneWayError::NoAddress(name()))
 }
 
 /// Sends a stream; what this end knows of it.
@@ -39,7 +67,7 @@ pub fn send(
     stream: &Stream,
     run: &Run,
     show: &mut dyn FnMut(&Progress),
-) -> Result<End> {
+) -> Result<End, OneWayError> {
     let to = address_of(&target.address)?;
     let any = match to {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -75,8 +103,8 @@ pub fn receive(
     is_first: bool,
     run: &Run,
     show: &mut dyn FnMut(&Progress),
-) -> Result<Ends> {
-    let stream = test.there.as_ref().context("nothing to receive")?;
+) -> Result<Ends, OneWayError> {
+    let stream = test.there.as_ref().ok_or(OneWayError::NoStream)?;
     let peer = address_of(&target.address)?;
     let port = Port::open(peer, test, target.device.clone(), run)?;
     let here = port.local_address();

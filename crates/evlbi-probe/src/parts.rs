@@ -1,34 +1,52 @@
-//! A result on the disk as it grows (`--out`): a line of JSON for each part as soon as that is known, and the whole as the last.
+//! A result on the disk as it grows: a line of JSON for each part as soon as that is known, and the whole as the last.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Error, Result};
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use serde::Serialize;
 use serde_json::json;
 
 /// A result, and whether it could be written to its file.
 #[derive(Debug)]
 pub struct Measured<R> {
+    /// What was measured, whole or as far as it went.
     pub result: R,
-    pub written: Result<()>,
+    /// Whether all of it is in the file that was asked for, if one was.
+    pub written: Result<(), WriteError>,
+}
+
+/// A file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}", path.display())]
+pub struct WriteError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the kernel said.
+    pub source: io::Error,
 }
 
 /// The file of a result that grows. What cannot be written does not end the test: [`Parts::finish`] tells of it.
 pub struct Parts {
     file: Option<(File, PathBuf)>,
-    failed: Option<Error>,
+    failed: Option<WriteError>,
 }
 
 impl Parts {
     /// Begins a result of this schema, if there is to be a file.
-    pub fn begin(path: Option<&Path>, schema: &str, target: &str, run: &Run) -> Result<Parts> {
-        let file = path.map(|path| -> Result<_> {
-            let file = File::create(path);
-            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-            Ok((file, path.to_owned()))
+    pub fn begin(
+        path: Option<&Path>,
+        schema: &str,
+        target: &str,
+        run: &Run,
+    ) -> Result<Parts, WriteError> {
+        let file = path.map(|path| match File::create(path) {
+            Ok(file) => Ok((file, path.to_owned())),
+            Err(source) => {
+                let path = path.to_owned();
+                Err(WriteError { path, source })
+            }
         });
         let mut parts = Parts {
             file: file.transpose()?,
@@ -62,9 +80,10 @@ impl Parts {
             return;
         };
         // In one piece, so that a line is whole or the last.
-        if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
-            let error = Error::new(error).context(format!("cannot write {}", path.display()));
-            tracing::warn!("{error:#}; the test continues without it");
+        if let Err(source) = file.write_all(format!("{line}\n").as_bytes()) {
+            let path = path.clone();
+            let error = WriteError { path, source };
+            tracing::warn!("{}; the test continues without it", explain(&error));
             self.failed = Some(error);
             self.file = None;
         }

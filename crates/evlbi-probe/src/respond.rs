@@ -1,28 +1,32 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::fs::File;
-use std::io::ErrorKind;
-use std::net::{Ipv6Addr, Shutdown, SocketAddr};
+use std::io::{self, ErrorKind};
+use std::iter;
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::{Signal, Thread};
 use evlbi_net::host::Counters;
-use evlbi_net::run::{Run, explain};
-use evlbi_net::tcp::{Door, Listener, Stream as Connection};
+use evlbi_net::run::Run;
+use evlbi_net::tcp::{Door, Listener, Stream as Connection, TcpError};
+use evlbi_net::udp::OpenError;
 use evlbi_wire::units::show_rate;
 use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
-use crate::control::{Control, nonce};
-use crate::end::{Files, FromClient, FromResponder, Limits, Port, Test, VERSION, Work};
-use crate::measure::{Channel, ChannelError, Role, Stream, Token};
-use crate::session::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, draining, look, plain};
+use crate::control::{Control, ControlError, nonce};
+use crate::end::{
+    Files, FromClient, FromResponder, Limits, Port, Test, TestError, VERSION, Work, WorkError,
+};
+use crate::measure::{Channel, Role, Stream, Token};
+use crate::session::{ALIVE, GONE, Gone, LOOK, Link, SLOW_LOOK, draining, look, plain};
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
 const MOST_STRANGERS: usize = 64;
@@ -62,21 +66,155 @@ pub struct RespondOptions {
     pub files: Option<PathBuf>,
 }
 
+/// Why a responder cannot start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RespondError {
+    /// The token is empty.
+    #[error("an empty token keeps nobody out")]
+    NoToken,
+    /// The folder for clients' files does not exist.
+    #[error("{}: there is no such folder", .0.display())]
+    NoFolder(PathBuf),
+    /// The address for control connections cannot be had.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel refused something else.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A session panicked.
+    #[error("a session of the responder panicked")]
+    Panicked,
+}
+
+/// Why a responder did not serve a client, or not to the end. A client that is refused a test is told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// It has not shown that it knows the token.
+    #[error("{0}")]
+    Stranger(String),
+    /// Its connection ended before it showed that.
+    #[error("closed before it showed that it knows the token")]
+    Unproven(#[source] ControlError),
+    /// Too many sessions are open.
+    #[error("{0} sessions are open, which are the most")]
+    Full(usize),
+    /// The test cannot be, or is more than the responder allows.
+    #[error("{0}")]
+    Test(#[from] TestError),
+    /// Other tests leave it no room, for as long as the client waits.
+    #[error("{0}; try again later, or wait longer")]
+    Busy(String),
+    /// All ports for tests are in use.
+    #[error("all ports from {from} to {to}, which tests may listen on here, are in use")]
+    NoPort {
+        /// The first of the ports.
+        from: u16,
+        /// The last of them.
+        to: u16,
+    },
+    /// Nothing comes by UDP.
+    #[error(
+        "nothing came by UDP from {from} to port {to} here: something on the way, such as a firewall, drops it"
+    )]
+    Blocked {
+        /// The client's address.
+        from: IpAddr,
+        /// The port here.
+        to: u16,
+    },
+    /// The test is of a file, and there is no folder for such.
+    #[error("this responder gives and takes no files")]
+    NoFiles,
+    /// The file would not be in the folder itself.
+    #[error("`{0}` is no name of a file in the responder's folder")]
+    FileName(String),
+    /// The file cannot be sent.
+    #[error("the responder cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The file cannot be received: often it exists.
+    #[error("the responder cannot make {}", path.display())]
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The control connection does not go on.
+    #[error("{0}")]
+    Control(#[from] ControlError),
+    /// The client has gone silent in a test.
+    #[error("{0}")]
+    Gone(#[from] Gone),
+    /// The client has gone silent while it waits for others' tests.
+    #[error("the client has said nothing for {0} s")]
+    GoneWaiting(u64),
+    /// The client does not begin its test.
+    #[error("the client does not go on")]
+    Stuck,
+    /// The test lasts longer than it was to.
+    #[error("the test takes longer than it was to take, and was ended")]
+    TooLong,
+    /// The responder is stopped.
+    #[error("the responder is being ended")]
+    Ending,
+    /// There is no socket for datagrams.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// There are no connections to test.
+    #[error("{0}")]
+    Tcp(#[from] TcpError),
+    /// This end could not do its part.
+    #[error("{0}")]
+    Work(#[from] WorkError),
+    /// The kernel refused something else.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl ServeError {
+    /// Whether an address is in use.
+    fn is_in_use(&self) -> bool {
+        let first: &(dyn Error + 'static) = self;
+        let mut chain = iter::successors(Some(first), |&cause| cause.source());
+        chain.any(|cause| {
+            let io = cause.downcast_ref::<io::Error>();
+            io.is_some_and(|io| io.kind() == ErrorKind::AddrInUse)
+        })
+    }
+}
+
+type Served<T = ()> = Result<T, ServeError>;
+
 /// Starts a responder, which grants tests until it is stopped.
 ///
 /// # Errors
-/// If the token is empty, the directory does not exist, or the address is in use.
-pub fn respond(options: &RespondOptions, run: &Run) -> Result<Responding> {
+/// [`RespondError`] if the token is empty, the folder does not exist, or the address is in use.
+pub fn respond(options: &RespondOptions, run: &Run) -> Result<Responding, RespondError> {
     let RespondOptions { bind, files, .. } = options;
     if options.token.is_empty() {
-        bail!("an empty --token keeps nobody out");
+        return Err(RespondError::NoToken);
     }
     if let Some(folder) = files.as_ref().filter(|folder| !folder.is_dir()) {
-        bail!("--files {}: there is no such folder", folder.display());
+        return Err(RespondError::NoFolder(folder.clone()));
     }
     let run = run.part();
     let listener = Listener::bind(*bind, &run);
-    let listener = listener.with_context(|| format!("cannot listen on {bind}"))?;
+    let listener = listener.map_err(|source| RespondError::Listen {
+        address: *bind,
+        source,
+    })?;
     let address = listener.local_addr()?;
     let responder = Arc::new(Responder::new(options, &run));
     let thread = (run.clock()).spawn("respond", move || responder.accept(&listener))?;
@@ -112,10 +250,10 @@ impl Responding {
     /// Waits until it has been stopped.
     ///
     /// # Errors
-    /// If a session panicked.
-    pub fn join(mut self) -> Result<()> {
+    /// [`RespondError`] if a session panicked.
+    pub fn join(mut self) -> Result<(), RespondError> {
         let ended = self.thread.take().map_or(Ok(()), Thread::wait);
-        ended.map_err(|_| anyhow!("a session of the responder panicked"))
+        ended.map_err(|_| RespondError::Panicked)
     }
 }
 
@@ -266,7 +404,7 @@ impl Responder {
     }
 
     /// Says that somebody was refused; a second later at most, how many more were.
-    fn tell_of_refusal(&self, peer: SocketAddr, error: &anyhow::Error) {
+    fn tell_of_refusal(&self, peer: SocketAddr, error: &ServeError) {
         if self.run.is_stopped() {
             return;
         }
@@ -281,17 +419,17 @@ impl Responder {
             more => format!(" (and {} others before)", more - 1),
         };
         *refusals = (now, 1);
-        tracing::warn!("{peer}: {}{more}", explain(error.as_ref()));
+        tracing::warn!("{peer}: {}{more}", self.run.explain(error));
     }
 
-    fn serve(&self, stream: Connection, peer: SocketAddr) -> Result<()> {
+    fn serve(&self, stream: Connection, peer: SocketAddr) -> Served {
         let number = self.let_in(&stream)?;
         let served = self.serve_peer(stream, peer, number);
         self.peers.lock().all.retain(|peer| peer.number != number);
         served
     }
 
-    fn serve_peer(&self, stream: Connection, peer: SocketAddr, number: u64) -> Result<()> {
+    fn serve_peer(&self, stream: Connection, peer: SocketAddr, number: u64) -> Served {
         let mut control = Control::new(stream, Role::Responder, self.run.clock());
         self.is_known(&mut control)?;
         for peer in &mut self.peers.lock().all {
@@ -302,11 +440,10 @@ impl Responder {
             ..Taken::default()
         };
         let Some(_place) = self.place(session) else {
-            let reason = format!("{MOST_SESSIONS} sessions are open, which are the most");
-            control.send(&FromResponder::Refused {
-                reason: reason.clone(),
-            })?;
-            bail!("{reason}");
+            let full = ServeError::Full(MOST_SESSIONS);
+            let reason = full.to_string();
+            control.send(&FromResponder::Refused { reason })?;
+            return Err(full);
         };
         let limits = self.options.limits;
         control.send(&FromResponder::Welcome { limits })?;
@@ -315,7 +452,7 @@ impl Responder {
     }
 
     /// One more stranger; the oldest go where there are too many.
-    fn let_in(&self, stream: &Connection) -> Result<u64> {
+    fn let_in(&self, stream: &Connection) -> Served<u64> {
         let mut peers = self.peers.lock();
         // Nobody would end it.
         self.go_on()?;
@@ -336,7 +473,7 @@ impl Responder {
     }
 
     /// Has a stranger show that it knows the token.
-    fn is_known(&self, control: &mut Control) -> Result<()> {
+    fn is_known(&self, control: &mut Control) -> Served {
         let ours = nonce(self.run.clock());
         control.send(&FromResponder::Hello {
             version: VERSION,
@@ -346,33 +483,37 @@ impl Responder {
             let reason = reason.to_owned();
             let _ = control.send(&FromResponder::Refused { reason });
         };
+        let stranger = |why: String| Err(ServeError::Stranger(why));
         match control.receive(PROVING) {
             Ok(Some(FromClient::Proof { version, .. })) if version != VERSION => {
                 refuse(control, &format!("this responder speaks version {VERSION}"));
-                bail!("refused: it speaks version {version}");
+                stranger(format!("refused: it speaks version {version}"))
             }
             Ok(Some(FromClient::Proof { nonce, proof, .. })) => {
                 if !Channel::is_proof(&self.options.token, [&ours, &nonce], &proof) {
                     refuse(control, "wrong token");
-                    bail!("refused: wrong token");
+                    return stranger("refused: wrong token".to_owned());
                 }
                 control.secure(&self.options.token, [&ours, &nonce]);
                 Ok(())
             }
-            Ok(Some(_)) => bail!("refused: it does not show that it knows the token"),
-            Ok(None) => bail!("closed: it said nothing for {} s", PROVING.as_secs()),
-            Err(error) => Err(error.context("closed before it showed that it knows the token")),
+            Ok(Some(_)) => stranger("refused: it does not show that it knows the token".to_owned()),
+            Ok(None) => stranger(format!(
+                "closed: it said nothing for {} s",
+                PROVING.as_secs()
+            )),
+            Err(error) => Err(ServeError::Unproven(error)),
         }
     }
 
     /// Tests, one after the other.
-    fn session(&self, control: &mut Control, peer: SocketAddr) -> Result<()> {
+    fn session(&self, control: &mut Control, peer: SocketAddr) -> Served {
         let clock = self.run.clock();
         let mut last = clock.now();
         while clock.now().since(last) < IDLE.into() && !self.run.is_stopped() {
             let message = match control.receive(LOOK * 5) {
                 Ok(message) => message,
-                Err(error) if error.is::<ChannelError>() => return Err(error),
+                Err(error @ ControlError::Channel(_)) => return Err(error.into()),
                 // Its way to say that it wants no more.
                 Err(_) => return Ok(()),
             };
@@ -380,7 +521,7 @@ impl Responder {
             if let Some(FromClient::Open(test)) = message {
                 if let Err(error) = self.test(control, &test, peer) {
                     self.go_on()?;
-                    let reason = explain(error.as_ref());
+                    let reason = self.run.explain(&error);
                     tracing::warn!("{peer}: {reason}");
                     control.send(&FromResponder::Refused { reason })?;
                 }
@@ -390,7 +531,7 @@ impl Responder {
         Ok(())
     }
 
-    fn test(&self, control: &mut Control, test: &Test, peer: SocketAddr) -> Result<()> {
+    fn test(&self, control: &mut Control, test: &Test, peer: SocketAddr) -> Served {
         self.options.limits.allow(test)?;
         let _room = self.make_room(control, test)?;
         let mut local = control.stream().local_addr()?;
@@ -420,10 +561,10 @@ impl Responder {
         let caller = port.caller(peer.ip(), key, CALLING, &self.run)?;
         self.go_on()?;
         if caller.is_none() && test.back.is_some() {
-            bail!(
-                "nothing came by UDP from {} to port {number} here: something on the way, such as a firewall, drops it",
-                peer.ip()
-            );
+            return Err(ServeError::Blocked {
+                from: peer.ip(),
+                to: number,
+            });
         }
         let other = caller.unwrap_or_else(|| plain(SocketAddr::new(peer.ip(), theirs)));
         let connections = match (flows, door) {
@@ -450,11 +591,11 @@ impl Responder {
         }
         self.watch(control, &mut work, test)?;
         let end = work.finish()?;
-        control.send(&FromResponder::Done(Box::new(end)))
+        Ok(control.send(&FromResponder::Done(Box::new(end)))?)
     }
 
     /// Opens something at one of the ports that tests may listen on, which nobody else has.
-    fn at_a_port<T>(&self, local: SocketAddr, open: impl Fn(SocketAddr) -> Result<T>) -> Result<T> {
+    fn at_a_port<T>(&self, local: SocketAddr, open: impl Fn(SocketAddr) -> Served<T>) -> Served<T> {
         let Some(ports) = &self.options.ports else {
             return open(local);
         };
@@ -465,44 +606,44 @@ impl Responder {
         for offset in 0..all {
             let port = from + ((first + offset) % all) as u16;
             match open(SocketAddr::new(local.ip(), port)) {
-                Err(error) if is_in_use(&error) => {}
+                Err(error) if error.is_in_use() => {}
                 opened => return opened,
             }
         }
-        bail!("all ports from {from} to {to}, which tests may listen on here, are in use")
+        Err(ServeError::NoPort { from, to })
     }
 
     /// The files of a test that are this end's.
-    fn files(&self, test: &Test) -> Result<Files> {
+    fn files(&self, test: &Test) -> Served<Files> {
         let Some(flows) = &test.flows else {
             return Ok(Files::default());
         };
-        let path = |name: &String| -> Result<PathBuf> {
+        let path = |name: &String| -> Served<PathBuf> {
             let folder = self.options.files.as_ref();
-            let folder = folder.context("this responder gives and takes no files (its --files)")?;
+            let folder = folder.ok_or(ServeError::NoFiles)?;
             let mut parts = Path::new(name).components();
             match (parts.next(), parts.next()) {
                 (Some(Component::Normal(_)), None) => Ok(folder.join(name)),
-                _ => bail!("`{name}` is no name of a file in the responder's folder"),
+                _ => Err(ServeError::FileName(name.clone())),
             }
         };
         let gives = !flows.back.is_empty();
         let mut files = Files::default();
         if let Some(name) = flows.source.as_ref().filter(|_| gives) {
             let path = path(name)?;
-            let refused = || format!("the responder cannot read {}", path.display());
-            files.source = Some(File::open(&path).with_context(refused)?);
+            let opened = File::open(&path);
+            files.source = Some(opened.map_err(|source| ServeError::Read { path, source })?);
         }
         if let Some(name) = flows.sink.as_ref().filter(|_| !gives) {
-            let (path, hint) = (path(name)?, "give another --into");
-            let refused = || format!("the responder cannot make {}: {hint}", path.display());
-            files.sink = Some(File::create_new(&path).with_context(refused)?);
+            let path = path(name)?;
+            let made = File::create_new(&path);
+            files.sink = Some(made.map_err(|source| ServeError::Make { path, source })?);
         }
         Ok(files)
     }
 
     /// While the streams last.
-    fn watch(&self, control: &mut Control, work: &mut Work, test: &Test) -> Result<()> {
+    fn watch(&self, control: &mut Control, work: &mut Work, test: &Test) -> Served {
         // A sender that cannot keep its rate takes longer than it should, but no longer than a test may.
         // What waits on TCP is waited for as long as it comes at all.
         let longest = match test.flows {
@@ -562,7 +703,7 @@ impl Responder {
                 has_told = true;
             }
             if is_over && has_sent && work.has_heard() {
-                return self.tell_windows(control, work, &counters);
+                return Ok(self.tell_windows(control, work, &counters)?);
             }
             if work.arrived() > come.0 || !is_over {
                 come = (work.arrived(), now);
@@ -571,14 +712,19 @@ impl Responder {
                 work.give_up();
             }
             if now.since(begun) > most {
-                bail!("the test takes longer than it was to take, and was ended");
+                return Err(ServeError::TooLong);
             }
             self.go_on()?;
         }
     }
 
     /// Tells of windows that are settled, and what this host has counted since the beginning.
-    fn tell_windows(&self, control: &mut Control, work: &Work, begin: &Counters) -> Result<()> {
+    fn tell_windows(
+        &self,
+        control: &mut Control,
+        work: &Work,
+        begin: &Counters,
+    ) -> Result<(), ControlError> {
         while let Some(window) = work.window() {
             control.send(&FromResponder::Window {
                 window: Box::new(window),
@@ -597,7 +743,7 @@ impl Responder {
         &self,
         control: &mut Control,
         mut is_it: impl FnMut(FromClient) -> Option<T>,
-    ) -> Result<T> {
+    ) -> Served<T> {
         let clock = self.run.clock();
         let end = clock.now().plus(GONE.into());
         while clock.now() < end {
@@ -607,18 +753,18 @@ impl Responder {
             }
             self.go_on()?;
         }
-        bail!("the client does not go on");
+        Err(ServeError::Stuck)
     }
 
-    fn go_on(&self) -> Result<()> {
-        if self.run.is_stopped() {
-            bail!("the responder is being ended");
+    fn go_on(&self) -> Served {
+        match self.run.is_stopped() {
+            true => Err(ServeError::Ending),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Waits until all that were asked for before have room, and the test fits in beside the others.
-    fn make_room(&self, control: &mut Control, test: &Test) -> Result<Place<'_>> {
+    fn make_room(&self, control: &mut Control, test: &Test) -> Served<Place<'_>> {
         let more = Taken {
             tests: 1,
             sessions: 0,
@@ -632,7 +778,7 @@ impl Responder {
         while !place.is_there.wait(clock, until) {
             let (now, reason) = (clock.now(), self.why_not(place.waits_behind()));
             if now >= end {
-                bail!("{reason}; try again later, or wait longer with --wait");
+                return Err(ServeError::Busy(reason));
             }
             control.send(&FromResponder::Waiting { reason })?;
             // A client that is gone holds up nobody behind it. Older ones say nothing while they wait.
@@ -640,7 +786,7 @@ impl Responder {
                 heard = Some(now);
             }
             if heard.is_some_and(|heard| now.since(heard) >= GONE.into()) {
-                bail!("the client has said nothing for {} s", GONE.as_secs());
+                return Err(ServeError::GoneWaiting(GONE.as_secs()));
             }
             self.go_on()?;
             until = end.min(now.plus(ALIVE.into()));
@@ -689,13 +835,6 @@ impl Responder {
             rate_or_any(self.options.limits.rate.map(|rate| rate.get() as f64))
         )
     }
-}
-
-fn is_in_use(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let io = cause.downcast_ref::<std::io::Error>();
-        io.is_some_and(|io| io.kind() == ErrorKind::AddrInUse)
-    })
 }
 
 /// What a test or a session takes, or waits for, until it is dropped.

@@ -1,25 +1,27 @@
 //! A client's session with a responder: who it is, and tests one after the other.
 
 use std::collections::VecDeque;
+use std::error::Error;
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
-use evlbi_net::run::{Run, explain};
-use evlbi_net::tcp::{Stream, Unconnected};
+use evlbi_net::run::Run;
+use evlbi_net::tcp::{Stream, TcpError, Unconnected};
+use evlbi_net::udp::OpenError;
 use evlbi_trace::tcp::Reading;
 use serde::Serialize;
 use smart_default::SmartDefault;
 
-use super::control::{Control, nonce};
+use super::control::{Control, ControlError, nonce};
 use super::direction::Direction;
 use crate::end::{
     CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
-    VERSION, Window, Work,
+    TestError, VERSION, Window, Work, WorkError,
 };
 use crate::measure::{Channel, Role, Token};
 
@@ -92,6 +94,149 @@ impl Target {
     }
 }
 
+/// Why a responder cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Its name has none of the addresses that may be used.
+    #[error("`{0}` has no address of the family that is asked for")]
+    NoAddress(String),
+    /// The interface cannot be used.
+    #[error("cannot use the interface {device}")]
+    Device {
+        /// Name of the interface.
+        device: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The local address cannot be used.
+    #[error("cannot send from {address}")]
+    Bind {
+        /// The local address.
+        address: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// There is no connection.
+    #[error("{0}")]
+    Connect(#[from] io::Error),
+}
+
+/// Why there is no session with a responder, or why a test in it failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The responder's name is unknown.
+    #[error("`{address}` is no HOST:PORT that can be found")]
+    Unknown {
+        /// What was looked up.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// No connection to it came about.
+    #[error("cannot reach {address}")]
+    Unreachable {
+        /// What was to be reached.
+        address: String,
+        /// Why the last of its addresses could not be.
+        source: ConnectError,
+    },
+    /// What is there does not speak as a responder does.
+    #[error("{address} is no responder")]
+    NoResponder {
+        /// What was reached.
+        address: String,
+        /// What is wrong with what it said.
+        source: ControlError,
+    },
+    /// What is there says nothing.
+    #[error("{address} says nothing: it is no responder")]
+    Silent {
+        /// What was reached.
+        address: String,
+    },
+    /// The responder is of another version.
+    #[error(
+        "{address} speaks version {theirs} of the messages, this program {ours}: use the same version of evlbi at both ends"
+    )]
+    Version {
+        /// The responder.
+        address: String,
+        /// Its version of the messages.
+        theirs: u32,
+        /// The version here.
+        ours: u32,
+    },
+    /// The responder takes nobody.
+    #[error("{address}: {reason}")]
+    TurnedAway {
+        /// The responder.
+        address: String,
+        /// Why, in its words.
+        reason: String,
+    },
+    /// The responder does not go on once it was shown the token.
+    #[error("{address} refused: is the token the one that it was given?")]
+    Token {
+        /// The responder.
+        address: String,
+        /// What became of the connection; none where it said something else.
+        source: Option<ControlError>,
+    },
+    /// The responder takes nobody with this token.
+    #[error("{address} refuses: {reason}")]
+    Denied {
+        /// The responder.
+        address: String,
+        /// Why, in its words.
+        reason: String,
+    },
+    /// The responder does not do the test that it is asked for.
+    #[error("the responder refuses: {0}")]
+    Refused(String),
+    /// The responder says what does not belong there.
+    #[error("the responder said what makes no sense here")]
+    Unexpected,
+    /// The responder says nothing.
+    #[error("the responder does not answer")]
+    NoAnswer,
+    /// The responder has gone silent.
+    #[error("{0}")]
+    Gone(#[from] Gone),
+    /// The run was stopped.
+    #[error("interrupted")]
+    Interrupted,
+    /// The test cannot be.
+    #[error("{0}")]
+    Test(#[from] TestError),
+    /// The control connection does not go on.
+    #[error("{0}")]
+    Control(#[from] ControlError),
+    /// There is no socket for datagrams.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// There are no connections to test.
+    #[error("{0}")]
+    Tcp(#[from] TcpError),
+    /// This end could not do its part.
+    #[error("{0}")]
+    Work(#[from] WorkError),
+    /// Whoever is told of the test's course cannot go on.
+    #[error("{0}")]
+    Told(#[source] Box<dyn Error + Send + Sync>),
+    /// The kernel refused something else.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// The other end is silent for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the other end has said nothing for {0} s")]
+pub struct Gone(u64);
+
+type Result<T, E = SessionError> = std::result::Result<T, E>;
+
 /// A session with a responder that knows the token.
 pub struct Session {
     control: Control,
@@ -102,7 +247,7 @@ pub struct Session {
 }
 
 /// Takes what happens during a test.
-type Show<'a> = dyn FnMut(&Event<'_>) -> Result<()> + 'a;
+type Show<'a> = dyn FnMut(&Event<'_>) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
 
 /// What both ends know of a test.
 #[derive(Debug)]
@@ -167,15 +312,26 @@ impl Session {
         let stream = connect(target, run)?;
         let mut control = Control::new(stream, Role::Client, run.clock());
         let hello = first(&mut control, run);
-        let hello = hello.with_context(|| format!("{address} is no evlbi respond"))?;
+        let address = || address.clone();
+        let hello = hello.map_err(|source| SessionError::NoResponder {
+            address: address(),
+            source,
+        })?;
         go_on(run)?;
         let theirs = match hello {
             Some(FromResponder::Hello { version, nonce }) if version == VERSION => nonce,
-            Some(FromResponder::Hello { version, .. }) => bail!(
-                "{address} speaks version {version} of the messages, this program {VERSION}: use the same version of evlbi at both ends"
-            ),
-            Some(FromResponder::Refused { reason }) => bail!("{address}: {reason}"),
-            _ => bail!("{address} says nothing: it is no evlbi respond"),
+            Some(FromResponder::Hello { version, .. }) => {
+                return Err(SessionError::Version {
+                    address: address(),
+                    theirs: version,
+                    ours: VERSION,
+                });
+            }
+            Some(FromResponder::Refused { reason }) => {
+                let address = address();
+                return Err(SessionError::TurnedAway { address, reason });
+            }
+            _ => return Err(SessionError::Silent { address: address() }),
         };
         let ours = nonce(run.clock());
         control.send(&FromClient::Proof {
@@ -184,10 +340,11 @@ impl Session {
             proof: Channel::proof(token, [&theirs, &ours]),
         })?;
         control.secure(token, [&theirs, &ours]);
-        let refused = || {
-            format!("{address} refused: is the token the one that its `evlbi respond` was given?")
+        let refused = |source| SessionError::Token {
+            address: address(),
+            source,
         };
-        let welcome = first(&mut control, run).with_context(refused)?;
+        let welcome = first(&mut control, run).map_err(|error| refused(Some(error)))?;
         go_on(run)?;
         match welcome {
             Some(FromResponder::Welcome { limits }) => Ok(Session {
@@ -196,8 +353,11 @@ impl Session {
                 device: target.device.clone(),
                 files: Files::default(),
             }),
-            Some(FromResponder::Refused { reason }) => bail!("{address} refuses: {reason}"),
-            _ => bail!("{}", refused()),
+            Some(FromResponder::Refused { reason }) => {
+                let address = address();
+                Err(SessionError::Denied { address, reason })
+            }
+            _ => Err(refused(None)),
         }
     }
 
@@ -270,9 +430,7 @@ impl Session {
         testing.hosts.begin = run.counters().unwrap_or_default();
         let (stopped, requests, there) = match testing.both() {
             // What was measured here is kept.
-            Err(error) if test.flows.is_some() => {
-                (Some(explain(error.as_ref())), 0, End::default())
-            }
+            Err(error) if test.flows.is_some() => (Some(run.explain(&error)), 0, End::default()),
             both => both?,
         };
         let mut here = testing.work.finish()?;
@@ -422,13 +580,14 @@ impl Testing<'_, '_> {
             let work = &mut self.work;
             if link.is_due(now) {
                 say_alive(self.control, work)?;
-                (self.show)(&Event::Progress(&Progress {
+                let shown = (self.show)(&Event::Progress(&Progress {
                     used: work.used().max(work.asked()).max(work.given()),
                     arrived_there: link.arrived,
                     arrived_here: work.arrived(),
                     seconds: now.since(begun).as_secs_f64(),
                     connections: work.readings(),
-                }))?;
+                }));
+                shown.map_err(SessionError::Told)?;
             }
             let has_sent = work.has_sent()?;
             if !has_sent && stopped.is_none() {
@@ -531,7 +690,7 @@ impl Testing<'_, '_> {
             let is_silent =
                 |at: Nanos| self.control.heard() < at && now.since(at) > STOPPING.into();
             if stopped_at.is_some_and(is_silent) {
-                bail!("interrupted");
+                return Err(SessionError::Interrupted);
             }
         };
         if test.back.is_some() {
@@ -601,10 +760,11 @@ impl Testing<'_, '_> {
             sender,
             receiver,
         }))
+        .map_err(SessionError::Told)
     }
 }
 
-fn say_alive(control: &mut Control, work: &Work) -> Result<()> {
+fn say_alive(control: &mut Control, work: &Work) -> Result<(), ControlError> {
     let (unique, used) = (work.arrived(), work.used());
     control.send(&FromClient::Alive { unique, used })
 }
@@ -656,14 +816,11 @@ impl Link {
     }
 
     /// Whether the other end is still there.
-    pub fn check(&self, control: &Control, now: Nanos) -> Result<()> {
-        if now.since(control.heard()) > self.gone.into() {
-            bail!(
-                "the other end has said nothing for {} s",
-                self.gone.as_secs()
-            );
+    pub fn check(&self, control: &Control, now: Nanos) -> Result<(), Gone> {
+        match now.since(control.heard()) > self.gone.into() {
+            true => Err(Gone(self.gone.as_secs())),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// So much of the stream has arrived there.
@@ -728,29 +885,24 @@ pub fn plain(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The responder does not do what it is asked for.
-#[derive(Debug, thiserror::Error)]
-#[error("the responder refuses: {0}")]
-pub struct Refused(String);
-
-fn unexpected(message: Option<FromResponder>) -> anyhow::Error {
+fn unexpected(message: Option<FromResponder>) -> SessionError {
     match message {
-        Some(FromResponder::Refused { reason }) => Refused(reason).into(),
-        Some(_) => anyhow!("the responder said what makes no sense here"),
-        None => anyhow!("the responder does not answer"),
+        Some(FromResponder::Refused { reason }) => SessionError::Refused(reason),
+        Some(_) => SessionError::Unexpected,
+        None => SessionError::NoAnswer,
     }
 }
 
 /// Returns an error once the run is stopped.
 fn go_on(run: &Run) -> Result<()> {
     match run.is_stopped() {
-        true => bail!("interrupted"),
+        true => Err(SessionError::Interrupted),
         false => Ok(()),
     }
 }
 
 /// Receives a message of the handshake; `None` after a timeout, or when the run is stopped.
-fn first(control: &mut Control, run: &Run) -> Result<Option<FromResponder>> {
+fn first(control: &mut Control, run: &Run) -> Result<Option<FromResponder>, ControlError> {
     let clock = run.clock();
     let end = clock.now().plus(CONNECTING.into());
     loop {
@@ -772,8 +924,11 @@ fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
         match clock.receive_by(&told, clock.now().plus(LOOK.into())) {
             Err(RecvTimeoutError::Timeout) => go_on(run)?,
             found => {
-                let cannot = || format!("`{address}` is no HOST:PORT that can be found");
-                return found?.with_context(cannot);
+                let found = found.map_err(io::Error::other)?;
+                return found.map_err(|source| SessionError::Unknown {
+                    address: address.to_owned(),
+                    source,
+                });
             }
         }
     }
@@ -781,7 +936,7 @@ fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
 
 fn connect(target: &Target, run: &Run) -> Result<Stream> {
     let Target { address, .. } = target;
-    let mut refused = anyhow!("`{address}` has no address of the family that is asked for");
+    let mut refused = ConnectError::NoAddress(address.clone());
     let bind = target.bind;
     let fits = |to: &SocketAddr| bind.is_none_or(|bind| bind.is_ipv4() == to.is_ipv4());
     for to in resolve(address, run)?.into_iter().filter(fits) {
@@ -792,25 +947,27 @@ fn connect(target: &Target, run: &Run) -> Result<Stream> {
         }
     }
     go_on(run)?;
-    Err(refused.context(format!(
-        "cannot reach {address}; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`"
-    )))
+    Err(SessionError::Unreachable {
+        address: address.clone(),
+        source: refused,
+    })
 }
 
-fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<Stream> {
+fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<Stream, ConnectError> {
     let unconnected = Unconnected::new(to, run, |socket| {
         socket.set_tcp_nodelay(true)?;
         if let Some(device) = &target.device {
-            socket
-                .bind_device(Some(device.as_bytes()))
-                .with_context(|| format!("cannot use the interface {device}"))?;
+            let bound = socket.bind_device(Some(device.as_bytes()));
+            bound.map_err(|source| ConnectError::Device {
+                device: device.clone(),
+                source,
+            })?;
         }
-        if let Some(bind) = target.bind {
-            socket
-                .bind(&SocketAddr::new(bind, 0).into())
-                .with_context(|| format!("cannot send from {bind}"))?;
+        if let Some(address) = target.bind {
+            let bound = socket.bind(&SocketAddr::new(address, 0).into());
+            bound.map_err(|source| ConnectError::Bind { address, source })?;
         }
-        anyhow::Ok(())
+        Ok::<(), ConnectError>(())
     })?;
     Ok(unconnected.connect(to, CONNECTING, run)?)
 }

@@ -9,30 +9,30 @@ pub mod show;
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::num::TryFromIntError;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::file::check_new;
+use evlbi_net::file::{OutputError, TableError, check_new};
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{Constant, Kept, Options};
 use evlbi_trace::tcp::Full;
 use serde::Serialize;
 use smart_default::SmartDefault;
 
-use crate::end::{End, Files, Flows, Test, usual_sampling};
+use crate::end::{End, Files, Flows, Test, TestError, usual_sampling};
 use crate::measure::{ClockFit, Spacing, Stream};
 
 pub use self::diagnosis::{held_back, steady};
 use self::flow::Flow;
 use self::matrix::Matrix;
 use super::direction::Direction;
-use super::parts::{Measured, Parts};
+use super::parts::{Measured, Parts, WriteError};
 use super::point::{self, Point};
-use super::session::{Ends, Event, Session, Target};
+use super::session::{Ends, Event, Session, SessionError, Target};
 use super::{now, sweep, udp};
 use evlbi_wire::units::{self, show_bytes};
 
@@ -134,6 +134,49 @@ impl FromStr for Buffer {
     }
 }
 
+/// Why connections cannot be tested.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeTcpError {
+    /// Files of a single test are asked for, and there are several lengths of segments or buffers.
+    #[error("the files that are asked for are of one test, and there are several")]
+    NotOne,
+    /// A buffer is given in bandwidth-delay products, and there is no rate.
+    #[error("a buffer of the bandwidth-delay product needs a rate")]
+    NoRate,
+    /// The stream of UDP beside the connections would begin too late.
+    #[error("the UDP stream in the background begins after the end of the test")]
+    LateBackground,
+    /// A size is more than this host can address.
+    #[error("{0}")]
+    Size(#[from] TryFromIntError),
+    /// The file to send cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A test cannot be, or is more than the responder allows.
+    #[error("{0}")]
+    Test(#[from] TestError),
+    /// A file may not be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// A CSV file cannot be written.
+    #[error("{0}")]
+    Table(#[from] TableError),
+    /// The file of the result, or of what comes, cannot be written.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// The responder cannot be reached, or a test in the session failed.
+    #[error("{0}")]
+    Session(#[from] SessionError),
+}
+
+type Result<T, E = ProbeTcpError> = std::result::Result<T, E>;
+
 /// The result of `probe tcp`.
 #[derive(Debug, Serialize)]
 pub struct ProbeTcp {
@@ -230,25 +273,23 @@ pub enum Tested {
 /// Tests connections, until all is measured or the run is stopped.
 ///
 /// # Errors
-/// If the options are inconsistent, a file cannot be read or written, or nothing could be measured.
+/// [`ProbeTcpError`] if the options are inconsistent, a file cannot be read or written, or nothing could be measured.
 pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     let (samples, records, out) = (&options.samples, &options.records, &options.out);
     let (from, into) = (&options.from, &options.into);
     let is_one = options.mss.len() < 2 && options.buffer.len() < 2;
     let mut of_one = [samples, records, from, into].into_iter();
     if !is_one && of_one.any(Option::is_some) {
-        bail!(
-            "--samples, --records, --from and --into are of one test: give one --mss and one --buffer"
-        );
+        return Err(ProbeTcpError::NotOne);
     }
     let here = into.as_ref().filter(|_| options.reverse);
     let written = samples.iter().chain(records).chain(here).chain(out);
     check_new(written.map(PathBuf::as_path), options.force)?;
     let source = from.as_ref().filter(|_| !options.reverse);
-    let source = open(source, "read", File::open)?;
+    let source = source.map(|path| open(path)).transpose()?;
     let mut session = Session::begin(&options.target, run)?;
     // Made once there is somebody to send it, so that nothing is lost for nothing.
-    let sink = open(here, "write", File::create)?;
+    let sink = here.map(|path| create(path)).transpose()?;
     session.files = Files { source, sink };
     if !is_one {
         return Ok(Tested::Matrix(matrix::probe(options, &mut session, run)?));
@@ -301,15 +342,20 @@ fn measure(
     Ok(result)
 }
 
-/// A file of this end, if there is one.
-fn open<'a>(
-    path: Option<&'a PathBuf>,
-    what: &str,
-    open: fn(&'a PathBuf) -> io::Result<File>,
-) -> Result<Option<File>> {
-    let failed = |path: &PathBuf| format!("cannot {what} {}", path.display());
-    path.map(|path| open(path).with_context(|| failed(path)))
-        .transpose()
+/// A file of this end that is sent.
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|source| ProbeTcpError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// A file of this end that takes what comes.
+fn create(path: &Path) -> Result<File, WriteError> {
+    File::create(path).map_err(|source| WriteError {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn asked(options: &ProbeTcpOptions, round_trip: f64) -> Asked {
@@ -357,9 +403,7 @@ fn test(
             (Some(Buffer::Products(times)), Some(rate)) => {
                 Some((times * rate.get() as f64 / 8.0 * asked.round_trip) as usize)
             }
-            (Some(Buffer::Products(_)), None) => bail!(
-                "a buffer of the bandwidth-delay product needs a rate: give --rate, or the buffer in bytes"
-            ),
+            (Some(Buffer::Products(_)), None) => return Err(ProbeTcpError::NoRate),
         })
     };
     let name = |path: &PathBuf| path.display().to_string();
@@ -402,7 +446,7 @@ fn test(
         sink: options.into.as_ref().filter(|_| !options.reverse).map(name),
     };
     if asked.background.is_some_and(|other| other.from >= other.to) {
-        bail!("the --background begins after the end of the test: give an earlier --background-at");
+        return Err(ProbeTcpError::LateBackground);
     }
     let background = asked.background.map(|other| {
         let bytes = other.rate.get() as f64 / 8.0 * (other.to - other.from);

@@ -1,23 +1,24 @@
 //! Points of throughput, loss and delay of UDP (`evlbi probe udp`).
 
+use std::num::TryFromIntError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use evlbi_core::time::Nanos;
-use evlbi_net::file::check_new;
-use evlbi_net::run::{Run, explain};
+use evlbi_net::file::{OutputError, TableError, check_new};
+use evlbi_net::run::Run;
 use evlbi_wire::units::{self, show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
 use super::direction::Direction;
-use super::parts::{Measured, Parts};
+use super::one_way::OneWayError;
+use super::parts::{Measured, Parts, WriteError};
 use super::point::{self, Point};
-use super::session::{self, Ends, Event, Session, Target};
+use super::session::{self, Ends, Event, Session, SessionError, Target};
 use super::sweep::{self, Rates, Sizes, Spacings};
 use super::{csv, finding, now, one_way, pause, region};
-use crate::end::{Burden, Departed, Keep, Limits, Test};
+use crate::end::{Burden, Departed, Keep, Limits, Test, TestError};
 use crate::measure::{ClockFit, Record, Stream};
 
 /// Of a test that ends with its last datagram.
@@ -81,6 +82,42 @@ pub struct ProbeUdpOptions {
     pub force: bool,
 }
 
+/// Why points cannot be measured, or sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeUdpError {
+    /// Neither a rate nor a spacing is given.
+    #[error("neither a rate nor a spacing is given")]
+    NoPace,
+    /// There are nice values of competing tasks, and no such tasks.
+    #[error("there are nice values of competing tasks, and no such tasks")]
+    NoTasks,
+    /// There are too many points.
+    #[error("{0} points are more than {max}", max = sweep::MOST_POINTS)]
+    TooMany(usize),
+    /// A buffer is longer than this host can address.
+    #[error("{0}")]
+    Buffer(#[from] TryFromIntError),
+    /// A test cannot be, or is more than the responder allows.
+    #[error("{0}")]
+    Test(#[from] TestError),
+    /// A file may not be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// A CSV file cannot be written.
+    #[error("{0}")]
+    Table(#[from] TableError),
+    /// The file of the result cannot be written.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// The responder cannot be reached, or a test in the session failed.
+    #[error("{0}")]
+    Session(#[from] SessionError),
+    /// An end of a one-way test could not do its part.
+    #[error("{0}")]
+    OneWay(#[from] OneWayError),
+}
+
 /// The result of `probe udp`.
 #[derive(Debug, Default, Serialize)]
 pub struct ProbeUdp {
@@ -105,8 +142,8 @@ pub struct ProbeUdp {
 /// Measures a path, point by point, until all are measured or the run is stopped.
 ///
 /// # Errors
-/// If the options are inconsistent, a file cannot be written, or nothing could be measured.
-pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>> {
+/// [`ProbeUdpError`] if the options are inconsistent, a file cannot be written, or nothing could be measured.
+pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>, ProbeUdpError> {
     let tests = tests(options)?;
     let files = [&options.records, &options.losses, &options.out];
     let files = files.into_iter().flatten();
@@ -137,19 +174,21 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>>
         let ends = match &mut session {
             Some(session) => {
                 let test = within(test, session.limits());
-                session.run(&test, run, &mut |event| {
-                    if let Event::Progress(now) = event {
-                        show(now);
-                    }
-                    Ok(())
-                })
+                session
+                    .run(&test, run, &mut |event| {
+                        if let Event::Progress(now) = event {
+                            show(now);
+                        }
+                        Ok(())
+                    })
+                    .map_err(ProbeUdpError::from)
             }
-            None => one_way::receive(target, test, number == 0, run, &mut show),
+            None => Ok(one_way::receive(target, test, number == 0, run, &mut show)?),
         };
         let ends = match ends {
             // What was measured before is not lost.
             Err(error) if !result.points.is_empty() => {
-                result.stopped = Some(explain(error.as_ref()));
+                result.stopped = Some(run.explain(&error));
                 break;
             }
             ends => ends?,
@@ -209,8 +248,8 @@ impl Sent {
 /// Sends the points to a [`probe`] with `one_way`.
 ///
 /// # Errors
-/// If the options are inconsistent, or nothing can be sent.
-pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent> {
+/// [`ProbeUdpError`] if the options are inconsistent, or nothing can be sent.
+pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent, ProbeUdpError> {
     let tests = tests(options)?;
     let mut progress = run.progress(None);
     let mut points = Vec::new();
@@ -241,11 +280,12 @@ pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent> {
 }
 
 /// A test for each point, and what it is called.
-pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>> {
+///
+/// # Errors
+/// [`ProbeUdpError`] if the options are inconsistent.
+pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>, ProbeUdpError> {
     if options.rate.is_none() && options.spacing.is_none() {
-        bail!(
-            "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)"
-        );
+        return Err(ProbeUdpError::NoPace);
     }
     let most_time = match options.count {
         // As long as the responder allows: a host may take longer than it should.
@@ -261,12 +301,12 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>> {
     );
     let buffers = sweep::each(&options.buffer);
     if options.load_tasks == 0 && !options.load_nice.is_empty() {
-        bail!("--load-nice is of competing tasks: give --load-tasks, too");
+        return Err(ProbeUdpError::NoTasks);
     }
     let burdens = burdens(options);
     let points = streams.len() * buffers.len() * burdens.len();
     if points > sweep::MOST_POINTS {
-        bail!("{points} points are more than {}", sweep::MOST_POINTS);
+        return Err(ProbeUdpError::TooMany(points));
     }
     let mut tests = Vec::new();
     for stream in streams {

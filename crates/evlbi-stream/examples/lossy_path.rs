@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             &Run::silent().on(&station),
         )?;
         let sent = sending.join()?;
-        Ok::<_, Box<dyn Error>>((sent, receiving.join()?))
+        Ok::<_, Box<dyn Error>>((sent, receiving.join()))
     })?;
 
     let counters = &received.live.counters;

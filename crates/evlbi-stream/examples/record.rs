@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let receiving = receive(&options, &Run::new(Arc::new(Terminal)))?;
     // Here a program would do other work; `receiving.stop()` ends the recording earlier.
-    let result = receiving.join()?;
+    let result = receiving.join();
 
     let (counters, attribution) = (&result.live.counters, &result.live.attribution);
     println!("received {}", counters.unique);

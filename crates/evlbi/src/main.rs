@@ -9,6 +9,7 @@ mod cli;
 mod demo;
 mod output;
 mod program;
+mod words;
 
 use std::process::ExitCode;
 

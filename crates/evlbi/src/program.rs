@@ -8,7 +8,7 @@ use std::sync::{Arc, Once};
 
 use anyhow::{Result, ensure};
 use evlbi_core::time::Nanos;
-use evlbi_net::run::{Note, Notes, Run};
+use evlbi_net::run::{Note, Notes, Run, explain_in};
 use evlbi_net::transport::{NotHonoured, OpenError};
 use evlbi_stream::running;
 use evlbi_stream::send::SendError;
@@ -16,7 +16,7 @@ use evlbi_stream::steer::{Steering, Watched};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
-use crate::{output, say};
+use crate::{say, words};
 
 /// Signals that come so soon after the first are part of it: `timeout` sends two.
 const TOGETHER: Nanos = Nanos(250_000_000);
@@ -187,7 +187,7 @@ impl Notes for Terminal {
     }
 
     fn explain(&self, error: &(dyn Error + 'static)) -> String {
-        output::explain_cause(error)
+        explain_in(error, words::of)
     }
 }
 

@@ -115,9 +115,10 @@ pub struct Limits {
 
 /// Why a test cannot be.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TestError {
     /// A stream cannot be.
-    #[error(transparent)]
+    #[error("{0}")]
     Stream(#[from] StreamError),
     /// More is to be kept than may be.
     #[error("{0} datagrams are to be kept one by one, and {MOST_KEPT} are the most")]
@@ -147,9 +148,7 @@ pub enum TestError {
     #[error("the buffers of all connections would be more than 16 GiB")]
     Buffers,
     /// Files go over one connection, as bytes.
-    #[error(
-        "a file goes over one connection in one direction, as fast as it goes: not with --streams, --both or --rate"
-    )]
+    #[error("a file goes over one connection in one direction, as fast as it goes")]
     Files,
     /// Too many samples.
     #[error(
@@ -160,15 +159,13 @@ pub enum TestError {
     #[error("a nice value is -20 to 19, and {MOST_TASKS} competing tasks are the most")]
     Burden,
     /// No burdens here.
-    #[error("this responder runs no competing load (its --allow-load)")]
+    #[error("this responder runs no competing load")]
     NoBurdens,
     /// It lasts too long.
-    #[error(
-        "the test would last {0:.1} s, and this responder allows {1:.1} s (its --max-duration)"
-    )]
+    #[error("the test would last {0:.1} s, and this responder allows {1:.1} s")]
     Duration(f64, f64),
     /// It is too fast.
-    #[error("{0} on the wire are more than this responder allows: {1} (its --max-rate)")]
+    #[error("{0} on the wire are more than this responder allows: {1}")]
     Rate(String, BitRate),
 }
 

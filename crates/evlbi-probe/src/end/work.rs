@@ -26,9 +26,10 @@ const SLACK: Nanos = Nanos(10_000_000_000);
 
 /// Why an end cannot do its part.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WorkError {
     /// Its socket cannot be made ready.
-    #[error(transparent)]
+    #[error("{0}")]
     Open(#[from] OpenError),
     /// The kernel refused something else.
     #[error("{0}: {1}")]

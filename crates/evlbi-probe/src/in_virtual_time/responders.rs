@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Result;
 use evlbi_core::time::Nanos;
 use evlbi_net::cpu::Waiting;
 use evlbi_net::run::Run;
@@ -12,7 +11,7 @@ use evlbi_wire::probe::{Kind, Probe};
 
 use super::udp::{self, ProbeUdpOptions};
 use super::{Path, Rates, Scene, Sizes, Spacings, TOKEN, bits, delay};
-use crate::control::{Control, nonce};
+use crate::control::{Control, ControlError, nonce};
 use crate::end::{Flows, FromClient, FromResponder, Test, VERSION};
 use crate::measure::{Channel, Nonce, Role, Spacing, Stream, Token};
 use crate::session::LOOK;
@@ -88,7 +87,7 @@ impl Client {
     }
 
     /// What the responder says next, but that it is there.
-    fn hears(&mut self) -> Result<FromResponder> {
+    fn hears(&mut self) -> Result<FromResponder, ControlError> {
         loop {
             match self.control.receive(LONG)?.unwrap() {
                 FromResponder::Alive { .. } => {}
@@ -466,8 +465,7 @@ fn nobody_waits_for_longer_than_600_s() {
             // It is told every second that it waits.
             assert_eq!(told, (0..waits).map(seconds).collect::<Vec<Nanos>>());
             assert!(
-                reason.starts_with("1 tests run now")
-                    && reason.ends_with("wait longer with --wait"),
+                reason.starts_with("1 tests run now") && reason.ends_with("wait longer"),
                 "{reason}"
             );
         }

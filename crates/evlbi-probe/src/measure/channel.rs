@@ -70,6 +70,7 @@ impl Role {
 
 /// Why a channel cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChannelError {
     /// A message is longer than it may be.
     #[error(

@@ -38,6 +38,7 @@ pub enum Spacing {
 
 /// Why a stream cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StreamError {
     /// Too short for the header, or too long for UDP.
     #[error("datagrams of a test carry {HEADER_LEN} to {LONGEST} bytes, not {0}")]

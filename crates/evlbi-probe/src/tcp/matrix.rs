@@ -1,7 +1,6 @@
 //! Throughput against the length of segments and the send buffer: figure 6 of Meirosu et al.
 
-use anyhow::Result;
-use evlbi_net::run::{Run, explain};
+use evlbi_net::run::Run;
 use evlbi_plot::{Axis, Figure, Series, Unit, columns};
 use evlbi_wire::units::show_bytes;
 use serde::Serialize;
@@ -10,7 +9,7 @@ use super::super::parts::{Measured, Parts};
 use super::super::picture::{log_axis, panel};
 use super::super::session::Session;
 use super::super::{now, sweep};
-use super::{ProbeTcp, ProbeTcpOptions, measure};
+use super::{ProbeTcp, ProbeTcpError, ProbeTcpOptions, measure};
 
 /// The result of `probe tcp` with several lengths of segments or send buffers.
 #[derive(Debug, Serialize)]
@@ -71,7 +70,7 @@ pub fn probe(
     options: &ProbeTcpOptions,
     session: &mut Session,
     run: &Run,
-) -> Result<Measured<Matrix>> {
+) -> Result<Measured<Matrix>, ProbeTcpError> {
     let mut result = Matrix {
         schema: "evlbi.probe.tcp.matrix/1",
         host: evlbi_net::host::name(),
@@ -98,7 +97,7 @@ pub fn probe(
                 }
                 // What was measured before is not lost.
                 Err(error) if !result.points.is_empty() => {
-                    result.stopped = Some(explain(error.as_ref()));
+                    result.stopped = Some(run.explain(&error));
                     break 'all;
                 }
                 Err(error) => return Err(error),

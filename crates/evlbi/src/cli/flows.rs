@@ -43,7 +43,7 @@ impl Grammar for CommandLine {
             Command::Respond(args) => responds = Some((args.bind, args.ports)),
             Command::Send(args) => fits = out_options(&args.into()).map(drop).map_err(Error::from),
             Command::Recv(args) => {
-                fits = receive_options(&args.into()).map(drop).map_err(Error::from)
+                fits = receive_options(&args.into()).map(drop).map_err(Error::from);
             }
             _ => {}
         }

@@ -18,7 +18,7 @@ use evlbi_probe::session::Target;
 use evlbi_probe::sweep::{Rates, Sizes, Spacings};
 use evlbi_probe::tcp::{self, Buffer, ProbeTcpOptions, Tested, matrix};
 use evlbi_probe::udp::{self, ProbeUdpOptions, Sent};
-use evlbi_probe::{Measured, picture, show};
+use evlbi_probe::{Measured, WriteError, picture, show};
 use evlbi_trace::tcp::Full;
 use evlbi_wire::units;
 
@@ -214,7 +214,7 @@ fn run_udp(args: ProbeUdpArgs, program: &Program) -> Result<()> {
 }
 
 /// Returns an error if results were not written, or a test ended before its time: what was found has been printed.
-fn all_measured(written: Result<()>, stopped: Option<String>) -> Result<()> {
+fn all_measured(written: Result<(), WriteError>, stopped: Option<String>) -> Result<()> {
     written?;
     stopped.map_or(Ok(()), |why| bail!("not all was measured: {why}"))
 }
@@ -544,5 +544,5 @@ pub fn respond(mut args: RespondArgs, program: &Program) -> Result<()> {
         say!("token {token}");
         token
     });
-    respond::respond(&args.into(), program.run())?.join()
+    Ok(respond::respond(&args.into(), program.run())?.join()?)
 }

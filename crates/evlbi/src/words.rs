@@ -1,0 +1,11 @@
+//! What the command line says of errors of libraries in place of their own words: it names its options, and what to do.
+
+mod probe;
+mod stream;
+
+use std::error::Error;
+
+/// What is said in place of an error's own words, without its causes; none where these will do.
+pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
+    stream::of(error).or_else(|| probe::of(error))
+}

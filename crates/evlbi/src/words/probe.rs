@@ -1,0 +1,108 @@
+//! Errors of evlbi-probe.
+
+use std::error::Error;
+
+use evlbi_probe::SessionError;
+use evlbi_probe::capacity::ProbeCapacityError;
+use evlbi_probe::end::TestError;
+use evlbi_probe::respond::{RespondError, ServeError};
+use evlbi_probe::tcp::ProbeTcpError;
+use evlbi_probe::udp::ProbeUdpError;
+use evlbi_wire::units::show_rate;
+
+/// What is said in place of an error's own words, without its causes; none where these will do.
+pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
+    (error.downcast_ref().and_then(of_test))
+        .or_else(|| error.downcast_ref().and_then(of_session))
+        .or_else(|| error.downcast_ref().and_then(of_udp))
+        .or_else(|| error.downcast_ref().and_then(of_tcp))
+        .or_else(|| error.downcast_ref().and_then(of_capacity))
+        .or_else(|| error.downcast_ref().and_then(of_responder))
+        .or_else(|| error.downcast_ref().and_then(of_serving))
+}
+
+fn of_test(error: &TestError) -> Option<String> {
+    Some(match error {
+        TestError::Files => format!("{error}: not with --streams, --both or --rate"),
+        TestError::NoBurdens => format!("{error} (its --allow-load)"),
+        TestError::Duration(..) => format!("{error} (its --max-duration)"),
+        TestError::Rate(..) => format!("{error} (its --max-rate)"),
+        _ => return None,
+    })
+}
+
+fn of_session(error: &SessionError) -> Option<String> {
+    Some(match error {
+        SessionError::Unreachable { address, .. } => format!(
+            "cannot reach {address}; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`"
+        ),
+        SessionError::NoResponder { address, .. } => format!("{address} is no evlbi respond"),
+        SessionError::Silent { address } => {
+            format!("{address} says nothing: it is no evlbi respond")
+        }
+        SessionError::Token { address, .. } => {
+            format!("{address} refused: is the token the one that its `evlbi respond` was given?")
+        }
+        _ => return None,
+    })
+}
+
+fn of_udp(error: &ProbeUdpError) -> Option<String> {
+    let text = match error {
+        ProbeUdpError::NoPace => {
+            "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)"
+        }
+        ProbeUdpError::NoTasks => "--load-nice is of competing tasks: give --load-tasks, too",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn of_tcp(error: &ProbeTcpError) -> Option<String> {
+    let text = match error {
+        ProbeTcpError::NotOne => {
+            "--samples, --records, --from and --into are of one test: give one --mss and one --buffer"
+        }
+        ProbeTcpError::NoRate => {
+            "a buffer of the bandwidth-delay product needs a rate: give --rate, or the buffer in bytes"
+        }
+        ProbeTcpError::LateBackground => {
+            "the --background begins after the end of the test: give an earlier --background-at"
+        }
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+fn of_capacity(error: &ProbeCapacityError) -> Option<String> {
+    Some(match error {
+        ProbeCapacityError::Range { lowest, highest } => {
+            format!("--lowest {lowest} is above --highest {highest}")
+        }
+        ProbeCapacityError::NotAllowed { allowed, lowest } => {
+            let allowed = show_rate(*allowed);
+            format!("the responder allows {allowed} of UDP payload, less than --lowest {lowest}")
+        }
+        _ => return None,
+    })
+}
+
+fn of_responder(error: &RespondError) -> Option<String> {
+    Some(match error {
+        RespondError::NoToken => "an empty --token keeps nobody out".to_owned(),
+        RespondError::NoFolder(folder) => {
+            format!("--files {}: there is no such folder", folder.display())
+        }
+        _ => return None,
+    })
+}
+
+/// What clients are told, too.
+fn of_serving(error: &ServeError) -> Option<String> {
+    Some(match error {
+        ServeError::NoFiles => format!("{error} (its --files)"),
+        ServeError::Make { .. } => format!("{error}: give another --into"),
+        ServeError::Busy(_) => format!("{error} with --wait"),
+        _ => return None,
+    })
+}

@@ -1,0 +1,99 @@
+//! Errors of evlbi-stream, and of files that anything writes.
+
+use std::error::Error;
+
+use evlbi_net::file::OutputError;
+use evlbi_stream::drop::DropError;
+use evlbi_stream::recv::RecvError;
+use evlbi_stream::send::SendError;
+use evlbi_stream::source::SourceError;
+use evlbi_stream::steer::ListenError;
+use evlbi_wire::units::show_size;
+
+/// What helps against a file that is in the way.
+const OVERWRITE: &str = "give --force to overwrite it";
+
+/// What is said in place of an error's own words.
+pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
+    (error.downcast_ref().and_then(of_output))
+        .or_else(|| error.downcast_ref().and_then(of_source))
+        .or_else(|| error.downcast_ref().and_then(of_sender))
+        .or_else(|| error.downcast_ref().and_then(of_receiver))
+        .or_else(|| error.downcast_ref().and_then(of_drop))
+        .or_else(|| error.downcast_ref().and_then(of_listening))
+}
+
+fn of_output(error: &OutputError) -> Option<String> {
+    Some(match error {
+        OutputError::Exists(_) => format!("{error}; {OVERWRITE}"),
+        OutputError::Overtaken(_) => format!("{error}; choose another name, or {OVERWRITE}"),
+        _ => return None,
+    })
+}
+
+fn of_source(error: &SourceError) -> Option<String> {
+    Some(match error {
+        SourceError::RateUnknown(_) => format!("{error}; give --frame-rate"),
+        _ => return None,
+    })
+}
+
+fn of_sender(error: &SendError) -> Option<String> {
+    Some(match error {
+        SendError::RateUnknown(_) => {
+            format!("{error}: give --frame-rate N, or a --rate, or --max")
+        }
+        SendError::NoTimes(_) => format!("{error}: give a --rate, or --max"),
+        SendError::NoRate => error.to_string().replacen("a rate", "a --rate", 1),
+        SendError::NoDatagrams(scheme) => {
+            format!("--cut plain has no effect on {scheme}://; leave it out")
+        }
+        SendError::FitReplaced => format!("{error}; leave --replace out"),
+        SendError::Untimed => format!("{error}; repeat without --cut plain"),
+        SendError::MtuUnknown => format!("{error}; give --mtu"),
+        SendError::LongFrame { .. } => format!("{error}; use udp:// or a larger --mtu"),
+        _ => return None,
+    })
+}
+
+fn of_receiver(error: &RecvError) -> Option<String> {
+    Some(match error {
+        RecvError::SmallRing {
+            least,
+            asked,
+            is_for_frames,
+        } => {
+            let frames = match is_for_frames {
+                true => " for frames as long as --frame",
+                false => "",
+            };
+            let (least, asked) = (show_size(*least), show_size(*asked));
+            format!("--ring is at least {least}{frames}; {asked} were asked for")
+        }
+        RecvError::WideWindow { window, ring } => {
+            let (window, ring) = (show_size(*window), show_size(*ring));
+            format!(
+                "a --window of {window} needs a --ring of a third more, or none given; {ring} were asked for"
+            )
+        }
+        RecvError::MayExist { .. } => format!("{error}; {OVERWRITE}"),
+        _ => return None,
+    })
+}
+
+fn of_drop(error: &DropError) -> Option<String> {
+    Some(match error {
+        DropError::NoMark { .. } => {
+            format!("{error}; choose --replace fill, random or nothing")
+        }
+        DropError::RateUnknown { is_raw: false, .. } => format!("{error}; give --frame-rate"),
+        _ => return None,
+    })
+}
+
+fn of_listening(error: &ListenError) -> Option<String> {
+    Some(match error {
+        ListenError::InUse(_) | ListenError::Bind { .. } => format!("--control {error}"),
+        _ => return None,
+    })
+}

@@ -2,8 +2,23 @@
 //! without either: the time is an argument, random numbers are seeded, and nothing here opens a
 //! socket, a file or a thread.
 //!
-//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`probe`], [`admission`] with [`pudp`] and
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`admission`] with [`pudp`] and
 //! [`reorder`], [`account`], [`deframe`].
+//!
+//! ```
+//! use evlbi_core::account::{Account, HISTORY};
+//!
+//! // Of the numbers 0 to 9, number 4 does not arrive, and number 7 comes twice.
+//! let mut account = Account::new(HISTORY);
+//! account.open_segment(0);
+//! for number in [0, 1, 2, 3, 5, 6, 7, 8, 9] {
+//!     account.unique(number, false);
+//! }
+//! account.duplicates(1);
+//! let counters = account.counters();
+//! assert_eq!((counters.expected, counters.unique, counters.lost), (10, 9, 1));
+//! assert_eq!(counters.received, counters.unique + counters.duplicates);
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 

@@ -4,6 +4,24 @@
 //!
 //! On the way of the data: [`file::Reader`] → [`transmit`] → [`udp::Sender`] ~~~ [`udp::Receiver`] →
 //! [`receive`] → [`ring`] → [`file::Writer`].
+//!
+//! All time is a [`clock::Clock`], which may be simulated; then hosts of a [`sim::Network`] stand for the kernel:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use evlbi_core::time::Nanos;
+//! use evlbi_net::clock::Clock;
+//!
+//! let clock = Clock::simulated(1_800_000_000_000_000_000);
+//! // A day passes at once.
+//! let slept = clock.simulate(|| {
+//!     let begun = clock.now();
+//!     clock.sleep(Duration::from_secs(86_400));
+//!     clock.now().since(begun)
+//! });
+//! assert_eq!(slept, Nanos(86_400 * Nanos::SECOND.0));
+//! ```
 
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 

@@ -1,6 +1,31 @@
 //! Bytes and their meaning: the formats in which VLBI data lies on disk and travels on the wire.
 //!
-//! Nothing here reads a file, a socket or a clock, and no accessor panics, whatever bytes it is given.
+//! Nothing here reads a file, a socket or a clock, and no accessor panics, whatever bytes it is given. A module is a format, or what
+//! several formats share: [`time`], [`units`].
+//!
+//! ```
+//! use evlbi_wire::time::{FrameRate, FrameTime};
+//! use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
+//!
+//! // A frame of 8000 bytes with one channel of 2 bits, of thread 3 of Effelsberg.
+//! let shape = Shape {
+//!     frame_length: 8032,
+//!     log2_channels: 0,
+//!     bits: 2,
+//!     complex: false,
+//!     legacy: false,
+//! };
+//! let station = StationId::from_code(*b"Ef");
+//! let mut header = Header::new(shape, StreamKey { station, thread: 3 });
+//! header.set_time(FrameTime { second: 1_714_564_800, frame: 17 })?;
+//! let mut frame = vec![0; shape.frame_length];
+//! header.emit(&mut frame);
+//!
+//! let read = Header::parse(&frame)?;
+//! assert_eq!(read.time(), header.time());
+//! assert_eq!(read.key().thread, 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 

@@ -73,14 +73,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
 const KEPT: [(&str, &[&str]); 9] = [
     (
         "anyhow",
-        &[
-            "evlbi-control",
-            "evlbi-correlate",
-            "evlbi-host",
-            "evlbi-path",
-            "evlbi-probe",
-            "evlbi-stream",
-        ],
+        &["evlbi-control", "evlbi-host", "evlbi-probe", "evlbi-stream"],
     ),
     ("axum", &["evlbi-control"]),
     ("clap", &[]),

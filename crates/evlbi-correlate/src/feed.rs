@@ -7,23 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
 use arrayvec::ArrayVec;
 use evlbi_core::deframe::Chunk;
 use evlbi_core::time::Nanos;
-use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_fx::track::{Counts, Layout, LayoutError, Slab, Track, Trust};
 use evlbi_net::clock::Clock;
-use evlbi_net::run::{Run, explain};
+use evlbi_net::run::Run;
 use evlbi_stream::sink::{Sink, SinkReport};
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::CorrelateError;
 use super::arrived::{Arrived, arrived};
 use super::clocks::{Clocks, HOLD, RUN, Verdict};
 use super::plan::Shape;
 use super::run::Station;
-use super::station::{frame_number, frame_rate};
+use super::station::{RateError, frame_number, frame_rate};
+use super::stream::StreamError;
 
 /// Frames that are judged together: locks are taken for a group, not for each.
 const GROUP: usize = 32;
@@ -74,7 +75,7 @@ pub struct State {
     /// It had not come when the run began: the station of its first frame is its station.
     is_of_anyone: bool,
     pub ended: bool,
-    pub error: Option<String>,
+    pub error: Option<FormatError>,
     /// Of threads that are behind themselves, how many frames in a row.
     behind: BTreeMap<u16, u32>,
     /// Frames of other stations, and of other bits or channels.
@@ -237,7 +238,7 @@ impl State {
             match layout(&frame.header, feed.sample_rate) {
                 Ok(layout) => self.begin(layout, frame, feed.clock.now()),
                 Err(error) => {
-                    self.error = Some(explain(error.as_ref()));
+                    self.error = Some(error);
                     return;
                 }
             }
@@ -427,12 +428,25 @@ impl State {
     }
 }
 
-fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout> {
+/// Why the frames of a stream cannot be correlated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// Their headers do not tell the sample rate, and neither do the options.
+    #[error("the headers of the stream do not tell its sample rate")]
+    NoRate,
+    /// They do not fit the sample rate.
+    #[error("{0}")]
+    Rate(#[from] RateError),
+    /// Their samples have a coding that is not known.
+    #[error("{0}")]
+    Layout(#[from] LayoutError),
+}
+
+fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout, FormatError> {
     let rate = match sample_rate {
         Some(rate) => frame_rate(header, rate)?,
-        None => header.frame_rate().ok_or_else(|| {
-            anyhow!("the headers of the stream do not tell its sample rate; give --sample-rate")
-        })?,
+        None => header.frame_rate().ok_or(FormatError::NoRate)?,
     };
     Ok(Layout::of(header, rate)?)
 }
@@ -469,7 +483,7 @@ pub struct LiveStation {
 
 impl LiveStation {
     /// Waits until the stream has come past `range`, has ended, or is not waited for any more.
-    fn come(&self, range: &Range<i64>) -> Result<MutexGuard<'_, State>> {
+    fn come(&self, range: &Range<i64>) -> Result<MutexGuard<'_, State>, StreamError> {
         let mut nap = NAP;
         loop {
             if let Some(state) = self.has_come(range)? {
@@ -481,7 +495,7 @@ impl LiveStation {
     }
 
     /// What there is of the stream if it is not to be waited for. All streams have room for what comes meanwhile.
-    fn has_come(&self, range: &Range<i64>) -> Result<Option<MutexGuard<'_, State>>> {
+    fn has_come(&self, range: &Range<i64>) -> Result<Option<MutexGuard<'_, State>>, StreamError> {
         let end = range.end as f64 / self.layout.sample_rate() as f64;
         // Before the stream is looked at: what the others have may be news to it.
         let mut clocks = self.feed.clocks();
@@ -491,7 +505,7 @@ impl LiveStation {
         let over = over || self.ending.is_over();
         let mut state = self.feed.state();
         if let Some(error) = &state.error {
-            bail!("{error}");
+            return Err((*error).into());
         }
         state.needed = Some(range.start);
         state.wanted = Some(range.end);
@@ -503,20 +517,21 @@ impl LiveStation {
                 return Ok(Some(state));
             }
         } else if state.ended {
-            bail!("a stream ended before it began");
+            return Err(StreamError::Ended("a stream ended before it began".into()));
         }
         Ok(None)
     }
 }
 
 impl Station for LiveStation {
-    fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+    fn slab(&mut self, range: Range<i64>) -> Result<Slab, CorrelateError> {
         let state = self.come(&range)?;
-        let track = state.track.as_ref().context("a stream without a track")?;
+        let track = state.track.as_ref();
+        let track = track.ok_or_else(|| StreamError::Ended("a stream without a track".into()))?;
         Ok(track.slab(range))
     }
 
-    fn first(&mut self, range: Range<i64>) -> Result<Option<i64>> {
+    fn first(&mut self, range: Range<i64>) -> Result<Option<i64>, CorrelateError> {
         let state = self.come(&range)?;
         Ok(state.track.as_ref().and_then(Track::earliest))
     }

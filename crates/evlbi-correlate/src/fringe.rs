@@ -5,7 +5,6 @@ mod picture;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use evlbi_fx::difx::swin::Record;
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
 use evlbi_net::run::Run;
@@ -14,8 +13,10 @@ use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
 use self::picture::fringe_figure;
-use crate::visibilities::{Description, FrequencyDescription, ProductKey, key};
-use crate::{CorrelateOptions, Recordings, check_window, correlate, pictures};
+use crate::pictures::{self, PictureError};
+use crate::series::{WindowError, check_window};
+use crate::visibilities::{Description, FrequencyDescription, ProductKey, VisibilityError, key};
+use crate::{CorrelateError, CorrelateOptions, Recordings, correlate};
 
 /// Values that a fringe is searched in at most.
 const MOST_VALUES: usize = 1 << 27;
@@ -31,6 +32,30 @@ pub struct FringeOptions {
     pub out: Option<PathBuf>,
     /// Whether pictures that exist are overwritten.
     pub force: bool,
+}
+
+/// Why fringes are not searched or not drawn.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FringeError {
+    /// The recordings cannot be correlated.
+    #[error("{0}")]
+    Correlate(#[from] CorrelateError),
+    /// There is no such directory.
+    #[error("{} is no directory of visibilities", .0.display())]
+    NoDirectory(PathBuf),
+    /// The visibilities cannot be read.
+    #[error("{0}")]
+    Visibilities(#[from] VisibilityError),
+    /// No fringe can be searched in the visibilities, for the reason that is given.
+    #[error("{0}")]
+    Unfit(String),
+    /// The window is too wide.
+    #[error("{0}")]
+    Window(#[from] WindowError),
+    /// A picture cannot be written.
+    #[error("{0}")]
+    Picture(#[from] PictureError),
 }
 
 /// The fringes of all products.
@@ -99,7 +124,11 @@ impl FringeResult {
 ///
 /// # Errors
 /// When they cannot be correlated, a window is too wide, or a picture exists or cannot be written.
-pub fn in_recordings(files: &[String], options: &FringeOptions, run: &Run) -> Result<FringeResult> {
+pub fn in_recordings(
+    files: &[String],
+    options: &FringeOptions,
+    run: &Run,
+) -> Result<FringeResult, FringeError> {
     let recordings = Recordings::open(files, &options.correlate, run)?;
     let found = correlate(&recordings, &options.correlate, run, &mut ())?;
     found.has_any()?;
@@ -123,7 +152,7 @@ pub fn in_recordings(files: &[String], options: &FringeOptions, run: &Run) -> Re
             };
             search(product, options, &mut names)
         })
-        .collect::<Result<Vec<Found>>>()?;
+        .collect::<Result<Vec<Found>, FringeError>>()?;
     Ok(FringeResult::new(fringes, found.interrupted))
 }
 
@@ -131,12 +160,12 @@ pub fn in_recordings(files: &[String], options: &FringeOptions, run: &Run) -> Re
 ///
 /// # Errors
 /// When it holds none, a window is too wide, or a picture exists or cannot be written.
-pub fn in_directory(directory: &Path, options: &FringeOptions) -> Result<FringeResult> {
+pub fn in_directory(
+    directory: &Path,
+    options: &FringeOptions,
+) -> Result<FringeResult, FringeError> {
     if !directory.is_dir() {
-        bail!(
-            "{} is no directory of visibilities; give one that `evlbi correlate --out` wrote, or two recordings or more",
-            directory.display()
-        );
+        return Err(FringeError::NoDirectory(directory.to_owned()));
     }
     let description = Description::read(directory)?;
     let mut by_product: BTreeMap<ProductKey, Vec<Record>> = BTreeMap::new();
@@ -146,7 +175,8 @@ pub fn in_directory(directory: &Path, options: &FringeOptions) -> Result<FringeR
         }
     }
     if by_product.is_empty() {
-        bail!("{} holds no cross products", directory.display());
+        let why = format!("{} holds no cross products", directory.display());
+        return Err(FringeError::Unfit(why));
     }
     let mut names = Names::default();
     let fringes = by_product
@@ -155,7 +185,10 @@ pub fn in_directory(directory: &Path, options: &FringeOptions) -> Result<FringeR
             let frequency = usize::try_from(key.1)
                 .ok()
                 .and_then(|index| description.frequencies.get(index))
-                .context("a record is of a frequency that the description does not have")?;
+                .ok_or_else(|| {
+                    let why = "a record is of a frequency that the description does not have";
+                    FringeError::Unfit(why.into())
+                })?;
             let gathered = Gathered::new(records, frequency, description.integration_s)?;
             let name = |station: u8| {
                 let place = usize::from(station).wrapping_sub(1);
@@ -171,7 +204,7 @@ pub fn in_directory(directory: &Path, options: &FringeOptions) -> Result<FringeR
             };
             search(product, options, &mut names)
         })
-        .collect::<Result<Vec<Found>>>()?;
+        .collect::<Result<Vec<Found>, FringeError>>()?;
     Ok(FringeResult::new(fringes, false))
 }
 
@@ -188,16 +221,16 @@ impl Gathered {
         records: &[Record],
         frequency: &FrequencyDescription,
         integration: f64,
-    ) -> Result<Gathered> {
+    ) -> Result<Gathered, FringeError> {
         let seconds = |record: &Record| f64::from(record.mjd) * 86_400.0 + record.seconds;
         let first = records.iter().map(seconds).fold(f64::INFINITY, f64::min);
         let place = |record: &Record| ((seconds(record) - first) / integration).round() as usize;
         let periods = records.iter().map(place).max().map_or(0, |last| last + 1);
         let channels = frequency.channels;
         if periods.saturating_mul(channels) > MOST_VALUES {
-            bail!(
+            return Err(FringeError::Unfit(format!(
                 "the records span {periods} integrations of {channels} channels: too many, or a time is damaged"
-            );
+            )));
         }
         let mut values = vec![Complex32::default(); periods * channels];
         let (mut weights, mut noise) = (0.0, 0.0);
@@ -231,7 +264,11 @@ impl Gathered {
     }
 }
 
-fn search(product: Product<'_>, options: &FringeOptions, names: &mut Names) -> Result<Found> {
+fn search(
+    product: Product<'_>,
+    options: &FringeOptions,
+    names: &mut Names,
+) -> Result<Found, FringeError> {
     let Product {
         stations,
         polarisations,

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use anyhow::Result;
 use evlbi_fx::correlator::Sums;
 
+use super::CorrelateError;
 use super::job::Job;
 use super::series::Series;
 
@@ -53,8 +53,8 @@ impl Integrations {
         &mut self,
         dump: i64,
         sums: &Sums,
-        mut done: impl FnMut(Done<'_>) -> Result<()>,
-    ) -> Result<()> {
+        mut done: impl FnMut(Done<'_>) -> Result<(), CorrelateError>,
+    ) -> Result<(), CorrelateError> {
         let gap = self.next..dump;
         if !gap.is_empty() {
             let first = dump - dump.rem_euclid(self.count);
@@ -86,7 +86,10 @@ impl Integrations {
     ///
     /// # Errors
     /// Those of `done`.
-    pub fn end(&mut self, mut done: impl FnMut(Done<'_>) -> Result<()>) -> Result<()> {
+    pub fn end(
+        &mut self,
+        mut done: impl FnMut(Done<'_>) -> Result<(), CorrelateError>,
+    ) -> Result<(), CorrelateError> {
         let (setup, seconds) = (&self.period.setup, self.period.dump_seconds);
         let new = Series::new(setup, self.count as usize, seconds);
         let period = std::mem::replace(&mut self.period, new);

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::Setup;
 use evlbi_fx::fringe::Window;
 
+use super::CorrelateError;
 use super::options::Chunk;
-use super::plan::Plan;
+use super::plan::{Plan, PlanError};
 use super::run::Periods;
 use super::series::Series;
 use super::station::StationFile;
@@ -41,20 +41,21 @@ impl Job {
         files: &[StationFile],
         chunk: Option<Chunk>,
         window: &Window,
-    ) -> Result<Job> {
+    ) -> Result<Job, CorrelateError> {
         let stations = files.iter().enumerate();
         let spans = stations
-            .map(|(index, file)| plan.span(index, &file.samples(plan.epoch)?))
-            .collect::<Result<Vec<Range<i64>>>>()?;
+            .map(|(index, file)| Ok(plan.span(index, &file.samples(plan.epoch)?)?))
+            .collect::<Result<Vec<Range<i64>>, CorrelateError>>()?;
         let rate = plan.part_rate() as f64;
-        let common = common(&spans).with_context(|| {
+        let common = common(&spans).ok_or_else(|| {
             let second = |part: i64| part as f64 / rate + (plan.epoch + plan.start) as f64;
             let shown = plan.stations.iter().zip(&spans).map(|(station, span)| {
                 let [from, to] = [span.start, span.end].map(|part| utc(second(part)));
                 format!("{} from {from} to {to}", station.name)
             });
             let shown: Vec<String> = shown.collect();
-            format!("no two recordings overlap in time: {}", shown.join("; "))
+            let shown = shown.join("; ");
+            PlanError::Unfit(format!("no two recordings overlap in time: {shown}"))
         })?;
         let length = common.end - common.start;
         let wanted = (LEAST_DUMPS * plan.parts() / length.max(1)).clamp(1, LEAST_DUMPS);
@@ -64,12 +65,13 @@ impl Job {
         );
         let periods = periods(&plan, wanted, window, there);
         if periods.parts < periods.block {
-            bail!(
+            let why = format!(
                 "an integration of {} is shorter than a spectrum of {} channels, {}",
                 show_seconds(plan.integration),
                 plan.channels,
                 show_seconds(periods.block as f64 / rate)
             );
+            return Err(PlanError::Unfit(why).into());
         }
         let range = periods.of(common.start)..periods.of(common.end - 1) + 1;
         Ok(Job {
@@ -82,14 +84,14 @@ impl Job {
     }
 
     /// Takes all of streams from when two have data. `firsts`: the first sample of each that is there.
-    pub fn live(plan: Plan, firsts: &[Option<i64>], window: &Window) -> Result<Job> {
+    pub fn live(plan: Plan, firsts: &[Option<i64>], window: &Window) -> Result<Job, PlanError> {
         let rate = plan.part_rate() as f64;
         let start = |(station, first): (usize, &Option<i64>)| {
             let span = first.map(|first| plan.span(station, &(first..first)));
             Ok(span.transpose()?.map(|span| span.start))
         };
         let starts = firsts.iter().enumerate().map(start);
-        let starts = starts.collect::<Result<Vec<Option<i64>>>>()?;
+        let starts = starts.collect::<Result<Vec<Option<i64>>, PlanError>>()?;
         let mut begins: Vec<i64> = starts.iter().flatten().copied().collect();
         begins.sort_unstable();
         let begin = begins.get(1).or(begins.first()).copied().unwrap_or(0);

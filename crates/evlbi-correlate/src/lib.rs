@@ -1,11 +1,53 @@
-//! Correlates: recordings or streams of several stations become visibilities and amplitudes.
+//! Correlates recordings or streams of several stations, and says what they have in common: visibilities, fringes and amplitudes.
+//!
+//! Here is what lies between the files or streams and the arithmetic of [`evlbi_fx`]: which stations and bands there are, the time in
+//! which they have data, gaps and late streams, and what is told of the sums. [`correlate`] takes recordings and [`correlate_streams`]
+//! streams as they come; [`fringe`] searches and draws fringes, and [`loss_curve`] measures what lost data cost.
+//!
+//! ```
+//! use evlbi_correlate::{CorrelateOptions, Recordings, correlate};
+//! use evlbi_net::run::Run;
+//! use evlbi_stream::sky::{SkyOptions, simulate};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let folder = std::env::temp_dir().join(format!("evlbi-correlate-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! // A second of two stations that see the same source.
+//! let plan = folder.join("plan.toml");
+//! let sky = r#"
+//!     start = "2026-01-01T00:00:00Z"
+//!     duration = 1
+//!     sample_rate = 1e6
+//!     correlation = 0.3
+//!     payload = 5000
+//!     edv = 1
+//!     [[station]]
+//!     name = "Ef"
+//!     [[station]]
+//!     name = "Jb"
+//! "#;
+//! std::fs::write(&plan, sky)?;
+//! let (out, run) = (folder.join("sky"), Run::silent());
+//! simulate(&SkyOptions { plan, out: out.clone(), force: false }, &run)?;
+//!
+//! let paths = ["Ef.vdif", "Jb.vdif"].map(|name| out.join(name).display().to_string());
+//! let options = CorrelateOptions { channels: Some(64), ..CorrelateOptions::default() };
+//! let recordings = Recordings::open(&paths, &options, &run)?;
+//! let correlation = correlate(&recordings, &options, &run, &mut ())?;
+//! let baseline = &correlation.fringes()[0];
+//! assert_eq!(baseline.stations, ["Ef", "Jb"]);
+//! assert!(baseline.snr > 100.0);
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
-#![allow(missing_docs)]
 
 mod arrived;
 mod clocks;
 mod feed;
+mod files;
 pub mod fringe;
 mod integrations;
 mod job;
@@ -23,48 +65,102 @@ mod stream;
 mod tamper;
 #[cfg(test)]
 mod tests;
-pub mod visibilities;
+mod visibilities;
 mod watch;
 
+use std::error::Error;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
 use evlbi_fx::correlator::{Input, Setup, Sums};
+use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::fringe::{Fringe, Window, at};
+use evlbi_fx::track::Layout;
 use evlbi_net::run::Run;
 
+pub use self::feed::FormatError;
+pub use self::files::FileError;
 pub use self::lines::Integration;
-pub use self::live::correlate_streams;
+pub use self::live::{Correlating, Show, correlate_streams};
 pub use self::options::{
     Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, SideBand, StreamOptions, Stretch,
 };
-pub use self::result::{text, write_csv};
-pub use self::series::{Amplitude, Dump, Found, check_window};
-pub use self::stream::StreamResult;
-pub use self::tamper::{Tamper, Tampered};
+pub use self::pictures::PictureError;
+pub use self::plan::PlanError;
+pub use self::result::{BaselineResult, CorrelateResult, text, write_csv};
+pub use self::series::{Amplitude, WindowError};
+pub use self::station::{RateError, RecordingError};
+pub use self::stream::{StreamError, StreamResult};
+pub use self::tamper::Tamper;
+pub use self::visibilities::VisibilityError;
+pub use self::watch::Watch;
 
 use self::job::Job;
 use self::plan::Shape;
-use self::result::{BaselineResult, StationResult, baselines};
-use self::series::Series;
+use self::result::{StationResult, baselines};
+use self::series::{Found, Series};
 use self::station::{StationFile, StationReader};
+use self::tamper::Tampered;
 use self::visibilities::VisibilityWriter;
 
-/// Recordings of several stations.
+/// An error of what a caller brings, or of another library.
+pub type Cause = Box<dyn Error + Send + Sync>;
+
+/// Why stations are not correlated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CorrelateError {
+    /// A recording cannot be correlated.
+    #[error("{0}")]
+    Recording(#[from] RecordingError),
+    /// A stream cannot be correlated.
+    #[error("{0}")]
+    Stream(#[from] StreamError),
+    /// The stations cannot be set up as the options say.
+    #[error("{0}")]
+    Plan(#[from] PlanError),
+    /// Fringes are searched in too wide a window.
+    #[error("{0}")]
+    Window(#[from] WindowError),
+    /// The delay model says nothing about a time that is to be correlated.
+    #[error("{0}")]
+    OutsideModel(#[from] OutsideModel),
+    /// Visibilities cannot be written.
+    #[error("{0}")]
+    Visibilities(#[from] VisibilityError),
+    /// What is done along with the correlation failed: [`Along`], or [`Show`].
+    #[error("{0}")]
+    Along(#[source] Cause),
+    /// The run was stopped at once.
+    #[error("interrupted before anything was correlated")]
+    Interrupted,
+    /// The system has no thread to give.
+    #[error("{0}")]
+    Spawn(#[source] io::Error),
+    /// A thread that correlates panicked.
+    #[error("a correlating thread ended early")]
+    Thread,
+}
+
+/// Recordings of several stations, in the order of the stations.
 pub struct Recordings {
-    pub paths: Vec<String>,
-    pub files: Vec<StationFile>,
-    pub shapes: Vec<Shape>,
+    paths: Vec<String>,
+    files: Vec<StationFile>,
+    shapes: Vec<Shape>,
 }
 
 impl Recordings {
-    /// Opens them.
+    /// Looks into recordings, one a station. `options` say how their samples are to be read, where they cannot tell.
     ///
     /// # Errors
     /// When one is no recording that can be correlated.
-    pub fn open(paths: &[String], options: &CorrelateOptions, run: &Run) -> Result<Recordings> {
+    pub fn open(
+        paths: &[String],
+        options: &CorrelateOptions,
+        run: &Run,
+    ) -> Result<Recordings, CorrelateError> {
         let rate = match (&options.sample_rate, &options.model) {
             (Some(rate), _) => Some(rate.0.round() as u64),
             (None, Some(model)) => plan::sample_rate(model)?,
@@ -73,19 +169,24 @@ impl Recordings {
         let second = run.clock().second();
         let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust, second);
         let files = paths.iter().map(open);
-        let files = files.collect::<Result<Vec<StationFile>>>()?;
+        let files = files.collect::<Result<Vec<StationFile>, RecordingError>>()?;
         Ok(Recordings {
             paths: paths.to_vec(),
             shapes: files.iter().map(|file| file.shape().clone()).collect(),
             files,
         })
     }
+
+    /// How the samples of a station lie in its frames; none of a station that there is not.
+    pub fn layout(&self, station: usize) -> Option<&Layout> {
+        self.shapes.get(station).map(|shape| &shape.layout)
+    }
 }
 
-/// What came of a run.
+/// What was found between the stations, dump by dump.
 pub struct Correlation {
-    pub setup: Arc<Setup>,
-    pub series: Series,
+    setup: Arc<Setup>,
+    series: Series,
     stations: Vec<StationResult>,
     /// Where fringes are searched.
     window: Window,
@@ -103,24 +204,26 @@ pub struct Correlation {
 }
 
 impl Correlation {
+    /// Refuses one of which nothing came.
+    ///
     /// # Errors
     /// When it was stopped before there was anything.
-    pub fn has_any(&self) -> Result<()> {
+    pub fn has_any(&self) -> Result<(), CorrelateError> {
         match self.interrupted && self.series.added == 0 {
-            true => bail!("interrupted before anything was correlated"),
+            true => Err(CorrelateError::Interrupted),
             false => Ok(()),
         }
     }
 
     /// The parts in which both stations of a product could have had data.
-    pub fn span(&self, a: Input, b: Input) -> i64 {
+    fn span(&self, a: Input, b: Input) -> i64 {
         let (a, b) = (&self.spans[a.station], &self.spans[b.station]);
         let start = a.start.max(b.start).max(self.correlated.start);
         let end = a.end.min(b.end).min(self.correlated.end);
         (end - start).max(0)
     }
 
-    /// The fringes of all baselines.
+    /// The fringes of all baselines, in the order 1-2, 1-3, and so on.
     pub fn fringes(&self) -> Vec<BaselineResult> {
         baselines(&self.setup, &self.found())
     }
@@ -130,29 +233,29 @@ impl Correlation {
         products.map(|index| self.find(index)).collect()
     }
 
-    /// Parts that were correlated.
+    /// Length of what was correlated in parts, of which a real sample is one and a complex sample two.
     pub fn parts(&self) -> i64 {
         self.correlated.end - self.correlated.start
     }
 
     /// What tampering did to a station's frames.
-    pub fn tampered(&self, station: usize) -> Option<Tampered> {
+    fn tampered(&self, station: usize) -> Option<Tampered> {
         self.tampered.get(station).copied().flatten()
     }
 
     /// The first block that was correlated.
-    pub fn first_block(&self) -> i64 {
+    fn first_block(&self) -> i64 {
         self.correlated.start / self.setup.block_parts()
     }
 
     /// A product at a delay and rate that are known.
-    pub fn find_at(&self, index: usize, known: &Fringe) -> Found {
+    fn find_at(&self, index: usize, known: &Fringe) -> Found {
         let fringe = at(&self.series.visibilities(index), known);
         self.series.found(index, self.span_of(index), fringe)
     }
 
     /// Finds the fringe of a product.
-    pub fn find(&self, index: usize) -> Found {
+    fn find(&self, index: usize) -> Found {
         let span = self.span_of(index);
         self.series.find(index, span, &self.window)
     }
@@ -169,7 +272,7 @@ pub trait Along {
     ///
     /// # Errors
     /// When there is no such thing, which ends the correlation.
-    fn tamper(&mut self, _station: usize) -> Result<Option<Tamper>> {
+    fn tamper(&mut self, _station: usize) -> Result<Option<Tamper>, Cause> {
         Ok(None)
     }
 
@@ -177,7 +280,7 @@ pub trait Along {
     ///
     /// # Errors
     /// When it cannot be taken, which ends the correlation.
-    fn dump(&mut self, _begins: f64, _sums: &Sums) -> Result<()> {
+    fn dump(&mut self, _begins: f64, _sums: &Sums) -> Result<(), Cause> {
         Ok(())
     }
 }
@@ -193,7 +296,7 @@ pub fn correlate(
     options: &CorrelateOptions,
     run: &Run,
     along: &mut dyn Along,
-) -> Result<Correlation> {
+) -> Result<Correlation, CorrelateError> {
     let Recordings {
         paths,
         files,
@@ -229,9 +332,10 @@ pub fn correlate(
             let since = shapes[0].first_second;
             let blocks = job.periods.blocks(job.range.start);
             let from = job.setup.samples(index, blocks)?.start;
-            file.read(job.setup.epoch(), from, along.tamper(index)?, flags, since)
+            let tamper = along.tamper(index).map_err(CorrelateError::Along)?;
+            Ok(file.read(job.setup.epoch(), from, tamper, flags, since)?)
         })
-        .collect::<Result<Vec<StationReader>>>()?;
+        .collect::<Result<Vec<StationReader>, CorrelateError>>()?;
     let counts = run::run(
         &job.setup,
         &mut readers,
@@ -244,7 +348,8 @@ pub fn correlate(
             if let Some(writer) = &mut writer {
                 writer.add(job.begins(period), sums)?;
             }
-            along.dump(job.begins(period), sums)
+            let taken = along.dump(job.begins(period), sums);
+            taken.map_err(CorrelateError::Along)
         },
     )?;
     let visibilities = match writer {
@@ -271,14 +376,13 @@ pub fn correlate(
     })
 }
 
-fn check_flags(options: &CorrelateOptions, names: &[String]) -> Result<()> {
+fn check_flags(options: &CorrelateOptions, names: &[String]) -> Result<(), PlanError> {
     let unknown = |flag: &&Flag| !names.contains(&flag.station);
     match options.flag.iter().find(unknown) {
-        Some(flag) => bail!(
-            "--flag names station {}, and the stations are {}",
-            flag.station,
-            names.join(", ")
-        ),
+        Some(flag) => Err(PlanError::UnknownStation {
+            station: flag.station.clone(),
+            stations: names.to_vec(),
+        }),
         None => Ok(()),
     }
 }

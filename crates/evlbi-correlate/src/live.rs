@@ -8,7 +8,6 @@ use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, mpsc};
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Thread;
 use evlbi_net::receive::{self, ReceiveReport};
@@ -20,7 +19,6 @@ use evlbi_stream::recv::{self, RecvOptions};
 use evlbi_wire::units::show_seconds;
 use parking_lot::Mutex;
 
-use super::Correlation;
 use super::clocks::Clocks;
 use super::feed::{Ending, Feed, Feeding, LiveStation, NAP};
 use super::integrations::{Done, Integrations};
@@ -29,20 +27,21 @@ use super::lines::{Integration, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::{Shape, station_names};
 use super::result::StationResult;
-use super::stream::{Stream, StreamResult};
+use super::stream::{Stream, StreamError, StreamResult};
 use super::watch::{Watch, front};
+use super::{Cause, CorrelateError, Correlation};
 
 /// How often it is told that a stream is waited for.
 const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);
 
 /// Takes each integration as it comes; an error ends the correlation.
-pub type Show = Box<dyn FnMut(&Integration) -> Result<()> + Send>;
+pub type Show = Box<dyn FnMut(&Integration) -> Result<(), Cause> + Send>;
 
 /// Streams that are being correlated. Dropping it ends that.
 pub struct Correlating {
     watch: Arc<Watch>,
     ending: Arc<Ending>,
-    thread: Option<Thread<Result<Correlation>>>,
+    thread: Option<Thread<Result<Correlation, CorrelateError>>>,
 }
 
 /// Receives the streams of `urls` and correlates them, until they end or the run is stopped. `show` is given each integration.
@@ -55,12 +54,12 @@ pub fn correlate_streams(
     streams: &StreamOptions,
     run: &Run,
     show: Show,
-) -> Result<Correlating> {
+) -> Result<Correlating, CorrelateError> {
     if !options.flag.is_empty() {
-        bail!("--flag leaves out times of recordings, and a stream has none beforehand");
+        return Err(StreamError::Flags.into());
     }
     if options.visibilities.is_some() {
-        bail!("--live writes no visibilities; record the streams with `evlbi recv` for that");
+        return Err(StreamError::Visibilities.into());
     }
     let ending = Arc::new(Ending::new(run.part()));
     let epoch = Arc::default();
@@ -84,7 +83,8 @@ pub fn correlate_streams(
     let local = opened.0.iter().flat_map(|it| it.receiving.local());
     local.for_each(|local| run.listens(local));
     let correlating = move || work.run(opened, show);
-    let thread = run.clock().spawn("correlate", correlating)?;
+    let thread = run.clock().spawn("correlate", correlating);
+    let thread = thread.map_err(CorrelateError::Spawn)?;
     Ok(Correlating {
         watch,
         ending,
@@ -102,8 +102,9 @@ impl Correlating {
     ///
     /// # Errors
     /// When nothing could be correlated.
-    pub fn join(mut self) -> Result<Correlation> {
-        let thread = self.thread.take().context("it is joined once")?;
+    pub fn join(mut self) -> Result<Correlation, CorrelateError> {
+        // It is joined once.
+        let thread = self.thread.take().ok_or(StreamError::Panicked)?;
         thread.join()
     }
 }
@@ -130,7 +131,7 @@ impl Opened {
         }
     }
 
-    fn finish(mut self) -> Result<Vec<ReceiveReport>> {
+    fn finish(mut self) -> Result<Vec<ReceiveReport>, StreamError> {
         let streams = std::mem::take(&mut self.0);
         streams.into_iter().map(finish).collect()
     }
@@ -156,14 +157,15 @@ struct Work {
 
 impl Work {
     /// Correlates, with a thread beside it that looks at the streams, whatever the correlator waits for.
-    fn run(&self, opened: Opened, show: Show) -> Result<Correlation> {
+    fn run(&self, opened: Opened, show: Show) -> Result<Correlation, CorrelateError> {
         let (watch, run) = (&self.watch, &self.ending.run);
         let (over, told) = mpsc::channel::<Infallible>();
         let look = {
             let (watch, run) = (Arc::clone(watch), run.clone());
             move || watch.look_on(&told, &run)
         };
-        let looking = run.clock().spawn("status", look)?;
+        let looking = run.clock().spawn("status", look);
+        let looking = looking.map_err(CorrelateError::Spawn)?;
         let found = self.correlate(opened, show);
         drop(over);
         looking.join();
@@ -171,10 +173,11 @@ impl Work {
         found
     }
 
-    fn correlate(&self, opened: Opened, mut show: Show) -> Result<Correlation> {
+    fn correlate(&self, opened: Opened, mut show: Show) -> Result<Correlation, CorrelateError> {
         let (options, run, streams) = (&self.options, &self.ending.run, &opened.0);
         let mut shapes = wait_for_shapes(streams, run)?;
-        let epoch = *self.epoch.get().context("no stream has a time")?;
+        let epoch = self.epoch.get().copied();
+        let epoch = epoch.ok_or_else(|| StreamError::Ended("no stream has a time".into()))?;
         let firsts = begin(streams, &mut shapes, epoch);
         let mut plan = super::plan::plan(&self.urls, &shapes, options, run)?;
         plan.count_from(epoch);
@@ -206,7 +209,7 @@ impl Work {
                 let (integration, baselines) =
                     Integration::of(&job, period, &window, &mut seen, streams);
                 *self.watch.baselines.lock() = baselines;
-                show(&integration)
+                show(&integration).map_err(CorrelateError::Along)
             }
             Done::Gap(dumps) => {
                 run.say(format_args!("{}", job.gap(&dumps)));
@@ -296,14 +299,22 @@ impl Work {
 }
 
 /// Begins to receive a stream into `feed`.
-fn open(url: &Url, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Result<Stream> {
+fn open(
+    url: &Url,
+    streams: &StreamOptions,
+    feed: Arc<Feed>,
+    run: &Run,
+) -> Result<Stream, CorrelateError> {
     let options = RecvOptions {
         from: url.clone(),
         idle: streams.idle,
         duration: streams.duration,
         ..RecvOptions::default()
     };
-    let (receiving, opening) = receive::start(recv::receive_options(&options)?, run)?;
+    let receive_options = recv::receive_options(&options);
+    let receive_options = receive_options.map_err(|error| StreamError::Receive(error.into()))?;
+    let (receiving, opening) =
+        receive::start(receive_options, run).map_err(|error| StreamError::Receive(error.into()))?;
     let settings = recv::settings(&options, run.clock());
     let sink = Box::new(Feeding(Arc::clone(&feed)));
     let drainer = run.clock().spawn("sink", {
@@ -313,7 +324,8 @@ fn open(url: &Url, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Resul
             feed.end();
             drained
         }
-    })?;
+    });
+    let drainer = drainer.map_err(CorrelateError::Spawn)?;
     Ok(Stream {
         receiving,
         drainer,
@@ -321,9 +333,9 @@ fn open(url: &Url, streams: &StreamOptions, feed: Arc<Feed>, run: &Run) -> Resul
     })
 }
 
-fn finish(stream: Stream) -> Result<ReceiveReport> {
+fn finish(stream: Stream) -> Result<ReceiveReport, StreamError> {
     let drained = stream.drainer.wait();
-    drained.map_err(|_| anyhow!("the thread that empties a ring panicked"))?;
+    drained.map_err(|_| StreamError::Panicked)?;
     Ok(stream.receiving.join())
 }
 
@@ -361,7 +373,7 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64
 
 /// Waits until it is known what each stream is. Where two have come, the others are waited for a while longer; then the
 /// run begins without them, and they may still come.
-fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>> {
+fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamError> {
     let clock = run.clock();
     let mut told = clock.now();
     let mut enough: Option<f64> = None;
@@ -370,8 +382,9 @@ fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>> {
         let mut ended = Vec::new();
         for (number, stream) in streams.iter().enumerate() {
             let mut state = stream.feed.state();
-            if let Some(error) = &state.error {
-                bail!("stream {}: {error}", number + 1);
+            if let Some(source) = state.error {
+                let number = number + 1;
+                return Err(StreamError::Unfit { number, source });
             }
             state.learn_in_time(&stream.feed);
             shapes.push(state.shape.clone().filter(|_| state.track.is_some()));
@@ -406,12 +419,14 @@ fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>> {
         if let Some(number) = ended.first()
             && streams.len() - ended.len() < 2
         {
-            bail!("stream {} ended before a frame of VDIF came", number + 1);
+            let why = format!("stream {} ended before a frame of VDIF came", number + 1);
+            return Err(StreamError::Ended(why));
         }
         if let Some(number) = shapes.iter().position(Option::is_some)
             && are_over
         {
-            bail!("stream {} ended before another came", number + 1);
+            let why = format!("stream {} ended before another came", number + 1);
+            return Err(StreamError::Ended(why));
         }
         let now = clock.now();
         if now.since(told) >= TELL {

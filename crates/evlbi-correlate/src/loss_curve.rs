@@ -9,19 +9,22 @@ mod theory;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
-use evlbi_core::shed::{Policy, Replace, Shed, Stream};
+use evlbi_core::shed::{Policy, PolicyError, Replace, Shed, ShedError, Stream};
 use evlbi_fx::correlator::Input;
 use evlbi_fx::loss::Ratios;
 use evlbi_fx::track::Trust;
-use evlbi_net::file::{check_new, replace_json};
+use evlbi_net::file::{OutputError, check_new, replace_json};
 use evlbi_net::run::Run;
 use evlbi_plot::name;
 use serde::Serialize;
 
+use crate::files::{FileError, make_directory};
+use crate::pictures::{self, PictureError};
+use crate::series::{Dump, Found};
+use crate::tamper::Tampered;
 use crate::{
-    Along, Amplitude, CorrelateOptions, Correlation, Dump, Found, Recordings, Tamper, Tampered,
-    correlate, pictures,
+    Along, Amplitude, Cause, CorrelateError, CorrelateOptions, Correlation, Recordings, Tamper,
+    correlate,
 };
 
 /// Losses of a range: those of these that lie in it, and its ends.
@@ -75,6 +78,49 @@ impl FromStr for Losses {
         }
         Ok(Losses(losses))
     }
+}
+
+/// Why curves are not measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LossCurveError {
+    /// The recordings cannot be correlated.
+    #[error("{0}")]
+    Correlate(#[from] CorrelateError),
+    /// The station that is to lose data is none of the recordings.
+    #[error("station {station} is not among the {recordings} recordings")]
+    NoStation {
+        /// The station, from 1 on.
+        station: u8,
+        /// How many recordings there are.
+        recordings: usize,
+    },
+    /// A delay model goes with the recordings, but its first two stations are not those that are correlated.
+    #[error("a delay model is of its first two stations, and the recordings are of others")]
+    OtherThanModel,
+    /// No knowledge of the correlator is asked for.
+    #[error("nothing that the correlator may know is named")]
+    NoKnowledge,
+    /// The run was stopped before there was anything to hold the curves against.
+    #[error("interrupted before the whole recordings were correlated")]
+    Interrupted,
+    /// The whole recordings show no fringe.
+    #[error(
+        "the whole recordings show no fringe (signal-to-noise ratio {snr:.1}), so there is nothing that loss could harm"
+    )]
+    NoFringe {
+        /// Signal-to-noise ratio of the highest peak.
+        snr: f64,
+    },
+    /// The directory of the results cannot be made.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// The curves are there already, or cannot be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// A picture cannot be written.
+    #[error("{0}")]
+    Picture(#[from] PictureError),
 }
 
 /// How data are shed.
@@ -174,6 +220,7 @@ pub struct LossCurve {
     conclusions: Vec<String>,
     /// Whether all points were measured: not yet, or not at all if it was interrupted.
     finished: bool,
+    /// Whether it was stopped before all points were measured.
     pub interrupted: bool,
 }
 
@@ -188,7 +235,7 @@ struct Harm {
 
 /// The losses of one harm.
 #[derive(Serialize)]
-pub struct Curve {
+struct Curve {
     #[serde(flatten)]
     harm: Harm,
     points: Vec<Point>,
@@ -198,7 +245,7 @@ pub struct Curve {
 
 /// One correlation.
 #[derive(Clone, Serialize)]
-pub struct Point {
+struct Point {
     /// Fraction asked for.
     loss: f64,
     /// Fraction of the frames that was shed, the mean of the stations that lost some.
@@ -228,7 +275,7 @@ pub struct Point {
 
 /// What changes with loss.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Measures {
+struct Measures {
     all: f64,
     autos: f64,
     valid: f64,
@@ -257,18 +304,17 @@ impl From<Ratios> for Measures {
 ///
 /// # Errors
 /// When the recordings cannot be correlated or show no fringe, or a result exists or cannot be written.
-pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
+pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCurveError> {
     // Before minutes of work.
     let directory = asked.out.as_ref();
     let curves = directory.map(|directory| directory.join("loss-curve.json"));
     check_new(curves.as_deref(), asked.force)?;
     if let Some(directory) = &asked.out {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        make_directory(directory)?;
     }
     // Points take hours: each is on disk once it is measured.
     let keep = |result: &LossCurve| match &curves {
-        Some(file) => Ok(replace_json(file, result)?),
+        Some(file) => replace_json(file, result),
         None => Ok(()),
     };
     let result = measure_all(asked, run, &keep)?;
@@ -293,19 +339,19 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve> {
 fn measure_all(
     asked: &LossCurveOptions,
     run: &Run,
-    keep: &dyn Fn(&LossCurve) -> Result<()>,
-) -> Result<LossCurve> {
+    keep: &dyn Fn(&LossCurve) -> Result<(), OutputError>,
+) -> Result<LossCurve, LossCurveError> {
     let experiments = asked.knows.iter();
     let experiments = experiments
         .map(|knows| Experiment::new(asked, *knows, run))
-        .collect::<Result<Vec<Experiment<'_>>>>()?;
+        .collect::<Result<Vec<Experiment<'_>>, LossCurveError>>()?;
     let all = experiments.iter().flat_map(|experiment| {
         let points = experiment.points().into_iter();
         points.map(move |(harm, loss)| (experiment, harm, loss))
     });
     let all: Vec<(&Experiment<'_>, Harm, f64)> = all.collect();
     let mut progress = run.progress(Some(all.len() as u64));
-    let first = experiments.first().context("--knows names nothing")?;
+    let first = experiments.first().ok_or(LossCurveError::NoKnowledge)?;
     let mut result = LossCurve {
         schema: "evlbi.loss-curve/1",
         stations: first.stations.clone(),
@@ -359,12 +405,21 @@ impl LossCurve {
 }
 
 impl Along for (&Experiment<'_>, Harm, f64) {
-    fn tamper(&mut self, station: usize) -> Result<Option<Tamper>> {
+    fn tamper(&mut self, station: usize) -> Result<Option<Tamper>, Cause> {
         let (experiment, harm, loss) = *self;
         let loses = experiment.loses(station, harm);
         let tamper = loses.then(|| experiment.tamper(station, harm, loss));
-        tamper.transpose()
+        Ok(tamper.transpose()?)
     }
+}
+
+/// Why frames cannot be shed so.
+#[derive(Debug, thiserror::Error)]
+enum HarmError {
+    #[error("{0}")]
+    Policy(#[from] PolicyError),
+    #[error("{0}")]
+    Shed(#[from] ShedError),
 }
 
 /// What all points of one knowledge have in common.
@@ -384,11 +439,17 @@ struct Experiment<'a> {
 }
 
 impl Experiment<'_> {
-    fn new<'a>(asked: &'a LossCurveOptions, knows: Knows, run: &Run) -> Result<Experiment<'a>> {
+    fn new<'a>(
+        asked: &'a LossCurveOptions,
+        knows: Knows,
+        run: &Run,
+    ) -> Result<Experiment<'a>, LossCurveError> {
         let (station, files) = (usize::from(asked.station), &asked.files);
-        if station > files.len() {
-            let count = files.len();
-            bail!("--station {station} is not among the {count} recordings");
+        if !(1..=files.len()).contains(&station) {
+            return Err(LossCurveError::NoStation {
+                station: asked.station,
+                recordings: files.len(),
+            });
         }
         // The first of the others is its partner.
         let partner = usize::from(station == 1);
@@ -397,7 +458,7 @@ impl Experiment<'_> {
         let paths = pair.map(|index| files[index].clone());
         let mut options = asked.correlate.clone();
         if options.model.is_some() && pair != [0, 1] {
-            bail!("with --model give the two recordings of the model's first two stations");
+            return Err(LossCurveError::OtherThanModel);
         }
         let delays = pair.iter().filter_map(|index| options.delay.get(*index));
         options.delay = delays.cloned().collect();
@@ -409,13 +470,10 @@ impl Experiment<'_> {
         let whole = correlate(&recordings, &options, run, &mut ())?;
         let found = whole.find(0);
         if whole.interrupted {
-            bail!("interrupted before the whole recordings were correlated");
+            return Err(LossCurveError::Interrupted);
         }
         if found.fringe.false_alarm > 1e-3 {
-            bail!(
-                "the whole recordings show no fringe (signal-to-noise ratio {:.1}), so there is nothing that loss could harm",
-                found.snr
-            );
+            return Err(LossCurveError::NoFringe { snr: found.snr });
         }
         Ok(Experiment {
             asked,
@@ -464,7 +522,7 @@ impl Experiment<'_> {
     }
 
     /// Measures a point; none if the run is stopped.
-    fn point(&self, harm: Harm, loss: f64, run: &Run) -> Result<Option<Point>> {
+    fn point(&self, harm: Harm, loss: f64, run: &Run) -> Result<Option<Point>, CorrelateError> {
         let mut harming = (self, harm, loss);
         let found = correlate(&self.recordings, &self.options, run, &mut harming)?;
         if found.interrupted {
@@ -510,7 +568,7 @@ impl Experiment<'_> {
         (late(0) - late(1)).abs()
     }
 
-    fn tamper(&self, station: usize, harm: Harm, loss: f64) -> Result<Tamper> {
+    fn tamper(&self, station: usize, harm: Harm, loss: f64) -> Result<Tamper, HarmError> {
         let policy: Policy = match harm.shed {
             Kind::Every => format!("every:{}", (1.0 / loss).round().max(2.0)),
             Kind::Bunch => format!("bunch:{loss}"),
@@ -518,8 +576,7 @@ impl Experiment<'_> {
             Kind::Burst => format!("burst:{loss},{BURST}"),
             Kind::Common => format!("common:{loss}"),
         }
-        .parse()
-        .map_err(|error| anyhow::anyhow!("{error}"))?;
+        .parse()?;
         let file = &self.recordings.files[station];
         let shape = file.shape();
         let frame = file.frame_length() as u64;

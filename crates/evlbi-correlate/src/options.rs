@@ -230,7 +230,7 @@ impl Chunk {
     }
 
     /// Its share of periods, of which so many make an integration: whole integrations.
-    pub fn of(self, periods: Range<i64>, count: i64) -> Range<i64> {
+    pub(super) fn of(self, periods: Range<i64>, count: i64) -> Range<i64> {
         let first = periods.start.div_euclid(count);
         let last = (periods.end - 1).div_euclid(count) + 1;
         let cut = |number: i64| {

@@ -2,24 +2,48 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use evlbi_net::file::OutputError;
 use evlbi_plot::Figure;
+
+use crate::files::FileError;
+
+/// Why a picture is not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PictureError {
+    /// Its directory or its file cannot be made.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// It is there already, and is not to be overwritten.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// It cannot be drawn.
+    #[cfg(feature = "pictures")]
+    #[error("{0}")]
+    Draw(#[from] evlbi_plot::DrawError),
+    /// The crate was built without its feature `pictures`.
+    #[cfg(not(feature = "pictures"))]
+    #[error("cannot draw {}: this program was built without pictures", .0.display())]
+    Without(PathBuf),
+}
 
 /// Writes a figure as `STEM.svg` and `STEM.png` into a directory, which is made; returns their paths.
 ///
 /// # Errors
 /// When one exists and is not to be overwritten, or cannot be written.
 #[cfg(feature = "pictures")]
-pub fn write(figure: &Figure, directory: &Path, stem: &str, force: bool) -> Result<Vec<PathBuf>> {
-    use anyhow::Context;
-
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+pub fn write(
+    figure: &Figure,
+    directory: &Path,
+    stem: &str,
+    force: bool,
+) -> Result<Vec<PathBuf>, PictureError> {
+    crate::files::make_directory(directory)?;
     let files = figure.files(directory, stem)?;
     let paths = files.iter().map(|(path, _)| path.as_path());
     evlbi_net::file::check_new(paths, force)?;
     let written = files.into_iter().map(|(path, bytes)| {
-        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(&path, bytes).map_err(FileError::at("cannot write", &path))?;
         Ok(path)
     });
     written.collect()
@@ -30,10 +54,11 @@ pub fn write(figure: &Figure, directory: &Path, stem: &str, force: bool) -> Resu
 /// # Errors
 /// Always.
 #[cfg(not(feature = "pictures"))]
-pub fn write(_: &Figure, directory: &Path, stem: &str, _: bool) -> Result<Vec<PathBuf>> {
-    let path = directory.join(stem);
-    anyhow::bail!(
-        "cannot draw {}: this program was built without pictures",
-        path.display()
-    )
+pub fn write(
+    _: &Figure,
+    directory: &Path,
+    stem: &str,
+    _: bool,
+) -> Result<Vec<PathBuf>, PictureError> {
+    Err(PictureError::Without(directory.join(stem)))
 }

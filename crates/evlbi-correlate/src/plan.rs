@@ -5,15 +5,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
-use evlbi_fx::correlator::{Band, Input, Product, Setup, StationSetup};
-use evlbi_fx::delay::{Delay, Moment, Polynomial};
-use evlbi_fx::difx::{self, Model};
+use evlbi_fx::correlator::{Band, Input, Product, Setup, SetupError, StationSetup};
+use evlbi_fx::delay::{Delay, Moment, OutsideModel, Polynomial};
+use evlbi_fx::difx::{self, DifxError, Model};
 use evlbi_fx::track::Layout;
 use evlbi_net::run::Run;
 use evlbi_wire::vdif::StationId;
 
 use super::arrived::Arrived;
+use super::files::{FileError, read_text};
 use super::options::{CorrelateOptions, DelayTerms, SideBand};
 
 const DAY: i64 = 86_400;
@@ -65,16 +65,77 @@ pub struct DifxJob {
     pub of_bands: Vec<Vec<usize>>,
 }
 
+/// Why stations cannot be set up as the options or a job of DiFX say.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A file of the job cannot be read.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// A file of the job is damaged.
+    #[error("in {}", path.display())]
+    Difx {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: DifxError,
+    },
+    /// There are more delays than stations.
+    #[error("{delays} delays are given for {recordings} recordings")]
+    TooManyDelays {
+        /// How many delays the options have.
+        delays: usize,
+        /// How many recordings there are.
+        recordings: usize,
+    },
+    /// A delay changes with time, and the sky frequency is not given.
+    #[error("a delay that changes turns the phase by the sky frequency, which is not given")]
+    NoFrequency,
+    /// The options have several sky frequencies, but not one for each band.
+    #[error("{0} frequencies are given, and there are more")]
+    TooFewFrequencies(usize),
+    /// A time is flagged of a station that there is not.
+    #[error("a flag names station {station}, and the stations are {}", stations.join(", "))]
+    UnknownStation {
+        /// The station that is named.
+        station: String,
+        /// Those that there are.
+        stations: Vec<String>,
+    },
+    /// The recordings do not fit together, or do not fit the job or the options, for the reason that is given.
+    #[error("{0}")]
+    Unfit(String),
+    /// The correlator refuses them.
+    #[error("{0}")]
+    Setup(#[from] SetupError),
+    /// The delay model says nothing about the time of a station.
+    #[error("station {station}")]
+    OutsideModel {
+        /// Name of the station.
+        station: String,
+        /// The time, and that of the model.
+        source: OutsideModel,
+    },
+}
+
+impl PlanError {
+    /// That a station's samples lie beyond its delay model.
+    pub(super) fn outside(station: &str) -> impl FnOnce(OutsideModel) -> PlanError {
+        let station = station.to_owned();
+        move |source| PlanError::OutsideModel { station, source }
+    }
+}
+
 /// Sets stations up as a model says, or else the options.
 pub fn plan(
     files: &[String],
     shapes: &[Shape],
     options: &CorrelateOptions,
     run: &Run,
-) -> Result<Plan> {
+) -> Result<Plan, PlanError> {
     let (delays, recordings) = (options.delay.len(), shapes.len());
     if delays > recordings {
-        bail!("--delay was given {delays} times for {recordings} recordings");
+        return Err(PlanError::TooManyDelays { delays, recordings });
     }
     match &options.model {
         Some(model) => by_model(shapes, model, options, run),
@@ -84,15 +145,19 @@ pub fn plan(
 
 /// Sets stations up as the options say. Bands of a station are its threads' channels in their order; those of
 /// several polarisations follow each other at each frequency.
-fn by_options(files: &[String], shapes: &[Shape], options: &CorrelateOptions) -> Result<Plan> {
+fn by_options(
+    files: &[String],
+    shapes: &[Shape],
+    options: &CorrelateOptions,
+) -> Result<Plan, PlanError> {
     let first = shapes.first().map_or(0, |shape| shape.first_second);
     let polarisations: Vec<char> = options.polarisations.chars().collect();
     if polarisations.is_empty() {
-        bail!("the bands have no polarisations");
+        return Err(PlanError::Unfit("the bands have no polarisations".into()));
     }
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
     if options.freq.is_empty() && options.delay.iter().any(has_rate) {
-        bail!("a delay that changes turns the phase by the sky frequency, which --freq says");
+        return Err(PlanError::NoFrequency);
     }
     let mut stations = Vec::new();
     for (index, (shape, name)) in shapes.iter().zip(names(files, shapes)).enumerate() {
@@ -107,7 +172,8 @@ fn by_options(files: &[String], shapes: &[Shape], options: &CorrelateOptions) ->
     }
     let products = products(&stations, options.cross_hands);
     if products.is_empty() {
-        bail!("the recordings have no frequency and polarisation in common");
+        let why = "the recordings have no frequency and polarisation in common";
+        return Err(PlanError::Unfit(why.into()));
     }
     Ok(Plan {
         stations,
@@ -131,16 +197,24 @@ fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomi
 }
 
 /// Sets stations up as a job of DiFX says: the files are its stations in their order.
-fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run) -> Result<Plan> {
-    let model = Model::parse(&read(path)?).with_context(|| format!("in {}", path.display()))?;
+fn by_model(
+    shapes: &[Shape],
+    path: &Path,
+    options: &CorrelateOptions,
+    run: &Run,
+) -> Result<Plan, PlanError> {
+    let model = Model::parse(&read_text(path)?).map_err(|source| PlanError::Difx {
+        path: path.to_owned(),
+        source,
+    })?;
     let (beside, job) = read_input(path)?;
     if shapes.len() > job.telescopes.len() {
-        bail!(
+        return Err(PlanError::Unfit(format!(
             "{} recordings were given, and the job of {} has {} stations",
             shapes.len(),
             beside.display(),
             job.telescopes.len()
-        );
+        )));
     }
     let mut stations = Vec::new();
     let mut of_bands = Vec::new();
@@ -149,13 +223,17 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
         let name = &telescope.name;
         let of_station = |stream: &difx::Datastream| stream.telescope == number;
         let place = job.datastreams.iter().position(of_station);
-        let place = place
-            .with_context(|| format!("{} has no recording of station {name}", beside.display()))?;
+        let place = place.ok_or_else(|| {
+            let beside = beside.display();
+            PlanError::Unfit(format!("{beside} has no recording of station {name}"))
+        })?;
         let stream = &job.datastreams[place];
         streams.push(place);
         let in_model = model.telescopes.iter().position(|other| other == name);
-        let in_model =
-            in_model.with_context(|| format!("{} has no station {name}", path.display()))?;
+        let in_model = in_model.ok_or_else(|| {
+            let path = path.display();
+            PlanError::Unfit(format!("{path} has no station {name}"))
+        })?;
         let mut delay = model.delay(in_model);
         delay.add(telescope.clock.clone());
         delay.add(given_delay(number, shapes[0].first_second, options));
@@ -165,8 +243,10 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
             name: name.clone(),
             layout: shape.layout,
             delay,
-            bands: recorded_bands(shape, stream, &job)
-                .with_context(|| format!("station {name} in {}", beside.display()))?,
+            bands: recorded_bands(shape, stream, &job).map_err(|why| {
+                let beside = beside.display();
+                PlanError::Unfit(format!("station {name} in {beside}: {why}"))
+            })?,
         });
     }
     let mut products = Vec::new();
@@ -186,11 +266,11 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
         }
     }
     if products.is_empty() {
-        bail!(
+        return Err(PlanError::Unfit(format!(
             "{} multiplies no recorded bands of these stations{}",
             beside.display(),
             if zoomed > 0 { ", only zoom bands" } else { "" }
-        );
+        )));
     }
     if zoomed > 0 {
         run.say(format_args!(
@@ -201,7 +281,7 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
     let frequency = job
         .frequencies
         .get(of_bands[first.station][first.band])
-        .context("the job has no frequencies")?;
+        .ok_or_else(|| PlanError::Unfit("the job has no frequencies".into()))?;
     let epoch = job.start.second - job.start.second.rem_euclid(DAY);
     let integration = options.integration;
     let averaged = options.channels.map_or(frequency.averaged, |_| 1);
@@ -222,9 +302,9 @@ fn by_model(shapes: &[Shape], path: &Path, options: &CorrelateOptions, run: &Run
 }
 
 /// The sample rate of the first recording of a job.
-pub fn sample_rate(model: &Path) -> Result<Option<u64>> {
+pub fn sample_rate(model: &Path) -> Result<Option<u64>, PlanError> {
     // If both are missing, the error names the file that was asked for.
-    read(model)?;
+    read_text(model)?;
     let (_, job) = read_input(model)?;
     let stream = job.datastreams.first();
     let rate = stream.and_then(|stream| {
@@ -236,15 +316,12 @@ pub fn sample_rate(model: &Path) -> Result<Option<u64>> {
 }
 
 /// The `.input` beside a model.
-fn read_input(model: &Path) -> Result<(PathBuf, difx::Input)> {
+fn read_input(model: &Path) -> Result<(PathBuf, difx::Input), PlanError> {
     let path = model.with_extension("input");
-    let job =
-        difx::Input::parse(&read(&path)?).with_context(|| format!("in {}", path.display()))?;
-    Ok((path, job))
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    match difx::Input::parse(&read_text(&path)?) {
+        Ok(job) => Ok((path, job)),
+        Err(source) => Err(PlanError::Difx { path, source }),
+    }
 }
 
 /// Parts of a sample.
@@ -261,31 +338,33 @@ fn recorded_bands(
     shape: &Shape,
     stream: &difx::Datastream,
     job: &difx::Input,
-) -> Result<Vec<Band>> {
+) -> Result<Vec<Band>, String> {
     let layout = &shape.layout;
     let channels = layout.channels;
     let (named, there) = (stream.bands.len(), channels * shape.threads.len());
     if named > there {
-        bail!("{named} bands are named, and the recording has {there}");
+        return Err(format!(
+            "{named} bands are named, and the recording has {there}"
+        ));
     }
     if (stream.bits, stream.is_complex) != (layout.codec.bits(), layout.complex) {
-        bail!(
+        return Err(format!(
             "the job says samples of {} bits{}, and the recording has {} bits{}",
             stream.bits,
             if stream.is_complex { ", complex" } else { "" },
             layout.codec.bits(),
             if layout.complex { ", complex" } else { "" },
-        );
+        ));
     }
     let width = bandwidth(layout);
     let bands = stream.bands.iter().enumerate().map(|(number, band)| {
         let of = job.frequencies.get(band.frequency);
-        let of = of.with_context(|| format!("there is no frequency {}", band.frequency))?;
+        let of = of.ok_or_else(|| format!("there is no frequency {}", band.frequency))?;
         if (of.bandwidth_hz - width).abs() > 0.5 {
-            bail!(
+            return Err(format!(
                 "the job says a bandwidth of {} Hz, and the recording has {width} Hz",
                 of.bandwidth_hz
-            );
+            ));
         }
         Ok(Band {
             lane: number / channels,
@@ -298,7 +377,11 @@ fn recorded_bands(
     bands.collect()
 }
 
-fn bands(shape: &Shape, polarisations: &[char], options: &CorrelateOptions) -> Result<Vec<Band>> {
+fn bands(
+    shape: &Shape,
+    polarisations: &[char],
+    options: &CorrelateOptions,
+) -> Result<Vec<Band>, PlanError> {
     let layout = shape.layout;
     let width = bandwidth(&layout);
     let lanes = 0..shape.threads.len();
@@ -312,10 +395,7 @@ fn bands(shape: &Shape, polarisations: &[char], options: &CorrelateOptions) -> R
             [one] => one.0 + frequency as f64 * width,
             several => match several.get(frequency) {
                 Some(hertz) => hertz.0,
-                None => bail!(
-                    "--freq names {} frequencies, and there are more",
-                    several.len()
-                ),
+                None => return Err(PlanError::TooFewFrequencies(several.len())),
             },
         };
         let below = match (layout.complex, options.sideband) {
@@ -426,12 +506,12 @@ impl Plan {
     ///
     /// # Errors
     /// When its delay model says nothing about them.
-    pub fn span(&self, station: usize, samples: &Range<i64>) -> Result<Range<i64>> {
+    pub fn span(&self, station: usize, samples: &Range<i64>) -> Result<Range<i64>, PlanError> {
         let station = &self.stations[station];
-        let part = |sample: i64| -> Result<i64> {
+        let part = |sample: i64| -> Result<i64, PlanError> {
             let seconds = sample as f64 / station.layout.sample_rate() as f64;
             let late = station.delay.about(Moment::at(self.epoch).plus(seconds));
-            let (late, _) = late.with_context(|| format!("station {}", station.name))?;
+            let (late, _) = late.map_err(PlanError::outside(&station.name))?;
             let since = seconds - late - self.start as f64;
             Ok((since * self.part_rate() as f64).round() as i64)
         };
@@ -444,7 +524,7 @@ impl Plan {
     }
 
     /// The set-up of a run over so many seconds after the plan's start.
-    pub fn setup(&self, span: (f64, f64)) -> Result<Arc<Setup>> {
+    pub fn setup(&self, span: (f64, f64)) -> Result<Arc<Setup>, PlanError> {
         let setup = Setup::new(
             self.stations.clone(),
             self.products.clone(),

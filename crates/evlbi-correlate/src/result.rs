@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use evlbi_fx::correlator::{Input, Rotation, Setup};
 use evlbi_fx::fringe::Window;
 use evlbi_fx::quantise;
@@ -92,20 +91,30 @@ pub struct StationResult {
 pub struct BaselineResult {
     /// Indices of the stations.
     #[serde(skip)]
-    pub pair: [usize; 2],
+    pub(crate) pair: [usize; 2],
+    /// Names of the stations.
     pub stations: [String; 2],
+    /// How much of what was recorded they have in common, from 0 to 1.
     pub amplitude: Amplitude,
+    /// Signal-to-noise ratio of all bands together.
     pub snr: f64,
+    /// Share of the time at which both have data, from 0 to 1.
     pub weight: f64,
     /// Share of the signal-to-noise ratio that missing samples cost: 1 - sqrt(weight).
     pub snr_loss: f64,
+    /// Delay of the second station minus that of the first, beyond what the set-up says.
     pub delay_s: f64,
+    /// Standard error of the delay.
     pub delay_error_s: f64,
-    /// s/s; none where the sky frequency is not known.
+    /// Change of the delay, in seconds per second; none where the sky frequency is not known.
     pub rate: Option<f64>,
+    /// Turns of the phase a second.
     pub rate_hz: f64,
+    /// Standard error of that.
     pub rate_error_hz: f64,
+    /// Phase at the sky frequency in the middle of the time.
     pub phase_rad: f64,
+    /// Standard error of the phase.
     pub phase_error_rad: f64,
     /// Probability that noise alone has such a peak in the window.
     pub false_alarm: f64,
@@ -113,7 +122,8 @@ pub struct BaselineResult {
     pub in_lines: Option<bool>,
     /// What a fringe that lies off the model leaves of the amplitudes: they are to be divided by it.
     pub coherence: f64,
-    pub bands: Vec<BandResult>,
+    /// The same of each band.
+    pub(crate) bands: Vec<BandResult>,
 }
 
 /// One product of a baseline.
@@ -344,7 +354,7 @@ fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<Bas
 
 impl BaselineResult {
     /// Why it is not to be taken for a fringe, as a line ends.
-    pub fn doubt(&self) -> &'static str {
+    pub(crate) fn doubt(&self) -> &'static str {
         if self.weight <= 0.0 {
             "  no data"
         } else if self.false_alarm > NO_FRINGE {
@@ -357,7 +367,10 @@ impl BaselineResult {
     }
 }
 
-/// Writes a line a product.
+/// Writes a table of all bands of all baselines as CSV, with a head.
+///
+/// # Errors
+/// When the file cannot be written.
 pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<(), TableError> {
     let mut table = Table::create(
         path,
@@ -389,6 +402,7 @@ pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<(), TableError
     table.flush()
 }
 
+/// The same for people: a line for each station and each baseline.
 pub fn text(result: &CorrelateResult) -> String {
     let mut shown = format!(
         "{} for {}, {} channels of {:.3} kHz, integrations of {}, fringes stopped {}\n",

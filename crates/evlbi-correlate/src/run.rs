@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
-use anyhow::{Context, Result, anyhow};
 use evlbi_fx::correlator::{Correlator, Setup, Sums};
 use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::track::{Counts, Slab};
 use evlbi_net::run::Run;
 use parking_lot::Mutex;
 
-use super::plan::sample_parts;
+use super::CorrelateError;
+use super::plan::{PlanError, sample_parts};
 
 /// Where the samples of a station come from.
 pub trait Station {
@@ -20,14 +20,14 @@ pub trait Station {
     ///
     /// # Errors
     /// When they cannot be read any more.
-    fn slab(&mut self, range: Range<i64>) -> Result<Slab>;
+    fn slab(&mut self, range: Range<i64>) -> Result<Slab, CorrelateError>;
 
     /// The first sample of the earliest data in `range` or behind it, when `range` has come as for [`Station::slab`]. None if
     /// nothing is held.
     ///
     /// # Errors
     /// When they cannot be read any more.
-    fn first(&mut self, range: Range<i64>) -> Result<Option<i64>> {
+    fn first(&mut self, range: Range<i64>) -> Result<Option<i64>, CorrelateError> {
         Ok(Some(range.start))
     }
 
@@ -123,8 +123,8 @@ pub fn run(
     range: Range<i64>,
     threads: usize,
     run: &Run,
-    sink: impl FnMut(i64, &Sums) -> Result<()>,
-) -> Result<Vec<Counts>> {
+    sink: impl FnMut(i64, &Sums) -> Result<(), CorrelateError>,
+) -> Result<Vec<Counts>, CorrelateError> {
     // A stream shows what it finds instead.
     let is_stream = range.end == i64::MAX;
     let mut progress = run.progress(Some((range.end - range.start) as u64).filter(|_| !is_stream));
@@ -134,7 +134,7 @@ pub fn run(
     // One thread is this one, as all that share a virtual time are.
     let is_alone = threads == 1 || !run.clock().is_real();
     let mut own = is_alone.then(|| Correlator::new(setup));
-    std::thread::scope(|scope| -> Result<()> {
+    std::thread::scope(|scope| -> Result<(), CorrelateError> {
         for _ in 0..if is_alone { 0 } else { threads } {
             let (units, to_main) = (&units, to_main.clone());
             scope.spawn(move || work(setup, units, &to_main));
@@ -171,15 +171,13 @@ pub fn run(
                 let slabs = stations.iter_mut().enumerate();
                 let slabs = slabs
                     .map(|(index, station)| station.slab(samples(setup, index, &blocks)?))
-                    .collect::<Result<Vec<Slab>>>()?;
+                    .collect::<Result<Vec<Slab>, CorrelateError>>()?;
                 let unit = Unit {
                     period,
                     blocks,
                     slabs,
                 };
-                to_workers
-                    .send(unit)
-                    .map_err(|_| anyhow!("a correlating thread ended early"))?;
+                to_workers.send(unit).map_err(|_| CorrelateError::Thread)?;
                 if let Some(correlator) = &mut own {
                     step(correlator, &units, &to_main);
                 }
@@ -204,7 +202,11 @@ pub fn run(
 }
 
 /// Whether no station has anything for these blocks.
-fn are_over(setup: &Setup, stations: &[impl Station], blocks: &Range<i64>) -> Result<bool> {
+fn are_over(
+    setup: &Setup,
+    stations: &[impl Station],
+    blocks: &Range<i64>,
+) -> Result<bool, CorrelateError> {
     for (index, station) in stations.iter().enumerate() {
         if !station.is_over(samples(setup, index, blocks)?.start) {
             return Ok(false);
@@ -214,7 +216,11 @@ fn are_over(setup: &Setup, stations: &[impl Station], blocks: &Range<i64>) -> Re
 }
 
 /// Parts from the end of these blocks to the earliest data of any station. None if there are data of the blocks.
-fn gap(setup: &Setup, stations: &mut [impl Station], blocks: &Range<i64>) -> Result<Option<i64>> {
+fn gap(
+    setup: &Setup,
+    stations: &mut [impl Station],
+    blocks: &Range<i64>,
+) -> Result<Option<i64>, CorrelateError> {
     let mut gaps = Vec::new();
     for (index, station) in stations.iter_mut().enumerate() {
         let range = samples(setup, index, blocks)?;
@@ -230,11 +236,10 @@ fn gap(setup: &Setup, stations: &mut [impl Station], blocks: &Range<i64>) -> Res
     Ok(Some(gaps.into_iter().min().unwrap_or(0)))
 }
 
-fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i64>> {
+fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i64>, PlanError> {
     let name = &setup.stations()[station].name;
-    setup
-        .samples(station, blocks.clone())
-        .with_context(|| format!("station {name}"))
+    let samples = setup.samples(station, blocks.clone());
+    samples.map_err(PlanError::outside(name))
 }
 
 fn work(setup: &Arc<Setup>, units: &Mutex<mpsc::Receiver<Unit>>, to_main: &mpsc::Sender<Found>) {
@@ -270,8 +275,8 @@ struct Order<S> {
     sink: S,
 }
 
-impl<S: FnMut(i64, &Sums) -> Result<()>> Order<S> {
-    fn add(&mut self, (period, sums): (i64, Sums)) -> Result<()> {
+impl<S: FnMut(i64, &Sums) -> Result<(), CorrelateError>> Order<S> {
+    fn add(&mut self, (period, sums): (i64, Sums)) -> Result<(), CorrelateError> {
         if let Some(pending) = self.pending.get_mut(&period) {
             pending.sums.add(&sums);
             pending.left -= 1;
@@ -279,7 +284,7 @@ impl<S: FnMut(i64, &Sums) -> Result<()>> Order<S> {
         self.finish()
     }
 
-    fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<(), CorrelateError> {
         while let Some(entry) = self.pending.first_entry()
             && entry.get().left == 0
         {
@@ -304,12 +309,12 @@ mod tests {
     }
 
     impl Station for Past {
-        fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+        fn slab(&mut self, range: Range<i64>) -> Result<Slab, CorrelateError> {
             self.track.forget(range.start);
             Ok(self.track.slab(range))
         }
 
-        fn first(&mut self, range: Range<i64>) -> Result<Option<i64>> {
+        fn first(&mut self, range: Range<i64>) -> Result<Option<i64>, CorrelateError> {
             self.asked += 1;
             self.track.forget(range.start);
             Ok(self.track.earliest())

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
 use evlbi_fx::correlator::{Input, InputSums, Product, Setup, Sums};
 use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
 use evlbi_fx::quantise::{self, VanVleck};
@@ -67,6 +66,7 @@ pub struct Amplitude {
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
     pub amplitude: Amplitude,
+    /// Signal-to-noise ratio.
     pub snr: f64,
     /// Share of the time at which both stations have data.
     pub weight: f64,
@@ -119,7 +119,7 @@ impl Series {
     }
 
     /// Refuses a window beyond what channels and dumps can tell apart, when so many dumps will have come.
-    pub fn check(&self, window: &Window, dumps: usize) -> Result<()> {
+    pub fn check(&self, window: &Window, dumps: usize) -> Result<(), WindowError> {
         let channel = self.setup.channel_width() * self.averaged as f64;
         let together = dumps.div_ceil(self.dumps.max(1)).next_power_of_two();
         check_window(window, channel, self.dump_seconds * together as f64)
@@ -374,22 +374,42 @@ pub fn snr_loss(weight: f64) -> f64 {
     1.0 - weight.clamp(0.0, 1.0).sqrt()
 }
 
+/// Why a fringe cannot be searched in a window.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// It reaches to delays that the channels cannot tell apart.
+    #[error(
+        "delays up to {} can be told apart with these channels, and {} are asked for",
+        show_seconds(*most_s),
+        show_seconds(*asked_s)
+    )]
+    Delay {
+        /// The largest delay that can be told from others, in seconds.
+        most_s: f64,
+        /// Half of the width of the window, in seconds.
+        asked_s: f64,
+    },
+    /// It reaches to rates that the dumps cannot tell apart.
+    #[error("rates up to {most_hz:.3} Hz can be told apart here, and {asked_hz} Hz are asked for")]
+    Rate {
+        /// The largest fringe rate that can be told from others, in Hz.
+        most_hz: f64,
+        /// Half of the width of the window, in Hz.
+        asked_hz: f64,
+    },
+}
+
 /// Refuses a window beyond what channels so wide, in Hz, and periods so long, in s, can tell apart.
-pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<()> {
-    let (delay, rate) = (0.5 / channel, 0.5 / period);
+pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<(), WindowError> {
+    let (most_s, most_hz) = (0.5 / channel, 0.5 / period);
     let beyond =
         |asked: Option<f64>, most: f64| asked.filter(|asked| asked.abs() > most * (1.0 + 1e-9));
-    if let Some(asked) = beyond(window.delay_s, delay) {
-        bail!(
-            "delays up to {} can be told apart with these channels, and --delay-window asks for {}; take more --channels",
-            show_seconds(delay),
-            show_seconds(asked)
-        );
+    if let Some(asked_s) = beyond(window.delay_s, most_s) {
+        return Err(WindowError::Delay { most_s, asked_s });
     }
-    if let Some(asked) = beyond(window.rate_hz, rate) {
-        bail!(
-            "rates up to {rate:.3} Hz can be told apart here, and --rate-window asks for {asked} Hz; correlate with fewer --channels and shorter --integration"
-        );
+    if let Some(asked_hz) = beyond(window.rate_hz, most_hz) {
+        return Err(WindowError::Rate { most_hz, asked_hz });
     }
     Ok(())
 }

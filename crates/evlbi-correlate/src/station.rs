@@ -1,25 +1,95 @@
 //! A recording as the correlator reads it: frame by frame into a track, with the gaps that are known of it.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::deframe::{Chunk, Deframer, Format};
-use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_fx::track::{Counts, Layout, LayoutError, Slab, Track, Trust};
 use evlbi_stream::recording::{self, Blocks, Recording, gaps_beside};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, TimeGap};
 use evlbi_wire::vdif::{self, Header};
 
 use super::arrived::arrived;
+use super::files::{FileError, read_text};
 use super::options::Flag;
 use super::plan::Shape;
 use super::run::Station;
 use super::tamper::{Tamper, Tampered};
+use super::{Cause, CorrelateError};
 
 /// Frames at or behind the end of what is asked for that make sure that all before has come: frames may come
 /// out of order by about as many.
 const MARGIN: usize = 8;
+
+/// Why a recording cannot be correlated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Read(#[source] Cause),
+    /// It is none that can be correlated, for the reason that is given with its path.
+    #[error("{0}")]
+    Unfit(String),
+    /// Its headers do not tell its sample rate, and neither do the options.
+    #[error("the sample rate of {} cannot be told from it", .0.display())]
+    NoRate(PathBuf),
+    /// Its frames do not fit the sample rate.
+    #[error("{}", path.display())]
+    Rate {
+        /// The recording.
+        path: PathBuf,
+        /// Why not.
+        source: RateError,
+    },
+    /// Its samples have a coding that is not known.
+    #[error("cannot decode {}", path.display())]
+    Layout {
+        /// The recording.
+        path: PathBuf,
+        /// What of its headers is not known.
+        source: LayoutError,
+    },
+    /// The file of its gaps cannot be read.
+    #[error("{0}")]
+    Gaps(#[from] FileError),
+    /// The file of its gaps is damaged.
+    #[error("in {}", path.display())]
+    GapsFormat {
+        /// The file of gaps.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: serde_json::Error,
+    },
+    /// The file of its gaps is of another recording.
+    #[error(
+        "{} does not describe {}: its frame rate or frames are others",
+        gaps.display(),
+        recording.display()
+    )]
+    OtherGaps {
+        /// The file of gaps.
+        gaps: PathBuf,
+        /// The recording that it lies beside.
+        recording: PathBuf,
+    },
+}
+
+/// A sample rate of which frames do not last a whole part of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "at {sample_rate} samples a second a frame of {samples} samples does not last a whole part of a second"
+)]
+#[non_exhaustive]
+pub struct RateError {
+    /// Samples a second of a channel.
+    pub sample_rate: u64,
+    /// Samples of a channel in a frame.
+    pub samples: u64,
+}
 
 /// The recording of one station.
 pub struct StationFile {
@@ -37,21 +107,29 @@ impl StationFile {
         sample_rate: Option<u64>,
         trust: Trust,
         second: i64,
-    ) -> Result<StationFile> {
-        let mut recording = Recording::survey(path, None, second)?;
+    ) -> Result<StationFile, RecordingError> {
+        let recording = Recording::survey(path, None, second);
+        let mut recording = recording.map_err(|error| RecordingError::Read(error.into()))?;
         let shown = path.display();
         if recording.format != Format::Vdif {
-            bail!("{shown} is no VDIF, and only that can be correlated");
+            let why = format!("{shown} is no VDIF, and only that can be correlated");
+            return Err(RecordingError::Unfit(why));
         }
         let header = first_header(&recording)?;
+        let path_of = || path.to_owned();
         if let Some(rate) = sample_rate {
-            recording.frame_rate =
-                Some(frame_rate(&header, rate).with_context(|| format!("{shown}"))?);
+            let rate = frame_rate(&header, rate).map_err(|source| RecordingError::Rate {
+                path: path_of(),
+                source,
+            })?;
+            recording.frame_rate = Some(rate);
         }
-        let rate = recording.frame_rate.ok_or_else(|| {
-            anyhow!("the sample rate of {shown} cannot be told from it; give --sample-rate")
+        let rate = recording.frame_rate;
+        let rate = rate.ok_or_else(|| RecordingError::NoRate(path_of()))?;
+        let layout = Layout::of(&header, rate).map_err(|source| RecordingError::Layout {
+            path: path_of(),
+            source,
         })?;
-        let layout = Layout::of(&header, rate).with_context(|| format!("cannot decode {shown}"))?;
         let station = header.key().station;
         let ours = recording.keys.iter().filter(|key| key.station == station);
         let mut threads: Vec<u16> = ours.map(|key| key.thread).collect();
@@ -60,9 +138,10 @@ impl StationFile {
             Trust::Exact => read_gaps(path, &layout)?,
             _ => None,
         };
-        let first = recording
-            .first
-            .with_context(|| format!("no frame of {shown} has a time that can be believed"))?;
+        let first = recording.first.ok_or_else(|| {
+            let why = format!("no frame of {shown} has a time that can be believed");
+            RecordingError::Unfit(why)
+        })?;
         Ok(StationFile {
             recording,
             shape: Shape {
@@ -87,7 +166,7 @@ impl StationFile {
     }
 
     /// The samples that it holds, from the first to the last, since the UTC second `epoch`.
-    pub fn samples(&self, epoch: i64) -> Result<Range<i64>> {
+    pub fn samples(&self, epoch: i64) -> Result<Range<i64>, RecordingError> {
         let number = |time: Option<FrameTime>| {
             Some(frame_number(time?, epoch, self.shape.layout.frame_rate))
         };
@@ -95,10 +174,10 @@ impl StationFile {
         let samples = self.shape.layout.frame_samples();
         match (first, last) {
             (Some(first), Some(last)) if last >= first => Ok(first * samples..(last + 1) * samples),
-            _ => bail!(
+            _ => Err(RecordingError::Unfit(format!(
                 "the times of {} cannot be told from its first and last frames",
                 self.recording.path.display()
-            ),
+            ))),
         }
     }
 
@@ -111,7 +190,7 @@ impl StationFile {
         tamper: Option<Tamper>,
         flags: impl IntoIterator<Item = &'a Flag>,
         since: i64,
-    ) -> Result<StationReader> {
+    ) -> Result<StationReader, RecordingError> {
         let Shape {
             layout, threads, ..
         } = &self.shape;
@@ -145,7 +224,7 @@ impl StationFile {
                 track.flag(*thread, of(flag.seconds.start)..of(flag.seconds.end));
             }
         }
-        let file = recording::open(&self.recording.path)?;
+        let file = open(&self.recording)?;
         let epoch_frame = epoch.saturating_mul(i64::from(frame_rate.get()));
         let frame = from.div_euclid(samples).saturating_add(epoch_frame);
         let time = FrameTime::from_index(frame, frame_rate);
@@ -153,10 +232,14 @@ impl StationFile {
         let before = u64::from(frame_rate.get());
         let offset = match tamper {
             Some(_) => 0,
-            None => self.recording.offset_of(time, before)?,
+            None => {
+                let offset = self.recording.offset_of(time, before);
+                offset.map_err(|error| RecordingError::Read(error.into()))?
+            }
         };
+        let blocks = Blocks::from(file, offset, self.recording.size);
         Ok(StationReader {
-            blocks: Blocks::from(file, offset, self.recording.size)?,
+            blocks: blocks.map_err(|error| RecordingError::Read(error.into()))?,
             deframer: self.recording.deframer(Some(frame_rate)),
             feeder: Feeder {
                 track,
@@ -196,11 +279,12 @@ impl StationReader {
 }
 
 impl Station for StationReader {
-    fn slab(&mut self, range: Range<i64>) -> Result<Slab> {
+    fn slab(&mut self, range: Range<i64>) -> Result<Slab, CorrelateError> {
         self.feeder.track.forget(range.start);
         while !self.ended && !self.feeder.track.has_come_to(range.end, MARGIN) {
             let take = |chunk: Chunk<'_>| self.feeder.take(chunk);
-            self.ended = !self.blocks.step(&mut self.deframer, take)?;
+            let stepped = self.blocks.step(&mut self.deframer, take);
+            self.ended = !stepped.map_err(|error| RecordingError::Read(error.into()))?;
         }
         Ok(self.feeder.track.slab(range))
     }
@@ -242,50 +326,60 @@ pub fn frame_number(time: FrameTime, epoch: i64, rate: FrameRate) -> i64 {
 }
 
 /// The frame rate of samples at a rate.
-pub fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate> {
+pub fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate, RateError> {
     let shape = header.shape();
-    shape.frame_rate(sample_rate).ok_or_else(|| {
-        let samples = shape.samples_per_frame();
-        anyhow!("at {sample_rate} samples a second a frame of {samples} samples does not last a whole part of a second")
+    shape.frame_rate(sample_rate).ok_or_else(|| RateError {
+        sample_rate,
+        samples: shape.samples_per_frame(),
     })
 }
 
+/// The file of a recording.
+fn open(recording: &Recording) -> Result<File, RecordingError> {
+    let file = recording::open(&recording.path);
+    file.map_err(|error| RecordingError::Read(error.into()))
+}
+
 /// The header of the first frame.
-fn first_header(recording: &Recording) -> Result<Header> {
+fn first_header(recording: &Recording) -> Result<Header, RecordingError> {
     use std::os::unix::fs::FileExt;
-    let file = recording::open(&recording.path)?;
+    let file = open(recording)?;
     let length = recording.frame_length.unwrap_or(0) as u64;
     let shape = recording.shape;
     for number in 0..recording.frames().min(64) {
         let mut bytes = [0; vdif::HEADER_LEN];
-        file.read_exact_at(&mut bytes, recording.leading + number * length)?;
+        file.read_exact_at(&mut bytes, recording.leading + number * length)
+            .map_err(|error| RecordingError::Read(error.into()))?;
         if let Ok(header) = Header::parse(&bytes)
             && Some(header.shape()) == shape
         {
             return Ok(header);
         }
     }
-    bail!("{} begins with damaged frames", recording.path.display())
+    let shown = recording.path.display();
+    let why = format!("{shown} begins with damaged frames");
+    Err(RecordingError::Unfit(why))
 }
 
-fn read_gaps(recording: &Path, layout: &Layout) -> Result<Option<Gaps>> {
+fn read_gaps(recording: &Path, layout: &Layout) -> Result<Option<Gaps>, RecordingError> {
     let path = gaps_beside(recording);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match read_text(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
     };
-    let gaps: Gaps =
-        serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+    let gaps: Gaps = match serde_json::from_str(&text) {
+        Ok(gaps) => gaps,
+        Err(source) => return Err(RecordingError::GapsFormat { path, source }),
+    };
     let is_other = |rate: FrameRate| rate != layout.frame_rate;
     let is_beyond = |bytes: &Range<usize>| bytes.start > bytes.end || bytes.end > layout.payload;
     let mut bytes = gaps.time.iter().flat_map(|gap| &gap.bytes);
     if gaps.frame_rate.is_some_and(is_other) || bytes.any(is_beyond) {
-        bail!(
-            "{} does not describe {}: its frame rate or frames are others; remove it, or --trust headers leaves it out",
-            path.display(),
-            recording.display()
-        );
+        return Err(RecordingError::OtherGaps {
+            gaps: path,
+            recording: recording.to_owned(),
+        });
     }
     Ok(Some(gaps))
 }

@@ -4,7 +4,7 @@ use evlbi_core::shed::{Replace, Shed, Unit};
 
 use super::arrived::Arrived;
 
-/// Sheds frames and puts something in their place.
+/// Sheds frames of one station and puts something in their place.
 pub struct Tamper {
     shed: Shed,
     replace: Replace,
@@ -19,10 +19,12 @@ pub struct Tamper {
     payload: Vec<u8>,
 }
 
-/// The shares of a station's frames that tampering shed, and that nobody reads for it.
+/// What tampering did to a station's frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Tampered {
+    /// Share of the frames that was shed, from 0 to 1.
     pub shed: f64,
+    /// Share of the frames that nobody reads for it.
     pub lost: f64,
 }
 
@@ -43,7 +45,7 @@ impl Tamper {
     }
 
     /// What was done so far.
-    pub fn done(&self) -> Tampered {
+    pub(crate) fn done(&self) -> Tampered {
         Tampered {
             shed: self.shed.report().fraction,
             lost: self.lost as f64 / self.frames.max(1) as f64,
@@ -51,7 +53,7 @@ impl Tamper {
     }
 
     /// Hands a frame, or what takes its place, to `push`: whether it is invalid, and its payload.
-    pub fn take(&mut self, frame: &Arrived<'_>, push: &mut dyn FnMut(bool, &[u8])) {
+    pub(crate) fn take(&mut self, frame: &Arrived<'_>, push: &mut dyn FnMut(bool, &[u8])) {
         let Arrived {
             invalid, payload, ..
         } = *frame;

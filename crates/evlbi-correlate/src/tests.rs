@@ -57,7 +57,7 @@ struct Stopping<'r> {
 }
 
 impl Along for Stopping<'_> {
-    fn dump(&mut self, _begins: f64, sums: &Sums) -> Result<()> {
+    fn dump(&mut self, _begins: f64, sums: &Sums) -> Result<(), Cause> {
         self.dumps += 1;
         self.blocks += sums.blocks as i64;
         if self.dumps == self.at {
@@ -117,7 +117,7 @@ impl Notes for Places {
 }
 
 /// Begins to correlate what comes to these; returns where it listens, too.
-fn begin(urls: &[Url], streams: &StreamOptions, run: &Run) -> (live::Correlating, Vec<String>) {
+fn begin(urls: &[Url], streams: &StreamOptions, run: &Run) -> (Correlating, Vec<String>) {
     let places = Arc::new(Places::default());
     let (run, show) = (
         run.noted_by(places.clone()),

@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
+use std::num::TryFromIntError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
 use evlbi_fx::correlator::{Input, Setup, Sums};
 use evlbi_fx::difx::{self, swin};
-use evlbi_net::file::{check_new, replace_json};
+use evlbi_net::file::{OutputError, check_new, replace_json};
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::{Deserialize, Serialize};
 
+use super::files::{FileError, make_directory, read_text};
 use super::job::Job;
 use super::plan::{DifxJob, place, station_names};
 
@@ -49,18 +50,68 @@ const DESCRIPTION: &str = "visibilities.json";
 const SCHEMA: &str = "evlbi.visibilities/1";
 const MOST_CHANNELS: usize = 1 << 20;
 
+/// Why visibilities are not read or not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VisibilityError {
+    /// A file of them or their directory cannot be used.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// They are there already, or their description cannot be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// Their description is damaged.
+    #[error("in {}", path.display())]
+    Description {
+        /// The description.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: serde_json::Error,
+    },
+    /// A record is damaged.
+    #[error("in {}", path.display())]
+    Record {
+        /// The file of records.
+        path: PathBuf,
+        /// What is wrong with the record.
+        source: swin::SwinError,
+    },
+    /// The description is of other visibilities, or these cannot be written so, for the reason that is given.
+    #[error("{0}")]
+    Unfit(String),
+    /// Records could not tell two bands of a station apart.
+    #[error(
+        "bands {} and {} of station {station} have the same frequency and polarisation ({polarisation}), so that files of visibilities cannot tell them apart",
+        bands[0],
+        bands[1]
+    )]
+    AlikeBands {
+        /// The bands, from 1 on.
+        bands: [usize; 2],
+        /// Name of the station.
+        station: String,
+        /// Polarisation of both.
+        polarisation: char,
+    },
+    /// A number of a record does not fit into it.
+    #[error("{0}")]
+    Number(#[from] TryFromIntError),
+}
+
 impl Description {
     /// The description of `directory`.
-    pub fn read(directory: &Path) -> Result<Description> {
+    pub fn read(directory: &Path) -> Result<Description, VisibilityError> {
         let path = directory.join(DESCRIPTION);
+        let text = read_text(&path)?;
+        let description: Description = match serde_json::from_str(&text) {
+            Ok(description) => description,
+            Err(source) => return Err(VisibilityError::Description { path, source }),
+        };
         let shown = path.display();
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
-        let description: Description =
-            serde_json::from_str(&text).with_context(|| format!("in {shown}"))?;
         let schema = &description.schema;
         if schema != SCHEMA {
-            bail!("{shown} says schema {schema}, this program reads {SCHEMA}");
+            let why = format!("{shown} says schema {schema}, this program reads {SCHEMA}");
+            return Err(VisibilityError::Unfit(why));
         }
         let sound = |frequency: &FrequencyDescription| {
             (1..=MOST_CHANNELS).contains(&frequency.channels)
@@ -69,17 +120,18 @@ impl Description {
         };
         let integration = description.integration_s;
         if !description.frequencies.iter().all(sound) || !(1e-9..1e9).contains(&integration) {
-            bail!("{shown} describes no visibilities: a length or a width is wrong");
+            let why = format!("{shown} describes no visibilities: a length or a width is wrong");
+            return Err(VisibilityError::Unfit(why));
         }
         Ok(description)
     }
 
     /// All records of `directory`, file after file.
-    pub fn records(&self, directory: &Path) -> Result<Vec<swin::Record>> {
+    pub fn records(&self, directory: &Path) -> Result<Vec<swin::Record>, VisibilityError> {
         let channels: Vec<usize> = self.frequencies.iter().map(|f| f.channels).collect();
         let mut records = Vec::new();
-        let entries = std::fs::read_dir(directory)
-            .with_context(|| format!("cannot read {}", directory.display()))?;
+        let entries = std::fs::read_dir(directory);
+        let entries = entries.map_err(FileError::at("cannot read", directory))?;
         let is_swin = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| name.starts_with("DIFX_"))
@@ -90,10 +142,12 @@ impl Description {
             .collect();
         files.sort();
         for path in files {
-            let file =
-                File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+            let file = File::open(&path).map_err(FileError::at("cannot open", &path))?;
             for record in swin::Reader::new(BufReader::new(file), channels.clone()) {
-                records.push(record.with_context(|| format!("in {}", path.display()))?);
+                records.push(record.map_err(|source| VisibilityError::Record {
+                    path: path.clone(),
+                    source,
+                })?);
             }
         }
         Ok(records)
@@ -122,12 +176,15 @@ pub struct VisibilityWriter {
 
 impl VisibilityWriter {
     /// Makes the directory and the file.
-    pub fn create(directory: &Path, job: &Job, force: bool) -> Result<VisibilityWriter> {
+    pub fn create(
+        directory: &Path,
+        job: &Job,
+        force: bool,
+    ) -> Result<VisibilityWriter, VisibilityError> {
         let Job { plan, setup, .. } = job;
         let (frequencies, table) = frequencies(setup, plan.averaged, plan.difx.as_ref())?;
         check_distinct(setup, &frequencies)?;
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        make_directory(directory)?;
         let first = job.begins(job.range.start);
         let start = setup.middle(0).plus(first - setup.block_seconds() / 2.0);
         // A hair on, lest rounding makes it the second before.
@@ -140,8 +197,7 @@ impl VisibilityWriter {
         }
         let path = directory.join(&name);
         check_new([path.as_path()], force)?;
-        let file =
-            File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let file = File::create(&path).map_err(FileError::at("cannot write", &path))?;
         Ok(VisibilityWriter {
             is_described: false,
             sums: Sums::new(setup),
@@ -163,7 +219,7 @@ impl VisibilityWriter {
     }
 
     /// Adds a dump of the integration that begins so many seconds after the beginning of the grid.
-    pub fn add(&mut self, begins: f64, sums: &Sums) -> Result<()> {
+    pub fn add(&mut self, begins: f64, sums: &Sums) -> Result<(), VisibilityError> {
         let half = self.description.integration_s / 2.0;
         if self.begins.is_some_and(|now| begins > now + half) {
             self.flush()?;
@@ -174,7 +230,7 @@ impl VisibilityWriter {
     }
 
     /// Writes the rest; returns the path of the visibilities.
-    pub fn finish(mut self) -> Result<PathBuf> {
+    pub fn finish(mut self) -> Result<PathBuf, VisibilityError> {
         self.flush()?;
         self.describe()?;
         Ok(self.path)
@@ -186,7 +242,7 @@ impl VisibilityWriter {
     }
 
     /// Writes the description, with which what has been written can be read.
-    fn describe(&mut self) -> Result<()> {
+    fn describe(&mut self) -> Result<(), VisibilityError> {
         if std::mem::replace(&mut self.is_described, true) {
             return Ok(());
         }
@@ -195,16 +251,16 @@ impl VisibilityWriter {
         if let Ok(other) = Description::read(&self.directory)
             && other != self.description
         {
-            bail!(
+            return Err(VisibilityError::Unfit(format!(
                 "{} describes visibilities of other stations, frequencies or integrations; give each run a directory of its own",
                 description.display()
-            );
+            )));
         }
         Ok(replace_json(&description, &self.description)?)
     }
 
     /// Writes the integration at hand. From then on it can be read.
-    fn flush(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<(), VisibilityError> {
         let Some(begins) = self.begins.take() else {
             return Ok(());
         };
@@ -221,7 +277,7 @@ impl VisibilityWriter {
             let number = |input: Input| u8::try_from(input.station + 1);
             let uvw = |input: Input| self.difx.as_ref()?.model.uvw(input.station, middle);
             let uvw = uvw(a).zip(uvw(b));
-            Ok::<_, anyhow::Error>(swin::Record {
+            Ok::<_, TryFromIntError>(swin::Record {
                 baseline: (number(a)?, number(b)?),
                 mjd: i32::try_from(mjd)?,
                 seconds,
@@ -255,7 +311,7 @@ impl VisibilityWriter {
             .iter()
             .try_for_each(|record| record.write(&mut self.file))
             .and_then(|()| self.file.flush());
-        written.with_context(|| format!("cannot write {}", self.path.display()))?;
+        written.map_err(FileError::at("cannot write", &self.path))?;
         self.describe()
     }
 
@@ -274,10 +330,11 @@ fn frequencies(
     setup: &Setup,
     averaged: usize,
     job: Option<&DifxJob>,
-) -> Result<(Vec<usize>, Vec<FrequencyDescription>)> {
+) -> Result<(Vec<usize>, Vec<FrequencyDescription>), VisibilityError> {
     let channels = setup.channels();
     if !channels.is_multiple_of(averaged) {
-        bail!("{channels} channels cannot be averaged by {averaged}");
+        let why = format!("{channels} channels cannot be averaged by {averaged}");
+        return Err(VisibilityError::Unfit(why));
     }
     let width = setup.channel_width();
     let described = |zero_hz: f64, edge_hz: f64, band: usize| FrequencyDescription {
@@ -310,18 +367,17 @@ fn frequencies(
 }
 
 /// Records tell bands of a station by frequency and polarisation alone.
-fn check_distinct(setup: &Setup, frequencies: &[usize]) -> Result<()> {
+fn check_distinct(setup: &Setup, frequencies: &[usize]) -> Result<(), VisibilityError> {
     let mut seen = HashMap::new();
     for (input, frequency) in setup.inputs().zip(frequencies) {
         let polarisation = setup.band(input).polarisation;
         let other = seen.insert((input.station, *frequency, polarisation), input.band);
         if let Some(other) = other {
-            bail!(
-                "bands {} and {} of station {} have the same frequency and polarisation ({polarisation}), so that files of visibilities cannot tell them apart; give --polarisations, as RL, or other frequencies",
-                other + 1,
-                input.band + 1,
-                setup.stations()[input.station].name
-            );
+            return Err(VisibilityError::AlikeBands {
+                bands: [other + 1, input.band + 1],
+                station: setup.stations()[input.station].name.clone(),
+                polarisation,
+            });
         }
     }
     Ok(())

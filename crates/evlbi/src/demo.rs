@@ -532,7 +532,9 @@ fn correlate(
     if found.interrupted {
         return Ok(Vec::new());
     }
-    let codec = recordings.shapes[0].layout.codec;
+    let Some(codec) = recordings.layout(0).map(|layout| layout.codec) else {
+        return Ok(Vec::new());
+    };
     let amplitude = VanVleck::between(codec, codec).correlated(SkyPlan::default().correlation);
     let whole = |name: &str| {
         let station = arrived.iter().find(|station| station.station == name);

@@ -1,5 +1,6 @@
 //! What the command line says of errors of libraries in place of their own words: it names its options, and what to do.
 
+mod correlate;
 mod probe;
 mod stream;
 
@@ -7,5 +8,7 @@ use std::error::Error;
 
 /// What is said in place of an error's own words, without its causes; none where these will do.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
-    stream::of(error).or_else(|| probe::of(error))
+    (stream::of(error))
+        .or_else(|| probe::of(error))
+        .or_else(|| correlate::of(error))
 }

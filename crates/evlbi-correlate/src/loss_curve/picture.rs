@@ -3,10 +3,10 @@
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, name};
 
 use super::{Curve, Kind, Measures, Point, Where};
-use crate::Dump;
+use crate::series::Dump;
 
 /// The curves of a policy at a place, a panel a measure.
-pub fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {
+pub(super) fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {
     let is_of = |curve: &&Curve| (curve.harm.at, curve.harm.shed) == (at, shed);
     let curves: Vec<&Curve> = curves.iter().filter(is_of).collect();
     type Get = fn(&Measures) -> f64;

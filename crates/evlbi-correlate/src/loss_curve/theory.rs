@@ -8,11 +8,11 @@ use super::{Curve, Harm, Kind, Knows, Point, Where, inputs};
 use crate::Correlation;
 
 /// Length of the blocks of time of common shedding in seconds.
-pub const COMMON_CELL: f64 = 0.1;
+pub(super) const COMMON_CELL: f64 = 0.1;
 
 /// What theory says of the loss `shed` of a pair whose stations receive `delay` seconds apart, and whose bands have
 /// the shapes `spectra` without loss.
-pub fn predict(
+pub(super) fn predict(
     found: &Correlation,
     spectra: &[Vec<f64>; 2],
     harm: Harm,
@@ -65,7 +65,7 @@ fn is_reversed(found: &Correlation, input: Input) -> bool {
 }
 
 /// The power of both stations from zero to half of the sample rate; of complex samples from minus half of it.
-pub fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
+pub(super) fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
     inputs(found).map(|input| {
         let mut power = found.series.input(input).power.clone();
         if is_reversed(found, input) {
@@ -76,7 +76,7 @@ pub fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
 }
 
 /// What the curves say in sentences.
-pub fn conclusions(curves: &[Curve]) -> Vec<String> {
+pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
     let mut said = Vec::new();
     // The point of a curve whose loss is nearest to 10 %.
     let nearest = |harm: &dyn Fn(Harm) -> bool| {

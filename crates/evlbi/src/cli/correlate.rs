@@ -11,7 +11,7 @@ use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
 use evlbi_correlate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use evlbi_correlate::{
-    Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, Recordings, SideBand,
+    Cause, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, Recordings, SideBand,
     StreamOptions, StreamResult, Stretch, correlate_streams, text, write_csv,
 };
 use evlbi_fx::track::Trust;
@@ -222,7 +222,7 @@ fn correlate_live(
     let (lines, streams) = (!streams.no_lines, streams.into());
     let show = {
         let results = Arc::clone(&results);
-        move |integration: &Integration| {
+        move |integration: &Integration| -> Result<(), Cause> {
             if lines {
                 results.lock().line(&match json {
                     true => serde_json::to_string(integration)

@@ -1,16 +1,87 @@
 //! Plans of paths, as people write them.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
-use evlbi_core::rate::BitRate;
+use evlbi_core::rate::{BitRate, BitRateError};
 use evlbi_core::time::Nanos;
-use evlbi_wire::units;
+use evlbi_wire::units::{self, UnitError};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use crate::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
+
+/// Why a file is no plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanFileError {
+    /// It cannot be read.
+    #[error("cannot read the plan {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It says something that is no path.
+    #[error("in the plan {}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and in which line.
+        source: SpecError,
+    },
+}
+
+/// What is wrong in a plan, or with the values of a cell; where it is, if that is known; and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SpecError(String);
+
+impl SpecError {
+    fn new(why: impl Into<String>) -> SpecError {
+        SpecError(why.into())
+    }
+
+    /// The same, with the place before it.
+    fn at(self, place: &str) -> SpecError {
+        SpecError(format!("{place}: {self}"))
+    }
+}
+
+impl From<BitRateError> for SpecError {
+    fn from(error: BitRateError) -> SpecError {
+        SpecError(error.to_string())
+    }
+}
+
+impl From<UnitError> for SpecError {
+    fn from(error: UnitError) -> SpecError {
+        SpecError(error.to_string())
+    }
+}
+
+impl From<toml::de::Error> for SpecError {
+    fn from(error: toml::de::Error) -> SpecError {
+        SpecError(error.to_string())
+    }
+}
+
+impl From<toml::ser::Error> for SpecError {
+    fn from(error: toml::ser::Error) -> SpecError {
+        SpecError(error.to_string())
+    }
+}
+
+type Result<T, E = SpecError> = std::result::Result<T, E>;
+
+/// Ends with what is wrong.
+macro_rules! refuse {
+    ($($why:tt)*) => {
+        return Err(SpecError(format!($($why)*)))
+    };
+}
 
 /// Buffer of a rate, where the plan gives none.
 const BUFFER: u64 = 1 << 20;
@@ -121,11 +192,17 @@ const KINDS: [(&str, &[&str]); 12] = [
 pub type Specs = Vec<(Direction, usize, CellSpec)>;
 
 /// Reads a plan and what its cells say. Its name is that of the file.
-pub fn read(path: &Path) -> Result<(Plan, Specs)> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the plan {}", path.display()))?;
+pub fn read(path: &Path) -> Result<(Plan, Specs), PlanFileError> {
+    let path_of = || path.to_owned();
+    let text = std::fs::read_to_string(path).map_err(|source| PlanFileError::Read {
+        path: path_of(),
+        source,
+    })?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
-    parse(&text, &name).with_context(|| format!("in the plan {}", path.display()))
+    parse(&text, &name).map_err(|source| PlanFileError::Invalid {
+        path: path_of(),
+        source,
+    })
 }
 
 fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
@@ -134,17 +211,17 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     let mtu = spec.mtu.as_ref().map_or(1500, |mtu| *mtu.get_ref());
     if !(1280..=65_521).contains(&mtu) {
         let at = line(spec.mtu.map_or(0, |mtu| mtu.span().start));
-        bail!(
+        refuse!(
             "line {at}: mtu = {mtu}: devices take 1280 to 65521 bytes; for less use a cell of mtu"
         );
     }
     if spec.hosts.len() < 2 {
-        bail!("a path has two hosts or more: [[host]] name = \"...\"");
+        refuse!("a path has two hosts or more: [[host]] name = \"...\"");
     }
     let mut nodes: Vec<Node> = Vec::new();
     for spec in &spec.hosts {
         let place = || format!("line {}", line(spec.span().start));
-        let node = host(spec.get_ref(), &nodes).with_context(place)?;
+        let node = host(spec.get_ref(), &nodes).map_err(|error| error.at(&place()))?;
         nodes.push(node);
     }
     let (mut links, mut specs) = (Vec::new(), Vec::new());
@@ -156,7 +233,7 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
             let known = nodes.iter().position(|node| node.name == *name);
             *end = known.unwrap_or(nodes.len());
             if known.is_none() {
-                check_name(name).with_context(|| format!("line {at}: end of a link"))?;
+                check_name(name).map_err(|error| error.at(&format!("line {at}: end of a link")))?;
                 nodes.push(Node {
                     name: name.clone(),
                     host: None,
@@ -164,9 +241,9 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
             }
         }
         let shown = link.name.clone().unwrap_or_else(|| link.between.join("-"));
-        check_name(&shown).with_context(|| format!("line {at}: link"))?;
+        check_name(&shown).map_err(|error| error.at(&format!("line {at}: link")))?;
         if links.iter().any(|other: &Link| other.name == shown) {
-            bail!("line {at}: link \"{shown}\" is there twice; give it a name of its own");
+            refuse!("line {at}: link \"{shown}\" is there twice; give it a name of its own");
         }
         let number = links.len();
         let mut cells = |own: &[Spanned<CellSpec>], backward: bool| -> Result<Vec<CellPlan>> {
@@ -175,14 +252,16 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
                 backward,
             };
             let mut cells = Vec::new();
-            let common = shorthand(link).with_context(|| format!("line {at}, link \"{shown}\""))?;
+            let common = shorthand(link);
+            let common =
+                common.map_err(|error| error.at(&format!("line {at}, link \"{shown}\"")))?;
             for spec in common {
                 cells.push(cell(&spec, &cells)?);
                 specs.push((direction, cells.len() - 1, spec));
             }
             for spec in link.cells.iter().chain(own) {
                 let place = || format!("line {}, link \"{shown}\"", line(spec.span().start));
-                let made = cell(spec.get_ref(), &cells).with_context(place)?;
+                let made = cell(spec.get_ref(), &cells).map_err(|error| error.at(&place()))?;
                 cells.push(made);
                 specs.push((direction, cells.len() - 1, spec.get_ref().clone()));
             }
@@ -208,7 +287,7 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
                         .map_or(0, |link| link.span().start),
                 },
             };
-            anyhow!(error).context(format!("line {}", line(start)))
+            SpecError::new(error.to_string()).at(&format!("line {}", line(start)))
         })?;
     Ok((plan, specs))
 }
@@ -217,25 +296,25 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
 fn check_name(name: &str) -> Result<()> {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if name.is_empty() || !name.chars().all(fits) {
-        bail!("\"{name}\" is no name: letters, digits, - _ and . make one");
+        refuse!("\"{name}\" is no name: letters, digits, - _ and . make one");
     }
     Ok(())
 }
 
 fn host(spec: &HostSpec, others: &[Node]) -> Result<Node> {
     let name = &spec.name;
-    check_name(name).context("host")?;
+    check_name(name).map_err(|error| error.at("host"))?;
     let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
     if name == "localhost" || name.ends_with("-v6") || name.chars().all(is_number) {
-        bail!("host \"{name}\": that name means something else already; take another");
+        refuse!("host \"{name}\": that name means something else already; take another");
     }
     if others.iter().any(|other| other.name == *name) {
-        bail!("host \"{name}\" is there twice; give each a name of its own");
+        refuse!("host \"{name}\" is there twice; give each a name of its own");
     }
     let buffer = spec.buffer.as_deref().map(size).transpose();
-    let buffer = buffer.with_context(|| format!("host \"{name}\""))?;
+    let buffer = buffer.map_err(|error| error.at(&format!("host \"{name}\"")))?;
     if buffer.is_some_and(|bytes| bytes >= 1 << 31) {
-        bail!("host \"{name}\": a buffer is less than 2 GiB");
+        refuse!("host \"{name}\": a buffer is less than 2 GiB");
     }
     Ok(Node {
         name: name.clone(),
@@ -262,7 +341,7 @@ fn kinds_of(value: &toml::Value) -> Vec<toml::Value> {
 fn shorthand(link: &LinkSpec) -> Result<Vec<CellSpec>> {
     let mut cells = Vec::new();
     if link.buffer.is_some() && link.rate.is_none() {
-        bail!("buffer goes with rate");
+        refuse!("buffer goes with rate");
     }
     if link.rate.is_some() {
         cells.push(CellSpec {
@@ -286,10 +365,10 @@ fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
     let taken = |name: &str| others.iter().any(|other| other.name == name);
     let name = match &spec.name {
         Some(name) if taken(name) => {
-            bail!("two cells are called \"{name}\"; give each a name of its own")
+            refuse!("two cells are called \"{name}\"; give each a name of its own")
         }
         Some(name) => {
-            check_name(name).context("cell")?;
+            check_name(name).map_err(|error| error.at("cell"))?;
             name.clone()
         }
         None => {
@@ -305,7 +384,7 @@ fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
     for change in &spec.change {
         let law = spec.changed(&change.cell)?.law()?.1;
         if law.disorders() && !spec.law()?.1.disorders() {
-            bail!("packets may overtake only where they may from the beginning");
+            refuse!("packets may overtake only where they may from the beginning");
         }
         changes.push((time(&change.at)?, law));
     }
@@ -330,7 +409,7 @@ impl CellSpec {
             });
             spec = match (taken, first) {
                 (Some(spec), _) => spec,
-                (None, Some(error)) => bail!("{key}: {}", error.message()),
+                (None, Some(error)) => refuse!("{key}: {}", error.message()),
                 (None, None) => spec,
             };
         }
@@ -345,7 +424,7 @@ impl CellSpec {
         let [(kind, goes)] = named[..] else {
             let names = |kinds: &[(&'static str, _)]| kinds.iter().map(|kind| kind.0).collect();
             let (named, all): (Vec<&str>, Vec<&str>) = (names(&named), names(&KINDS));
-            bail!(
+            refuse!(
                 "a cell does one thing, and this one {}: write one of {}",
                 match named.is_empty() {
                     true => "none".to_owned(),
@@ -359,7 +438,7 @@ impl CellSpec {
             key != kind && !["name", "change"].contains(&key) && !goes.contains(&key)
         });
         if let Some(stray) = stray {
-            bail!(
+            refuse!(
                 "{stray} says nothing to a cell of {kind}{}",
                 match goes {
                     [] => String::new(),
@@ -376,7 +455,7 @@ impl CellSpec {
                     Some("normal") => Shape::Normal,
                     Some("pareto") => Shape::Pareto,
                     Some(other) => {
-                        bail!("shape = \"{other}\": a jitter is uniform, normal or pareto")
+                        refuse!("shape = \"{other}\": a jitter is uniform, normal or pareto")
                     }
                 },
                 reorders: self.overtakes.unwrap_or(false),
@@ -395,7 +474,7 @@ impl CellSpec {
             "every" => {
                 let period = self.every.unwrap_or(0);
                 if period == 0 {
-                    bail!("every = 0 loses nothing and everything; write 1 or more");
+                    refuse!("every = 0 loses nothing and everything; write 1 or more");
                 }
                 Law::Loss(Loss::Every {
                     period,
@@ -409,10 +488,13 @@ impl CellSpec {
                 Law::Loss(Loss::At(times.into()))
             }
             "outage" => {
-                let [from, to] = self.outage.as_ref().context("outage has two times")?;
+                let [from, to] = self
+                    .outage
+                    .as_ref()
+                    .ok_or_else(|| SpecError::new("outage has two times"))?;
                 let (from, to) = (time(from)?, time(to)?);
                 if to <= from {
-                    bail!("an outage ends after it begins");
+                    refuse!("an outage ends after it begins");
                 }
                 Law::Loss(Loss::Within {
                     times: Times::Once { from, to },
@@ -431,7 +513,7 @@ impl CellSpec {
                 fraction: fraction(&self.reorder)?,
                 until: match (&self.by, self.distance) {
                     (Some(_), Some(_)) => {
-                        bail!("reorder goes by a distance or by a time, not both")
+                        refuse!("reorder goes by a distance or by a time, not both")
                     }
                     (Some(by), None) => Until::Time(time(by)?),
                     (None, distance) => Until::Passed(distance.unwrap_or(1).max(1)),
@@ -455,8 +537,10 @@ impl CellSpec {
         if let Ok(bytes) = size(buffer) {
             return Ok(Some(bytes));
         }
-        let time = time(buffer).with_context(|| {
-            format!("buffer = \"{buffer}\": write bytes (256KiB), or a time at the rate (5ms)")
+        let time = time(buffer).map_err(|error| {
+            error.at(&format!(
+                "buffer = \"{buffer}\": write bytes (256KiB), or a time at the rate (5ms)"
+            ))
         })?;
         let bits = u128::from(rate(&self.rate)?.get()) * u128::from(time.0) / 8_000_000_000;
         Ok(Some(u64::try_from(bits).unwrap_or(u64::MAX)))
@@ -464,9 +548,11 @@ impl CellSpec {
 
     fn periodic(&self) -> Result<Times> {
         let period = time(self.period.as_deref().unwrap_or(""))?;
-        let length = time(self.length.as_deref().context("length goes with period")?)?;
+        let length = self.length.as_deref();
+        let length = length.ok_or_else(|| SpecError::new("length goes with period"))?;
+        let length = time(length)?;
         if length >= period {
-            bail!("a length that is no shorter than the period is always; write loss alone");
+            refuse!("a length that is no shorter than the period is always; write loss alone");
         }
         Ok(Times::Periodic {
             period,
@@ -485,7 +571,7 @@ impl CellSpec {
             ("off", "on"),
         ] {
             if keys.contains_key(key) && !keys.contains_key(with) {
-                bail!("{key} goes with {with}");
+                refuse!("{key} goes with {with}");
             }
         }
         let mut kinds = vec!["burst", "above", "period", "on"];
@@ -496,12 +582,12 @@ impl CellSpec {
                 let text = self.burst.as_deref().unwrap_or("");
                 let length: f64 = text.parse().unwrap_or(0.0);
                 if !(length >= 1.0 && lost < 1.0) {
-                    bail!(
+                    refuse!(
                         "burst = \"{text}\": the mean length in packets, 1 or more, of a loss below 100%"
                     );
                 }
                 if lost > length / (1.0 + length) {
-                    bail!(
+                    refuse!(
                         "bursts of {length} packets cannot lose {:.1} %: between two lies one at least, so that they lose {:.1} % at most",
                         lost * 100.0,
                         100.0 * length / (1.0 + length)
@@ -518,7 +604,7 @@ impl CellSpec {
             ["above"] => Ok(Loss::Above {
                 rate: rate(&self.above)?,
                 window: match self.window.as_deref().map_or(Ok(Nanos(10_000_000)), time)? {
-                    Nanos(0..1000) => bail!("a window is 1us or longer"),
+                    Nanos(0..1000) => refuse!("a window is 1us or longer"),
                     window => window,
                 },
                 overhead: self.overhead.unwrap_or(ETHERNET_OVERHEAD),
@@ -530,9 +616,10 @@ impl CellSpec {
             }),
             ["on"] => {
                 let on = time(self.on.as_deref().unwrap_or(""))?;
-                let off = time(self.off.as_deref().context("off goes with on")?)?;
+                let off = self.off.as_deref();
+                let off = time(off.ok_or_else(|| SpecError::new("off goes with on"))?)?;
                 if on.0.min(off.0) < 1_000_000 {
-                    bail!(
+                    refuse!(
                         "episodes and what lies between them last 1 ms or more in the mean; for less write burst"
                     );
                 }
@@ -541,7 +628,7 @@ impl CellSpec {
                     fraction: lost,
                 })
             }
-            several => bail!(
+            several => refuse!(
                 "loss is one kind, and this one has {}",
                 several.join(" and ")
             ),
@@ -552,11 +639,11 @@ impl CellSpec {
 fn time(text: &str) -> Result<Nanos> {
     units::duration(text)
         .map(Nanos::from)
-        .map_err(anyhow::Error::msg)
+        .map_err(SpecError::from)
 }
 
 fn size(text: &str) -> Result<u64> {
-    units::size(text).map_err(anyhow::Error::msg)
+    units::size(text).map_err(SpecError::from)
 }
 
 fn rate(text: &Option<String>) -> Result<BitRate> {
@@ -564,20 +651,18 @@ fn rate(text: &Option<String>) -> Result<BitRate> {
 }
 
 fn fraction(text: &Option<String>) -> Result<f64> {
-    units::fraction(text.as_deref().unwrap_or("")).map_err(anyhow::Error::msg)
+    units::fraction(text.as_deref().unwrap_or("")).map_err(SpecError::from)
 }
 
 #[cfg(test)]
 mod tests {
-    use evlbi_net::run::explain;
-
     use super::*;
 
     const HOSTS: &str = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n";
 
     fn refused(text: &str) -> String {
         let error = parse(&format!("{HOSTS}{text}"), "test").unwrap_err();
-        explain(error.as_ref())
+        error.to_string()
     }
 
     #[test]
@@ -694,7 +779,7 @@ mod tests {
         ] {
             let said = if text.starts_with("mtu") {
                 let error = parse(&format!("{text}{HOSTS}{link}"), "test").unwrap_err();
-                explain(error.as_ref())
+                error.to_string()
             } else {
                 refused(&text)
             };

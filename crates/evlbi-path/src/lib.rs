@@ -1,8 +1,42 @@
-//! Hosts on this machine, joined by a path that delays, limits and loses as a plan says: network namespaces with tap devices, and a
-//! relay that does to their packets what an [`evlbi_core::path::Network`] says.
+//! Makes hosts on this machine, joined by a path that delays, limits and loses as a plan says.
+//!
+//! The hosts are network namespaces with a tap device each, and a relay does to their packets what an [`evlbi_core::path::Network`]
+//! says. Here belong plans as people write them, the hosts, the relay, and the requests to a path that is up. What cells do to
+//! packets, and when, is in [`evlbi_core::path`], without any host.
+//!
+//! [`run_command`] makes a path for a command, and [`up`] one that stays. The relay is a process of its own: who calls them says how
+//! this program is started as that (see [`process`]). What a plan says can be looked at anywhere:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("evlbi-path-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! let file = folder.join("near-far.toml");
+//! let text = r#"
+//!     [[host]]
+//!     name = "near"
+//!     [[host]]
+//!     name = "far"
+//!     [[link]]
+//!     between = ["near", "far"]
+//!     rtt = "15ms"
+//!     forward = [{ loss = "1%" }]
+//! "#;
+//! std::fs::write(&file, text)?;
+//!
+//! let plan = evlbi_path::read_plan(&file)?;
+//! assert_eq!(plan.name, "near-far");
+//! let cells = |direction| plan.cells(direction).iter().map(|cell| cell.name.as_str());
+//! let [there, back] = [0, 1].map(|at| plan.directions().nth(at).unwrap());
+//! assert_eq!(plan.show(there), "near>far");
+//! assert_eq!(cells(there).collect::<Vec<_>>(), ["delay", "loss"]);
+//! assert_eq!(cells(back).collect::<Vec<_>>(), ["delay"]);
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
-#![allow(missing_docs)]
 
 mod control;
 mod file;
@@ -13,24 +47,91 @@ pub mod process;
 mod relay;
 pub mod report;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_net::clock::Clock;
-use evlbi_net::file::check_new;
+use evlbi_net::file::{OutputError, check_new};
+use evlbi_net::netns::Unavailable;
 use evlbi_net::path::container;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-pub use self::control::SOCKET;
-pub use self::hosts::Hosts;
+pub use self::control::ControlError;
+pub use self::file::{PlanFileError, SpecError};
 pub use self::plan::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
-pub use self::relay::{CellPlace, CellSnapshot, HostSnapshot, Lateness, LogLine, Relay, Snapshot};
-use self::report::State;
+pub use self::relay::{CellPlace, CellSnapshot, HostSnapshot, Lateness};
+
+use self::control::{SOCKET, string};
+use self::process::RelayOptions;
+use self::report::{State, VersionError};
+
+/// Why a path is not made, not asked or not changed, or a command is not run on it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// The plan is none.
+    #[error("{0}")]
+    Plan(#[from] PlanFileError),
+    /// The path cannot be asked, or refuses.
+    #[error("{0}")]
+    Control(#[from] ControlError),
+    /// This process may not make containers.
+    #[error("{0}")]
+    Container(#[from] Unavailable),
+    /// A file that is to be written exists.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// The relay cannot be started.
+    #[error("cannot start the relay")]
+    Start(#[source] io::Error),
+    /// What the path says of itself cannot be understood.
+    #[error("{0}")]
+    Version(#[from] VersionError),
+    /// A change of a cell has no key and value.
+    #[error("`{0}` changes nothing; write KEY=VALUE, as loss=5%")]
+    NoPair(String),
+    /// There is no command to run.
+    #[error("there is no command")]
+    NoCommand,
+    /// The folder that this process is in does not exist any more.
+    #[error("this folder is gone")]
+    NoFolder(#[source] io::Error),
+    /// A host cannot be entered.
+    #[error("cannot enter {host}")]
+    Enter {
+        /// Name of the host.
+        host: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A command cannot be run on a host.
+    #[error("cannot run {program} on {host}")]
+    Command {
+        /// Program of the command.
+        program: String,
+        /// Name of the host.
+        host: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system refuses something else.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+type Result<T, E = PathError> = std::result::Result<T, E>;
+
+/// Reads a plan. Its name is that of the file.
+///
+/// # Errors
+/// When it cannot be read, or says something that is no path.
+pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
+    file::read(path).map(|(plan, _)| plan)
+}
 
 /// Path to make for a command.
 #[derive(Clone, Debug, Default)]
@@ -50,35 +151,35 @@ pub struct PathRunOptions {
 /// How often it is looked whether a command has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The program again, as the first process of a container.
-fn relay(plan: &Path, socket: &Path) -> Result<Command> {
+/// The next process that is started is the first one of a container.
+fn contain(plan: &Path) -> Result<()> {
     // What is wrong with the plan is said before anything is made.
     file::read(plan)?;
-    container::contain()?;
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command
-        .args(["path", "relay"])
-        .arg(plan)
-        .arg("--socket")
-        .arg(socket);
-    Ok(command)
+    Ok(container::contain()?)
 }
 
 /// Makes a path, runs a command on its first host, and takes the path down. Returns the exit status of the command, as a shell
-/// does.
+/// does. `relay` says how this program is started so that it calls [`process::run`] with these options.
 ///
 /// # Errors
 /// If the plan is invalid, a file exists, or the path cannot be made.
-pub fn run_command(options: &PathRunOptions) -> Result<i32> {
+pub fn run_command(
+    options: &PathRunOptions,
+    relay: impl FnOnce(&RelayOptions) -> Command,
+) -> Result<i32> {
     let socket = control::new_socket(&options.plan, true)?;
-    let mut relay = relay(&options.plan, &socket)?;
-    for (option, file) in [("--json", &options.json), ("--log", &options.log)] {
-        if let Some(file) = file {
-            check_new([file.as_path()], options.force)?;
-            relay.arg(option).arg(file);
-        }
+    contain(&options.plan)?;
+    let files = [&options.json, &options.log].into_iter().flatten();
+    for file in files {
+        check_new([file.as_path()], options.force)?;
     }
-    relay.arg("--").args(&options.command);
+    let mut relay = relay(&RelayOptions {
+        plan: options.plan.clone(),
+        socket: socket.clone(),
+        json: options.json.clone(),
+        log: options.log.clone(),
+        command: options.command.clone(),
+    });
     container::leave_interrupts_to_others();
     let mut tie = container::end_with_us(&mut relay)?;
     container::notice_termination();
@@ -91,7 +192,7 @@ pub fn run_command(options: &PathRunOptions) -> Result<i32> {
             };
             wait(&mut relay, container::is_terminated, terminate, || ())
         })
-        .context("cannot start the relay")?;
+        .map_err(PathError::Start)?;
     // A relay that was killed could not.
     let _ = std::fs::remove_file(&socket);
     Ok(exit_code(status))
@@ -105,20 +206,26 @@ fn exit_code(status: ExitStatus) -> i32 {
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Makes a path that stays. Returns its name; `None` if its relay has failed and said why.
+/// Makes a path that stays. Returns its name; `None` if its relay has failed and said why. `relay` says how this program is started
+/// so that it calls [`process::run`] with these options.
 ///
 /// # Errors
 /// If the plan is invalid, or such a path is up.
-pub fn up(plan: &Path) -> Result<Option<String>> {
+pub fn up(plan: &Path, relay: impl FnOnce(&RelayOptions) -> Command) -> Result<Option<String>> {
     let socket = control::new_socket(plan, false)?;
-    let mut relay = relay(plan, &socket)?;
+    contain(plan)?;
+    let mut relay = relay(&RelayOptions {
+        plan: plan.to_owned(),
+        socket: socket.clone(),
+        ..RelayOptions::default()
+    });
     container::outlive_terminal(&mut relay);
     let mut relay = relay
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
-        .context("cannot start the relay")?;
+        .map_err(PathError::Start)?;
     let mut ready = String::new();
     if let Some(stdout) = relay.stdout.take() {
         BufReader::new(stdout).read_line(&mut ready)?;
@@ -136,7 +243,8 @@ pub fn up(plan: &Path) -> Result<Option<String>> {
 /// # Errors
 /// If there is no such path, or several and no name.
 pub fn down(name: Option<&str>) -> Result<State> {
-    State::read(&control::ask_to_end(name, &json!({ "do": "down" }))?)
+    let answer = control::ask_to_end(name, &json!({ "do": "down" }))?;
+    Ok(State::read(&answer)?)
 }
 
 /// Returns the state of a path as JSON.
@@ -156,7 +264,7 @@ pub fn set(name: Option<&str>, cell: &str, pairs: &[String]) -> Result<()> {
     for pair in pairs {
         let (key, value) = pair
             .split_once('=')
-            .with_context(|| format!("`{pair}` changes nothing; write KEY=VALUE, as loss=5%"))?;
+            .ok_or_else(|| PathError::NoPair(pair.clone()))?;
         values.insert(key.to_owned(), value.into());
     }
     control::ask(
@@ -172,19 +280,25 @@ pub fn set(name: Option<&str>, cell: &str, pairs: &[String]) -> Result<()> {
 /// If there is no such path or host, or the command cannot be run.
 pub fn exec(name: Option<&str>, host: &str, command: &[String]) -> Result<i32> {
     let (answer, namespaces) = control::ask(name, &json!({ "do": "enter", "host": host }))?;
-    let here = std::env::current_dir().context("this folder is gone")?;
-    let Some((program, arguments)) = command.split_first() else {
-        bail!("there is no command");
-    };
-    container::enter(namespaces).with_context(|| format!("cannot enter {host}"))?;
+    let here = std::env::current_dir().map_err(PathError::NoFolder)?;
+    let (program, arguments) = command.split_first().ok_or(PathError::NoCommand)?;
+    container::enter(namespaces).map_err(|source| PathError::Enter {
+        host: host.to_owned(),
+        source,
+    })?;
+    let socket = string(&answer, "socket").map_err(ControlError::Refused)?;
     container::leave_interrupts_to_others();
     container::notice_termination();
     let mut child = Command::new(program)
         .args(arguments)
         .current_dir(here)
-        .env(SOCKET, string(&answer, "socket")?)
+        .env(SOCKET, socket)
         .spawn()
-        .with_context(|| format!("cannot run {program} on {host}"))?;
+        .map_err(|source| PathError::Command {
+            program: program.clone(),
+            host: host.to_owned(),
+            source,
+        })?;
     let status = wait(&mut child, container::is_terminated, terminate, || ())?;
     Ok(exit_code(status))
 }
@@ -195,7 +309,7 @@ fn wait(
     is_unwanted: impl Fn() -> bool,
     terminate: impl FnOnce(&Child),
     mut look: impl FnMut(),
-) -> std::io::Result<ExitStatus> {
+) -> io::Result<ExitStatus> {
     let mut terminate = Some(terminate);
     loop {
         if let Some(status) = child.try_wait()? {
@@ -214,38 +328,4 @@ fn wait(
 /// Sends a process SIGTERM. Its number is nobody else's before it is waited for.
 fn terminate(child: &Child) {
     let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
-}
-
-/// The folder of the sockets of this user's paths.
-fn room() -> Result<PathBuf> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    let user = std::fs::metadata("/proc/self")?.uid();
-    let make = |base: PathBuf| -> Result<PathBuf> {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&base)
-            .with_context(|| format!("cannot make {}", base.display()))?;
-        let owner = std::fs::metadata(&base)?.uid();
-        if owner != user {
-            bail!("{} belongs to somebody else", base.display());
-        }
-        Ok(base)
-    };
-    if let Some(folder) = std::env::var_os("XDG_RUNTIME_DIR") {
-        return make(PathBuf::from(folder).join("evlbi"));
-    }
-    // Root of a user namespace may not write everywhere.
-    let of_root = (user == 0).then(|| make(PathBuf::from("/run/evlbi")));
-    match of_root {
-        Some(Ok(base)) => Ok(base),
-        _ => make(std::env::temp_dir().join(format!("evlbi-{user}"))),
-    }
-}
-
-/// A text of a JSON value.
-fn string<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
-    value[key]
-        .as_str()
-        .with_context(|| format!("the request has no {key}"))
 }

@@ -1,7 +1,7 @@
-//! The first process of a path's container: it makes the hosts, relays between them, answers commands, and ends with
-//! the command that runs on the first host, or when it is told to.
+//! The first process of a path's container, which a program that is started for that becomes by [`run`]: it makes the hosts, relays
+//! between them, answers requests, and ends with the command that runs on the first host, or when it is told to.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,18 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
-use evlbi_net::file::{Table, replace_json};
+use evlbi_net::file::{OutputError, Table, TableError, replace_json};
+use evlbi_net::netns::Unavailable;
 use evlbi_net::path::container;
 use evlbi_net::run::explain;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::file::{self, CellSpec};
+use super::control::{self, RequestError, SOCKET, string};
+use super::file::{self, CellSpec, PlanFileError};
+use super::hosts::Hosts;
+use super::relay::{Relay, Snapshot};
 use super::report::{HostState, State};
-use super::{Direction, Hosts, Plan, Relay, SOCKET, Snapshot, control, string};
+use super::{Direction, Plan};
 
 /// Path to serve, in a container of its own.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,57 @@ pub struct RelayOptions {
     /// Command to run on the first host, with which the path ends; empty for a path that stays.
     pub command: Vec<String>,
 }
+
+/// Why a path is not served, or not to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayError {
+    /// This is not the first process of a container.
+    #[error("this is for the first process of a container")]
+    NotContained,
+    /// The plan is none.
+    #[error("{0}")]
+    Plan(#[from] PlanFileError),
+    /// The hosts cannot be made.
+    #[error("{0}")]
+    Hosts(#[from] Unavailable),
+    /// The hosts' names cannot be made known.
+    #[error("cannot give the hosts their names in /etc/hosts")]
+    Names(#[source] io::Error),
+    /// The socket for requests cannot be made.
+    #[error("cannot listen at {}", socket.display())]
+    Listen {
+        /// The socket.
+        socket: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no command to run.
+    #[error("there is no command")]
+    NoCommand,
+    /// The command cannot be run.
+    #[error("cannot run {program}")]
+    Command {
+        /// Its program.
+        program: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The log cannot be written.
+    #[error("{0}")]
+    Log(#[from] TableError),
+    /// The thread that writes the log panicked.
+    #[error("the log's thread panicked")]
+    LogEnded,
+    /// The state cannot be written.
+    #[error("{0}")]
+    State(#[from] OutputError),
+    /// The system refuses something else.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+type Result<T, E = RelayError> = std::result::Result<T, E>;
 
 /// A path that is over.
 pub struct Relayed {
@@ -71,7 +125,7 @@ struct Served {
 /// If this is not the first process of a container, or the path cannot be made.
 pub fn run(options: &RelayOptions) -> Result<Relayed> {
     if std::process::id() != 1 {
-        bail!("this is for `evlbi path run` and `evlbi path up`, which start it in a container");
+        return Err(RelayError::NotContained);
     }
     let is_unwanted = Arc::new(AtomicBool::new(false));
     if !options.command.is_empty() {
@@ -86,7 +140,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
     let bound = container::bind(&beside, "/etc/hosts");
     // The mount keeps it.
     let _ = std::fs::remove_file(&beside);
-    bound.context("cannot give the hosts their names in /etc/hosts")?;
+    bound.map_err(RelayError::Names)?;
     let (hosts, taps) = Hosts::new(&plan)?;
     let relay = Relay::start(Arc::clone(&plan), taps, options.log.is_some())?;
     let served = Arc::new(Served {
@@ -105,8 +159,10 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
     let listener = UnixListener::bind(&unnamed)
         .and_then(|listener| std::fs::hard_link(&unnamed, &options.socket).map(|()| listener));
     let _ = std::fs::remove_file(&unnamed);
-    let listener =
-        listener.with_context(|| format!("cannot listen at {}", options.socket.display()))?;
+    let listener = listener.map_err(|source| RelayError::Listen {
+        socket: options.socket.clone(),
+        source,
+    })?;
     let log = options.log.as_deref();
     let log = log.map(|path| start_log(&served, path)).transpose()?;
     let answering = Arc::clone(&served);
@@ -115,7 +171,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
     let status = if is_run {
         Some(run_command(&served, options, &is_unwanted)?)
     } else {
-        let mut out = std::io::stdout();
+        let mut out = io::stdout();
         writeln!(out, "ready")?;
         out.flush()?;
         container::fall_silent()?;
@@ -129,8 +185,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
     let overflown = served.overflown();
     let snapshot = served.relay.stop();
     if let Some(log) = log {
-        log.join()
-            .map_err(|_| anyhow!("the log's thread panicked"))??;
+        log.join().map_err(|_| RelayError::LogEnded)??;
     }
     let state = State {
         finished: true,
@@ -153,7 +208,7 @@ fn run_command(
     is_unwanted: &AtomicBool,
 ) -> Result<i32> {
     let command = options.command.split_first();
-    let (program, arguments) = command.context("there is no command")?;
+    let (program, arguments) = command.ok_or(RelayError::NoCommand)?;
     // A child begins in the namespace of the thread that starts it, and must not end with that thread.
     let child = served.hosts.namespace(0).run(|| {
         Command::new(program)
@@ -161,7 +216,10 @@ fn run_command(
             .env(SOCKET, &options.socket)
             .spawn()
     })?;
-    let mut child = child.with_context(|| format!("cannot run {program}"))?;
+    let mut child = child.map_err(|source| RelayError::Command {
+        program: program.clone(),
+        source,
+    })?;
     let clock = Clock::real();
     let mut next = clock.now();
     let mut keep = || {
@@ -171,9 +229,7 @@ fn run_command(
         };
         next = now.plus(KEEP_EVERY);
         // What fails here fails at the end, too.
-        let _ = served
-            .now()
-            .and_then(|state| Ok(replace_json(path, &state)?));
+        let _ = served.now().map(|state| replace_json(path, &state));
     };
     let is_unwanted = || is_unwanted.load(Ordering::Relaxed);
     let status = super::wait(&mut child, is_unwanted, super::terminate, &mut keep)?;
@@ -181,12 +237,12 @@ fn run_command(
 }
 
 impl Served {
-    fn overflown(&self) -> Result<Vec<u64>> {
+    fn overflown(&self) -> Result<Vec<u64>, Unavailable> {
         let hosts = 0..self.plan.hosts().count();
-        hosts.map(|host| Ok(self.hosts.overflown(host)?)).collect()
+        hosts.map(|host| self.hosts.overflown(host)).collect()
     }
 
-    fn now(&self) -> Result<State> {
+    fn now(&self) -> Result<State, Unavailable> {
         Ok(self.state(self.relay.snapshot(), &self.overflown()?))
     }
 
@@ -215,8 +271,8 @@ impl Served {
     }
 
     /// Gives a cell other values.
-    fn set(&self, request: &Value) -> Result<()> {
-        let name = string(request, "cell")?;
+    fn set(&self, request: &Value) -> Result<(), RequestError> {
+        let name = string(request, "cell").map_err(RequestError::Refused)?;
         let values: toml::Table = serde_json::from_value(request["values"].clone())?;
         let mut specs = self.specs.lock();
         let all: Vec<String> = specs
@@ -230,7 +286,9 @@ impl Served {
             |place: &usize| all[*place] == name || all[*place].ends_with(&format!("/{name}"));
         let meant: Vec<usize> = (0..all.len()).filter(is_meant).collect();
         if meant.is_empty() {
-            bail!("there is no cell {name}; there are {}", all.join(", "));
+            let all = all.join(", ");
+            let why = format!("there is no cell {name}; there are {all}");
+            return Err(RequestError::Refused(why));
         }
         // All of them or none.
         let changed = meant.iter().map(|place| {
@@ -240,13 +298,13 @@ impl Served {
             let before = &self.plan.cells(*direction)[*number].law;
             if law.disorders() && !before.disorders() {
                 let name = &all[*place];
-                bail!(
+                return Err(RequestError::Refused(format!(
                     "{name}: packets may overtake only where the plan says so from the beginning"
-                );
+                )));
             }
             Ok((*place, spec, law))
         });
-        for (place, spec, law) in changed.collect::<Result<Vec<_>>>()? {
+        for (place, spec, law) in changed.collect::<Result<Vec<_>, RequestError>>()? {
             let (direction, number, of) = &mut specs[place];
             self.relay.change(*direction, *number, &law);
             *of = spec;
@@ -264,7 +322,7 @@ fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
             let answered = control::request(&stream)
                 .and_then(|request| answer(&served, &stream, &request, is_run));
             if let Err(error) = answered {
-                let error = json!({ "error": explain(error.as_ref()) });
+                let error = json!({ "error": explain(&error) });
                 let _ = control::answer(&stream, &error, &[]);
             }
             // Who waits for the end hears it.
@@ -275,38 +333,49 @@ fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
     }
 }
 
-fn answer(served: &Served, stream: &UnixStream, request: &Value, is_run: bool) -> Result<()> {
-    match string(request, "do")? {
+fn answer(
+    served: &Served,
+    stream: &UnixStream,
+    request: &Value,
+    is_run: bool,
+) -> Result<(), RequestError> {
+    match string(request, "do").map_err(RequestError::Refused)? {
         "show" => control::answer(stream, &serde_json::to_value(served.now()?)?, &[]),
         "set" => {
             served.set(request)?;
             control::answer(stream, &json!({}), &[])
         }
         "enter" => {
-            let name = string(request, "host")?;
+            let name = string(request, "host").map_err(RequestError::Refused)?;
             let hosts = served.plan.hosts();
             let names: Vec<&str> = hosts
                 .map(|node| served.plan.nodes[node].name.as_str())
                 .collect();
             let host = names.iter().position(|other| *other == name);
-            let host = host.with_context(|| {
-                format!("there is no host {name}; there are {}", names.join(", "))
+            let host = host.ok_or_else(|| {
+                let names = names.join(", ");
+                RequestError::Refused(format!("there is no host {name}; there are {names}"))
             })?;
             let namespaces = container::namespaces(served.hosts.namespace(host).file())?;
             control::answer(stream, &json!({ "socket": served.socket }), &namespaces)
         }
-        "down" if is_run => bail!("this path ends with the command that runs on it"),
+        "down" if is_run => Err(RequestError::Refused(
+            "this path ends with the command that runs on it".into(),
+        )),
         "down" => {
             control::answer(stream, &serde_json::to_value(served.now()?)?, &[])?;
             served.is_over.store(true, Ordering::Release);
             Ok(())
         }
-        other => bail!("a path knows no `{other}`"),
+        other => Err(RequestError::Refused(format!("a path knows no `{other}`"))),
     }
 }
 
 /// Writes what happens to which packet, until the path is over.
-fn start_log(served: &Arc<Served>, path: &Path) -> Result<std::thread::JoinHandle<Result<()>>> {
+fn start_log(
+    served: &Arc<Served>,
+    path: &Path,
+) -> Result<std::thread::JoinHandle<Result<(), TableError>>, TableError> {
     let columns = "seconds,link,direction,cell,packet,fate,identity";
     let mut table = Table::create(path, columns)?;
     let served = Arc::clone(served);

@@ -1,6 +1,5 @@
 //! What a path says of itself.
 
-use anyhow::{Context, Result};
 use evlbi_wire::units::{show_count, show_seconds, show_size};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,11 +9,17 @@ use crate::{CellSnapshot, HostSnapshot, Lateness};
 /// The state of a path.
 #[derive(Serialize, Deserialize)]
 pub struct State {
+    /// Which kind of document this is: `evlbi.path/1`.
     pub schema: String,
+    /// Name of the plan.
     pub name: String,
+    /// How long the path has been up.
     pub seconds: f64,
+    /// The hosts, in the order of the plan.
     pub hosts: Vec<HostState>,
+    /// The cells of all directions, in the order of the plan.
     pub cells: Vec<CellSnapshot>,
+    /// How late each thread of the relay was.
     pub lateness: Vec<Lateness>,
     /// Whether the path is over: these are its last numbers.
     #[serde(default)]
@@ -24,24 +29,35 @@ pub struct State {
 /// A host.
 #[derive(Serialize, Deserialize)]
 pub struct HostState {
+    /// Its name.
     pub name: String,
+    /// Its IPv4 address.
     pub v4: String,
+    /// Its IPv6 address.
     pub v6: String,
+    /// What came from it and went to it.
     #[serde(flatten)]
     pub counts: HostSnapshot,
     /// Packets that it had sent and that found the queue to the relay full.
     pub overflown: u64,
 }
 
+/// An answer of a path that this version does not understand.
+#[derive(Debug, thiserror::Error)]
+#[error("this program and the path's are of different versions")]
+pub struct VersionError(#[source] serde_json::Error);
+
 impl State {
-    /// Out of an answer.
-    pub fn read(value: &Value) -> Result<State> {
-        serde_json::from_value(value.clone())
-            .context("this program and the path's are of different versions")
+    /// Reads what [`state`](crate::state) returned.
+    ///
+    /// # Errors
+    /// When it has another form, since another version made the path.
+    pub fn read(value: &Value) -> Result<State, VersionError> {
+        serde_json::from_value(value.clone()).map_err(VersionError)
     }
 }
 
-/// Tables for people.
+/// The same for people: a table of the hosts and one of the cells.
 pub fn text(state: &State) -> String {
     let mut shown = format!("{} after {}\n", state.name, show_seconds(state.seconds));
     shown += &format!(

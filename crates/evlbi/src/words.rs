@@ -1,6 +1,7 @@
 //! What the command line says of errors of libraries in place of their own words: it names its options, and what to do.
 
 mod correlate;
+mod path;
 mod probe;
 mod stream;
 
@@ -11,4 +12,5 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (stream::of(error))
         .or_else(|| probe::of(error))
         .or_else(|| correlate::of(error))
+        .or_else(|| path::of(error))
 }

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::exit;
+use std::process::{Command, exit};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use evlbi_net::clock::Clock;
 use evlbi_path::PathRunOptions;
@@ -130,9 +130,9 @@ convert! { PathRelayArgs => RelayOptions { plan, socket, json, log, command } }
 /// Does as the command says.
 pub fn run(command: PathCommand) -> Result<()> {
     match command {
-        PathCommand::Run(args) => exit(evlbi_path::run_command(&args.into())?),
+        PathCommand::Run(args) => exit(evlbi_path::run_command(&args.into(), relay(program()?))?),
         PathCommand::Up { plan } => {
-            let Some(name) = evlbi_path::up(&plan)? else {
+            let Some(name) = evlbi_path::up(&plan, relay(program()?))? else {
                 // Its relay has said why.
                 exit(1);
             };
@@ -147,7 +147,9 @@ pub fn run(command: PathCommand) -> Result<()> {
             Ok(())
         }
         PathCommand::Show { path, every, json } => show(path.as_deref(), every, json),
-        PathCommand::Set { cell, values, path } => evlbi_path::set(path.as_deref(), &cell, &values),
+        PathCommand::Set { cell, values, path } => {
+            Ok(evlbi_path::set(path.as_deref(), &cell, &values)?)
+        }
         PathCommand::Exec(args) => exit(evlbi_path::exec(
             args.path.as_deref(),
             &args.host,
@@ -163,6 +165,32 @@ pub fn run(command: PathCommand) -> Result<()> {
             }
             exit(relayed.status.unwrap_or(0))
         }
+    }
+}
+
+/// This program.
+fn program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program")
+}
+
+/// How a program is started as the relay of a path: as [`PathCommand::Relay`].
+fn relay(program: PathBuf) -> impl FnOnce(&RelayOptions) -> Command {
+    move |options| {
+        let mut command = Command::new(program);
+        command
+            .args(["path", "relay"])
+            .arg(&options.plan)
+            .arg("--socket")
+            .arg(&options.socket);
+        for (option, file) in [("--json", &options.json), ("--log", &options.log)] {
+            if let Some(file) = file {
+                command.arg(option).arg(file);
+            }
+        }
+        if !options.command.is_empty() {
+            command.arg("--").args(&options.command);
+        }
+        command
     }
 }
 

@@ -10,25 +10,76 @@ pub mod guard;
 mod process;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
 use evlbi_net::run::{Run, explain};
 use evlbi_plot::lines;
 use serde::Serialize;
+use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use self::config::Config;
+use self::config::{Config, ConfigError};
 use self::flows::Agent;
 use crate::api::Api;
 use crate::commands::Language;
-use crate::history::History;
-use crate::identity::{Identity, private_folder, write_private};
-use crate::threads::{Threads, stopped};
+use crate::history::{History, HistoryError};
+use crate::identity::{FileError, Identity, IdentityError, private_folder, write_private};
+use crate::threads::{Threads, ThreadsError, stopped};
+
+/// No folder is given, and there is no usual one: the user has no home.
+#[derive(Debug, Error)]
+#[error("where should the agent keep its things?")]
+pub struct NoFolder;
+
+/// Why an agent cannot begin.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// Where it keeps its things is not known.
+    #[error("{0}")]
+    NoFolder(#[from] NoFolder),
+    /// Another agent has the folder.
+    #[error("another agent uses {}", .0.display())]
+    InUse(PathBuf),
+    /// A file or folder of its own.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// Its settings.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// Its certificate or its tokens.
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
+    /// Its history.
+    #[error("{0}")]
+    History(#[from] HistoryError),
+    /// The threads that it works on.
+    #[error("{0}")]
+    Threads(#[from] ThreadsError),
+    /// The folder for recordings cannot be made.
+    #[error("the folder for recordings, {}", path.display())]
+    Recordings {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It cannot listen.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else that the system refuses.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
 
 /// What an agent is asked for.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +124,7 @@ pub struct Serving {
 ///
 /// # Errors
 /// When another agent uses the folder, its settings cannot be understood, or it cannot listen.
-pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving> {
+pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving, AgentError> {
     let folder = options.dir.clone().map_or_else(usual_folder, Ok)?;
     private_folder(&folder)?;
     let folder = folder.canonicalize()?;
@@ -83,8 +134,11 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
     let settings = std::path::absolute(settings)?;
     let mut config = Config::open(&settings)?;
     config.bind = options.bind.unwrap_or(config.bind);
-    std::fs::create_dir_all(&config.recordings)
-        .with_context(|| format!("the folder for recordings, {}", config.recordings.display()))?;
+    let made = std::fs::create_dir_all(&config.recordings);
+    made.map_err(|source| AgentError::Recordings {
+        path: config.recordings.clone(),
+        source,
+    })?;
     // Names of sockets must be short: those of flows are relative to here.
     std::env::set_current_dir(&folder)?;
     let identity = Arc::new(Identity::open(&folder, &config.name, config.bind.ip())?);
@@ -93,7 +147,10 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
     threads
         .finish(async {
             let listener = TcpListener::bind(config.bind).await;
-            let listener = listener.with_context(|| format!("cannot listen on {}", config.bind))?;
+            let listener = listener.map_err(|source| AgentError::Listen {
+                address: config.bind,
+                source,
+            })?;
             let agent = Agent::open(config, history, language)?;
             let ready = Ready {
                 schema: "evlbi.agent/1",
@@ -118,7 +175,7 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
             let is_written = std::fs::read_to_string("address").is_ok_and(|known| known == address);
             if !is_written && let Err(error) = write_private(Path::new("address"), &address) {
                 // A full disk keeps no agent from its flows.
-                tracing::warn!("{}", explain(error.as_ref()));
+                tracing::warn!("{}", explain(&error));
             }
             Ok((ready, agent, serving))
         })
@@ -153,16 +210,18 @@ impl Serving {
 }
 
 /// One agent a folder.
-fn lock(folder: &Path) -> Result<File> {
+fn lock(folder: &Path) -> Result<File, AgentError> {
     let path = folder.join("lock");
     let mut options = File::options();
     // What stands there is the other agent's, if there is one.
     options.write(true).create(true).truncate(false);
     let file = options.open(&path);
-    let mut file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    let mut file = file.map_err(|source| FileError::Write {
+        path: path.clone(),
+        source,
+    })?;
     if file.try_lock().is_err() {
-        let folder = folder.display();
-        bail!("another agent uses {folder}; give this one a --dir of its own");
+        return Err(AgentError::InUse(folder.to_owned()));
     }
     let emptied = file.set_len(0);
     // A full disk keeps no agent from its flows.
@@ -173,12 +232,11 @@ fn lock(folder: &Path) -> Result<File> {
 }
 
 /// Where agents keep their things when nothing else is said.
-pub fn usual_folder() -> Result<PathBuf> {
+pub fn usual_folder() -> Result<PathBuf, NoFolder> {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let state = state.filter(|path| path.is_absolute()).or(home);
-    let state = state.context("where should the agent keep its things? Give a --dir")?;
-    Ok(state.join("evlbi"))
+    Ok(state.ok_or(NoFolder)?.join("evlbi"))
 }
 
 /// An agent for people.

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
@@ -39,7 +38,7 @@ use super::fleet::{
 };
 use super::flow::{Flow, FlowId, NewFlow};
 use super::history::{Course, Event, History, Span};
-use super::identity::{Identity, Role};
+use super::identity::{Identity, IdentityError, Role};
 use super::schema::{self, NewFlowSchema};
 use super::serve::{self, Peer};
 use super::time::now;
@@ -77,7 +76,11 @@ impl Api {
     ///
     /// # Errors
     /// Where the certificate and its key are of no use.
-    pub fn serve(self, listener: TcpListener, idle: Duration) -> Result<impl Future<Output = ()>> {
+    pub fn serve(
+        self,
+        listener: TcpListener,
+        idle: Duration,
+    ) -> Result<impl Future<Output = ()>, IdentityError> {
         let tls = self.identity.tls()?;
         let kept = keep_history(Arc::clone(&self.fleet), Arc::clone(&self.history));
         let served = serve::serve(listener, tls, self.router(), idle);
@@ -130,6 +133,7 @@ async fn keep_history(fleet: Arc<dyn Fleet>, history: Arc<History>) {
         let second = now() as i64;
         let (flows, kept) = (fleet.flows(), Arc::clone(&history));
         let done = off_thread(move || kept.sample(&flows, second)).await;
+        let done = done.and_then(|done| done.map_err(Problem::internal));
         if let Err(error) = &done
             && is_well
         {
@@ -542,6 +546,7 @@ async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Json<Cou
 async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Response> {
     let course = course_of(api, id, part).await?;
     let table = off_thread(move || course.csv()).await?;
+    let table = table.map_err(Problem::internal)?;
     Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], table).into_response())
 }
 
@@ -562,7 +567,8 @@ async fn course_of(api: State<Api>, Named(id): Named, Query(part): Query<Part>) 
         return Err(Problem::unknown(&id));
     }
     let history = Arc::clone(&api.history);
-    off_thread(move || history.course(&id, span, now)).await
+    let course = off_thread(move || history.course(&id, span, now)).await?;
+    course.map_err(Problem::internal)
 }
 
 /// What happened, the oldest first
@@ -572,6 +578,7 @@ async fn course_of(api: State<Api>, Named(id): Named, Query(part): Query<Part>) 
 async fn events(api: State<Api>, Query(asked): Query<After>) -> Reply<Json<Events>> {
     let history = Arc::clone(&api.history);
     let events = off_thread(move || history.events(asked.after)).await?;
+    let events = events.map_err(Problem::internal)?;
     Ok(Json(Events { events }))
 }
 
@@ -580,7 +587,7 @@ async fn events(api: State<Api>, Query(asked): Query<After>) -> Reply<Json<Event
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn scrape(api: State<Api>) -> Reply<Response> {
     let text = metrics::text(api.fleet.about(), api.fleet.flows());
-    let text = text.map_err(|error| Problem::internal(&error.into()))?;
+    let text = text.map_err(Problem::internal)?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
@@ -592,10 +599,10 @@ async fn counters() -> Json<Counters> {
 }
 
 /// Runs what may wait for a disk.
-pub async fn off_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Reply<T> {
+pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Reply<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    let done = done.unwrap_or_else(|panic| bail!("a part of the program failed: {panic}"));
-    done.map_err(|error| Problem::internal(&error))
+    done.map_err(|panic| {
+        let error = format!("a part of the program failed: {panic}");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+    })
 }

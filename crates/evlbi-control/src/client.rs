@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use axum::body::Body;
 use evlbi_net::run::explain;
 use evlbi_stream::steer::Change;
@@ -14,6 +13,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use thiserror::Error;
 
 use super::api::{Checks, Events, Flows};
 use super::fleet::{AboutYou, Checked, Control, Later, Problem, ProblemBody, Remote, Reply};
@@ -28,6 +28,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// otherwise): what is asked at the moment at which it ends it would get no answer.
 pub const KEPT: Duration = Duration::from_secs(5);
 
+/// Why no way to an agent can be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Connections cannot be made secure.
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+    /// What speaks HTTP cannot be set up.
+    #[error("no client for HTTPS can be made")]
+    Http(#[source] reqwest::Error),
+}
+
 /// A way to an agent.
 #[derive(Clone)]
 pub struct Client {
@@ -38,8 +50,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// To the agent at `url` that has this certificate.
-    pub fn new(url: &str, fingerprint: Fingerprint, token: &str) -> Result<Client> {
+    /// Makes a way to the agent at `url`, `https://HOST:PORT`, that has the certificate of this fingerprint. It connects when
+    /// something is asked.
+    ///
+    /// # Errors
+    /// When TLS or HTTP cannot be set up on this host.
+    pub fn new(url: &str, fingerprint: Fingerprint, token: &str) -> Result<Client, ClientError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let pinned = Pinned {
             fingerprint,
@@ -57,7 +73,7 @@ impl Client {
             .timeout(PATIENCE)
             .pool_idle_timeout(KEPT)
             .build()
-            .context("no client for HTTPS can be made")?;
+            .map_err(ClientError::Http)?;
         Ok(Client {
             http,
             url: url.trim_end_matches('/').to_owned(),

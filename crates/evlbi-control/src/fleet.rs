@@ -1,6 +1,7 @@
 //! What is controlled: the flows of a host, or of all hosts of a session.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -11,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use evlbi_net::run::explain;
 use evlbi_stream::steer::Change;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId, NewFlow};
@@ -193,7 +193,7 @@ pub struct Storage {
 }
 
 /// Why something that was asked for is not done.
-#[derive(Clone, Debug, Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Problem {
     pub status: StatusCode,
@@ -243,9 +243,8 @@ impl Problem {
     }
 
     /// Something of this host's failed.
-    pub fn internal(error: &anyhow::Error) -> Problem {
-        let error = explain(error.as_ref());
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+    pub fn internal(error: impl Error + 'static) -> Problem {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, explain(&error))
     }
 }
 

@@ -2,24 +2,26 @@
 //! SQLite file, so that a page that is opened shows the past at once.
 
 use std::collections::{BTreeMap, HashMap};
+use std::error::Error as _;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
-use evlbi_net::file::table_text;
+use evlbi_net::file::{TableError, table_text};
 use evlbi_net::run::explain;
-use evlbi_probe::sqlite::{Schema, Unusable};
+use evlbi_probe::sqlite::{Schema, SchemaError, Unusable};
 use evlbi_stream::counters::{self, Counter, Kind, Unit};
 use evlbi_stream::steer::{Baseline, Status};
 use parking_lot::Mutex;
 use rusqlite::ErrorCode::{
     self, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, Unknown,
 };
-use rusqlite::types::{Value as Sql, ValueRef};
+use rusqlite::types::{FromSqlError, Value as Sql, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_iter};
 use rusqlite_migration::M;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Number;
+use thiserror::Error;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId};
@@ -70,6 +72,31 @@ create table event (
     id integer primary key autoincrement, time real not null, host text not null, flow text, text text not null
 ) strict;
 ";
+
+/// Why a history cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// Other programs keep the file busy.
+    #[error("the history {} is in use: try again", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: Box<HistoryError>,
+    },
+    /// Something that is asked of SQLite fails.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// A column holds something else than it should.
+    #[error("{0}")]
+    Value(#[from] FromSqlError),
+    /// The file has other tables than these, or they cannot be made.
+    #[error("{0}")]
+    Tables(#[from] SchemaError),
+}
+
+type Result<T> = std::result::Result<T, HistoryError>;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -150,8 +177,10 @@ impl History {
         let (connection, said) = match connect(path) {
             Ok(connection) => (connection, None),
             Err(error) if matches!(code(&error), Some(DatabaseBusy | DatabaseLocked)) => {
-                let path = path.display();
-                return Err(error.context(format!("the history {path} is in use: try again")));
+                return Err(HistoryError::InUse {
+                    path: path.to_owned(),
+                    source: Box::new(error),
+                });
             }
             Err(error) => {
                 let (connection, said) = renew(path, &error)?;
@@ -342,7 +371,7 @@ fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Resul
 
 impl Course {
     /// As a table: times and counts, without baselines.
-    pub fn csv(&self) -> Result<String> {
+    pub fn csv(&self) -> std::result::Result<String, TableError> {
         let rows = self.time.iter().enumerate().map(|(place, time)| {
             let cell = |(counter, values): &(&Counter, Vec<Number>)| {
                 let value = &values[place];
@@ -357,12 +386,12 @@ impl Course {
         });
         let names = self.counts.0.iter().map(|(counter, _)| counter.name);
         let names: Vec<&str> = ["time", "step_s"].into_iter().chain(names).collect();
-        Ok(table_text(&names.join(","), rows)?)
+        table_text(&names.join(","), rows)
     }
 }
 
 impl Serialize for Lists {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let lists = self.0.iter();
         serializer.collect_map(lists.map(|(counter, values)| (counter.name, values)))
     }
@@ -464,29 +493,31 @@ fn with_tables(mut connection: Connection) -> Result<Connection> {
     Ok(connection)
 }
 
-fn code(error: &anyhow::Error) -> Option<ErrorCode> {
-    let mut causes = error.chain();
-    causes
-        .find_map(|cause| cause.downcast_ref::<rusqlite::Error>())?
-        .sqlite_error_code()
+/// The error of this type among an error and its causes.
+fn among<E: std::error::Error + 'static>(error: &HistoryError) -> Option<&E> {
+    let mut causes = iter::successors(error.source(), |&cause| cause.source());
+    causes.find_map(|cause| cause.downcast_ref())
+}
+
+fn code(error: &HistoryError) -> Option<ErrorCode> {
+    among::<rusqlite::Error>(error)?.sqlite_error_code()
 }
 
 /// Whether a file that could not be opened is of no use to anybody, and so need not stay where it is.
-fn is_useless(path: &Path, error: &anyhow::Error) -> bool {
+fn is_useless(path: &Path, error: &HistoryError) -> bool {
     match code(error) {
         Some(CannotOpen) => path.is_dir(),
         // The last is what SQLite says of tables that are not there.
         Some(code) => matches!(code, DatabaseCorrupt | NotADatabase | Unknown),
         None => {
-            let unusable = error.chain().find_map(|cause| cause.downcast_ref());
-            !matches!(unusable, Some(Unusable::Version { version, known }) if version > known)
+            !matches!(among(error), Some(Unusable::Version { version, known }) if version > known)
         }
     }
 }
 
 /// A new history in the place of one that cannot be used, which is moved aside if it is damaged; and what is to be said of it.
-fn renew(path: &Path, error: &anyhow::Error) -> Result<(Connection, String)> {
-    let (why, name) = (explain(error.as_ref()), path.display());
+fn renew(path: &Path, error: &HistoryError) -> Result<(Connection, String)> {
+    let (why, name) = (explain(error), path.display());
     if is_useless(path, error)
         && let Ok(aside) = set_aside(path)
         && let Ok(connection) = connect(path)

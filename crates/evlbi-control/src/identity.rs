@@ -2,23 +2,129 @@
 //! knows hosts.
 
 use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::iter::zip;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use thiserror::Error;
 use utoipa::ToSchema;
 
 /// Length of a token that an agent makes.
 const TOKEN_DIGITS: usize = 64;
+
+/// Why a file or folder of an agent or a controller is not used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A file that is there cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A folder cannot be made.
+    #[error("cannot make the folder {}", path.display())]
+    Make {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Whose a folder is cannot be seen.
+    #[error("the folder {}", path.display())]
+    Look {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Who the user of this process is cannot be seen.
+    #[error("this user")]
+    User(#[source] io::Error),
+    /// The folder belongs to another user.
+    #[error("the folder {} belongs to somebody else: give another one", .0.display())]
+    Foreign(PathBuf),
+    /// Other users may write into the folder.
+    #[error("others may write to the folder {folder}: chmod go-w {folder}", folder = .0.display())]
+    Open(PathBuf),
+}
+
+/// Why a certificate or a token is not used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// A file, or the folder of the tokens.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// A certificate cannot be made.
+    #[error("{0}")]
+    Made(#[from] rcgen::Error),
+    /// The file of the certificate has none in it.
+    #[error("{} holds no certificate", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+        /// What is found in it.
+        source: pem::Error,
+    },
+    /// The file of the key has none in it.
+    #[error("{} holds no key", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+        /// What is found in it.
+        source: pem::Error,
+    },
+    /// No agent keeps its things in the folder.
+    #[error("there is no certificate of an agent in {}", folder.display())]
+    NoAgent {
+        /// The folder.
+        folder: PathBuf,
+        /// What is found there.
+        source: pem::Error,
+    },
+    /// A token can be guessed.
+    #[error("{} holds a token of less than 16 characters, which can be guessed; remove the file to have one made up", .0.display())]
+    ShortToken(PathBuf),
+    /// The file of a token cannot be read.
+    #[error("cannot read the token in {}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The token lies in another folder than the certificate.
+    #[error("the token {} is a link out of its folder: it is not this agent's", .0.display())]
+    ForeignToken(PathBuf),
+    /// The file holds something else than an agent's token.
+    #[error("{} holds no agent's token ({TOKEN_DIGITS} hexadecimal digits, as in the agent's tokens/operate), so it is not sent", .0.display())]
+    NoToken(PathBuf),
+    /// Connections cannot be made secure.
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+    /// The key is not that of the certificate.
+    #[error("the certificate and the key do not belong together")]
+    Pair(#[source] rustls::Error),
+}
 
 /// What a token lets its bearer do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -44,7 +150,7 @@ impl Identity {
     ///
     /// # Errors
     /// When files cannot be read, made or understood.
-    pub fn open(folder: &Path, host: &str, address: IpAddr) -> Result<Identity> {
+    pub fn open(folder: &Path, host: &str, address: IpAddr) -> Result<Identity, IdentityError> {
         let certificate = folder.join("certificate.pem");
         let key = folder.join("key.pem");
         if !key.exists() {
@@ -55,39 +161,40 @@ impl Identity {
         let known = [Role::Watch, Role::Operate].into_iter();
         let known =
             known.map(|role| Ok((role, hash(&token(&tokens.join(evlbi_plot::name(&role)))?))));
-        let known = known.collect::<Result<_>>()?;
+        let known = known.collect::<Result<_, IdentityError>>()?;
+        let read = CertificateDer::from_pem_file(&certificate);
+        let no_certificate = |source| IdentityError::NoCertificate {
+            path: certificate,
+            source,
+        };
+        let read = read.map_err(no_certificate)?;
+        let read_key = PrivateKeyDer::from_pem_file(&key);
+        let no_key = |source| IdentityError::NoKey { path: key, source };
         Ok(Identity {
-            certificate: CertificateDer::from_pem_file(&certificate)
-                .with_context(|| format!("{} holds no certificate", certificate.display()))?,
-            key: PrivateKeyDer::from_pem_file(&key)
-                .with_context(|| format!("{} holds no key", key.display()))?,
+            certificate: read,
+            key: read_key.map_err(no_key)?,
             tokens,
             known,
         })
     }
 
     /// What tells an agent on this machine from others, and its token to operate.
-    pub fn read(folder: &Path) -> Result<(Fingerprint, String)> {
+    pub fn read(folder: &Path) -> Result<(Fingerprint, String), IdentityError> {
         let certificate = folder.join("certificate.pem");
-        let missing = || {
-            format!(
-                "there is no certificate of an agent in {}",
-                folder.display()
-            )
+        let missing = |source| IdentityError::NoAgent {
+            folder: folder.to_owned(),
+            source,
         };
-        let found = CertificateDer::from_pem_file(&certificate).with_context(missing)?;
+        let found = CertificateDer::from_pem_file(&certificate).map_err(missing)?;
         let token = folder.join("tokens").join(evlbi_plot::name(&Role::Operate));
-        let failed = || format!("cannot read the token in {}", token.display());
+        let failed = no_token(&token);
         // A link could lead to another agent's token, or to something that is none.
-        let real = fs::canonicalize(&token).with_context(failed)?;
-        let own = fs::canonicalize(folder).with_context(failed)?;
+        let real = fs::canonicalize(&token).map_err(&failed)?;
+        let own = fs::canonicalize(folder).map_err(&failed)?;
         if !real.starts_with(own) {
-            bail!(
-                "the token {} is a link out of its folder: it is not this agent's",
-                token.display()
-            );
+            return Err(IdentityError::ForeignToken(token.clone()));
         }
-        let token = fs::read_to_string(&token).with_context(failed)?;
+        let token = fs::read_to_string(&token).map_err(&failed)?;
         Ok((Fingerprint::of(&found), token.trim().to_owned()))
     }
 
@@ -101,13 +208,13 @@ impl Identity {
     }
 
     /// What connections are made secure with.
-    pub fn tls(&self) -> Result<Arc<rustls::ServerConfig>> {
+    pub fn tls(&self) -> Result<Arc<rustls::ServerConfig>, IdentityError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
-            .context("the certificate and the key do not belong together")?;
+            .map_err(IdentityError::Pair)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -158,25 +265,30 @@ fn hash(token: &str) -> [u8; 32] {
 ///
 /// # Errors
 /// When the file cannot be read, or holds anything else, which the error does not repeat.
-pub fn read_token(path: &Path) -> Result<String> {
-    let failed = || format!("cannot read the token in {}", path.display());
+pub fn read_token(path: &Path) -> Result<String, IdentityError> {
+    let failed = no_token(path);
     // A pipe would block, and a device has no end.
-    let length = fs::metadata(path).with_context(failed)?;
+    let length = fs::metadata(path).map_err(&failed)?;
     if length.is_file() && length.len() <= 2 * TOKEN_DIGITS as u64 {
-        let bytes = fs::read(path).with_context(failed)?;
+        let bytes = fs::read(path).map_err(&failed)?;
         let token = bytes.trim_ascii();
         if token.len() == TOKEN_DIGITS && token.iter().all(u8::is_ascii_hexdigit) {
             return Ok(String::from_utf8_lossy(token).into_owned());
         }
     }
-    bail!(
-        "{} holds no agent's token ({TOKEN_DIGITS} hexadecimal digits, as in the agent's tokens/operate), so it is not sent",
-        path.display()
-    )
+    Err(IdentityError::NoToken(path.to_owned()))
+}
+
+/// What is said when the token in a file cannot be read.
+fn no_token(path: &Path) -> impl Fn(io::Error) -> IdentityError {
+    |source| IdentityError::Token {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// The token in a file, made up if there is none.
-fn token(path: &Path) -> Result<String> {
+fn token(path: &Path) -> Result<String, IdentityError> {
     let Some(text) = read_if_there(path)? else {
         let random = rand::random::<u128>;
         let token = format!("{:032x}{:032x}", random(), random());
@@ -185,10 +297,7 @@ fn token(path: &Path) -> Result<String> {
     };
     let token = text.trim();
     if token.len() < 16 {
-        bail!(
-            "{} holds a token of less than 16 characters, which can be guessed; remove the file to have one made up",
-            path.display()
-        );
+        return Err(IdentityError::ShortToken(path.to_owned()));
     }
     Ok(token.to_owned())
 }
@@ -197,15 +306,23 @@ fn token(path: &Path) -> Result<String> {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read_if_there(path: &Path) -> Result<Option<String>> {
-    let failed = || format!("cannot read {}", path.display());
+pub fn read_if_there(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        text => text.map(Some).with_context(failed),
+        Err(source) => Err(FileError::Read {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
-fn make_certificate(certificate: &Path, key: &Path, host: &str, address: IpAddr) -> Result<()> {
+fn make_certificate(
+    certificate: &Path,
+    key: &Path,
+    host: &str,
+    address: IpAddr,
+) -> Result<(), IdentityError> {
     let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
     params.distinguished_name = DistinguishedName::new();
     let name = format!("evlbi {host}");
@@ -222,34 +339,43 @@ fn make_certificate(certificate: &Path, key: &Path, host: &str, address: IpAddr)
     let pair = KeyPair::generate()?;
     let signed = params.self_signed(&pair)?;
     write_private(certificate, &signed.pem())?;
-    write_private(key, &pair.serialize_pem())
+    Ok(write_private(key, &pair.serialize_pem())?)
 }
 
 /// A folder that only this user may look into.
 ///
 /// # Errors
 /// When it cannot be made, or somebody else can write there: tokens and settings in it could be his.
-pub fn private_folder(path: &Path) -> Result<()> {
-    let what = || format!("the folder {}", path.display());
+pub fn private_folder(path: &Path) -> Result<(), FileError> {
+    let own = || path.to_owned();
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("cannot make {}", what()))?;
-    let found = fs::metadata(path).with_context(what)?;
-    let user = fs::metadata("/proc/self").context("this user")?.uid();
+    made.map_err(|source| FileError::Make {
+        path: own(),
+        source,
+    })?;
+    let found = fs::metadata(path);
+    let found = found.map_err(|source| FileError::Look {
+        path: own(),
+        source,
+    })?;
+    let user = fs::metadata("/proc/self").map_err(FileError::User)?.uid();
     if found.uid() != user {
-        bail!("{} belongs to somebody else: give another one", what());
+        return Err(FileError::Foreign(own()));
     }
     if found.mode() & 0o022 != 0 {
-        let path = path.display();
-        bail!("others may write to {}: chmod go-w {path}", what());
+        return Err(FileError::Open(own()));
     }
     Ok(())
 }
 
 /// Writes a new file that only this user may read, at once or not at all.
-pub fn write_private(path: &Path, text: &str) -> Result<()> {
+///
+/// # Errors
+/// When the file cannot be written; what stood there before stays.
+pub fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
     let draft = path.with_added_extension("new");
-    let write = || -> std::io::Result<()> {
+    let write = || -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = options.open(&draft)?;
@@ -257,7 +383,10 @@ pub fn write_private(path: &Path, text: &str) -> Result<()> {
         file.sync_all()?;
         fs::rename(&draft, path)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    write().map_err(|source| FileError::Write {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]

@@ -14,19 +14,62 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use evlbi_plot::columns;
+use thiserror::Error;
 
-pub use self::plan::Session;
+pub use self::plan::{AccessError, Session, SessionError};
 
 use self::hosts::{Connected, Hosts};
 use self::plan::Host;
 use self::trust::Trusted;
+use crate::agent::NoFolder;
 use crate::commands::Language;
 use crate::flow::{End, FlowId, State};
-use crate::history::History;
-use crate::identity::private_folder;
+use crate::history::{History, HistoryError};
+use crate::identity::{FileError, private_folder};
 use crate::time::now;
+
+/// Why a controller cannot begin.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ControllerError {
+    /// The session cannot be understood.
+    #[error("{0}")]
+    Session(#[from] SessionError),
+    /// Where the controller keeps its things is not known.
+    #[error("{0}")]
+    NoFolder(#[from] NoFolder),
+    /// A file or folder of the controller.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// The controller's history.
+    #[error("{0}")]
+    History(#[from] HistoryError),
+    /// The list of trusted agents cannot be understood.
+    #[error("{}: {why}", path.display())]
+    Trusted {
+        /// The file.
+        path: PathBuf,
+        /// What of it.
+        why: String,
+    },
+    /// The agent of a host is to be trusted of which the session does not say enough.
+    #[error("{host}: the session {why}")]
+    Untold {
+        /// The host.
+        host: String,
+        /// What the session does not have.
+        why: &'static str,
+    },
+    /// The agent of a host cannot be asked.
+    #[error("host {name}")]
+    Host {
+        /// The host.
+        name: String,
+        /// Why.
+        source: AccessError,
+    },
+}
 
 /// What a controller is asked for.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +98,7 @@ pub struct RunOptions {
 
 impl ControllerOptions {
     /// The session of the hosts in the file, or of the one agent whose folder on this machine it is.
-    fn open(&self, language: Language) -> Result<Session> {
+    fn open(&self, language: Language) -> Result<Session, SessionError> {
         match self.session.is_dir() {
             true => Session::of_agent(&self.session, language),
             false => Session::read(&self.session, language),
@@ -66,9 +109,11 @@ impl ControllerOptions {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn folder(&self) -> Result<PathBuf> {
-        let usual = || Ok(crate::agent::usual_folder()?.join("controller"));
-        let folder = self.dir.clone().map_or_else(usual, anyhow::Ok)?;
+    pub fn folder(&self) -> Result<PathBuf, ControllerError> {
+        let folder = match &self.dir {
+            Some(folder) => folder.clone(),
+            None => crate::agent::usual_folder()?.join("controller"),
+        };
         private_folder(&folder)?;
         Ok(folder)
     }
@@ -80,28 +125,34 @@ impl ControllerOptions {
         session: &Session,
         without: &[String],
         only: Option<&str>,
-    ) -> Result<Arc<Hosts>> {
+    ) -> Result<Arc<Hosts>, ControllerError> {
         let folder = self.folder()?;
         let history = Arc::new(History::open(&folder.join("history.sqlite"))?);
         let mut trusted = Trusted::open(&folder)?;
         for name in &self.trust {
             let host = session.hosts.iter().find(|host| host.name == *name);
-            let fails = |what| format!("--trust {name}: the session {what}");
-            let host = host.with_context(|| fails("has no such host"))?;
-            let fingerprint = host.fingerprint;
-            let fingerprint =
-                fingerprint.with_context(|| fails("gives no `fingerprint` of its agent"))?;
-            trusted.add(name, fingerprint)?;
+            let untold = |why| ControllerError::Untold {
+                host: name.clone(),
+                why,
+            };
+            let host = host.ok_or_else(|| untold("has no such host"))?;
+            let none = || untold("gives no `fingerprint` of its agent");
+            trusted.add(name, host.fingerprint.ok_or_else(none)?)?;
         }
         let hosts = session.hosts.iter();
         let hosts = hosts.filter(|host| !without.contains(&host.name));
         let connect = |host: &Host| {
+            let client = host.client(&trusted);
+            let client = client.map_err(|source| ControllerError::Host {
+                name: host.name.clone(),
+                source,
+            })?;
             Ok(Connected {
-                agent: Box::new(host.client(&trusted)?),
+                agent: Box::new(client),
                 plan: host.clone(),
             })
         };
-        let hosts = hosts.map(connect).collect::<Result<_>>()?;
+        let hosts = hosts.map(connect).collect::<Result<_, ControllerError>>()?;
         Ok(Hosts::open(session.name.as_str(), hosts, history, only))
     }
 }

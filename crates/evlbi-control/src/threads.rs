@@ -1,9 +1,10 @@
 //! The threads that agents and controllers work on.
 
+use std::io;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use evlbi_net::run::Run;
+use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
 /// How often work looks whether it is to end.
@@ -11,22 +12,27 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What still waits for a disk or a host at the end is given up after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The system has no threads to give.
+#[derive(Debug, Error)]
+#[error("threads cannot be started")]
+pub struct ThreadsError(#[source] io::Error);
+
 /// Threads that carry out what is spawned on them until they are dropped.
 #[derive(Debug)]
 pub struct Threads(Option<Runtime>);
 
 impl Threads {
-    /// Starts them.
+    /// Starts two threads.
     ///
     /// # Errors
     /// When the system has none.
-    pub fn start() -> Result<Threads> {
+    pub fn start() -> Result<Threads, ThreadsError> {
         let mut threads = Builder::new_multi_thread();
         let threads = threads.worker_threads(2).enable_all().build();
-        Ok(Threads(Some(threads.context("threads cannot be started")?)))
+        Ok(Threads(Some(threads.map_err(ThreadsError)?)))
     }
 
-    /// Waits for `work`, which may spawn more.
+    /// Carries out `work`, which may spawn more, and returns what comes of it.
     pub fn finish<T>(&self, work: impl Future<Output = T>) -> T {
         let Some(threads) = &self.0 else {
             unreachable!("they are there until they are dropped");

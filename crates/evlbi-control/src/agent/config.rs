@@ -6,20 +6,60 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::rate::BitRate;
 use evlbi_wire::units::setting;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
+use thiserror::Error;
 
 use crate::client::KEPT;
-use crate::identity::read_if_there;
+use crate::identity::{FileError, read_if_there};
 
 /// The file as it is shipped: what stands in it is what holds where nothing else is said.
 const SHIPPED: &str = include_str!("agent.toml");
 
 /// What a connection that is used again leaves for the way to the agent and its answer.
 const MARGIN: Duration = Duration::from_secs(1);
+
+/// Why the settings of an agent cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read, or not be made.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// Something in the file cannot be understood or does not go.
+    #[error("{}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: SettingError,
+    },
+}
+
+/// What is wrong with a setting of an agent.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SettingError {
+    /// The settings as they are shipped cannot be understood.
+    #[error("the shipped settings")]
+    Shipped(#[source] toml::de::Error),
+    /// The text cannot be understood.
+    #[error("{0}")]
+    Text(#[from] toml::de::Error),
+    /// No flow may run.
+    #[error("invalid max-flows: it must be at least 1")]
+    NoFlows,
+    /// Controllers would use connections that the agent closes.
+    #[error("invalid idle: it must be at least {least:?}")]
+    Idle {
+        /// The shortest time that goes.
+        least: Duration,
+        /// The time within which controllers use a connection again.
+        kept: Duration,
+    },
+}
 
 /// What is allowed.
 #[derive(Clone, Debug, Deserialize)]
@@ -51,16 +91,22 @@ impl Config {
     ///
     /// # Errors
     /// What in it cannot be understood, and where.
-    pub fn open(path: &Path) -> Result<Config> {
+    pub fn open(path: &Path) -> Result<Config, ConfigError> {
         let text = match read_if_there(path)? {
             Some(text) => text,
             None => {
-                let written = fs::write(path, SHIPPED);
-                written.with_context(|| format!("cannot write {}", path.display()))?;
+                fs::write(path, SHIPPED).map_err(|source| FileError::Write {
+                    path: path.to_owned(),
+                    source,
+                })?;
                 SHIPPED.to_owned()
             }
         };
-        let mut config = Config::parse(&text).with_context(|| format!("{}", path.display()))?;
+        let parsed = Config::parse(&text);
+        let mut config = parsed.map_err(|source| ConfigError::Invalid {
+            path: path.to_owned(),
+            source,
+        })?;
         let folder = path.parent().unwrap_or(Path::new("."));
         config.recordings = folder.join(&config.recordings);
         if config.name.is_empty() {
@@ -69,18 +115,19 @@ impl Config {
         Ok(config)
     }
 
-    fn parse(text: &str) -> Result<Config> {
-        let mut settings: toml::Table = toml::from_str(SHIPPED).context("the shipped settings")?;
+    fn parse(text: &str) -> Result<Config, SettingError> {
+        let shipped = toml::from_str(SHIPPED);
+        let mut settings: toml::Table = shipped.map_err(SettingError::Shipped)?;
         settings.extend(toml::from_str::<toml::Table>(text)?);
         let config: Config = settings.try_into()?;
         if config.max_flows == 0 {
-            bail!("invalid max-flows: it must be at least 1");
+            return Err(SettingError::NoFlows);
         }
         if config.idle < KEPT + MARGIN {
-            bail!(
-                "invalid idle: it must be at least {:?}; `run` and `console` use a connection again within {KEPT:?}",
-                KEPT + MARGIN
-            );
+            return Err(SettingError::Idle {
+                least: KEPT + MARGIN,
+                kept: KEPT,
+            });
         }
         Ok(config)
     }
@@ -130,7 +177,7 @@ mod tests {
             ("max-flows = 0", "at least 1"),
             ("idle = \"5999ms\"", "at least 6s"),
         ] {
-            let error = format!("{:#}", Config::parse(text).unwrap_err());
+            let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
     }

@@ -7,7 +7,6 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use axum::body::Body;
 use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::free_bytes;
@@ -17,12 +16,12 @@ use evlbi_wire::units::show_bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::process::Child;
-use tokio::task::JoinError;
 use tokio::time::{Instant, sleep};
 
+use super::AgentError;
 use super::config::Config;
 use super::guard::{self, Allowed, Load};
-use super::process::{self, Line, ROOMS, Room};
+use super::process::{self, Line, ROOMS, Room, RoomError};
 use crate::api::off_thread;
 use crate::body::file_body;
 use crate::commands::{Care, Command, Known, Language};
@@ -93,7 +92,11 @@ impl Entry {
 
 impl Agent {
     /// With the flows that an agent before this one started, of which some may still run.
-    pub fn open(config: Config, history: Arc<History>, language: Language) -> Result<Arc<Agent>> {
+    pub fn open(
+        config: Config,
+        history: Arc<History>,
+        language: Language,
+    ) -> Result<Arc<Agent>, AgentError> {
         private_folder(ROOMS.as_ref())?;
         let agent = Arc::new(Agent {
             config,
@@ -111,7 +114,8 @@ impl Agent {
             }
             let folder = folder.path();
             if let Err(error) = agent.find(&folder) {
-                tracing::warn!("{}: {}", folder.display(), explain(error.as_ref()));
+                let folder = folder.display();
+                tracing::warn!("{folder}: flow.json: {}", explain(&error));
             }
         }
         tokio::spawn(Arc::clone(&agent).watch_disk());
@@ -161,12 +165,12 @@ impl Agent {
     }
 
     /// Takes up a flow of an agent before this one.
-    fn find(self: &Arc<Agent>, folder: &Path) -> Result<()> {
+    fn find(self: &Arc<Agent>, folder: &Path) -> serde_json::Result<()> {
         let Ok(text) = fs::read_to_string(folder.join("flow.json")) else {
             // Forgotten, or never begun: only its name is used.
             return Ok(());
         };
-        let kept: Entry = serde_json::from_str(&text).context("flow.json")?;
+        let kept: Entry = serde_json::from_str(&text)?;
         let id = kept.flow.id.clone();
         let has_ended = kept.flow.has_ended();
         self.flows.lock().insert(id.clone(), kept);
@@ -208,11 +212,10 @@ impl Agent {
         let agent = Arc::clone(&self);
         let allowing = move || {
             let allowed = guard::allow(&new, &agent.config, agent.language, true);
-            Ok((new, allowed))
+            (new, allowed)
         };
         let (new, allowed) = off_thread(allowing).await?;
-        let refused = |error: anyhow::Error| Problem::unprocessable(explain(error.as_ref()));
-        let allowed = allowed.map_err(refused)?;
+        let allowed = allowed.map_err(|error| Problem::unprocessable(explain(&error)))?;
         let command = Command::named(&new.command).map_err(Problem::unprocessable)?;
         let id = new.id;
         let mut options = new.options;
@@ -284,7 +287,7 @@ impl Agent {
                     load.rate.or_else(of_source)
                 }
                 Err(error) => {
-                    problems.push(explain(error.as_ref()));
+                    problems.push(explain(&error));
                     None
                 }
             };
@@ -431,7 +434,7 @@ impl Agent {
             if let Err(error) = &written
                 && !entry.is_unwritten
             {
-                let error = explain(error.as_ref());
+                let error = explain(error);
                 tracing::warn!("flow {id} cannot be written down, which is tried again: {error}");
             }
             entry.is_unwritten = written.is_err();
@@ -484,8 +487,7 @@ impl Control for Arc<Agent> {
     fn start(&self, flow: NewFlow) -> Later<'_, Flow> {
         // Whoever goes away meanwhile leaves no half of a flow behind.
         let done = tokio::spawn(Arc::clone(self).begin(flow));
-        let failed = |error: JoinError| Problem::internal(&error.into());
-        Box::pin(async move { done.await.map_err(failed)? })
+        Box::pin(async move { done.await.map_err(Problem::internal)? })
     }
 
     fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow> {
@@ -510,7 +512,7 @@ impl Control for Arc<Agent> {
                 Ok(Answer::Done) => Ok(()),
                 Ok(Answer::Refused(why)) => Err(Problem::unprocessable(why)),
                 Ok(Answer::Status(_)) => Err(Problem::conflict("the flow answered something else")),
-                Err(error) => Err(Problem::conflict(explain(error.as_ref()))),
+                Err(error) => Err(Problem::conflict(explain(&error))),
             };
             answered.inspect_err(|_| {
                 let _ = self.with(&id, |entry| entry.load.rate = before);
@@ -553,12 +555,12 @@ impl Control for Arc<Agent> {
                 let unknown = || Problem::conflict("the flow's process is not known");
                 let process = process.or_else(|| room(&id).process());
                 let killed = process::kill(process.ok_or_else(unknown)?);
-                killed.map_err(|error| Problem::conflict(explain(error.as_ref())))?;
+                killed.map_err(|error| Problem::conflict(explain(&error)))?;
             } else if let Err(error) = room(&id).ask(&Request::Stop).await
                 && !self.flow(&id)?.has_ended()
             {
                 let _ = self.with(&id, |entry| entry.flow.state = flow.state);
-                let error = explain(error.as_ref());
+                let error = explain(&error);
                 return Err(Problem::conflict(format!("{error}; it can be killed")));
             }
             self.flow(&id)
@@ -578,7 +580,6 @@ impl Control for Arc<Agent> {
                 for file in ["flow.json", "result.json", "log", "control", "control.last"] {
                     let _ = fs::remove_file(room.file(file));
                 }
-                Ok(())
             };
             off_thread(removing).await?;
             self.flows.lock().remove(&id);
@@ -589,14 +590,14 @@ impl Control for Arc<Agent> {
 
     fn check(&self, flows: Vec<NewFlow>) -> Later<'_, Vec<Checked>> {
         let agent = Arc::clone(self);
-        Box::pin(off_thread(move || Ok(agent.check_flows(&flows))))
+        Box::pin(off_thread(move || agent.check_flows(&flows)))
     }
 
     fn result(&self, id: FlowId) -> Later<'_, Body> {
         Box::pin(async move {
             self.flow(&id)?;
             let room = room(&id);
-            let result = off_thread(move || Ok(room.result())).await?;
+            let result = off_thread(move || room.result()).await?;
             let missing = || Problem::missing(format!("flow {id} has no result yet"));
             let (file, length) = result.ok_or_else(missing)?;
             Ok(file_body(file, length))
@@ -607,7 +608,7 @@ impl Control for Arc<Agent> {
         Box::pin(async move {
             self.flow(&id)?;
             let room = room(&id);
-            off_thread(move || Ok(room.log().unwrap_or_default())).await
+            off_thread(move || room.log().unwrap_or_default()).await
         })
     }
 }
@@ -624,7 +625,7 @@ fn room(id: &FlowId) -> Room {
 /// Makes a flow's folder, and starts it there.
 fn make(kept: &Entry, allowed: &Allowed) -> Reply<Child> {
     let room = room(&kept.flow.id);
-    let made = || -> Result<Child> {
+    let made = || -> Result<Child, RoomError> {
         // An agent that is killed leaves either all of it or nothing that has its name.
         let draft = Room(Path::new(ROOMS).join(format!(".new-{}", kept.flow.id)));
         let _ = fs::remove_dir_all(&draft.0);
@@ -636,13 +637,13 @@ fn make(kept: &Entry, allowed: &Allowed) -> Reply<Child> {
     made().map_err(|error| {
         // It never was: its name can be used.
         let _ = fs::remove_dir_all(&room.0);
-        Problem::internal(&error)
+        Problem::internal(error)
     })
 }
 
-fn write(room: &Room, kept: &Entry) -> Result<()> {
+fn write(room: &Room, kept: &Entry) -> Result<(), RoomError> {
     let text = serde_json::to_string_pretty(kept)?;
-    write_private(&room.file("flow.json"), &text)
+    Ok(write_private(&room.file("flow.json"), &text)?)
 }
 
 #[cfg(test)]

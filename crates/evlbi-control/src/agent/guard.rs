@@ -1,16 +1,16 @@
 //! What a flow may do on this host: its options become a command line only when every file, target, port and rate in
 //! them is one that the operator allows.
 
-use std::fs;
+use std::error::Error;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
 
-use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::free_bytes;
 use evlbi_net::clock::Clock;
-use evlbi_net::transport::{self, Listening, Local, Place, Protocol, Url};
+use evlbi_net::transport::{self, Listening, Local, OpenError, Place, Protocol, Url};
 use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
 use evlbi_wire::units::show_size;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,65 @@ const TOKEN: &str = "EVLBI_TOKEN";
 
 /// Ends of the range of ports that Linux gives to those who ask for any, as it is shipped.
 const EPHEMERAL: [u16; 2] = [32_768, 60_999];
+
+/// Why a flow may not run on this host.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It makes no sense, or the operator does not allow it.
+    #[error("{0}")]
+    Because(String),
+    /// The same of one of its options.
+    #[error("`{name}`")]
+    Option {
+        /// The option.
+        name: String,
+        /// What of it.
+        source: Box<Refusal>,
+    },
+    /// The system refuses what the flow needs.
+    #[error("{what}")]
+    System {
+        /// What.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Where a path leads cannot be seen.
+    #[error("{0}")]
+    Path(#[from] io::Error),
+    /// A name or an option of a URL is of no use.
+    #[error("{0}")]
+    Url(#[from] OpenError),
+    /// What is free for recordings cannot be seen.
+    #[error("{0}")]
+    Disk(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Refusal {
+        Refusal::Because(why)
+    }
+}
+
+impl Refusal {
+    /// The same, said of an option.
+    fn of(name: &str) -> impl Fn(Refusal) -> Refusal {
+        move |why| Refusal::Option {
+            name: name.to_owned(),
+            source: Box::new(why),
+        }
+    }
+
+    fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Refusal {
+        move |source| Refusal::System {
+            what: what.into(),
+            source,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, Refusal>;
 
 /// How much a flow sends, and when.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
@@ -90,15 +149,14 @@ impl Allowed {
 /// # Errors
 /// What is not allowed or cannot be understood, and what to do.
 pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) -> Result<Allowed> {
-    let command = Command::named(&flow.command).map_err(Error::msg)?;
-    let names = command.check_names(&flow.options, language);
-    names.map_err(Error::msg)?;
+    let command = Command::named(&flow.command)?;
+    command.check_names(&flow.options, language)?;
     if let Some(host) = flow.host.as_ref().filter(|host| **host != config.name) {
-        bail!(
+        return Err(Refusal::Because(format!(
             "this is the agent of {}, and the flow is meant for {}",
             config.name,
             host.escape_debug()
-        );
+        )));
     }
     let mut guard = Guard {
         config,
@@ -114,11 +172,11 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
     for option in command.options(language) {
         let name = &option.name;
         if let Some(value) = flow.options.get(name) {
-            let within = || format!("`{name}`");
-            let values = values(&option, value).with_context(within)?;
+            let within = Refusal::of(name);
+            let values = values(&option, value).map_err(&within)?;
             let care = command.care(name);
             let values = values.into_iter().map(|value| guard.see_to(care, value));
-            let values: Vec<String> = values.collect::<Result<_>>().with_context(within)?;
+            let values: Vec<String> = values.collect::<Result<_>>().map_err(within)?;
             let words = &mut guard.allowed.words;
             match option {
                 _ if care == Care::Secret => {}
@@ -145,10 +203,12 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
     }
     guard.allowed.load.rate = match meaning.sends {
         Sends::AtMost(rate) => Some(rate),
-        Sends::Unlimited if config.max_rate.is_some() => bail!(
-            "this agent has a max-rate, so a flow that sends must be held by its `{}`",
-            command.limit
-        ),
+        Sends::Unlimited if config.max_rate.is_some() => {
+            return Err(Refusal::Because(format!(
+                "this agent has a max-rate, so a flow that sends must be held by its `{}`",
+                command.limit
+            )));
+        }
         Sends::Unlimited | Sends::Nothing => None,
     };
     Ok(guard.allowed)
@@ -160,8 +220,8 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
 /// Which is not.
 pub fn free(allowed: Allowed) -> Result<Allowed> {
     for listening in &allowed.listens {
-        let tried = listening.try_out();
-        tried.with_context(|| format!("cannot listen on {}", listening.at))?;
+        let failed = Refusal::system(format!("cannot listen on {}", listening.at));
+        listening.try_out().map_err(failed)?;
     }
     Ok(allowed)
 }
@@ -174,20 +234,24 @@ pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
     recording.rate().map(BitRate::get)
 }
 
+fn no<T>(why: &str) -> Result<T> {
+    Err(Refusal::Because(why.to_owned()))
+}
+
 /// The values of an option as the command line takes them.
 fn values(option: &CommandOption, value: &Value) -> Result<Vec<String>> {
     if option.is_flag {
         return match value {
             Value::Bool(true) => Ok(vec![String::new()]),
             Value::Bool(false) => Ok(Vec::new()),
-            _ => bail!("is true or false"),
+            _ => no("is true or false"),
         };
     }
     let one = |value: &Value| match value {
-        Value::String(text) if text.contains('\0') => bail!("cannot have a NUL in it"),
+        Value::String(text) if text.contains('\0') => no("cannot have a NUL in it"),
         Value::String(text) => Ok(text.clone()),
         Value::Number(number) => Ok(number.to_string()),
-        _ => bail!("is text or a number"),
+        _ => no("is text or a number"),
     };
     match value {
         Value::Array(list) if option.is_list => list.iter().map(one).collect(),
@@ -202,7 +266,7 @@ fn check(command: &Command, allowed: &Allowed, language: Language) -> Result<Mea
     let tokens = tokens.map(|(_, token)| format!("--token={token}"));
     let place = command.name.split(' ').count();
     words.splice(place..place, tokens);
-    language.check(words).map_err(|error| anyhow!(error))
+    Ok(language.check(words)?)
 }
 
 struct Guard<'a> {
@@ -236,9 +300,11 @@ impl Guard<'_> {
             Care::Stations => self.read(&value),
             Care::Listen => self.listen(&value),
             Care::Destination => {
-                let mut url = transport::destination(&value).map_err(|error| anyhow!(error))?;
+                let mut url = transport::destination(&value)?;
                 if !matches!(url.place, Place::Host(_)) {
-                    bail!("`{value}` names no host, and flows of an agent send to hosts alone");
+                    return Err(Refusal::Because(format!(
+                        "`{value}` names no host, and flows of an agent send to hosts alone"
+                    )));
                 }
                 let addresses = url.addresses()?.into_iter();
                 let target = self.target(addresses.filter_map(|it| it.first().copied()))?;
@@ -249,8 +315,8 @@ impl Guard<'_> {
                 Ok(url.to_string())
             }
             Care::Target => {
-                let unknown = || format!("`{value}` is no HOST:PORT that can be found");
-                let found = value.to_socket_addrs().with_context(unknown)?;
+                let unknown = format!("`{value}` is no HOST:PORT that can be found");
+                let found = value.to_socket_addrs().map_err(Refusal::system(unknown))?;
                 Ok(self.target(found)?.to_string())
             }
         }
@@ -263,15 +329,20 @@ impl Guard<'_> {
         let Some(place) = value.strip_prefix("sky:") else {
             return self.read(value);
         };
-        let place = place.rsplit_once('/');
-        let (plan, station) = place.context("names no station; write sky:PLAN.toml/STATION")?;
+        let Some((plan, station)) = place.rsplit_once('/') else {
+            return no("names no station; write sky:PLAN.toml/STATION");
+        };
         Ok(format!("sky:{}/{station}", self.read(plan)?))
     }
 
     /// A file that is there, below a folder that may be read.
     fn read(&self, value: &str) -> Result<String> {
         let path = self.config.recordings.join(value);
-        let refused = || anyhow!("{value} is no file in a folder that flows may read");
+        let refused = || {
+            Refusal::Because(format!(
+                "{value} is no file in a folder that flows may read"
+            ))
+        };
         let real = fs::canonicalize(&path).map_err(|_| refused())?;
         let folders = self.config.read.iter().chain([&self.config.recordings]);
         let mut folders = folders.filter_map(|folder| fs::canonicalize(folder).ok());
@@ -286,23 +357,24 @@ impl Guard<'_> {
         let path = Path::new(value);
         let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
         if value.is_empty() || value.ends_with('/') || !path.components().all(is_plain) {
-            bail!(
+            return Err(Refusal::Because(format!(
                 "{value} is no name below the folder for recordings: write it without a / at its ends, and without .."
-            );
+            )));
         }
         let base = &self.config.recordings;
-        let what = || format!("the folder for recordings, {}", base.display());
-        let base = fs::canonicalize(base).with_context(what)?;
+        let what = format!("the folder for recordings, {}", base.display());
+        let base = fs::canonicalize(base).map_err(Refusal::system(what))?;
         let folder = base.join(path.parent().unwrap_or(Path::new("")));
         let first = folder.ancestors().find(|folder| folder.exists());
         let first = first.unwrap_or(&base);
-        let outside = || anyhow!("{value} leads out of the folder for recordings");
+        let outside =
+            || Refusal::Because(format!("{value} leads out of the folder for recordings"));
         if !fs::canonicalize(first)?.starts_with(&base) {
             return Err(outside());
         }
         if self.begins {
-            fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot make the folder of {value}"))?;
+            let what = format!("cannot make the folder of {value}");
+            fs::create_dir_all(&folder).map_err(Refusal::system(what))?;
         }
         // What is not there yet leads nowhere else.
         let folder = fs::canonicalize(&folder).unwrap_or(folder);
@@ -314,7 +386,9 @@ impl Guard<'_> {
         for file in beside.iter().chain([&real]) {
             if file.is_file() && !self.continues {
                 let name = file.file_name().unwrap_or_default().display();
-                bail!("{name} exists already, and nothing is written over: give another name");
+                return Err(Refusal::Because(format!(
+                    "{name} exists already, and nothing is written over: give another name"
+                )));
             }
         }
         self.allowed.writes.push(real.clone());
@@ -322,21 +396,22 @@ impl Guard<'_> {
     }
 
     fn has_room(&self) -> Result<()> {
-        let free = free_bytes(&self.config.recordings)?;
+        let free = free_bytes(&self.config.recordings);
+        let free = free.map_err(|error| Refusal::Disk(error.into()))?;
         if free < self.config.min_free {
             let (free, least) = (show_size(free), show_size(self.config.min_free));
-            bail!(
+            return Err(Refusal::Because(format!(
                 "{free} are free for recordings, and this agent begins none with less than {least}"
-            );
+            )));
         }
         Ok(())
     }
 
     fn listen(&mut self, value: &str) -> Result<String> {
-        let url: Url = value.parse().map_err(|error: String| anyhow!(error))?;
+        let url: Url = value.parse()?;
         let bare =
             || format!("`{value}` names no port, and flows of an agent listen on ports alone");
-        let host = url.host().with_context(bare)?;
+        let host = url.host().ok_or_else(bare)?;
         for port in 0..host.ports {
             self.port(host.port.saturating_add(port))?;
         }
@@ -348,14 +423,15 @@ impl Guard<'_> {
     /// A responder listens on its port, and its tests on those that flows may listen on.
     fn respond(&mut self, bind: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<()> {
         if self.allowed.environment.is_empty() {
-            bail!("a responder that an agent runs needs a `token` that its users know");
+            return no("a responder that an agent runs needs a `token` that its users know");
         }
-        self.port(bind.port()).context("`bind`")?;
+        self.port(bind.port()).map_err(Refusal::of("bind"))?;
         let own = &self.config.ports;
         match ports {
             Some(asked) => {
-                self.port(*asked.start()).context("`ports`")?;
-                self.port(*asked.end()).context("`ports`")?;
+                for end in [asked.start(), asked.end()] {
+                    self.port(*end).map_err(Refusal::of("ports"))?;
+                }
             }
             // The kernel may give any of these.
             None if EPHEMERAL.iter().all(|port| own.contains(port)) => {}
@@ -377,7 +453,9 @@ impl Guard<'_> {
         let possible = if port == 0 { &EPHEMERAL[..] } else { &[port] };
         if !possible.iter().all(|port| ports.contains(port)) {
             let (first, last) = (ports.start(), ports.end());
-            bail!("flows of this host may listen on ports {first} to {last}, not on {port}");
+            return Err(Refusal::Because(format!(
+                "flows of this host may listen on ports {first} to {last}, not on {port}"
+            )));
         }
         Ok(())
     }
@@ -385,21 +463,23 @@ impl Guard<'_> {
     /// The first address that may be sent to.
     fn target(&self, addresses: impl IntoIterator<Item = SocketAddr>) -> Result<SocketAddr> {
         let mut addresses = addresses.into_iter().peekable();
-        let first = *addresses.peek().context("has no address")?;
+        let Some(&first) = addresses.peek() else {
+            return no("has no address");
+        };
         let is_target = |address: &SocketAddr| {
             let ip = address.ip().to_canonical();
             self.config.targets.iter().any(|net| net.contains(&ip))
         };
-        addresses.find(is_target).with_context(|| {
-            format!(
+        addresses.find(is_target).ok_or_else(|| {
+            Refusal::Because(format!(
                 "{} is not among the `targets` of this host's agent.toml, so nothing is sent there",
                 first.ip().to_canonical()
-            )
+            ))
         })
     }
 }
 
 fn text(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
-    text.with_context(|| format!("{} is not UTF-8", path.display()))
+    text.ok_or_else(|| Refusal::Because(format!("{} is not UTF-8", path.display())))
 }

@@ -1,23 +1,25 @@
 //! The process of a flow, and the socket by which it is asked and told.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{BufReader as FileReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader as FileReader, Read, Seek, SeekFrom};
+use std::num::TryFromIntError;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_stream::steer::{Answer, Request, Status, last_words};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde::Deserialize;
+use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use super::guard::Allowed;
 use crate::flow::Outcome;
+use crate::identity::FileError;
 
 /// A flow answers within this time, unless it was stopped or its host is overrun.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,6 +27,44 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_ANSWER: u64 = 16 << 20;
 /// How much of what a flow had to say is looked at.
 const LONGEST_LOG: u64 = 64 << 10;
+
+/// Why something cannot be done with the folder or the process of a flow.
+#[derive(Debug, Error)]
+pub enum RoomError {
+    /// A file that only this user may read, or the folder.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// What is to be kept cannot be written as JSON.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// The folder cannot get its name.
+    #[error("{0}")]
+    Name(#[from] io::Error),
+    /// The file for what the flow prints as its result.
+    #[error("the flow's result")]
+    Result(#[source] io::Error),
+    /// The file for what the flow has to say.
+    #[error("the flow's log")]
+    Log(#[source] io::Error),
+    /// That file is another process'.
+    #[error("the flow's log")]
+    Lock(#[source] TryLockError),
+    /// The system gives no process.
+    #[error("no process can be started")]
+    Process(#[source] io::Error),
+    /// The flow does not listen, or ends before it has answered.
+    #[error("the flow cannot be reached")]
+    Reach(#[source] io::Error),
+    /// No answer comes in time.
+    #[error("the flow does not answer")]
+    Silent,
+    /// The number is no process'.
+    #[error("{0}")]
+    Number(#[from] TryFromIntError),
+    /// The process cannot be ended.
+    #[error("the flow's process cannot be killed")]
+    Kill(#[source] nix::Error),
+}
 
 /// The folder of all flows.
 pub const ROOMS: &str = "flows";
@@ -42,11 +82,11 @@ impl Room {
     ///
     /// # Errors
     /// When there is no room for its files, or no process can be had.
-    pub fn start(&self, allowed: &Allowed) -> Result<Child> {
-        let result = File::create(self.file("result.json")).context("the flow's result")?;
-        let log = File::create(self.file("log")).context("the flow's log")?;
+    pub fn start(&self, allowed: &Allowed) -> Result<Child, RoomError> {
+        let result = File::create(self.file("result.json")).map_err(RoomError::Result)?;
+        let log = File::create(self.file("log")).map_err(RoomError::Log)?;
         // The process holds it from its first moment to its last: an agent that finds it locked knows that the flow lives.
-        log.try_lock().context("the flow's log")?;
+        log.try_lock().map_err(RoomError::Lock)?;
         Command::new("/proc/self/exe")
             .arg0("evlbi")
             // The name of a socket must be short.
@@ -61,7 +101,7 @@ impl Room {
             .process_group(0)
             .kill_on_drop(false)
             .spawn()
-            .context("no process can be started")
+            .map_err(RoomError::Process)
     }
 
     /// Whether the flow's process lives, though it may not listen yet or any more.
@@ -84,17 +124,17 @@ impl Room {
     }
 
     /// Opens a connection to the flow.
-    pub async fn connect(&self) -> std::io::Result<Line> {
+    pub async fn connect(&self) -> io::Result<Line> {
         let stream = UnixStream::connect(self.file("control")).await?;
         Ok(Line(BufReader::new(stream)))
     }
 
     /// Asks the flow for something else than how it is.
-    pub async fn ask(&self, request: &Request) -> Result<Answer> {
+    pub async fn ask(&self, request: &Request) -> Result<Answer, RoomError> {
         let ask = async { self.connect().await?.ask(request).await };
         match tokio::time::timeout(PATIENCE, ask).await {
-            Ok(answer) => answer.context("the flow cannot be reached"),
-            Err(_) => bail!("the flow does not answer"),
+            Ok(answer) => answer.map_err(RoomError::Reach),
+            Err(_) => Err(RoomError::Silent),
         }
     }
 
@@ -127,7 +167,7 @@ impl Room {
     }
 
     /// The end of what the flow had to say.
-    pub fn log(&self) -> std::io::Result<String> {
+    pub fn log(&self) -> io::Result<String> {
         let mut file = File::open(self.file("log"))?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_LOG)))?;
@@ -180,28 +220,28 @@ impl Line {
     }
 
     /// Asks, and waits for the answer.
-    pub async fn ask(&mut self, request: &Request) -> std::io::Result<Answer> {
+    pub async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
         let text = format!("{}\n", serde_json::to_string(request)?);
         self.0.get_mut().write_all(text.as_bytes()).await?;
         let mut answer = String::new();
         let mut most = (&mut self.0).take(LONGEST_ANSWER);
         most.read_line(&mut answer).await?;
         if answer.is_empty() {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(serde_json::from_str(&answer)?)
     }
 }
 
 /// Ends a process at once.
-pub fn kill(process: u32) -> Result<()> {
+pub fn kill(process: u32) -> Result<(), RoomError> {
     let process = Pid::from_raw(i32::try_from(process)?);
-    signal::kill(process, Signal::SIGKILL).context("the flow's process cannot be killed")
+    signal::kill(process, Signal::SIGKILL).map_err(RoomError::Kill)
 }
 
 /// Where the last JSON object of a file begins that ends at `end`, if it is whole. Objects begin at the beginning of a line, and either
 /// stand on it or end with a line that is a brace.
-fn last_document(file: &mut File, end: u64) -> std::io::Result<Option<u64>> {
+fn last_document(file: &mut File, end: u64) -> io::Result<Option<u64>> {
     const BLOCK: u64 = 64 << 10;
     let mut tail = [0; 3];
     let tail = &mut tail[..end.min(3) as usize];

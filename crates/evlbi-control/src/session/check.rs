@@ -167,7 +167,7 @@ impl<'s> Look<'s> {
         host: &Connected,
     ) -> Reply<Vec<(&'s FlowId, Checked)>> {
         let flows = self.session.flows_of(self.run, scan);
-        let flows = flows.map_err(|error| Problem::unprocessable(explain(error.as_ref())))?;
+        let flows = flows.map_err(|error| Problem::unprocessable(explain(&error)))?;
         let begin = now();
         let here = flows.into_iter();
         let here = here.filter(|(plan, _)| plan.host == host.plan.name);

@@ -3,26 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, bail};
 use evlbi_net::run::Run;
 use evlbi_plot::{columns, lines};
 use evlbi_stream::counters::{self, Kind, real};
 use evlbi_stream::steer::Change;
 use evlbi_wire::units::{self, show_seconds, utc};
 use serde_json::Value;
+use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::check::{self, Finding};
-use super::hosts::{Hosts, listens_or_has_ended};
-use super::plan::{Scan, Session};
+use super::hosts::{Hosts, ResultError, listens_or_has_ended};
+use super::plan::{Scan, Session, SessionError};
 use super::timetable::PATIENCE;
-use super::{ControllerOptions, name_of_run};
+use super::{ControllerError, ControllerOptions, name_of_run};
 use crate::commands::{COMMANDS, Command, Language};
 use crate::fleet::AboutYou;
 use crate::flow::{Flow, FlowId, NewFlow, Options, State};
+use crate::history::HistoryError;
 use crate::time::now;
-use crate::{Control, Fleet};
+use crate::{Control, Fleet, Problem};
 
 const HELP: &str = "\
 list                            all flows
@@ -49,6 +50,57 @@ const WORDS: [&str; 16] = [
     "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",
     "result", "log", "events", "help", "quit",
 ];
+
+/// Why a line of a console or a script is not done.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConsoleError {
+    /// It makes no sense, or what it asks for does not come to pass.
+    #[error("{0}")]
+    Because(String),
+    /// An agent refuses it.
+    #[error("{0}")]
+    Refused(#[from] Problem),
+    /// A flow of the session cannot be named.
+    #[error("{0}")]
+    Session(#[from] SessionError),
+    /// The result of a flow.
+    #[error("{0}")]
+    Result(#[from] ResultError),
+    /// That result cannot be shown.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// The controller's history.
+    #[error("{0}")]
+    History(#[from] HistoryError),
+    /// The same of a line of a script.
+    #[error("{script}, line {number}: {line}")]
+    Line {
+        /// The script.
+        script: String,
+        /// Which line, from 1 on.
+        number: u32,
+        /// The line.
+        line: String,
+        /// Why it is not done.
+        source: Box<ConsoleError>,
+    },
+    /// The run of a script was stopped.
+    #[error("interrupted before line {0}; flows go on")]
+    Interrupted(u32),
+}
+
+impl From<String> for ConsoleError {
+    fn from(why: String) -> ConsoleError {
+        ConsoleError::Because(why)
+    }
+}
+
+type Result<T> = std::result::Result<T, ConsoleError>;
+
+fn no<T>(why: String) -> Result<T> {
+    Err(ConsoleError::Because(why))
+}
 
 /// Completes what is typed.
 pub struct Words {
@@ -109,7 +161,10 @@ impl Console {
     ///
     /// # Errors
     /// When the session cannot be understood, or the controller's folder or an agent's secret cannot be used.
-    pub async fn open(options: &ControllerOptions, language: Language) -> Result<Console> {
+    pub async fn open(
+        options: &ControllerOptions,
+        language: Language,
+    ) -> std::result::Result<Console, ControllerError> {
         let session = options.open(language)?;
         let hosts = options.hosts(&session, &[], None)?;
         Ok(Console::new(session, hosts, language).await)
@@ -192,8 +247,10 @@ impl Console {
             }
             ["log", flow] => self.hosts.log(self.hosts.find(flow)?.id).await?,
             ["events"] => self.events()?,
-            [word, ..] if WORDS.contains(word) => bail!("`{word}` is written otherwise; see help"),
-            [word, ..] => bail!("there is no command `{word}`; see help"),
+            [word, ..] if WORDS.contains(word) => {
+                return no(format!("`{word}` is written otherwise; see help"));
+            }
+            [word, ..] => return no(format!("there is no command `{word}`; see help")),
         };
         Ok(Said::Text(text.trim_end().to_owned()))
     }
@@ -211,10 +268,16 @@ impl Console {
     ) -> Result<()> {
         for (number, line) in (1..).zip(text.lines()) {
             if run.is_stopped() {
-                bail!("interrupted before line {number}; flows go on");
+                return Err(ConsoleError::Interrupted(number));
             }
             let said = self.take(line).await;
-            match said.with_context(|| format!("{script}, line {number}: {line}"))? {
+            let said = said.map_err(|why| ConsoleError::Line {
+                script: script.to_owned(),
+                number,
+                line: line.to_owned(),
+                source: Box::new(why),
+            });
+            match said? {
                 Said::Text(text) if text.is_empty() => {}
                 Said::Text(text) => show(&text),
                 Said::Quit => break,
@@ -253,7 +316,7 @@ impl Console {
             return Ok("nothing stands against the session".to_owned());
         }
         let lines: Vec<String> = found.problems.iter().map(Finding::to_string).collect();
-        bail!("{}", lines.join("\n"))
+        no(lines.join("\n"))
     }
 
     async fn begin(&mut self, scan: Option<&str>) -> Result<String> {
@@ -261,11 +324,11 @@ impl Console {
         let scan: Option<&Scan> = match (scan, scans.as_slice()) {
             (Some(name), _) => {
                 let found = scans.iter().find(|scan| scan.name.as_str() == name);
-                Some(found.with_context(|| format!("the session has no scan {name}"))?)
+                Some(found.ok_or_else(|| format!("the session has no scan {name}"))?)
             }
             (None, []) => None,
             (None, [only]) => Some(only),
-            (None, _) => bail!("the session has several scans; name one"),
+            (None, _) => return no("the session has several scans; name one".to_owned()),
         };
         // Each beginning is a run of its own.
         let known = self.hosts.flows();
@@ -296,11 +359,11 @@ impl Console {
                 let seen = self.seen(flow.id.as_str(), PATIENCE, listens_or_has_ended);
                 let (seen, is_in_time) = seen.await?;
                 if !is_in_time {
-                    bail!(
+                    return no(format!(
                         "{} does not listen after {} s, so no sender was started; the flows that were started still run",
                         seen.id,
                         PATIENCE.as_secs()
-                    );
+                    ));
                 }
                 *flow = seen;
             }
@@ -310,7 +373,7 @@ impl Console {
             Some(format!("{}: {message}", flow.id))
         });
         match failed {
-            Some(failed) => bail!("{failed}; the others of this run go on"),
+            Some(failed) => no(format!("{failed}; the others of this run go on")),
             None => Ok(list(&begun)),
         }
     }
@@ -322,13 +385,13 @@ impl Console {
         command: &str,
         options: &[&str],
     ) -> Result<String> {
-        let known = Command::named(&command.replace('-', " ")).map_err(Error::msg)?;
+        let known = Command::named(&command.replace('-', " "))?;
         let mut asked = Options::new();
         for option in options {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             let mut all = known.options(self.language).into_iter();
             let option = all.find(|option| option.name == key);
-            let option = option.with_context(|| format!("{} has no option `{key}`", known.name))?;
+            let option = option.ok_or_else(|| format!("{} has no option `{key}`", known.name))?;
             let value = match value {
                 "" | "true" if option.is_flag => Value::Bool(true),
                 "false" if option.is_flag => Value::Bool(false),
@@ -338,7 +401,7 @@ impl Console {
             asked.insert(key.to_owned(), value);
         }
         let flow = NewFlow {
-            id: id.parse().map_err(Error::msg::<String>)?,
+            id: id.parse()?,
             host: Some(host.to_owned()),
             command: known.name.to_owned(),
             options: asked,
@@ -346,7 +409,7 @@ impl Console {
         let begun = self.hosts.start(flow).await?;
         self.started.push(begun.id.clone());
         match begun.end.as_ref().and_then(|end| end.message.clone()) {
-            Some(message) => bail!("{}: {message}", begun.id),
+            Some(message) => no(format!("{}: {message}", begun.id)),
             None => Ok(list(&[begun])),
         }
     }
@@ -358,11 +421,15 @@ impl Console {
             match part.split_once('=') {
                 Some(("rate", rate)) => change.rate = Some(rate.to_owned()),
                 Some(("shed", shed)) => change.shed = Some(shed.to_owned()),
-                _ => bail!("`{part}` cannot be set: rate=RATE and shed=POLICY can"),
+                _ => {
+                    return no(format!(
+                        "`{part}` cannot be set: rate=RATE and shed=POLICY can"
+                    ));
+                }
             }
         }
         if change == Change::default() {
-            bail!("set what? rate=RATE, shed=POLICY");
+            return no("set what? rate=RATE, shed=POLICY".to_owned());
         }
         let changed = self.hosts.change(flow.id, flow.revision, change).await?;
         Ok(list(&[changed]))
@@ -406,7 +473,7 @@ impl Console {
         }
         match problems.is_empty() {
             true => Ok(list(&self.begun())),
-            false => bail!("{}", problems.join("\n")),
+            false => no(problems.join("\n")),
         }
     }
 
@@ -422,13 +489,15 @@ impl Console {
             "running" => |flow| flow.state == State::Running,
             "ended" => Flow::has_ended,
             _ => {
-                bail!("cannot wait for `{state}`: give running, ended, or a counter with a number")
+                return no(format!(
+                    "cannot wait for `{state}`: give running, ended, or a counter with a number"
+                ));
             }
         };
         let (flow, is_in_time) = self.seen(name, time, is_so).await?;
         if !is_in_time {
             let time = show_seconds(time.as_secs_f64());
-            bail!("{} is not {state} after {time}", flow.id);
+            return no(format!("{} is not {state} after {time}", flow.id));
         }
         Ok(list(&[flow]))
     }
@@ -442,10 +511,10 @@ impl Console {
     ) -> Result<String> {
         let Some(counter) = counters::named(counter).filter(|it| it.kind == Kind::Counter) else {
             let known = counted().join(", ");
-            bail!("unknown counter `{counter}`: give one of {known}");
+            return no(format!("unknown counter `{counter}`: give one of {known}"));
         };
         let bad = || format!("wait: `{number}` is not a whole number; give a count such as 100");
-        let wanted: u64 = number.parse().ok().with_context(bad)?;
+        let wanted: u64 = number.parse().map_err(|_| bad())?;
         let value = |flow: &Flow| flow.status.as_ref()?.total(counter);
         let has_come = |flow: &Flow| value(flow).is_some_and(|it| real(&it) >= wanted as f64);
         let is_over = |flow: &Flow| has_come(flow) || flow.has_ended();
@@ -457,7 +526,10 @@ impl Console {
                 false => format!("after {}", show_seconds(time.as_secs_f64())),
             };
             let name = counter.name;
-            bail!("{}: {name} is not {wanted} {when}, but {found}", flow.id);
+            return no(format!(
+                "{}: {name} is not {wanted} {when}, but {found}",
+                flow.id
+            ));
         }
         Ok(list(&[flow]))
     }
@@ -498,7 +570,7 @@ pub fn counted() -> Vec<&'static str> {
 }
 
 fn duration(text: &str) -> Result<Duration> {
-    units::duration(text).map_err(Error::msg)
+    units::duration(text).or_else(|error| no(error.to_string()))
 }
 
 fn list(flows: &[Flow]) -> String {
@@ -520,7 +592,8 @@ fn list(flows: &[Flow]) -> String {
 
 /// The words of a line. What follows a `#` at the beginning of a word is a comment.
 fn words(line: &str) -> Result<Vec<String>> {
-    shlex::split(line).context("a quotation mark is open")
+    let open = || "a quotation mark is open".to_owned();
+    Ok(shlex::split(line).ok_or_else(open)?)
 }
 
 pub fn show(flow: &Flow) -> String {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use axum::body::{Body, to_bytes};
 use evlbi_stream::steer::Change;
 use parking_lot::Mutex;
 use serde_json::Value;
+use thiserror::Error;
 use tokio::time::sleep;
 
 use super::plan::Host;
@@ -22,6 +22,33 @@ use crate::{Control, Fleet, Later, Problem, Remote, Reply, commands};
 const LOOK: Duration = Duration::from_millis(500);
 /// Longest result of a flow that is read as a whole, in bytes.
 const LONGEST_RESULT: usize = 64 << 20;
+
+/// Why the result of a flow cannot be had as a whole.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ResultError {
+    /// Its agent does not give it.
+    #[error("{0}")]
+    Refused(#[from] Problem),
+    /// It did not come to its end.
+    #[error(
+        "the result of flow {id} broke off, or is longer than {LONGEST_RESULT} bytes: read it from its agent"
+    )]
+    Cut {
+        /// The flow.
+        id: FlowId,
+        /// What ended it.
+        source: axum::Error,
+    },
+    /// It is no JSON.
+    #[error("the result of flow {id}")]
+    Odd {
+        /// The flow.
+        id: FlowId,
+        /// Where it is none.
+        source: serde_json::Error,
+    },
+}
 
 /// Hosts with their flows.
 pub struct Hosts {
@@ -239,13 +266,12 @@ impl Hosts {
     }
 
     /// What a flow printed as its result, if it is not too long to be read as a whole.
-    pub async fn whole_result(&self, id: &FlowId) -> Result<Value> {
+    pub async fn whole_result(&self, id: &FlowId) -> Result<Value, ResultError> {
         let result = self.of(id)?.agent.result(id.clone()).await?;
         let bytes = to_bytes(result, LONGEST_RESULT).await;
-        let bytes = bytes.with_context(|| {
-            format!("the result of flow {id} broke off, or is longer than {LONGEST_RESULT} bytes: read it from its agent")
-        })?;
-        serde_json::from_slice(&bytes).with_context(|| format!("the result of flow {id}"))
+        let id = || id.clone();
+        let bytes = bytes.map_err(|source| ResultError::Cut { id: id(), source })?;
+        serde_json::from_slice(&bytes).map_err(|source| ResultError::Odd { id: id(), source })
     }
 
     /// What an agent answered of a flow is known at once.

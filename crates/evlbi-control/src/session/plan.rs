@@ -1,21 +1,105 @@
 //! A session as it is written: hosts with their agents, flows, and when they run.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::env::VarError;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
-use anyhow::{Context, Error, Result, anyhow, bail};
 use evlbi_core::rate::BitRate;
 use evlbi_wire::units::{self, setting};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use thiserror::Error;
 
 use super::trust::Trusted;
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use crate::commands::{Command, Known, Language};
 use crate::flow::{FlowId, NewFlow, Options};
-use crate::identity::{Fingerprint, Identity, read_token};
+use crate::identity::{Fingerprint, Identity, IdentityError, read_token};
+
+/// Why a session cannot be understood.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something in the file is wrong.
+    #[error("{}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: Box<SessionError>,
+    },
+    /// It is no TOML, or has other keys or values than a session.
+    #[error("{0}")]
+    Text(#[from] toml::de::Error),
+    /// Its parts do not go together.
+    #[error("{0}")]
+    Invalid(String),
+    /// One of its flows makes no sense.
+    #[error("flow {name}: {why}")]
+    Flow {
+        /// The flow, by its name in the session.
+        name: FlowId,
+        /// What of it.
+        why: String,
+    },
+}
+
+/// Why the agent of a host is not asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The certificate or the token of the agent cannot be read.
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
+    /// No connection can be made.
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    /// The session's fingerprint is not that of the agent whose folder it names.
+    #[error("the `fingerprint` is not that of the agent of its `folder`, {0}")]
+    OtherAgent(Fingerprint),
+    /// Nothing says how the agent is known.
+    #[error(
+        "give the `fingerprint` that its agent shows when it starts, or the agent's `folder` on this machine"
+    )]
+    NoFingerprint,
+    /// The user has not confirmed the agent's fingerprint, so it gets no token.
+    #[error(
+        "no token is sent to its agent, since nobody has confirmed the fingerprint {fingerprint}: compare it with what the agent prints when it starts"
+    )]
+    Unconfirmed {
+        /// The host of the agent.
+        host: String,
+        /// What is to be confirmed.
+        fingerprint: Fingerprint,
+    },
+    /// Nothing gives the agent's token.
+    #[error("give a `token-file` with the agent's token, or set EVLBI_TOKEN")]
+    NoToken(#[source] VarError),
+    /// The agent whose folder it is has not written its address down.
+    #[error("no agent has begun in {} yet", folder.display())]
+    NotBegun {
+        /// The agent's folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The session does not say where the agent is.
+    #[error("give the `agent`, as https://HOST:3650")]
+    NoAddress,
+    /// What the session gives is no URL of HTTPS.
+    #[error("`{0}` is no agent: write https://HOST:3650")]
+    BadAddress(String),
+}
 
 /// A session file.
 #[derive(Clone, Debug, Deserialize)]
@@ -118,11 +202,16 @@ impl Session {
     ///
     /// # Errors
     /// What in it cannot be understood, and where.
-    pub fn read(path: &Path, language: Language) -> Result<Session> {
-        let text = fs::read_to_string(path);
-        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    pub fn read(path: &Path, language: Language) -> Result<Session, SessionError> {
+        let text = fs::read_to_string(path).map_err(|source| SessionError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
         let session = Session::parse(&text, language);
-        let mut session = session.with_context(|| path.display().to_string())?;
+        let mut session = session.map_err(|source| SessionError::File {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         for host in &mut session.hosts {
             for path in host.folder.iter_mut().chain(&mut host.token_file) {
@@ -136,14 +225,14 @@ impl Session {
     ///
     /// # Errors
     /// What in it cannot be understood, and where.
-    pub fn parse(text: &str, language: Language) -> Result<Session> {
+    pub fn parse(text: &str, language: Language) -> Result<Session, SessionError> {
         let session: Session = toml::from_str(text)?;
         session.check(language)?;
         Ok(session)
     }
 
     /// That of the agent on this machine whose folder it is.
-    pub fn of_agent(folder: &Path, language: Language) -> Result<Session> {
+    pub fn of_agent(folder: &Path, language: Language) -> Result<Session, SessionError> {
         let text = "name = \"console\"\n[[host]]\nname = \"here\"\nfolder = \"\"";
         let mut session = Session::parse(text, language)?;
         session.hosts[0].folder = Some(folder.to_owned());
@@ -151,32 +240,42 @@ impl Session {
     }
 
     /// What can be seen without asking anybody.
-    fn check(&self, language: Language) -> Result<()> {
+    fn check(&self, language: Language) -> Result<(), SessionError> {
         if self.hosts.is_empty() {
-            bail!("a session has a [[host]] at least");
+            let why = "a session has a [[host]] at least";
+            return Err(SessionError::Invalid(why.to_owned()));
         }
         unique("host", self.hosts.iter().map(|host| host.name.as_str()))?;
         unique("scan", self.scans.iter().map(|scan| scan.name.as_str()))?;
         unique("flow", self.flows.iter().map(|flow| flow.name.as_str()))?;
         for flow in &self.flows {
-            let what = || format!("flow {}", flow.name);
-            if !self.hosts.iter().any(|host| host.name == flow.host) {
-                return Err(anyhow!("there is no host {}", flow.host)).with_context(what);
-            }
-            for scan in &flow.scans {
-                if !self.scans.iter().any(|known| known.name == *scan) {
-                    return Err(anyhow!("there is no scan {scan}")).with_context(what);
-                }
-            }
-            let named = Command::named(&flow.command);
-            let checked = named.and_then(|command| command.check_names(&flow.options, language));
-            checked.map_err(Error::msg).with_context(what)?;
+            let checked = self.check_flow(flow, language);
+            checked.map_err(|why| SessionError::Flow {
+                name: flow.name.clone(),
+                why,
+            })?;
         }
         Ok(())
     }
 
+    fn check_flow(&self, flow: &FlowPlan, language: Language) -> Result<(), String> {
+        if !self.hosts.iter().any(|host| host.name == flow.host) {
+            return Err(format!("there is no host {}", flow.host));
+        }
+        for scan in &flow.scans {
+            if !self.scans.iter().any(|known| known.name == *scan) {
+                return Err(format!("there is no scan {scan}"));
+            }
+        }
+        Command::named(&flow.command)?.check_names(&flow.options, language)
+    }
+
     /// The flows of a scan as they are started; of none, those of the only, endless one.
-    pub fn flows_of(&self, run: &str, scan: Option<&Scan>) -> Result<Vec<(&FlowPlan, NewFlow)>> {
+    pub fn flows_of(
+        &self,
+        run: &str,
+        scan: Option<&Scan>,
+    ) -> Result<Vec<(&FlowPlan, NewFlow)>, SessionError> {
         let started = |flow| Ok((flow, self.flow(run, scan, flow)?));
         self.plans_of(scan).map(started).collect()
     }
@@ -195,7 +294,12 @@ impl Session {
         }
     }
 
-    fn flow(&self, run: &str, scan: Option<&Scan>, flow: &FlowPlan) -> Result<NewFlow> {
+    fn flow(
+        &self,
+        run: &str,
+        scan: Option<&Scan>,
+        flow: &FlowPlan,
+    ) -> Result<NewFlow, SessionError> {
         let id = match scan {
             Some(scan) if self.scans.len() > 1 => format!("{run}.{}.{}", scan.name, flow.name),
             _ => format!("{run}.{}", flow.name),
@@ -220,7 +324,7 @@ impl Session {
             options.insert("duration".to_owned(), Value::from(format!("{seconds}s")));
         }
         Ok(NewFlow {
-            id: id.parse().map_err(Error::msg::<String>)?,
+            id: id.parse().map_err(SessionError::Invalid)?,
             host: Some(flow.host.clone()),
             command: flow.command.clone(),
             options,
@@ -236,11 +340,13 @@ fn filled(value: &Value, fill: &impl Fn(&str) -> String) -> Value {
     }
 }
 
-fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<()> {
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), SessionError> {
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
-            bail!("there are two of [[{what}]] {name}; give each a name of its own");
+            return Err(SessionError::Invalid(format!(
+                "there are two of [[{what}]] {name}; give each a name of its own"
+            )));
         }
     }
     Ok(())
@@ -251,53 +357,52 @@ impl Host {
     ///
     /// # Errors
     /// When the agent is not one that its token may be sent to, or something of it is missing.
-    pub fn client(&self, trusted: &Trusted) -> Result<Client> {
-        let client = || {
-            let (fingerprint, token) = self.secret(trusted)?;
-            Client::new(&self.url()?, fingerprint, &token)
-        };
-        client().with_context(|| format!("host {}", self.name))
+    pub fn client(&self, trusted: &Trusted) -> Result<Client, AccessError> {
+        let (fingerprint, token) = self.secret(trusted)?;
+        Ok(Client::new(&self.url()?, fingerprint, &token)?)
     }
 
     /// The fingerprint of the agent's certificate, and the token, which is for that agent alone. A session file may come from
     /// anybody: it has this host send a token only to an agent that the user has confirmed, or that the token's own folder names.
-    fn secret(&self, trusted: &Trusted) -> Result<(Fingerprint, String)> {
+    fn secret(&self, trusted: &Trusted) -> Result<(Fingerprint, String), AccessError> {
         let own = self.folder.as_deref().map(Identity::read).transpose()?;
         if let (Some((own, _)), Some(given)) = (&own, self.fingerprint)
             && *own != given
         {
-            bail!("the `fingerprint` is not that of the agent of its `folder`, {own}");
+            return Err(AccessError::OtherAgent(*own));
         }
         let fingerprint = own.as_ref().map(|(own, _)| *own).or(self.fingerprint);
-        let fingerprint = fingerprint.context(
-            "give the `fingerprint` that its agent shows when it starts, or the agent's `folder` on this machine",
-        )?;
+        let fingerprint = fingerprint.ok_or(AccessError::NoFingerprint)?;
         match (&self.token_file, own) {
             (None, Some((_, token))) => return Ok((fingerprint, token)),
             _ if trusted.knows(&fingerprint) => {}
-            _ => bail!(
-                "no token is sent to its agent, since nobody has confirmed the fingerprint {fingerprint}: compare it with what the agent prints when it starts, and if both are the same, give --trust {} once",
-                self.name
-            ),
+            _ => {
+                return Err(AccessError::Unconfirmed {
+                    host: self.name.clone(),
+                    fingerprint,
+                });
+            }
         }
         let token = match &self.token_file {
             Some(path) => read_token(path)?,
-            None => std::env::var("EVLBI_TOKEN")
-                .context("give a `token-file` with the agent's token, or set EVLBI_TOKEN")?,
+            None => std::env::var("EVLBI_TOKEN").map_err(AccessError::NoToken)?,
         };
         Ok((fingerprint, token.trim().to_owned()))
     }
 
-    fn url(&self) -> Result<String> {
+    fn url(&self) -> Result<String, AccessError> {
         match (&self.folder, self.agent.as_str()) {
             (Some(folder), "") => {
-                let text = fs::read_to_string(folder.join("address"));
-                let missing = || format!("no agent has begun in {} yet", folder.display());
-                Ok(text.with_context(missing)?.trim().to_owned())
+                let missing = |source| AccessError::NotBegun {
+                    folder: folder.clone(),
+                    source,
+                };
+                let text = fs::read_to_string(folder.join("address")).map_err(missing)?;
+                Ok(text.trim().to_owned())
             }
-            (None, "") => bail!("give the `agent`, as https://HOST:3650"),
+            (None, "") => Err(AccessError::NoAddress),
             (_, agent) if agent.starts_with("https://") => Ok(agent.to_owned()),
-            (_, agent) => bail!("`{agent}` is no agent: write https://HOST:3650"),
+            (_, agent) => Err(AccessError::BadAddress(agent.to_owned())),
         }
     }
 

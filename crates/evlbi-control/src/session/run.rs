@@ -1,30 +1,91 @@
 //! A session by its timetable.
 
+use std::io;
 use std::net::SocketAddr;
+use std::num::ParseFloatError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
 use evlbi_net::run::{Run, explain};
+use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use super::RunOptions;
 use super::check::{self, Findings};
 use super::hosts::Hosts;
 use super::plan::Session;
 use super::result::RunResult;
-use super::timetable::{LOOK, Timetable};
+use super::timetable::{LOOK, Timetable, TimetableError};
+use super::{ControllerError, RunOptions};
 use crate::api::Api;
 use crate::commands::Language;
 use crate::fleet::SessionState;
-use crate::identity::{Identity, private_folder, write_private};
+use crate::identity::{FileError, Identity, IdentityError, private_folder, write_private};
 use crate::serve::IDLE;
 use crate::threads::stopped;
 use crate::time::now;
 
 /// Seconds from the moment at which a session may begin to its beginning.
 const AHEAD: f64 = 0.5;
+
+/// Why a session is not run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The session, its hosts, or the controller's folder.
+    #[error("{0}")]
+    Controller(#[from] ControllerError),
+    /// The session's times.
+    #[error("{0}")]
+    Times(#[from] TimetableError),
+    /// A file or folder of the controller.
+    #[error("{0}")]
+    File(#[from] FileError),
+    /// The certificate or the tokens of the page.
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
+    /// A host is to be left out that the session does not have.
+    #[error("{0}: the session has no such host")]
+    NoHost(String),
+    /// A run is to be continued that this controller never began.
+    #[error(
+        "{run}: no run of this name was begun by the controller in {}; the last ones are: {last}",
+        folder.display()
+    )]
+    NoRun {
+        /// The run.
+        run: String,
+        /// The folder with the runs that were begun.
+        folder: PathBuf,
+        /// The names of the last ones.
+        last: String,
+    },
+    /// When a run began cannot be understood.
+    #[error("{} is no time", path.display())]
+    NoTime {
+        /// Where it is written down.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ParseFloatError,
+    },
+    /// The page's address cannot be used.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else that the system refuses.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// So many things stand against the session.
+    #[error("{}, so nothing was started", against(*.0))]
+    Against(usize),
+    /// It was held until it was ended.
+    #[error("the session was ended before it began")]
+    NotBegun,
+}
 
 /// A run of a session. The threads that it works on ask its hosts, and serve its page, until they are dropped.
 pub struct Running {
@@ -42,12 +103,16 @@ pub struct Running {
 ///
 /// # Errors
 /// When the session cannot be understood, or the controller's folder, an agent's secret or the page's address cannot be used.
-pub async fn prepare(options: &RunOptions, language: Language, run: &Run) -> Result<Running> {
+pub async fn prepare(
+    options: &RunOptions,
+    language: Language,
+    run: &Run,
+) -> Result<Running, RunError> {
     let controller = &options.controller;
-    let session = controller.open(language)?;
+    let session = controller.open(language).map_err(ControllerError::from)?;
     let is_known = |name: &&String| session.hosts.iter().any(|host| host.name == **name);
     if let Some(name) = options.without.iter().find(|name| !is_known(name)) {
-        bail!("--without {name}: the session has no such host");
+        return Err(RunError::NoHost(name.clone()));
     }
     let name = match &options.resume {
         Some(name) => name.to_string(),
@@ -62,7 +127,7 @@ pub async fn prepare(options: &RunOptions, language: Language, run: &Run) -> Res
     if let Some(address) = options.bind {
         show_page(address, &folder, &hosts, language, run).await?;
     }
-    Running::new(session, name, options.clone(), book, begin, hosts).await
+    Ok(Running::new(session, name, options.clone(), book, begin, hosts).await?)
 }
 
 impl Running {
@@ -78,7 +143,7 @@ impl Running {
         book: PathBuf,
         begin: Option<f64>,
         hosts: Arc<Hosts>,
-    ) -> Result<Running> {
+    ) -> Result<Running, TimetableError> {
         let timetable = |begin: Option<f64>| {
             let begin = begin.unwrap_or_else(|| now() + AHEAD);
             Timetable::new(&session, &name, &options, begin, Arc::clone(&hosts))
@@ -107,13 +172,11 @@ impl Running {
     ///
     /// # Errors
     /// When something stands against the session, or it is ended before it began.
-    pub async fn follow(&mut self, run: &Run) -> Result<RunResult> {
+    pub async fn follow(&mut self, run: &Run) -> Result<RunResult, RunError> {
         let is_new = self.options.resume.is_none();
         if is_new && !self.checked.problems.is_empty() {
-            bail!(
-                "{}, so nothing was started; a host can be left out with --without NAME",
-                self.refuse(run)
-            );
+            self.refuse(run);
+            return Err(RunError::Against(self.checked.problems.len()));
         }
         run.line(format_args!("run {}", self.name));
         if self.options.hold {
@@ -141,8 +204,7 @@ impl Running {
         for found in &self.checked.problems {
             run.say(format_args!("{found}"));
         }
-        let count = self.checked.problems.len();
-        format!("{count} things stand against the session")
+        against(self.checked.problems.len())
     }
 
     /// Keeps the page until the run is stopped.
@@ -152,7 +214,7 @@ impl Running {
     }
 
     /// Waits until somebody begins the session on its page: its times count from then on.
-    async fn held(&self, run: &Run) -> Result<Timetable> {
+    async fn held(&self, run: &Run) -> Result<Timetable, RunError> {
         let hosts = &self.timetable.hosts;
         run.say(format_args!(
             "nothing is started until the page is told to begin"
@@ -161,7 +223,7 @@ impl Running {
             self.timetable.publish(SessionState::Held);
             while hosts.session_state() == Some(SessionState::Held) {
                 if run.is_stopped() {
-                    bail!("the session was ended before it began");
+                    return Err(RunError::NotBegun);
                 }
                 sleep(LOOK).await;
             }
@@ -169,7 +231,7 @@ impl Running {
             match Timetable::new(&self.session, &self.name, &self.options, begin, same) {
                 Ok(timetable) => return Ok(timetable),
                 Err(error) => {
-                    let error = explain(error.as_ref());
+                    let error = explain(&error);
                     run.say(format_args!("{error}"));
                     hosts.history.tell("", None, &error);
                 }
@@ -178,8 +240,12 @@ impl Running {
     }
 }
 
+fn against(count: usize) -> String {
+    format!("{count} things stand against the session")
+}
+
 /// When a run began whose controller was ended.
-fn begin_of(book: &Path) -> Result<f64> {
+fn begin_of(book: &Path) -> Result<f64, RunError> {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let folder = book.parent().unwrap_or(book);
     let text = std::fs::read_to_string(book).map_err(|_| {
@@ -190,15 +256,16 @@ fn begin_of(book: &Path) -> Result<f64> {
         if runs.is_empty() {
             runs.push("none".to_owned());
         }
-        anyhow!(
-            "--resume {}: no run of this name was begun by the controller in {}; the last ones are: {}",
-            name(book).unwrap_or_default(),
-            folder.display(),
-            runs.join(", ")
-        )
+        RunError::NoRun {
+            run: name(book).unwrap_or_default(),
+            folder: folder.to_owned(),
+            last: runs.join(", "),
+        }
     })?;
-    let begin = text.trim().parse();
-    begin.with_context(|| format!("{} is no time", book.display()))
+    text.trim().parse().map_err(|source| RunError::NoTime {
+        path: book.to_owned(),
+        source,
+    })
 }
 
 /// Serves the page of the session from now on.
@@ -208,10 +275,10 @@ async fn show_page(
     hosts: &Arc<Hosts>,
     language: Language,
     run: &Run,
-) -> Result<()> {
+) -> Result<(), RunError> {
     let identity = Arc::new(Identity::open(folder, "session", address.ip())?);
     let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+    let listener = listener.map_err(|source| RunError::Listen { address, source })?;
     run.line(format_args!(
         "page https://{}, fingerprint {}, tokens in {}",
         listener.local_addr()?,

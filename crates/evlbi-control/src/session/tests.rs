@@ -11,7 +11,6 @@ mod timetable;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_testkit::Room;
 use parking_lot::Mutex;
@@ -20,6 +19,7 @@ use self::fleet::{Fleet, Process};
 use super::hosts::Hosts;
 use super::result::{FlowResult, RunResult};
 use super::run::Running;
+use super::timetable::TimetableError;
 use super::{RunOptions, Session};
 use crate::flow::{FlowId, Outcome};
 use crate::history::History;
@@ -114,7 +114,11 @@ impl Site {
     }
 
     /// A run of a session that has been checked.
-    async fn prepared(&self, session: &Session, options: RunOptions) -> Result<Running> {
+    async fn prepared(
+        &self,
+        session: &Session,
+        options: RunOptions,
+    ) -> Result<Running, TimetableError> {
         let hosts = self.hosts(session, &options.without, Some(RUN));
         self.prepared_on(session, options, hosts).await
     }
@@ -124,7 +128,7 @@ impl Site {
         session: &Session,
         options: RunOptions,
         hosts: Arc<Hosts>,
-    ) -> Result<Running> {
+    ) -> Result<Running, TimetableError> {
         let book = self.room.folder().join("book");
         let begin = options.resume.as_ref();
         let begin = begin.map(|_| self.room.text("book").parse().unwrap());

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use evlbi_net::run::Run;
 use evlbi_net::transport::Url;
 use evlbi_wire::units::{show_count, show_rate, show_seconds};
+use thiserror::Error;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use super::RunOptions;
 use super::hosts::{Hosts, listens_or_has_ended};
-use super::plan::{FlowPlan, Session, Start, made_ready};
+use super::plan::{FlowPlan, Session, SessionError, Start, made_ready};
 use super::result::FlowResult;
 use crate::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
 use crate::flow::{Flow, FlowId, NewFlow, Outcome};
@@ -31,8 +31,45 @@ const FREE_AGAIN: f64 = 0.5;
 /// What a flow is waited for where nothing is said.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Why the times of a session cannot be kept.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TimetableError {
+    /// A flow cannot be named.
+    #[error("{0}")]
+    Session(#[from] SessionError),
+    /// Nothing can be made ready before the scan.
+    #[error(
+        "scan {scan} begins at a time that is over, or too close to make ready for (`around` is {around:?})"
+    )]
+    Late {
+        /// The scan.
+        scan: String,
+        /// How long before a scan its receivers begin.
+        around: Duration,
+    },
+    /// Two scans are too close to each other for a flow of both.
+    #[error(
+        "scans {first} and {second} leave {} between them, and flow {flow}, which is in both, needs {} to end and to begin anew; set them apart, or make `around` shorter",
+        show_seconds(*gap_s),
+        show_seconds(*needed_s)
+    )]
+    Close {
+        /// The earlier scan.
+        first: String,
+        /// The later scan.
+        second: String,
+        /// The flow.
+        flow: FlowId,
+        /// Seconds from the end of one scan to the start of the other.
+        gap_s: f64,
+        /// Seconds that the flow needs.
+        needed_s: f64,
+    },
+}
+
 /// Whether scans with the same flows leave these the time to end and to begin anew.
-fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<()> {
+fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<(), TimetableError> {
     let mut in_time: Vec<&ScanPlan> = scans.iter().collect();
     in_time.sort_by(|a, b| a.starts.unwrap_or(0.0).total_cmp(&b.starts.unwrap_or(0.0)));
     for (place, first) in in_time.iter().enumerate() {
@@ -45,14 +82,13 @@ fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<()> {
                 false => 0.0,
             };
             if let Some(plan) = shared.find(|plan| gap < needed(plan)) {
-                bail!(
-                    "scans {} and {} leave {} between them, and flow {}, which is in both, needs {} to end and to begin anew; set them apart, or make `around` shorter",
-                    first.name,
-                    second.name,
-                    show_seconds(gap),
-                    plan.name,
-                    show_seconds(needed(plan))
-                );
+                return Err(TimetableError::Close {
+                    first: first.name.clone(),
+                    second: second.name.clone(),
+                    flow: plan.name.clone(),
+                    gap_s: gap,
+                    needed_s: needed(plan),
+                });
             }
         }
     }
@@ -108,7 +144,7 @@ impl Timetable {
         options: &RunOptions,
         begin: f64,
         hosts: Arc<Hosts>,
-    ) -> Result<Timetable> {
+    ) -> Result<Timetable, TimetableError> {
         let around = session.around.as_secs_f64();
         let mut table = Timetable {
             hosts,
@@ -126,11 +162,12 @@ impl Timetable {
         let now = now();
         for (place, scan) in session.parts().into_iter().enumerate() {
             let start = match scan.map(|scan| scan.start) {
-                Some(Start::At(time)) if time - around < begin && !table.is_resumed => bail!(
-                    "scan {} begins at a time that is over, or too close to make ready for (`around` is {:?})",
-                    scan.map_or("", |scan| scan.name.as_str()),
-                    session.around
-                ),
+                Some(Start::At(time)) if time - around < begin && !table.is_resumed => {
+                    return Err(TimetableError::Late {
+                        scan: scan.map_or_else(String::new, |scan| scan.name.to_string()),
+                        around: session.around,
+                    });
+                }
                 _ => scan.map_or(begin + around, |scan| scan.starts(begin, session.around)),
             };
             let end = scan.map_or(f64::INFINITY, |scan| start + scan.duration.as_secs_f64());

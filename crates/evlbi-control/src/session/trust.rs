@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
-
-use crate::identity::{Fingerprint, read_if_there, write_private};
+use super::ControllerError;
+use crate::identity::{FileError, Fingerprint, read_if_there, write_private};
 
 /// The confirmed fingerprints, kept in a file of the controller's folder.
 #[derive(Debug)]
@@ -21,13 +20,14 @@ impl Trusted {
     ///
     /// # Errors
     /// When it cannot be read or understood.
-    pub fn open(folder: &Path) -> Result<Trusted> {
+    pub fn open(folder: &Path) -> Result<Trusted, ControllerError> {
         let path = folder.join("trusted");
         let text = read_if_there(&path)?.unwrap_or_default();
         let first = |line: &str| line.split(' ').next().unwrap_or("").parse();
-        let known = text.lines().map(first).collect::<Result<_, String>>();
-        let known = known.map_err(|error| anyhow!("{}: {error}", path.display()))?;
-        Ok(Trusted { path, text, known })
+        match text.lines().map(first).collect() {
+            Ok(known) => Ok(Trusted { path, text, known }),
+            Err(why) => Err(ControllerError::Trusted { path, why }),
+        }
     }
 
     /// Whether the agent with this certificate may get a token.
@@ -39,7 +39,7 @@ impl Trusted {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn add(&mut self, host: &str, fingerprint: Fingerprint) -> Result<()> {
+    pub fn add(&mut self, host: &str, fingerprint: Fingerprint) -> Result<(), FileError> {
         if !self.knows(&fingerprint) {
             self.text += &format!("{fingerprint} {}\n", host.escape_debug());
             write_private(&self.path, &self.text)?;

@@ -5,14 +5,18 @@ use std::iter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use clap::Args;
-use evlbi_control::agent::{self, AgentOptions};
+use evlbi_control::agent::config::SettingError;
+use evlbi_control::agent::{self, AgentError, AgentOptions, NoFolder};
 use evlbi_control::flow::FlowId;
 use evlbi_control::session::console::{Console, Said, Words};
-use evlbi_control::session::{ControllerOptions, RunOptions, result, run};
+use evlbi_control::session::run::RunError;
+use evlbi_control::session::{
+    AccessError, ControllerError, ControllerOptions, RunOptions, result, run,
+};
 use evlbi_control::threads::Threads;
-use evlbi_net::run::Run;
+use evlbi_net::run::{Run, explain};
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
@@ -70,7 +74,7 @@ pub fn agent(args: AgentArgs, program: &Program) -> Result<()> {
         });
         told.stop();
     });
-    let agent = agent::start(&args.into(), &CommandLine, run)?;
+    let agent = agent::start(&args.into(), &CommandLine, run).map_err(offering)?;
     // The file `address` says it too.
     if let Err(error) = output::print(json, &agent.ready, agent::text) {
         say!("evlbi: {}", output::explain(&error));
@@ -142,7 +146,8 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
         return follow_script(&options.controller, &script, run);
     }
     let threads = Threads::start()?;
-    let mut session = threads.finish(run::prepare(&options, &CommandLine, run))?;
+    let session = threads.finish(run::prepare(&options, &CommandLine, run));
+    let mut session = session.map_err(offering)?;
     if check {
         if !session.checked.problems.is_empty() {
             bail!("{}", session.refuse(run));
@@ -155,7 +160,7 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
             )
         });
     }
-    let result = threads.finish(session.follow(run))?;
+    let result = threads.finish(session.follow(run)).map_err(offering)?;
     let printed = output::print(json, &result, result::text);
     if keep && !result.interrupted {
         threads.finish(session.stay(run));
@@ -175,9 +180,11 @@ fn follow_script(options: &ControllerOptions, script: &Path, run: &Run) -> Resul
     let text = std::fs::read_to_string(script).with_context(|| format!("cannot read {name}"))?;
     let mut results = Results::default();
     Threads::start()?.finish(async {
-        let mut console = Console::open(options, &CommandLine).await?;
+        let console = Console::open(options, &CommandLine).await;
+        let mut console = console.map_err(offering)?;
         let show = |text: &str| results.line(text);
-        console.follow(&name.to_string(), &text, run, show).await
+        let done = console.follow(&name.to_string(), &text, run, show).await;
+        done.map_err(Error::new)
     })?;
     results.end()
 }
@@ -207,21 +214,66 @@ convert! { ConsoleArgs => ControllerOptions { session, trust, dir } }
 pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
     let options = ControllerOptions::from(args);
     let threads = Threads::start()?;
-    let mut console = threads.finish(Console::open(&options, &CommandLine))?;
+    let console = threads.finish(Console::open(&options, &CommandLine));
+    let mut console = console.map_err(offering)?;
     for why in console.silent() {
         program.unheeded().say(format_args!("{why}"));
     }
-    let kept = options.folder()?.join("console.history");
+    let kept = options.folder().map_err(offering)?;
+    let kept = kept.join("console.history");
     let mut results = Results::default();
     for line in lines(kept, console.words())? {
         match threads.finish(console.take(&line?)) {
             Ok(Said::Text(text)) if text.is_empty() => {}
             Ok(Said::Text(text)) => results.line(&text),
             Ok(Said::Quit) => break,
-            Err(error) => say!("{}", output::explain(&error)),
+            Err(error) => say!("{}", output::explain(&error.into())),
         }
     }
     results.end()
+}
+
+/// An error of an agent or a controller, with what the command line offers against it.
+fn offering<E: std::error::Error + Send + Sync + 'static>(error: E) -> Error {
+    let error = Error::new(error);
+    match offer(&error) {
+        Some(said) => error.context(said),
+        None => error,
+    }
+}
+
+/// All that is said of an error against which the command line offers something.
+fn offer(error: &Error) -> Option<String> {
+    let why = explain(error.as_ref());
+    error.chain().find_map(|cause| {
+        if let Some(NoFolder) = cause.downcast_ref() {
+            return Some(format!("{why} Give a --dir"));
+        }
+        if let Some(AgentError::InUse(_)) = cause.downcast_ref() {
+            return Some(format!("{why}; give this one a --dir of its own"));
+        }
+        if let Some(SettingError::Idle { kept, .. }) = cause.downcast_ref() {
+            return Some(format!(
+                "{why}; `run` and `console` use a connection again within {kept:?}"
+            ));
+        }
+        if let Some(ControllerError::Untold { .. }) = cause.downcast_ref() {
+            return Some(format!("--trust {why}"));
+        }
+        if let Some(AccessError::Unconfirmed { host, .. }) = cause.downcast_ref() {
+            return Some(format!(
+                "{why}, and if both are the same, give --trust {host} once"
+            ));
+        }
+        match cause.downcast_ref()? {
+            RunError::NoHost(_) => Some(format!("--without {why}")),
+            RunError::NoRun { .. } => Some(format!("--resume {why}")),
+            RunError::Against(_) => {
+                Some(format!("{why}; a host can be left out with --without NAME"))
+            }
+            _ => None,
+        }
+    })
 }
 
 /// Lines as they are typed, or as they come through a pipe.

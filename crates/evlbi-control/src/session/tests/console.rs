@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use evlbi_net::run::explain;
+
 use super::fleet::Loss;
 use super::*;
 use crate::commands::{CommandOption, Grammar, Meaning, Sends};
@@ -54,7 +56,7 @@ impl Desk {
         match self.0.take(line).await {
             Ok(Said::Text(text)) => Ok(text),
             Ok(Said::Quit) => Ok("quit".to_owned()),
-            Err(error) => Err(format!("{error:#}")),
+            Err(error) => Err(explain(&error)),
         }
     }
 

@@ -4,9 +4,9 @@
 //! asked and told, its result and what it had to say. So a flow goes on when the agent ends or is killed, an agent
 //! that is started again finds its flows, and nothing that an agent does can hold up data.
 
-pub mod config;
+mod config;
 mod flows;
-pub mod guard;
+mod guard;
 mod process;
 
 use std::fs::File;
@@ -22,7 +22,9 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use self::config::{Config, ConfigError};
+pub use self::config::{Config, ConfigError, SettingError};
+pub use self::guard::{Allowed, Load, Refusal, allow};
+
 use self::flows::Agent;
 use crate::api::Api;
 use crate::commands::Language;
@@ -84,7 +86,7 @@ pub enum AgentError {
 /// What an agent is asked for.
 #[derive(Clone, Debug, Default)]
 pub struct AgentOptions {
-    /// Folder for its settings, certificate, tokens, flows and history; [`usual_folder`] where none is given.
+    /// Folder for its settings, certificate, tokens, flows and history; `evlbi` in the user's folder for state where none is given.
     pub dir: Option<PathBuf>,
     /// Where it listens, else than its settings say.
     pub bind: Option<SocketAddr>,
@@ -94,19 +96,23 @@ pub struct AgentOptions {
 
 /// What an agent says when it is there.
 #[derive(Serialize)]
+#[non_exhaustive]
 pub struct Ready {
     schema: &'static str,
-    host: String,
-    /// Of the page and the interface.
-    url: String,
-    /// SHA-256 of the certificate.
-    fingerprint: String,
-    /// The folder with the files `operate` and `watch`.
-    tokens: PathBuf,
-    config: PathBuf,
-    recordings: PathBuf,
-    /// Flows that ran already.
-    running: usize,
+    /// Name of the host.
+    pub host: String,
+    /// `https://ADDRESS:PORT` of the page and the interface.
+    pub url: String,
+    /// SHA-256 of the certificate, as 32 hexadecimal numbers with colons between them.
+    pub fingerprint: String,
+    /// The folder with the files `operate` and `watch`, each with the token of that role.
+    pub tokens: PathBuf,
+    /// The file of its settings.
+    pub config: PathBuf,
+    /// The folder for recordings.
+    pub recordings: PathBuf,
+    /// Number of flows that ran already.
+    pub running: usize,
 }
 
 /// An agent at work. It ends when it is dropped; its flows continue.
@@ -123,7 +129,7 @@ pub struct Serving {
 /// Starts an agent. From now on this process works in the agent's folder, so there is one agent a process.
 ///
 /// # Errors
-/// When another agent uses the folder, its settings cannot be understood, or it cannot listen.
+/// When another agent uses the folder, a file in it cannot be used, the settings cannot be understood, or the agent cannot listen.
 pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving, AgentError> {
     let folder = options.dir.clone().map_or_else(usual_folder, Ok)?;
     private_folder(&folder)?;
@@ -232,14 +238,14 @@ fn lock(folder: &Path) -> Result<File, AgentError> {
 }
 
 /// Where agents keep their things when nothing else is said.
-pub fn usual_folder() -> Result<PathBuf, NoFolder> {
+pub(crate) fn usual_folder() -> Result<PathBuf, NoFolder> {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let state = state.filter(|path| path.is_absolute()).or(home);
     Ok(state.ok_or(NoFolder)?.join("evlbi"))
 }
 
-/// An agent for people.
+/// Writes out where an agent is and what it allows, for people.
 pub fn text(ready: &Ready) -> String {
     let tokens = ready.tokens.display();
     lines(&[

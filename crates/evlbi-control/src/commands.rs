@@ -12,7 +12,7 @@ use super::flow::Options;
 
 /// The command line of the program that carries the flows out.
 pub trait Grammar: Sync {
-    /// The options of the command of this name.
+    /// Lists the options of the command of this name.
     fn options(&self, command: &str) -> Vec<CommandOption>;
 
     /// Applies the command line's rules to the words that follow the program's name, and says what they mean.
@@ -36,7 +36,9 @@ pub struct CommandOption {
     pub is_flag: bool,
     /// It can have several values.
     pub is_list: bool,
+    /// The command does not go without it.
     pub is_required: bool,
+    /// What it does, in a sentence for people.
     pub help: Option<String>,
     /// The only values that it takes; none where it takes any.
     pub choices: Vec<String>,
@@ -45,9 +47,11 @@ pub struct CommandOption {
 /// What a command line means, as far as an agent has to know.
 #[derive(Clone, Debug)]
 pub struct Meaning {
+    /// How much it sends.
     pub sends: Sends,
-    /// When it starts, in seconds since 1970, and how long it lasts, where it says so.
+    /// When it starts, in seconds since 1970, where it says so.
     pub start: Option<f64>,
+    /// How long it lasts, where it says so.
     pub duration: Option<Duration>,
     /// Of a responder: where it listens, and the ports of its tests.
     pub responds: Option<(SocketAddr, Option<RangeInclusive<u16>>)>,
@@ -56,6 +60,7 @@ pub struct Meaning {
 /// What a command line sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
+    /// No stream at all.
     Nothing,
     /// So many bits a second at most.
     AtMost(u64),
@@ -92,7 +97,7 @@ pub enum Care {
 
 /// When something is so of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub(crate) enum When {
     Never,
     /// With its option `live`.
     Live,
@@ -106,14 +111,14 @@ pub struct Command {
     /// It waits for data of others, and so starts before them and ends after them.
     listens: When,
     /// Its `duration` says when it ends; it runs on without one.
-    pub lasts: When,
+    pub(crate) lasts: When,
     /// It gets ready at once, and waits for its `start` by itself.
-    pub waits: bool,
+    pub(crate) waits: bool,
     /// It continues the file that it has.
-    pub continues: bool,
+    pub(crate) continues: bool,
     /// The option that limits what it sends.
-    pub limit: &'static str,
-    /// What is to be seen to; options that are named neither here nor in [`CARES`] concern the flow alone.
+    pub(crate) limit: &'static str,
+    /// What is to be seen to; options that are named neither here nor for all commands concern the flow alone.
     pub cares: &'static [(&'static str, Care)],
     /// Options that a flow does not have.
     left_out: &'static [&'static str],
@@ -147,6 +152,7 @@ const TEST: Command = Command {
     left_out: &[],
 };
 
+/// All commands that can be flows.
 pub const COMMANDS: [Command; 9] = [
     Command {
         name: "send",
@@ -222,8 +228,11 @@ pub const COMMANDS: [Command; 9] = [
 ];
 
 impl Command {
-    /// The command of this name.
-    pub fn named(asked: &str) -> Result<&'static Command, String> {
+    /// Finds the command of this name.
+    ///
+    /// # Errors
+    /// That there is none, and which there are.
+    pub(crate) fn named(asked: &str) -> Result<&'static Command, String> {
         let find = |command: &&Command| command.name == asked;
         COMMANDS.iter().find(find).ok_or_else(|| {
             let names = COMMANDS.each_ref().map(|command| command.name).join(", ");
@@ -232,14 +241,14 @@ impl Command {
         })
     }
 
-    /// What is to be seen to of an option.
+    /// Tells what an agent has to see to of an option.
     pub fn care(&self, option: &str) -> Care {
         let mut known = self.cares.iter().chain(&CARES);
         let found = known.find(|(name, _)| *name == option);
         found.map_or(Care::None, |(_, care)| *care)
     }
 
-    /// The options that a flow can have, as the command line knows them.
+    /// Lists the options that a flow can have, as the command line knows them.
     pub fn options(&self, language: Language) -> Vec<CommandOption> {
         let is_left_out = |name: &str| LEFT_OUT.contains(&name) || self.left_out.contains(&name);
         let mut options = language.options(self.name);
@@ -251,7 +260,7 @@ impl Command {
     ///
     /// # Errors
     /// Which is not one, and which there are.
-    pub fn check_names(&self, options: &Options, language: Language) -> Result<(), String> {
+    pub(crate) fn check_names(&self, options: &Options, language: Language) -> Result<(), String> {
         let known = self.options(language);
         let is_known = |key: &&String| known.iter().any(|option| option.name == **key);
         let Some(odd) = options.keys().find(|key| !is_known(key)) else {
@@ -265,7 +274,7 @@ impl Command {
 
     /// The words that have it print its result, where it has one, and nothing else: what it finds on the way is in its status and in
     /// the history, which are bounded.
-    pub fn printing(&self, options: &Options, language: Language) -> Vec<String> {
+    pub(crate) fn printing(&self, options: &Options, language: Language) -> Vec<String> {
         let known = language.options(self.name);
         let has_result = known.iter().any(|it| it.name == "json");
         let words = [("--json", has_result), ("--no-lines", is_live(options))];
@@ -282,7 +291,7 @@ impl Command {
 
 impl When {
     /// Whether it is so of a command with these options.
-    pub fn is_so(self, options: &Options) -> bool {
+    pub(crate) fn is_so(self, options: &Options) -> bool {
         match self {
             When::Never => false,
             When::Live => is_live(options),
@@ -292,25 +301,25 @@ impl When {
 }
 
 /// Whether it works on streams that it listens for.
-pub fn is_live(options: &Options) -> bool {
+pub(crate) fn is_live(options: &Options) -> bool {
     options.get("live") == Some(&Value::Bool(true))
 }
 
 /// Whether a sink keeps what is received: else it only counts or checks.
-pub fn is_kept(sink: &str) -> bool {
+pub(crate) fn is_kept(sink: &str) -> bool {
     !matches!(sink, "null" | "check")
 }
 
 /// What is known of a flow by its command and its options.
 #[derive(Clone, Copy)]
-pub struct Known<'f> {
+pub(crate) struct Known<'f> {
     command: Option<&'static Command>,
     options: &'f Options,
 }
 
 impl<'f> Known<'f> {
     /// Nothing is known of a command that is none.
-    pub fn of(command: &str, options: &'f Options) -> Known<'f> {
+    pub(crate) fn of(command: &str, options: &'f Options) -> Known<'f> {
         Known {
             command: Command::named(command).ok(),
             options,
@@ -318,28 +327,28 @@ impl<'f> Known<'f> {
     }
 
     /// Whether it waits for data of others, and so starts before them and ends after them.
-    pub fn listens(&self) -> bool {
+    pub(crate) fn listens(&self) -> bool {
         let command = self.command;
         command.is_some_and(|command| command.listens.is_so(self.options))
     }
 
     /// The recording or generator that it sends.
-    pub fn source(&self) -> Option<&'f str> {
+    pub(crate) fn source(&self) -> Option<&'f str> {
         self.text(Care::Source)
     }
 
     /// Where it sends to.
-    pub fn destination(&self) -> Option<Url> {
+    pub(crate) fn destination(&self) -> Option<Url> {
         url(self.command?.cared(Care::Destination, self.options)?)
     }
 
     /// The file that it records in.
-    pub fn recording(&self) -> Option<&'f str> {
+    pub(crate) fn recording(&self) -> Option<&'f str> {
         self.text(Care::Sink).filter(|sink| is_kept(sink))
     }
 
     /// Where it listens for streams: for each of those in its result, in their order.
-    pub fn streams(&self) -> Vec<Option<Url>> {
+    pub(crate) fn streams(&self) -> Vec<Option<Url>> {
         let cared = |care| self.command?.cared(care, self.options);
         let several = cared(Care::Stations).and_then(Value::as_array);
         let all = cared(Care::Listen).into_iter();

@@ -33,26 +33,44 @@ pub trait Control: Send + Sync + 'static {
     fn start(&self, flow: NewFlow) -> Later<'_, Flow>;
 
     /// Changes a running flow, if it is still at that revision.
+    ///
+    /// # Errors
+    /// When there is no such flow, it is at another revision or does not run, or refuses the change.
     fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow>;
 
     /// Has a flow end with everything written; `kill`: at once, with what was written.
+    ///
+    /// # Errors
+    /// When there is no such flow, or it does not answer.
     fn stop(&self, id: FlowId, kill: bool) -> Later<'_, Flow>;
 
     /// Forgets a flow that has ended. Its name stays used, and recordings stay.
+    ///
+    /// # Errors
+    /// When there is no such flow, or it has not ended.
     fn forget(&self, id: FlowId) -> Later<'_, ()>;
 
-    /// Whether flows could be started: what stands against each, and what it would take.
+    /// Tells whether flows could be started: what stands against each, and what it would send.
+    ///
+    /// # Errors
+    /// When who is asked does not answer; what stands against flows is no error.
     fn check(&self, flows: Vec<NewFlow>) -> Later<'_, Vec<Checked>>;
 
-    /// What a flow printed as its result.
+    /// Gives what a flow printed as its result: JSON, which may be long.
+    ///
+    /// # Errors
+    /// When there is no such flow, or no result yet.
     fn result(&self, id: FlowId) -> Later<'_, Body>;
 
-    /// The end of what a flow had to say beside its result.
+    /// Gives the end of what a flow had to say beside its result, some 64 KiB at most.
+    ///
+    /// # Errors
+    /// When there is no such flow.
     fn log(&self, id: FlowId) -> Later<'_, String>;
 }
 
 /// Flows that are known here, of a host or of a session.
-pub trait Fleet: Control {
+pub(crate) trait Fleet: Control {
     /// What this is: the host, or the session.
     fn about(&self) -> About;
 
@@ -75,13 +93,22 @@ pub trait Fleet: Control {
 
 /// An agent on another host. It answers within a limited time, or is reported not to.
 pub trait Remote: Control {
-    /// What it is, its clock, and what it allows.
+    /// Asks what it is, its clock, and what it lets the asker do.
+    ///
+    /// # Errors
+    /// When it does not answer, or does not know the token.
     fn about(&self) -> Later<'_, AboutYou>;
 
-    /// All flows, in the order of their names.
+    /// Asks for all flows, in the order of their names.
+    ///
+    /// # Errors
+    /// When it does not answer.
     fn flows(&self) -> Later<'_, Vec<Flow>>;
 
-    /// The events after one, the oldest first.
+    /// Asks for the events whose numbers are above `after`, the oldest first.
+    ///
+    /// # Errors
+    /// When it does not answer.
     fn events(&self, after: i64) -> Later<'_, Vec<Event>>;
 }
 
@@ -106,18 +133,20 @@ pub struct About {
 /// What answers, and what it lets the asker do.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct AboutYou {
+    /// What answers.
     #[serde(flatten)]
     pub about: About,
+    /// What the token lets its bearer do.
     pub your_role: Role,
 }
 
 /// What is said where there is no session.
-pub const NO_SESSION: &str =
+pub(crate) const NO_SESSION: &str =
     "there is no session here: this is an agent, or a controller without a plan of flows";
 
 /// What is done to a session as a whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Drive {
+pub(crate) enum Drive {
     Begin,
     End,
 }
@@ -175,6 +204,7 @@ pub struct FlowToCome {
 /// What is found of a flow that is not started yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Checked {
+    /// Name of the flow.
     pub id: FlowId,
     /// What stands against it, and what to do.
     pub problems: Vec<String>,
@@ -196,6 +226,7 @@ pub struct Storage {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Problem {
+    /// The status of HTTP that it is answered with.
     pub status: StatusCode,
     /// What is wrong, and what to do.
     pub error: String,
@@ -209,6 +240,7 @@ pub struct ProblemBody {
 }
 
 impl Problem {
+    /// Says that something is not done, with the status of HTTP that says how it is meant.
     pub fn new(status: StatusCode, error: impl Into<String>) -> Problem {
         Problem {
             status,
@@ -217,33 +249,33 @@ impl Problem {
     }
 
     /// It is not there.
-    pub fn missing(error: impl Into<String>) -> Problem {
+    pub(crate) fn missing(error: impl Into<String>) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, error)
     }
 
     /// There is no such flow.
-    pub fn unknown(id: &FlowId) -> Problem {
+    pub(crate) fn unknown(id: &FlowId) -> Problem {
         Problem::missing(format!("there is no flow {id}"))
     }
 
     /// It makes no sense, or is not allowed.
-    pub fn unprocessable(error: impl Into<String>) -> Problem {
+    pub(crate) fn unprocessable(error: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error)
     }
 
     /// It does not fit to how things are.
-    pub fn conflict(error: impl Into<String>) -> Problem {
+    pub(crate) fn conflict(error: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, error)
     }
 
     /// There was such a flow already.
-    pub fn used(id: &FlowId) -> Problem {
+    pub(crate) fn used(id: &FlowId) -> Problem {
         let why = format!("the name {id} was used before; a flow has a name of its own");
         Problem::conflict(why)
     }
 
     /// Something of this host's failed.
-    pub fn internal(error: impl Error + 'static) -> Problem {
+    pub(crate) fn internal(error: impl Error + 'static) -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, explain(&error))
     }
 }

@@ -19,6 +19,7 @@ const LONGEST_ID: usize = 64;
 pub struct FlowId(String);
 
 impl FlowId {
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,12 +61,14 @@ pub type Options = BTreeMap<String, Value>;
 /// A flow that is to be started: a command with its options, as on the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewFlow {
+    /// What it is to be called.
     pub id: FlowId,
     /// The host that it is meant for; an agent takes flows for its own only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// `send`, `recv`, `probe udp`, ...
     pub command: String,
+    /// The options of the command.
     #[serde(flatten)]
     pub options: Options,
 }
@@ -115,6 +118,7 @@ pub struct End {
 /// A flow as it is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Flow {
+    /// Its name.
     pub id: FlowId,
     /// The host that it runs on.
     pub host: String,
@@ -128,6 +132,7 @@ pub struct Flow {
     pub recording: Option<String>,
     /// How often it was started and changed; a change names the one that it is meant for.
     pub revision: u64,
+    /// Where it is in its life.
     pub state: State,
     /// When it was started, in seconds since 1970.
     pub started: f64,
@@ -141,18 +146,19 @@ pub struct Flow {
 
 impl End {
     /// Why it ended so, to be put behind how it did.
-    pub fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         self.message.iter().map(|why| format!(": {why}")).collect()
     }
 }
 
 impl Flow {
+    /// Whether it is over.
     pub fn has_ended(&self) -> bool {
         self.state == State::Ended
     }
 
     /// Leaves out what a list of many has no room for.
-    pub fn make_brief(&mut self) {
+    pub(crate) fn make_brief(&mut self) {
         let status = self.status.iter_mut();
         for baseline in status.flat_map(|status| &mut status.baselines) {
             baseline.profile.amplitudes = Vec::new();

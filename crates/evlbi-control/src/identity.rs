@@ -138,10 +138,10 @@ pub enum Role {
 
 /// A certificate with its key, and the tokens.
 pub struct Identity {
-    pub certificate: CertificateDer<'static>,
+    pub(crate) certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
     /// The folder with a file for each role's token.
-    pub tokens: PathBuf,
+    pub(crate) tokens: PathBuf,
     known: Vec<(Role, [u8; 32])>,
 }
 
@@ -150,7 +150,11 @@ impl Identity {
     ///
     /// # Errors
     /// When files cannot be read, made or understood.
-    pub fn open(folder: &Path, host: &str, address: IpAddr) -> Result<Identity, IdentityError> {
+    pub(crate) fn open(
+        folder: &Path,
+        host: &str,
+        address: IpAddr,
+    ) -> Result<Identity, IdentityError> {
         let certificate = folder.join("certificate.pem");
         let key = folder.join("key.pem");
         if !key.exists() {
@@ -178,7 +182,10 @@ impl Identity {
         })
     }
 
-    /// What tells an agent on this machine from others, and its token to operate.
+    /// Reads in the folder of an agent on this machine how it is known, and its token to operate.
+    ///
+    /// # Errors
+    /// When no agent keeps its things there, or its token cannot be read.
     pub fn read(folder: &Path) -> Result<(Fingerprint, String), IdentityError> {
         let certificate = folder.join("certificate.pem");
         let missing = |source| IdentityError::NoAgent {
@@ -199,7 +206,7 @@ impl Identity {
     }
 
     /// What the bearer of a token may do; nothing, where it is none of ours. Takes as long for every token.
-    pub fn role(&self, token: &str) -> Option<Role> {
+    pub(crate) fn role(&self, token: &str) -> Option<Role> {
         let found = hash(token);
         let is = |known| zip(known, &found).fold(0, |any, (a, b)| any | (a ^ b)) == 0;
         let roles = self.known.iter();
@@ -208,7 +215,7 @@ impl Identity {
     }
 
     /// What connections are made secure with.
-    pub fn tls(&self) -> Result<Arc<rustls::ServerConfig>, IdentityError> {
+    pub(crate) fn tls(&self) -> Result<Arc<rustls::ServerConfig>, IdentityError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -220,7 +227,7 @@ impl Identity {
     }
 
     /// By what the certificate is known.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 }
@@ -230,7 +237,7 @@ impl Identity {
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    pub fn of(certificate: &CertificateDer<'_>) -> Fingerprint {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Fingerprint {
         Fingerprint(Sha256::digest(certificate).into())
     }
 }
@@ -265,7 +272,7 @@ fn hash(token: &str) -> [u8; 32] {
 ///
 /// # Errors
 /// When the file cannot be read, or holds anything else, which the error does not repeat.
-pub fn read_token(path: &Path) -> Result<String, IdentityError> {
+pub(crate) fn read_token(path: &Path) -> Result<String, IdentityError> {
     let failed = no_token(path);
     // A pipe would block, and a device has no end.
     let length = fs::metadata(path).map_err(&failed)?;
@@ -306,7 +313,7 @@ fn token(path: &Path) -> Result<String, IdentityError> {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read_if_there(path: &Path) -> Result<Option<String>, FileError> {
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -346,7 +353,7 @@ fn make_certificate(
 ///
 /// # Errors
 /// When it cannot be made, or somebody else can write there: tokens and settings in it could be his.
-pub fn private_folder(path: &Path) -> Result<(), FileError> {
+pub(crate) fn private_folder(path: &Path) -> Result<(), FileError> {
     let own = || path.to_owned();
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(path);
@@ -373,7 +380,7 @@ pub fn private_folder(path: &Path) -> Result<(), FileError> {
 ///
 /// # Errors
 /// When the file cannot be written; what stood there before stays.
-pub fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
     let draft = path.with_added_extension("new");
     let write = || -> io::Result<()> {
         let mut options = OpenOptions::new();

@@ -1,9 +1,9 @@
 //! The controller: flows on many hosts, driven by a session's timetable, a script, a console or a page, which all do the
-//! same to the same [`hosts::Hosts`].
+//! same to the same hosts.
 
 mod check;
 pub mod console;
-pub mod hosts;
+mod hosts;
 mod plan;
 pub mod result;
 pub mod run;
@@ -17,7 +17,10 @@ use std::sync::Arc;
 use evlbi_plot::columns;
 use thiserror::Error;
 
+pub use self::check::{Finding, Findings, HostChecked};
+pub use self::hosts::ResultError;
 pub use self::plan::{AccessError, Session, SessionError};
+pub use self::timetable::TimetableError;
 
 use self::hosts::{Connected, Hosts};
 use self::plan::Host;
@@ -85,6 +88,7 @@ pub struct ControllerOptions {
 /// How a session is run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
+    /// The session, and where the controller keeps its things.
     pub controller: ControllerOptions,
     /// The run that is continued, whose controller was ended; a new one where none is given.
     pub resume: Option<FlowId>,
@@ -105,10 +109,10 @@ impl ControllerOptions {
         }
     }
 
-    /// The folder of the controller.
+    /// Makes the folder of the controller if it is not there, and returns its path.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When nothing says where it is, it cannot be made, or somebody else can write there.
     pub fn folder(&self) -> Result<PathBuf, ControllerError> {
         let folder = match &self.dir {
             Some(folder) => folder.clone(),

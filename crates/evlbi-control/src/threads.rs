@@ -49,7 +49,7 @@ impl Drop for Threads {
     }
 }
 
-/// Waits until a run is stopped.
+/// Waits until a run is stopped, within 50 ms.
 pub async fn stopped(run: &Run) {
     while !run.is_stopped() {
         tokio::time::sleep(LOOK).await;

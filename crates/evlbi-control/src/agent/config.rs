@@ -61,29 +61,29 @@ pub enum SettingError {
     },
 }
 
-/// What is allowed.
+/// What the operator of a host allows, as `agent.toml` says it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    pub name: String,
-    pub bind: SocketAddr,
+    pub(crate) name: String,
+    pub(crate) bind: SocketAddr,
     /// Where flows write.
-    pub recordings: PathBuf,
+    pub(crate) recordings: PathBuf,
     /// What they may read besides.
-    pub read: Vec<PathBuf>,
+    pub(crate) read: Vec<PathBuf>,
     /// What they may send to.
-    pub targets: Vec<IpNet>,
+    pub(crate) targets: Vec<IpNet>,
     #[serde(deserialize_with = "setting::ports")]
-    pub ports: RangeInclusive<u16>,
+    pub(crate) ports: RangeInclusive<u16>,
     #[serde(deserialize_with = "rate")]
-    pub max_rate: Option<BitRate>,
-    pub max_flows: usize,
+    pub(crate) max_rate: Option<BitRate>,
+    pub(crate) max_flows: usize,
     /// In bytes.
     #[serde(deserialize_with = "setting::size")]
-    pub min_free: u64,
+    pub(crate) min_free: u64,
     /// Connections whose handshake or next request takes longer are closed.
     #[serde(deserialize_with = "setting::time")]
-    pub idle: Duration,
+    pub(crate) idle: Duration,
 }
 
 impl Config {

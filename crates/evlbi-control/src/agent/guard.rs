@@ -93,8 +93,9 @@ type Result<T> = std::result::Result<T, Refusal>;
 pub struct Load {
     /// Bits a second that it is asked to send; none of one that sends nothing.
     pub rate: Option<u64>,
-    /// When it sends, in seconds since 1970, where its options say so: not before, and not after.
+    /// When it begins to send, in seconds since 1970, where its options say so.
     pub from: Option<f64>,
+    /// When it sends no more, in seconds since 1970, where its options say so.
     pub until: Option<f64>,
 }
 
@@ -108,7 +109,7 @@ impl Load {
     }
 
     /// Highest sum of the others' bit rates while this sends. Sums grow only where a flow begins.
-    pub fn beside(&self, others: &[Load]) -> u64 {
+    pub(crate) fn beside(&self, others: &[Load]) -> u64 {
         let begins = others.iter().map(|other| other.begins().max(self.begins()));
         let sums = begins.filter(|time| *time < self.ends()).map(|time| {
             let at = others.iter();
@@ -119,32 +120,33 @@ impl Load {
     }
 }
 
-/// A flow that may run.
+/// What a flow that may run is started with, and what it takes of the host.
 #[derive(Default)]
 pub struct Allowed {
-    /// Its command line, without the program.
+    /// Its command line, word by word, without the name of the program.
     pub words: Vec<String>,
     /// Its environment, beside the agent's own.
-    pub environment: Vec<(&'static str, String)>,
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// How much it sends, and when.
     pub load: Load,
     /// Whether it writes a recording.
-    pub records: bool,
+    pub(crate) records: bool,
     /// Where it listens.
-    pub listens: Vec<Listening>,
+    pub(crate) listens: Vec<Listening>,
     /// Files that it makes.
-    pub writes: Vec<PathBuf>,
+    pub(crate) writes: Vec<PathBuf>,
 }
 
 impl Allowed {
     /// What no other flow can have: ports and files.
-    pub fn owns(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn owns(&self) -> impl Iterator<Item = String> {
         let single = self.listens.iter().filter(|it| it.is_exclusive());
         let files = self.writes.iter().map(|path| path.display().to_string());
         single.map(Listening::to_string).chain(files)
     }
 }
 
-/// Makes a command line of a flow, and, where it is to begin, the folders of its files.
+/// Makes a command line of a flow that the operator allows, and, if `begins`, the folders of its files.
 ///
 /// # Errors
 /// What is not allowed or cannot be understood, and what to do.
@@ -218,7 +220,7 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
 ///
 /// # Errors
 /// Which is not.
-pub fn free(allowed: Allowed) -> Result<Allowed> {
+pub(crate) fn free(allowed: Allowed) -> Result<Allowed> {
     for listening in &allowed.listens {
         let failed = Refusal::system(format!("cannot listen on {}", listening.at));
         listening.try_out().map_err(failed)?;
@@ -227,7 +229,7 @@ pub fn free(allowed: Allowed) -> Result<Allowed> {
 }
 
 /// Bits a second of the recording that a flow sends by the times in it.
-pub fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
+pub(crate) fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
     let source = Known::of(&flow.command, &flow.options).source()?;
     let path = Some(config.recordings.join(source)).filter(|path| path.is_file())?;
     let recording = Recording::survey(&path, None, Clock::real().second()).ok()?;

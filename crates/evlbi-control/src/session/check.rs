@@ -21,9 +21,12 @@ use crate::{Problem, Reply};
 /// Something that stands against a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
+    /// The host that it is found on.
     pub host: String,
+    /// The flow that it is about, by its name in the session; none where it is about the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowId>,
+    /// What is wrong, and what to do.
     pub problem: String,
 }
 
@@ -37,22 +40,27 @@ impl fmt::Display for Finding {
 /// What was found of a host.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostChecked {
+    /// Its name.
     pub host: String,
-    /// How far its clock is ahead of this one's, in seconds, and how certain that is.
+    /// How far its clock is ahead of this one's, in seconds.
     pub clock_ahead_s: f64,
+    /// How certain that is: the true value is within so many seconds of it.
     pub clock_error_s: f64,
+    /// Bytes that are free for recordings, where it says so.
     pub free_bytes: Option<u64>,
 }
 
-/// What was found.
+/// What was found of a session before it starts.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Findings {
+    /// The hosts that answered.
     pub hosts: Vec<HostChecked>,
+    /// What stands against the session; empty where nothing does.
     pub problems: Vec<Finding>,
 }
 
 /// Looks at everything.
-pub async fn check(session: &Session, run: &str, hosts: &Hosts) -> Findings {
+pub(crate) async fn check(session: &Session, run: &str, hosts: &Hosts) -> Findings {
     let mut look = Look::new(session, run);
     for host in &hosts.hosts {
         if let Err(problem) = look.see(host).await {

@@ -109,7 +109,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// What can stand after these words.
+    /// Lists what can stand after these words of a line.
     pub fn candidates(&self, words: &[&str]) -> Vec<String> {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let flows = self.hosts.flows().into_iter();
@@ -171,7 +171,7 @@ impl Console {
     }
 
     /// Opens a console on hosts, and waits until each has answered or is known not to.
-    pub async fn new(session: Session, hosts: Arc<Hosts>, language: Language) -> Console {
+    pub(crate) async fn new(session: Session, hosts: Arc<Hosts>, language: Language) -> Console {
         hosts.look_around().await;
         // What was before is not this console's.
         let events = hosts.history.events(0).unwrap_or_default();
@@ -185,12 +185,12 @@ impl Console {
         }
     }
 
-    /// Why hosts do not answer that do not.
+    /// Says of each host that does not answer why.
     pub fn silent(&self) -> impl Iterator<Item = String> {
         self.hosts.silent().into_values()
     }
 
-    /// What completes the lines that are typed.
+    /// Makes what completes the lines that are typed.
     pub fn words(&self) -> Words {
         Words {
             hosts: Arc::clone(&self.hosts),
@@ -564,7 +564,7 @@ impl Console {
 }
 
 /// The counters that can be waited for.
-pub fn counted() -> Vec<&'static str> {
+pub(super) fn counted() -> Vec<&'static str> {
     let counters = counters::shown().filter(|counter| counter.kind == Kind::Counter);
     counters.map(|counter| counter.name).collect()
 }
@@ -596,7 +596,8 @@ fn words(line: &str) -> Result<Vec<String>> {
     Ok(shlex::split(line).ok_or_else(open)?)
 }
 
-pub fn show(flow: &Flow) -> String {
+/// Writes out how a flow is, for people.
+pub(super) fn show(flow: &Flow) -> String {
     let mut pairs = vec![
         ("flow", format!("{} on {}", flow.id, flow.host)),
         ("does", flow.command.clone()),

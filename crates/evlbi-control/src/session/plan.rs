@@ -101,23 +101,23 @@ pub enum AccessError {
     BadAddress(String),
 }
 
-/// A session file.
+/// A session as a file says it: hosts, scans and flows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Session {
-    pub name: FlowId,
+    pub(crate) name: FlowId,
     /// Receivers begin so long before a scan and end so long after it.
     #[serde(default = "around", deserialize_with = "setting::time")]
-    pub around: Duration,
+    pub(crate) around: Duration,
     /// How far the hosts' clocks may be from this one.
     #[serde(default = "clocks", deserialize_with = "setting::time")]
-    pub clocks: Duration,
+    pub(crate) clocks: Duration,
     #[serde(rename = "host")]
-    pub hosts: Vec<Host>,
+    pub(crate) hosts: Vec<Host>,
     #[serde(default, rename = "scan")]
-    pub scans: Vec<Scan>,
+    pub(crate) scans: Vec<Scan>,
     #[serde(default, rename = "flow")]
-    pub flows: Vec<FlowPlan>,
+    pub(crate) flows: Vec<FlowPlan>,
 }
 
 /// A host with an agent.
@@ -232,7 +232,7 @@ impl Session {
     }
 
     /// That of the agent on this machine whose folder it is.
-    pub fn of_agent(folder: &Path, language: Language) -> Result<Session, SessionError> {
+    pub(crate) fn of_agent(folder: &Path, language: Language) -> Result<Session, SessionError> {
         let text = "name = \"console\"\n[[host]]\nname = \"here\"\nfolder = \"\"";
         let mut session = Session::parse(text, language)?;
         session.hosts[0].folder = Some(folder.to_owned());
@@ -271,7 +271,7 @@ impl Session {
     }
 
     /// The flows of a scan as they are started; of none, those of the only, endless one.
-    pub fn flows_of(
+    pub(crate) fn flows_of(
         &self,
         run: &str,
         scan: Option<&Scan>,
@@ -281,13 +281,13 @@ impl Session {
     }
 
     /// The plans of those flows.
-    pub fn plans_of(&self, scan: Option<&Scan>) -> impl Iterator<Item = &FlowPlan> {
+    pub(crate) fn plans_of(&self, scan: Option<&Scan>) -> impl Iterator<Item = &FlowPlan> {
         let runs = move |flow: &&FlowPlan| scan.is_none_or(|scan| flow.runs_in(scan.name.as_str()));
         self.flows.iter().filter(runs)
     }
 
     /// The scans one by one; of a session that has none the one that does not end.
-    pub fn parts(&self) -> Vec<Option<&Scan>> {
+    pub(crate) fn parts(&self) -> Vec<Option<&Scan>> {
         match self.scans.is_empty() {
             true => vec![None],
             false => self.scans.iter().map(Some).collect(),

@@ -18,25 +18,36 @@ use crate::flow::{End, Flow, FlowId, Options, Outcome, State};
 /// The result of `evlbi run`.
 #[derive(Serialize)]
 pub struct RunResult {
+    /// Name and version of this form of result, as it stands in JSON.
     pub schema: &'static str,
+    /// Name of the session.
     pub session: FlowId,
     /// What the names of the run's flows begin with.
     pub run: String,
-    /// Seconds since 1970.
+    /// When it was started, in seconds since 1970.
     pub started: f64,
+    /// When it ended, in seconds since 1970.
     pub ended: f64,
+    /// It was stopped before its end.
     pub interrupted: bool,
+    /// What was found before it started.
     pub checked: Findings,
+    /// What came of each flow.
     pub flows: Vec<FlowResult>,
 }
 
 /// What came of a flow.
 #[derive(Serialize)]
 pub struct FlowResult {
+    /// The whole name of the flow.
     pub id: FlowId,
+    /// The host that it ran on, or was to run on.
     pub host: String,
+    /// `send`, `recv`, `probe udp`, ...
     pub command: String,
+    /// Where it is in its life.
     pub state: State,
+    /// How it ended, where it has.
     pub end: Option<End>,
     /// What its command printed as its result.
     pub result: Option<Value>,
@@ -44,13 +55,15 @@ pub struct FlowResult {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<FromSender>,
     #[serde(skip)]
-    pub options: Options,
+    pub(crate) options: Options,
 }
 
 /// What a sender left out itself is no loss, though its receiver cannot tell the one from the other. Counts are datagrams.
 #[derive(Serialize)]
 pub struct FromSender {
+    /// The sending flow.
     pub flow: FlowId,
+    /// Sent by it.
     pub sent: u64,
     /// Left out on purpose.
     pub shed: u64,
@@ -61,7 +74,7 @@ pub struct FromSender {
 }
 
 impl RunResult {
-    /// Flows that did not do what they were to do.
+    /// Counts the flows that did not do what they were to do.
     pub fn failed(&self) -> usize {
         let is_well = |flow: &&FlowResult| {
             let outcome = flow.end.as_ref().map(|end| end.outcome);
@@ -72,7 +85,7 @@ impl RunResult {
 }
 
 impl FlowResult {
-    pub async fn of(flow: Flow, hosts: &Hosts) -> FlowResult {
+    pub(crate) async fn of(flow: Flow, hosts: &Hosts) -> FlowResult {
         FlowResult {
             result: hosts.whole_result(&flow.id).await.ok(),
             id: flow.id,
@@ -86,7 +99,7 @@ impl FlowResult {
     }
 
     /// One that was never heard of.
-    pub fn missing(planned: &FlowToCome, problem: Problem, time: f64) -> FlowResult {
+    pub(crate) fn missing(planned: &FlowToCome, problem: Problem, time: f64) -> FlowResult {
         let why = planned.why_not.clone();
         FlowResult {
             id: planned.id.clone(),
@@ -105,7 +118,7 @@ impl FlowResult {
     }
 
     /// Where it listens for datagrams, each with how many arrived there.
-    pub fn receives(&self) -> Vec<(Url, u64)> {
+    pub(crate) fn receives(&self) -> Vec<(Url, u64)> {
         let Some(result) = &self.result else {
             return Vec::new();
         };
@@ -121,7 +134,11 @@ impl FlowResult {
     }
 
     /// What it sent, of which `unique` arrived; nothing of one that does not send datagrams to `there`.
-    pub fn sent_to(&self, is_there: impl Fn(&Url) -> bool, unique: u64) -> Option<FromSender> {
+    pub(crate) fn sent_to(
+        &self,
+        is_there: impl Fn(&Url) -> bool,
+        unique: u64,
+    ) -> Option<FromSender> {
         let to = Known::of(&self.command, &self.options).destination();
         to.filter(|to| is_there(to))?;
         let count = |name: &str| self.result.as_ref()?[name].as_u64();
@@ -163,6 +180,7 @@ impl FlowResult {
     }
 }
 
+/// Writes out what came of each flow, a line each, for people.
 pub fn text(result: &RunResult) -> String {
     let rows = result.flows.iter().map(|flow| {
         let about = [flow.id.as_str(), &flow.host, &flow.command];

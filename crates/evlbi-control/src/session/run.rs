@@ -136,7 +136,7 @@ impl Running {
     ///
     /// # Errors
     /// When a scan begins too early, or too close to another.
-    pub async fn new(
+    pub(crate) async fn new(
         session: Session,
         name: String,
         options: RunOptions,
@@ -163,7 +163,7 @@ impl Running {
         })
     }
 
-    /// How many flows the session has.
+    /// Counts the flows of the session.
     pub fn flows(&self) -> usize {
         self.session.flows.len()
     }

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
-use evlbi_control::agent::config::SettingError;
-use evlbi_control::agent::{self, AgentError, AgentOptions, NoFolder};
+use evlbi_control::agent::{self, AgentError, AgentOptions, NoFolder, SettingError};
 use evlbi_control::flow::FlowId;
 use evlbi_control::session::console::{Console, Said, Words};
 use evlbi_control::session::run::RunError;

@@ -8,11 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use evlbi_control::client::Client;
 use evlbi_control::flow::{Flow, NewFlow};
-use evlbi_control::identity::Identity;
 use evlbi_control::threads::stopped;
-use evlbi_control::{Control, Remote};
+use evlbi_control::{Client, Control, Identity, Remote};
 use evlbi_net::run::Run;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::agent::guard::Load;
+use crate::agent::Load;
 use crate::commands::Known;
 use crate::fleet::{About, AboutYou, Checked, Storage};
 use crate::flow::{End, Flow, FlowId, NewFlow, Outcome, State};

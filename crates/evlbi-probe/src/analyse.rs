@@ -10,16 +10,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use evlbi_core::time::Nanos;
-use evlbi_net::file::check_new;
+use evlbi_net::file::{OutputError, TableError, check_new};
 use evlbi_net::run::Run;
 use evlbi_trace::capture::{Capture, Connection, Event, Others, Settings, Stream};
 use evlbi_wire::packet::{self, Packet, Unread};
 use serde::Serialize;
 
-pub use self::file::Reader;
 use self::file::Record;
+pub use self::file::{CaptureError, Reader};
 use evlbi_wire::units::{self, show_count};
 
 /// Packets between two looks at the clock.
@@ -67,6 +66,26 @@ impl Default for AnalyseOptions {
     }
 }
 
+/// Why a capture is not analysed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnalyseError {
+    /// A file may not be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// A CSV file cannot be written.
+    #[error("{0}")]
+    Table(#[from] TableError),
+    /// The only connection that was asked for is not there.
+    #[error("{} has no connection {number}", path.display())]
+    NoConnection {
+        /// The capture.
+        path: PathBuf,
+        /// Number of the connection, from 1.
+        number: usize,
+    },
+}
+
 /// What a capture tells.
 #[derive(Serialize)]
 pub struct Analysis {
@@ -88,7 +107,7 @@ pub struct Analysis {
     pub interrupted: bool,
     connections: Vec<Seen<Connection>>,
     streams: Vec<Seen<Stream>>,
-    /// Connections and streams beyond --most.
+    /// Connections and streams beyond those that are analysed.
     others: Others,
     findings: Vec<String>,
 }
@@ -100,7 +119,7 @@ pub struct Totals {
     /// Bytes of all packets as they passed.
     bytes_on_wire: u64,
     unread: UnreadCounts,
-    /// Packets that were left out by --host and --port.
+    /// Packets that are not of the hosts and ports that were asked for.
     left_out: u64,
     /// Packets that have an earlier time than one before them.
     backward_times: u64,
@@ -129,8 +148,12 @@ struct UnreadCounts {
 /// Analyses a capture, to its end or until the run is stopped.
 ///
 /// # Errors
-/// If a file exists or cannot be written, or there is no connection of that number.
-pub fn analyse(options: &AnalyseOptions, mut reader: Reader, run: &Run) -> Result<Analysis> {
+/// [`AnalyseError`] if a file exists or cannot be written, or there is no connection of that number.
+pub fn analyse(
+    options: &AnalyseOptions,
+    mut reader: Reader,
+    run: &Run,
+) -> Result<Analysis, AnalyseError> {
     let files = [&options.samples, &options.events].into_iter().flatten();
     check_new(files.map(PathBuf::as_path), options.force)?;
     let mut analysis = read(options, &mut reader, run)?;
@@ -138,10 +161,8 @@ pub fn analyse(options: &AnalyseOptions, mut reader: Reader, run: &Run) -> Resul
         analysis.connections.retain(|seen| seen.number == number);
         analysis.streams.clear();
         if analysis.connections.is_empty() {
-            bail!(
-                "{} has no connection {number}: without --connection all are listed",
-                options.file.display()
-            );
+            let path = options.file.clone();
+            return Err(AnalyseError::NoConnection { path, number });
         }
     }
     if let Some(path) = &options.samples {
@@ -150,7 +171,11 @@ pub fn analyse(options: &AnalyseOptions, mut reader: Reader, run: &Run) -> Resul
     Ok(analysis)
 }
 
-fn read(options: &AnalyseOptions, reader: &mut Reader, run: &Run) -> Result<Analysis> {
+fn read(
+    options: &AnalyseOptions,
+    reader: &mut Reader,
+    run: &Run,
+) -> Result<Analysis, AnalyseError> {
     let events = options.events.as_deref();
     let nanos = |time: Duration| Nanos::from_secs_f64(time.as_secs_f64());
     let mut walk = Walk {

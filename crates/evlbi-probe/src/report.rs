@@ -6,7 +6,6 @@ pub mod matrix;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use evlbi_plot::{Axis, Figure, Series, Style, Unit};
 use evlbi_wire::units::{show_count, show_rate, utc};
 use serde::Serialize;
@@ -15,7 +14,7 @@ use crate::direction::Direction;
 use crate::finding::{in_time, where_lost};
 use crate::measure::{Pattern, Window};
 use crate::picture;
-use crate::watch::store::{Plan, Row, Run, Store};
+use crate::watch::store::{Plan, Row, Run, Store, StoreError};
 
 /// Of the windows with loss, as many lie within the smaller of the two scales of loss.
 const SMALL: f64 = 0.9;
@@ -70,8 +69,8 @@ pub fn is_result(file: &Path) -> bool {
 /// Reads the results of a campaign, which may still be running.
 ///
 /// # Errors
-/// If the file is not one of a campaign.
-pub fn read(file: &Path) -> Result<Report> {
+/// [`StoreError`] if the file is not one of a campaign, or holds what cannot be.
+pub fn read(file: &Path) -> Result<Report, StoreError> {
     let store = Store::read(file)?;
     let windows = store.rows()?;
     let runs = store.runs()?;

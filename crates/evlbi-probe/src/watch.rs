@@ -6,22 +6,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use evlbi_core::account::{Report, Summary};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_net::run::{Progress, Run, explain};
+use evlbi_net::run::{Progress, Run};
 use evlbi_net::udp::SendCounts;
 use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
-use self::store::{Plan, Row, Store};
+use self::store::{Plan, Row, Store, StoreError};
 use crate::direction::Direction;
 use crate::end::Test;
-use crate::measure::{Attribution, Spacing, Stream, Tallied};
+use crate::measure::{Attribution, Spacing, Stream, StreamError, Tallied};
 use crate::point::{self, Evidence, on_the_wire};
-use crate::session::{Event, Session, Settled, Target};
+use crate::session::{Event, Session, SessionError, Settled, Target};
 use crate::{pause, seconds, udp};
 
 /// After a failure the next attempt comes so much later.
@@ -66,11 +65,46 @@ pub struct WatchOptions {
     pub loss_timeout: Duration,
 }
 
+/// Why a path cannot be watched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// Neither a rate nor a spacing is given.
+    #[error("neither a rate nor a spacing is given")]
+    NoPace,
+    /// The stream would be as fast as the host can send.
+    #[error("a path is watched at a rate")]
+    Unspaced,
+    /// Tests are longer than the time from one to the next.
+    #[error("tests of {test:?} do not fit into intervals of {every:?}")]
+    Every {
+        /// Length of a test.
+        test: Duration,
+        /// From the beginning of one to that of the next.
+        every: Duration,
+    },
+    /// The stream cannot be.
+    #[error("{0}")]
+    Stream(#[from] StreamError),
+    /// The file cannot be used.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The responder cannot be reached, or a test in the session failed.
+    #[error("{0}")]
+    Session(#[from] SessionError),
+    /// The responder allows no tests of a useful length.
+    #[error("the responder allows tests of {0:?} only")]
+    TooShort(Duration),
+    /// The flow ended before its time.
+    #[error("{0}")]
+    Stopped(String),
+}
+
 /// Watches a path until the campaign is over or the run is stopped. Results are in the file, however this ends.
 ///
 /// # Errors
-/// If the options are inconsistent, the file cannot be written, or the path could never be tested.
-pub fn watch(options: &WatchOptions, run: &Run) -> Result<()> {
+/// [`WatchError`] if the options are inconsistent, the file cannot be written, or the path could never be tested.
+pub fn watch(options: &WatchOptions, run: &Run) -> Result<(), WatchError> {
     let plan = plan(options)?;
     let mut campaign = Campaign {
         options,
@@ -85,14 +119,14 @@ pub fn watch(options: &WatchOptions, run: &Run) -> Result<()> {
         let begun = clock.now();
         let id = campaign.store.begin(seconds(run))?;
         let done = campaign.flow(end.since(begun), run);
-        let reason = done.as_ref().err().map(|error| explain(error.as_ref()));
+        let reason = done.as_ref().err().map(|error| run.explain(error));
         campaign.store.end(id, seconds(run), reason.as_deref())?;
         if let Err(error) = done {
             // What was never possible will not become so; what was, may come back.
             if !campaign.has_worked {
                 return Err(error);
             }
-            let line = format!("{}; trying again", explain(error.as_ref()));
+            let line = format!("{}; trying again", run.explain(&error));
             campaign.progress.show(0, &line);
             pause(RETRY, run);
         }
@@ -104,11 +138,11 @@ pub fn watch(options: &WatchOptions, run: &Run) -> Result<()> {
     Ok(())
 }
 
-fn plan(options: &WatchOptions) -> Result<Plan> {
+fn plan(options: &WatchOptions) -> Result<Plan, WatchError> {
     let spacing = match (options.rate, options.spacing) {
         (Some(rate), _) => Spacing::BitsPerSecond(rate),
         (None, Some(apart)) => Spacing::Nanoseconds(Nanos::from(apart).0),
-        (None, None) => bail!("how fast? Give a --rate, as 500M, or a --spacing, as 12.5us"),
+        (None, None) => return Err(WatchError::NoPace),
     };
     let stream = Stream {
         size: options.size,
@@ -118,11 +152,11 @@ fn plan(options: &WatchOptions) -> Result<Plan> {
     };
     stream.check()?;
     if stream.rate().is_none() {
-        bail!("a path is watched at a rate; give a --spacing above 0");
+        return Err(WatchError::Unspaced);
     }
     if let Some(every) = options.every.filter(|every| *every <= options.test) {
         let test = options.test;
-        bail!("tests of {test:?} do not fit into --every {every:?}");
+        return Err(WatchError::Every { test, every });
     }
     Ok(Plan {
         target: options.target.address.clone(),
@@ -146,13 +180,13 @@ struct Campaign<'a> {
 
 impl Campaign<'_> {
     /// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
-    fn flow(&mut self, left: Nanos, run: &Run) -> Result<()> {
+    fn flow(&mut self, left: Nanos, run: &Run) -> Result<(), WatchError> {
         let Campaign { options, plan, .. } = &*self;
         let every = options.every;
         let mut session = Session::begin(&options.target, run)?;
         let allowed = Duration::from_nanos(session.limits().duration.0);
         if allowed < SHORTEST {
-            bail!("the responder allows tests of {allowed:?} only");
+            return Err(WatchError::TooShort(allowed));
         }
         let length = every.map_or(left, |_| options.test.into());
         let stream = plan.stream;
@@ -210,7 +244,7 @@ impl Campaign<'_> {
             }
         }
         match ends.stopped {
-            Some(stopped) if !run.is_stopped() => bail!("{stopped}"),
+            Some(stopped) if !run.is_stopped() => Err(WatchError::Stopped(stopped)),
             _ => Ok(()),
         }
     }

@@ -2,9 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use evlbi_wire::packet::Link;
 use pcap_parser::pcapng::{Block, OptionCode, PcapNGOption};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
@@ -13,6 +12,32 @@ use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 /// What is read at once, and the longest block that is believed.
 const BUFFER: usize = 1 << 20;
 const LONGEST: usize = 64 << 20;
+
+/// Why a file cannot be read as a capture.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// It cannot be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It is empty.
+    #[error("{} is empty", .0.display())]
+    Empty(PathBuf),
+    /// Its beginning cannot be read.
+    #[error("{} cannot be read: is it a file?", .0.display())]
+    Unreadable(PathBuf),
+    /// It begins otherwise.
+    #[error(
+        "{} is no capture: it begins neither as pcap nor as pcapng (tcpdump -w, dumpcap; unpack it first if it is packed)",
+        .0.display()
+    )]
+    NoCapture(PathBuf),
+}
 
 /// A packet of a capture.
 #[derive(Clone, Copy, Debug)]
@@ -80,19 +105,23 @@ impl Read for Input {
 
 impl Reader {
     /// Opens a capture; `-` is standard input.
-    pub fn open(path: &Path) -> Result<Reader> {
-        let name = path.display();
+    ///
+    /// # Errors
+    /// [`CaptureError`] if it cannot be read, or does not begin as a capture.
+    pub fn open(path: &Path) -> Result<Reader, CaptureError> {
+        let name = || path.to_owned();
         let input: Box<dyn Read + Send> = match path.as_os_str().as_encoded_bytes() {
             b"-" => Box::new(io::stdin()),
-            _ => Box::new(File::open(path).with_context(|| format!("cannot open {name}"))?),
+            _ => Box::new(File::open(path).map_err(|source| CaptureError::Open {
+                path: name(),
+                source,
+            })?),
         };
         let blocks = match create_reader(BUFFER, Input(input)) {
             Ok(blocks) => blocks,
-            Err(PcapError::Eof) => bail!("{name} is empty"),
-            Err(PcapError::ReadError) => bail!("{name} cannot be read: is it a file?"),
-            Err(_) => bail!(
-                "{name} is no capture: it begins neither as pcap nor as pcapng (tcpdump -w, dumpcap; unpack it first if it is packed)"
-            ),
+            Err(PcapError::Eof) => return Err(CaptureError::Empty(name())),
+            Err(PcapError::ReadError) => return Err(CaptureError::Unreadable(name())),
+            Err(_) => return Err(CaptureError::NoCapture(name())),
         };
         Ok(Reader {
             blocks,

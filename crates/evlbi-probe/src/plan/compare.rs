@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Result, bail};
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
@@ -12,7 +11,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::table;
-use super::tcp::{PlanTcpOptions, algorithms, flow, wire};
+use super::tcp::{PlanTcpError, PlanTcpOptions, algorithms, flow, wire};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
 use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
@@ -77,8 +76,8 @@ pub struct Job<'a> {
 /// Simulates one loss of each algorithm at each round-trip time.
 ///
 /// # Errors
-/// If the link is too slow, or the run is stopped.
-pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Simulated<Row>> {
+/// [`PlanTcpError`] if the link is too slow, or the run is stopped.
+pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Simulated<Row>, PlanTcpError> {
     simulate("evlbi.plan.compare/1", options, &[None], run, row)
 }
 
@@ -96,7 +95,7 @@ pub fn simulate<R: Send>(
     losses: &[Option<f64>],
     run: &Run,
     row: impl Fn(&Job) -> R + Sync,
-) -> Result<Simulated<R>> {
+) -> Result<Simulated<R>, PlanTcpError> {
     let link = options.link.map_or(LINK, BitRate::get);
     let mut jobs = Vec::new();
     for round_trip in &options.rtt {
@@ -126,7 +125,11 @@ pub fn simulate<R: Send>(
 ///
 /// # Errors
 /// If the run is stopped before the end.
-fn queue<R: Send>(jobs: &[Job], run: &Run, work: impl Fn(&Job) -> R + Sync) -> Result<Vec<R>> {
+fn queue<R: Send>(
+    jobs: &[Job],
+    run: &Run,
+    work: impl Fn(&Job) -> R + Sync,
+) -> Result<Vec<R>, PlanTcpError> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new((Vec::new(), run.progress(Some(jobs.len() as u64))));
     let work_through = || {
@@ -154,7 +157,7 @@ fn queue<R: Send>(jobs: &[Job], run: &Run, work: impl Fn(&Job) -> R + Sync) -> R
     });
     let (mut results, _) = found.into_inner();
     if results.len() < jobs.len() {
-        bail!("interrupted before the end");
+        return Err(PlanTcpError::Interrupted);
     }
     results.sort_by_key(|(place, _)| *place);
     Ok(results.into_iter().map(|(_, result)| result).collect())

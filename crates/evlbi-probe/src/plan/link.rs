@@ -2,8 +2,7 @@
 
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
-use evlbi_core::packetise::{Family, Rule, TCP_HEADER, payload_length};
+use evlbi_core::packetise::{Family, PacketiseError, Rule, TCP_HEADER, payload_length};
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{wire_bytes, wire_bytes_of_segment};
 use evlbi_wire::vtp;
@@ -82,6 +81,31 @@ impl FromStr for Link {
     }
 }
 
+/// Why packets cannot carry a stream.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanLinkError {
+    /// Headers take the whole packet.
+    #[error("an MTU of {mtu} leaves no room for data beside {headers} bytes of headers")]
+    NoRoom {
+        /// Longest IP packet in bytes.
+        mtu: usize,
+        /// Headers of each in bytes.
+        headers: usize,
+    },
+    /// Frames that must be whole are longer than a packet.
+    #[error("pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}")]
+    Whole {
+        /// Length of a frame in bytes.
+        frame: usize,
+        /// Longest IP packet in bytes.
+        mtu: usize,
+    },
+    /// Frames cannot be cut into packets.
+    #[error("{0}")]
+    Cut(#[from] PacketiseError),
+}
+
 /// Rates in bits per second.
 #[derive(Debug, Serialize)]
 pub struct LinkPlan {
@@ -110,7 +134,11 @@ pub struct LinkPlan {
 }
 
 /// Bytes of data in a packet, as `send` cuts frames.
-fn data_bytes(options: &PlanLinkOptions, family: Family, header: usize) -> Result<usize> {
+fn data_bytes(
+    options: &PlanLinkOptions,
+    family: Family,
+    header: usize,
+) -> Result<usize, PlanLinkError> {
     if let Some(size) = options.size {
         return Ok(size as usize);
     }
@@ -118,15 +146,11 @@ fn data_bytes(options: &PlanLinkOptions, family: Family, header: usize) -> Resul
     if options.carrier == Carrier::Tcp {
         let headers = family.ip_header() + TCP_HEADER;
         let data = mtu.checked_sub(headers).filter(|data| *data > 0);
-        return data.with_context(|| {
-            format!("--mtu {mtu} leaves no room for data beside {headers} bytes of headers")
-        });
+        return data.ok_or(PlanLinkError::NoRoom { mtu, headers });
     }
     let data = payload_length(frame, mtu, family, header, Rule::Frames)?;
     if options.carrier == Carrier::Pudp && data < frame {
-        bail!(
-            "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}; raise --mtu"
-        );
+        return Err(PlanLinkError::Whole { frame, mtu });
     }
     Ok(data)
 }
@@ -134,8 +158,8 @@ fn data_bytes(options: &PlanLinkOptions, family: Family, header: usize) -> Resul
 /// Calculates what of a stream fits a link.
 ///
 /// # Errors
-/// If packets have no room for data, or for a frame that must be whole.
-pub fn plan(options: &PlanLinkOptions) -> Result<LinkPlan> {
+/// [`PlanLinkError`] if packets have no room for data, or for a frame that must be whole.
+pub fn plan(options: &PlanLinkOptions) -> Result<LinkPlan, PlanLinkError> {
     let family = if options.v6 { Family::V6 } else { Family::V4 };
     let header = match options.carrier {
         Carrier::Udp => vtp::HEADER_LEN,

@@ -1,6 +1,5 @@
 //! A flow of constant bit rate whose segments are lost by chance, for several parts of loss: the EXPReS report's figure 2.3.
 
-use anyhow::Result;
 use evlbi_core::path::Loss;
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
@@ -8,7 +7,7 @@ use serde::Serialize;
 
 use super::compare::{self, Job, POINTS, Simulated, curve, show_loss};
 use super::table;
-use super::tcp::PlanTcpOptions;
+use super::tcp::{PlanTcpError, PlanTcpOptions};
 use evlbi_plot::{Axis, Figure, Panel, Unit};
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
@@ -35,8 +34,8 @@ pub struct Row {
 /// Simulates each algorithm at each round-trip time with each loss fraction.
 ///
 /// # Errors
-/// If the link is too slow, or the run is stopped.
-pub fn simulate(options: &PlanTcpOptions, run: &Run) -> Result<Simulated<Row>> {
+/// [`PlanTcpError`] if the link is too slow, or the run is stopped.
+pub fn simulate(options: &PlanTcpOptions, run: &Run) -> Result<Simulated<Row>, PlanTcpError> {
     let losses: Vec<Option<f64>> = options.loss.iter().copied().map(Some).collect();
     let mut found = compare::simulate("evlbi.plan.losses/1", options, &losses, run, row)?;
     found.seconds = Some(options.duration.as_secs_f64());

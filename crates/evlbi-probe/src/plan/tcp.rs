@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use evlbi_core::packetise::Family;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::wire_bytes_of_segment;
@@ -57,6 +56,41 @@ impl Default for PlanTcpOptions {
     }
 }
 
+/// Why the needs of a flow cannot be calculated or simulated.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanTcpError {
+    /// A calculation is for one round-trip time.
+    #[error("a plan is for one round-trip time")]
+    NotOneRtt,
+    /// A calculation is for one fraction of loss.
+    #[error("a plan is for one fraction of loss")]
+    NotOneLoss,
+    /// A round trip takes time.
+    #[error("a round trip of 0 is no path")]
+    NoRtt,
+    /// The link is too slow.
+    #[error(
+        "{} of payload do not fit a link of {}: in segments of {segment} bytes it carries {}",
+        show_rate(*rate),
+        show_rate(*link),
+        show_rate(*carried)
+    )]
+    TooSlow {
+        /// Bits of payload per second that it is to carry.
+        rate: f64,
+        /// Bits per second on the wire.
+        link: f64,
+        /// Payload of a segment in bytes.
+        segment: u32,
+        /// Bits of payload per second that it carries.
+        carried: f64,
+    },
+    /// The run was stopped.
+    #[error("interrupted before the end")]
+    Interrupted,
+}
+
 /// Data in bytes, times in seconds, rates in bits per second.
 #[derive(Debug, Serialize)]
 pub struct TcpPlan {
@@ -93,28 +127,31 @@ pub struct OfLaw {
     pub buffer_bytes: f64,
     /// None where the law does not slow down for a loss.
     pub max_loss: Option<f64>,
-    /// Whether --buffer holds what is late.
+    /// Whether the buffer that was given holds what is late.
     pub buffer_suffices: Option<bool>,
-    /// Whether the rate survives --loss.
+    /// Whether the rate survives the loss that was given.
     pub rate_survives: Option<bool>,
 }
 
 /// What was asked for.
-pub fn flow(options: &PlanTcpOptions, round_trip: Duration, link: Option<u64>) -> Result<Cbr> {
+pub fn flow(
+    options: &PlanTcpOptions,
+    round_trip: Duration,
+    link: Option<u64>,
+) -> Result<Cbr, PlanTcpError> {
     let rate = options.rate.get() as f64;
     let round_trip = round_trip.as_secs_f64();
     if round_trip <= 0.0 {
-        bail!("--rtt 0 is no path; give the round trip, as 15ms");
+        return Err(PlanTcpError::NoRtt);
     }
     let payload = |link: u64| link as f64 * f64::from(options.mss) / wire(options) as f64;
     if let Some(link) = link.filter(|link| payload(*link) < rate) {
-        bail!(
-            "{} of payload do not fit a --link of {}: in segments of {} bytes it carries {}",
-            show_rate(rate),
-            show_rate(link as f64),
-            options.mss,
-            show_rate(payload(link))
-        );
+        return Err(PlanTcpError::TooSlow {
+            rate,
+            link: link as f64,
+            segment: options.mss,
+            carried: payload(link),
+        });
     }
     Ok(Cbr {
         rate,
@@ -141,13 +178,13 @@ pub fn algorithms(options: &PlanTcpOptions) -> &[Algorithm] {
 /// Calculates the needs of a flow.
 ///
 /// # Errors
-/// If there is not one round-trip time, there are several loss fractions, or the link is too slow.
-pub fn plan(options: &PlanTcpOptions) -> Result<TcpPlan> {
+/// [`PlanTcpError`] if there is not one round-trip time, there are several loss fractions, or the link is too slow.
+pub fn plan(options: &PlanTcpOptions) -> Result<TcpPlan, PlanTcpError> {
     let [round_trip] = options.rtt.as_slice() else {
-        bail!("give one --rtt, or --compare them");
+        return Err(PlanTcpError::NotOneRtt);
     };
     if options.loss.len() > 1 {
-        bail!("give one --loss, or --compare them");
+        return Err(PlanTcpError::NotOneLoss);
     }
     let flow = flow(options, *round_trip, options.link.map(BitRate::get))?;
     let mut laws: Vec<OfLaw> = algorithms(options)

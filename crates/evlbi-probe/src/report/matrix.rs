@@ -1,8 +1,8 @@
 //! The results of many probes in one table: a row for each pair of hosts and path, a column for each test.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use evlbi_net::udp::ReceiverOptions;
 use evlbi_plot::columns;
 use evlbi_wire::units::{show_rate, show_size};
@@ -62,25 +62,50 @@ fn besides(point: &Value) -> String {
     text
 }
 
-/// Reads results that `evlbi probe udp --json` has printed.
-pub fn read(files: &[PathBuf]) -> Result<Matrix> {
+/// Why results cannot be put into a table.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MatrixError {
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file holds something else than a result of a test of UDP.
+    #[error("{} is no result of a test of UDP", path.display())]
+    NoResult {
+        /// The file.
+        path: PathBuf,
+        /// Why it is no JSON; none if it is, but of something else.
+        source: Option<serde_json::Error>,
+    },
+}
+
+/// Reads results of [`udp::probe`](crate::udp::probe), each in JSON in a file of its own.
+///
+/// # Errors
+/// [`MatrixError`] if a file cannot be read, or holds something else.
+pub fn read(files: &[PathBuf]) -> Result<Matrix, MatrixError> {
     let mut matrix = Matrix {
         schema: "evlbi.matrix/1",
         ..Matrix::default()
     };
     for file in files {
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        let what = || {
-            format!(
-                "{} is no result of `evlbi probe udp --json`, of which there may be many, and no file of `evlbi watch`, \
-                 of which one is reported at a time",
-                file.display()
-            )
+        let path = || file.clone();
+        let text = std::fs::read_to_string(file).map_err(|source| MatrixError::Read {
+            path: path(),
+            source,
+        })?;
+        let no_result = |source| MatrixError::NoResult {
+            path: path(),
+            source,
         };
-        let result: Value = serde_json::from_str(&text).with_context(what)?;
+        let result: Value = serde_json::from_str(&text).map_err(|error| no_result(Some(error)))?;
         if result["schema"] != "evlbi.probe.udp/1" {
-            bail!("{}", what());
+            return Err(no_result(None));
         }
         matrix.add(&result, file);
     }

@@ -1,10 +1,9 @@
 //! The file of a campaign: SQLite, each window a transaction of its own, so that whatever was settled is kept however the
 //! program ends.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
 use rusqlite::types::Value as Cell;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 use rusqlite_migration::M;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::direction::Direction;
 use crate::measure::Stream;
-use crate::sqlite::{Schema, Unusable};
+use crate::sqlite::{Schema, SchemaError, Unusable};
 
 /// The mark is "EVWA". What is committed is on the disk; another program may read meanwhile.
 const SCHEMA: Schema = Schema {
@@ -48,6 +47,98 @@ create table result (
 ) strict;
 create index result_by_time on result(begin);
 ";
+
+/// Why the file of a campaign cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// There is none.
+    #[error("there is no file {}", .0.display())]
+    Missing(PathBuf),
+    /// SQLite cannot open it.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+    /// It is of another version.
+    #[error("{} is of version {version}; this program reads version {known}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Version of its tables.
+        version: i64,
+        /// The version that is known here.
+        known: i64,
+    },
+    /// It is another kind of file.
+    #[error("{} is no file of a campaign", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TablesError,
+    },
+    /// It holds a campaign of another plan.
+    #[error(
+        "{} holds a campaign of another plan ({plan}); give the same options to go on with it, or another file",
+        path.display()
+    )]
+    OtherPlan {
+        /// The file.
+        path: PathBuf,
+        /// The plan in it, as JSON.
+        plan: String,
+    },
+    /// The plan in it cannot be read.
+    #[error("the plan in the file")]
+    Plan(#[source] serde_json::Error),
+    /// A result in it cannot be read.
+    #[error("a result in the file")]
+    Result(#[source] rusqlite::Error),
+    /// A result in it has times or counts that cannot be.
+    #[error("a result in the file, from {begin} to {end}, cannot be")]
+    Impossible {
+        /// When it begins, in seconds since 1970.
+        begin: f64,
+        /// When it ends, in seconds since 1970.
+        end: f64,
+    },
+    /// When it went on cannot be read.
+    #[error("a run in the file")]
+    Run(#[source] rusqlite::Error),
+    /// A result cannot be written.
+    #[error("cannot keep a result")]
+    Keep(#[source] rusqlite::Error),
+    /// What is to be written cannot be put into JSON.
+    #[error("{0}")]
+    Encode(#[from] serde_json::Error),
+    /// SQLite refused something else.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+/// What is wrong with the tables of a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TablesError {
+    /// They are of another kind, or cannot be read.
+    #[error("{0}")]
+    Schema(#[from] SchemaError),
+    /// They are not as this program makes them.
+    #[error("its tables are not those of a campaign")]
+    Changed,
+}
+
+impl From<rusqlite::Error> for TablesError {
+    fn from(error: rusqlite::Error) -> TablesError {
+        TablesError::Schema(error.into())
+    }
+}
+
+type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// What a campaign does; a file holds one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -130,11 +221,10 @@ impl Row {
             || self.counts().iter().any(|count| **count > MOST)
             || !are_numbers.iter().all(|number| number.is_finite())
         {
-            bail!(
-                "a result in the file, from {} to {}, cannot be",
-                self.begin,
-                self.end
-            );
+            return Err(StoreError::Impossible {
+                begin: self.begin,
+                end: self.end,
+            });
         }
         Ok(self)
     }
@@ -157,18 +247,18 @@ pub struct Store {
 impl Store {
     /// Makes the file, or goes on with it if it holds the same plan.
     pub fn open(path: &Path, plan: &Plan) -> Result<Store> {
-        let mut connection =
-            Connection::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let mut connection = Connection::open(path).map_err(|error| cannot_open(path, error))?;
         SCHEMA
             .make(&mut connection)
             .map_err(|error| refuse(path, error.into()))?;
         let store = Store { connection, run: 0 };
         match store.plan()? {
-            Some(before) if before != *plan => bail!(
-                "{} holds a campaign of another plan ({}); give the same options to go on with it, or another file",
-                path.display(),
-                serde_json::to_string(&before)?
-            ),
+            Some(before) if before != *plan => {
+                return Err(StoreError::OtherPlan {
+                    path: path.to_owned(),
+                    plan: serde_json::to_string(&before)?,
+                });
+            }
             Some(_) => {}
             None => {
                 let plan = serde_json::to_string(plan)?;
@@ -182,17 +272,17 @@ impl Store {
     /// Opens a file that is there, to read it.
     pub fn read(path: &Path) -> Result<Store> {
         if !path.is_file() {
-            bail!("there is no file {}", path.display());
+            return Err(StoreError::Missing(path.to_owned()));
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)
             .or_else(|_| Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY))
-            .with_context(|| format!("cannot open {}", path.display()))?;
+            .map_err(|error| cannot_open(path, error))?;
         let length = std::fs::metadata(path).map_or(0, |file| file.len());
         limit_work(&connection, length)?;
         let is_ours = SCHEMA
             .check(&connection)
-            .map_err(Into::into)
+            .map_err(TablesError::from)
             .and_then(|()| check_tables(&connection));
         is_ours.map_err(|error| refuse(path, error))?;
         Ok(Store { connection, run: 0 })
@@ -204,7 +294,7 @@ impl Store {
         let plan = self.connection.query_row(select, [], |row| row.get(0));
         let plan: Option<String> = plan.optional()?;
         let plan = plan.map(|plan| serde_json::from_str(&plan));
-        plan.transpose().context("the plan in the file")
+        plan.transpose().map_err(StoreError::Plan)
     }
 
     /// It begins or continues, at this time in seconds since 1970.
@@ -247,7 +337,7 @@ impl Store {
         self.connection
             .prepare_cached(&insert)?
             .execute(params_from_iter(values))
-            .context("cannot keep a result")?;
+            .map_err(StoreError::Keep)?;
         Ok(())
     }
 
@@ -275,7 +365,7 @@ impl Store {
             }
             Ok(row)
         })?;
-        rows.map(|row| row.context("a result in the file").and_then(Row::checked))
+        rows.map(|row| row.map_err(StoreError::Result).and_then(Row::checked))
             .collect()
     }
 
@@ -291,13 +381,13 @@ impl Store {
                 reason: row.get(2)?,
             })
         })?;
-        runs.map(|run| run.context("a run in the file")).collect()
+        runs.map(|run| run.map_err(StoreError::Run)).collect()
     }
 }
 
 /// A file of somebody else's may be made so that reading it never ends. A result takes some hundred steps of SQLite's machine and more
 /// than twenty bytes: what takes far more steps than there are bytes is stopped.
-fn limit_work(connection: &Connection, length: u64) -> Result<()> {
+fn limit_work(connection: &Connection, length: u64) -> rusqlite::Result<()> {
     const AT_ONCE: i32 = 10_000;
     let most = (10_000_000 + 100 * length) / AT_ONCE as u64;
     let mut done = 0;
@@ -313,7 +403,7 @@ fn limit_work(connection: &Connection, length: u64) -> Result<()> {
 }
 
 /// Whether the tables are those that this program makes: neither views nor other columns, which could compute anything.
-fn check_tables(connection: &Connection) -> Result<()> {
+fn check_tables(connection: &Connection) -> Result<(), TablesError> {
     let made = Connection::open_in_memory()?;
     made.execute_batch(TABLES)?;
     let tables = |connection: &Connection| -> rusqlite::Result<Vec<[String; 3]>> {
@@ -323,20 +413,29 @@ fn check_tables(connection: &Connection) -> Result<()> {
         rows.collect()
     };
     if tables(connection)? != tables(&made)? {
-        bail!("its tables are not those of a campaign");
+        return Err(TablesError::Changed);
     }
     Ok(())
 }
 
 /// Why the file is not used, with its name.
-fn refuse(path: &Path, error: anyhow::Error) -> anyhow::Error {
-    let path = path.display();
-    match error.chain().find_map(|cause| cause.downcast_ref()) {
-        Some(Unusable::Version { version, known }) => {
-            anyhow!("{path} is of version {version}; this program reads version {known}")
+fn refuse(path: &Path, error: TablesError) -> StoreError {
+    let path = path.to_owned();
+    match error {
+        TablesError::Schema(SchemaError::Unusable(Unusable::Version { version, known })) => {
+            StoreError::Version {
+                path,
+                version,
+                known,
+            }
         }
-        _ => error.context(format!("{path} is no file of evlbi watch")),
+        source => StoreError::Foreign { path, source },
     }
+}
+
+fn cannot_open(path: &Path, source: rusqlite::Error) -> StoreError {
+    let path = path.to_owned();
+    StoreError::Open { path, source }
 }
 
 #[cfg(test)]
@@ -391,8 +490,8 @@ mod tests {
                 .join(", ")
         );
         let path = file("view.sqlite", &endless);
-        let error = format!("{:#}", Store::read(&path).err().unwrap());
-        assert!(error.contains("no file of evlbi watch"), "{error}");
+        let error = Store::read(&path).err().unwrap().to_string();
+        assert!(error.contains("no file of a campaign"), "{error}");
         // And if it came so far, it would be stopped.
         let connection = Connection::open(&path).unwrap();
         limit_work(&connection, 0).unwrap();

@@ -3,11 +3,17 @@
 use std::error::Error;
 
 use evlbi_probe::SessionError;
+use evlbi_probe::analyse::AnalyseError;
 use evlbi_probe::capacity::ProbeCapacityError;
 use evlbi_probe::end::TestError;
+use evlbi_probe::plan::link::PlanLinkError;
+use evlbi_probe::plan::tcp::PlanTcpError;
+use evlbi_probe::report::matrix::MatrixError;
 use evlbi_probe::respond::{RespondError, ServeError};
 use evlbi_probe::tcp::ProbeTcpError;
 use evlbi_probe::udp::ProbeUdpError;
+use evlbi_probe::watch::WatchError;
+use evlbi_probe::watch::store::StoreError;
 use evlbi_wire::units::show_rate;
 
 /// What is said in place of an error's own words, without its causes; none where these will do.
@@ -19,6 +25,12 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_capacity))
         .or_else(|| error.downcast_ref().and_then(of_responder))
         .or_else(|| error.downcast_ref().and_then(of_serving))
+        .or_else(|| error.downcast_ref().and_then(of_watching))
+        .or_else(|| error.downcast_ref().and_then(of_campaign))
+        .or_else(|| error.downcast_ref().and_then(of_table))
+        .or_else(|| error.downcast_ref().and_then(of_analysis))
+        .or_else(|| error.downcast_ref().and_then(of_plan))
+        .or_else(|| error.downcast_ref().and_then(of_link))
 }
 
 fn of_test(error: &TestError) -> Option<String> {
@@ -103,6 +115,78 @@ fn of_serving(error: &ServeError) -> Option<String> {
         ServeError::NoFiles => format!("{error} (its --files)"),
         ServeError::Make { .. } => format!("{error}: give another --into"),
         ServeError::Busy(_) => format!("{error} with --wait"),
+        _ => return None,
+    })
+}
+
+fn of_watching(error: &WatchError) -> Option<String> {
+    Some(match error {
+        WatchError::NoPace => {
+            "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us".to_owned()
+        }
+        WatchError::Unspaced => format!("{error}; give a --spacing above 0"),
+        WatchError::Every { test, every } => {
+            format!("tests of {test:?} do not fit into --every {every:?}")
+        }
+        _ => return None,
+    })
+}
+
+fn of_campaign(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Foreign { path, .. } => {
+            Some(format!("{} is no file of evlbi watch", path.display()))
+        }
+        _ => None,
+    }
+}
+
+fn of_table(error: &MatrixError) -> Option<String> {
+    match error {
+        MatrixError::NoResult { path, .. } => Some(format!(
+            "{} is no result of `evlbi probe udp --json`, of which there may be many, and no file of `evlbi watch`, \
+             of which one is reported at a time",
+            path.display()
+        )),
+        _ => None,
+    }
+}
+
+fn of_analysis(error: &AnalyseError) -> Option<String> {
+    match error {
+        AnalyseError::NoConnection { .. } => {
+            Some(format!("{error}: without --connection all are listed"))
+        }
+        _ => None,
+    }
+}
+
+fn of_plan(error: &PlanTcpError) -> Option<String> {
+    Some(match error {
+        PlanTcpError::NotOneRtt => "give one --rtt, or --compare them".to_owned(),
+        PlanTcpError::NotOneLoss => "give one --loss, or --compare them".to_owned(),
+        PlanTcpError::NoRtt => "--rtt 0 is no path; give the round trip, as 15ms".to_owned(),
+        PlanTcpError::TooSlow {
+            rate,
+            link,
+            segment,
+            carried,
+        } => {
+            let [rate, link, carried] = [*rate, *link, *carried].map(show_rate);
+            format!(
+                "{rate} of payload do not fit a --link of {link}: in segments of {segment} bytes it carries {carried}"
+            )
+        }
+        _ => return None,
+    })
+}
+
+fn of_link(error: &PlanLinkError) -> Option<String> {
+    Some(match error {
+        PlanLinkError::NoRoom { mtu, headers } => {
+            format!("--mtu {mtu} leaves no room for data beside {headers} bytes of headers")
+        }
+        PlanLinkError::Whole { .. } => format!("{error}; raise --mtu"),
         _ => return None,
     })
 }

@@ -5,8 +5,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use evlbi_net::run::Run;
+use evlbi_probe::Target;
 use evlbi_probe::measure::Token;
-use evlbi_probe::session::Target;
 use evlbi_probe::udp::{ProbeUdpOptions, probe};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -97,6 +97,7 @@ pub struct Analysis {
     begun: Option<String>,
     /// From the first packet to the last.
     seconds: f64,
+    /// Counts of all packets.
     #[serde(flatten)]
     pub totals: Totals,
     /// Packets that the capturing host dropped, where the file tells.
@@ -115,6 +116,7 @@ pub struct Analysis {
 /// What is counted of all packets.
 #[derive(Default, Serialize)]
 pub struct Totals {
+    /// Packets in the file, as far as it was read.
     pub packets: u64,
     /// Bytes of all packets as they passed.
     bytes_on_wire: u64,

@@ -111,10 +111,15 @@ pub enum ProbeCapacityError {
 /// The result of `probe capacity`. Rates are bits of UDP payload per second.
 #[derive(Debug, Default, Serialize)]
 pub struct ProbeCapacity {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
+    /// The responder, as it was asked for.
     pub target: String,
+    /// When it began: UTC after RFC 3339.
     pub begun: String,
+    /// UDP payload of each datagram in bytes.
     pub size: usize,
+    /// Datagrams back to back.
     pub burst: u32,
     /// The highest rate that was confirmed, as it was sent; none if there is none. Where `limit` is `path`, that is the
     /// path's capacity; else the path carries at least so much.
@@ -136,7 +141,9 @@ pub struct ProbeCapacity {
     pub limit: Limit,
     /// The same in a sentence.
     pub finding: String,
+    /// All that was tried, in that order.
     pub trials: Vec<Trial>,
+    /// Why it ended before its time; none if it did not.
     pub stopped: Option<String>,
 }
 
@@ -211,7 +218,9 @@ impl Limit {
 /// A rate that was tried.
 #[derive(Debug, Serialize)]
 pub struct Trial {
+    /// Bits of UDP payload per second that were to be sent.
     pub asked: f64,
+    /// Whether the sender reached the rate, and no more was lost than may be.
     pub passed: bool,
     /// What it said, in a sentence.
     pub finding: String,

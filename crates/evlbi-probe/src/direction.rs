@@ -14,8 +14,10 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// Both, that to the responder first.
     pub const BOTH: [Direction; 2] = [Direction::There, Direction::Back];
 
+    /// Its name in results: there or back.
     pub fn name(self) -> &'static str {
         match self {
             Direction::There => "there",
@@ -25,7 +27,7 @@ impl Direction {
 
     /// Sender and receiver, of what is here and what is there. It exchanges the two on the way back, so that it also gives what is
     /// here and there, of sender and receiver.
-    pub fn ends<T>(self, here: T, there: T) -> (T, T) {
+    pub(crate) fn ends<T>(self, here: T, there: T) -> (T, T) {
         match self {
             Direction::There => (here, there),
             Direction::Back => (there, here),

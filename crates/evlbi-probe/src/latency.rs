@@ -72,14 +72,19 @@ pub enum ProbeLatencyError {
 /// The result of `probe latency`.
 #[derive(Debug, Default, Serialize)]
 pub struct ProbeLatency {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
+    /// The responder, as it was asked for.
     pub target: String,
+    /// When it began: UTC after RFC 3339.
     pub begun: String,
     /// How the responder's clock lies to the one here, by all round trips.
     pub clock: Option<ClockFit>,
+    /// The lengths of messages, in the order in which they were asked for.
     pub points: Vec<Size>,
     /// What a byte costs there and back together, by the shortest round trips of each length.
     pub slope: Option<Slope>,
+    /// Why it ended before its time; none if it did not.
     pub stopped: Option<String>,
 }
 
@@ -92,6 +97,7 @@ pub struct Size {
     pub sent: u64,
     /// Of these, answered within the loss timeout.
     pub received: u64,
+    /// Of the sent, those that were not answered in time.
     pub lost: u64,
     /// Replies beyond the first to a request.
     pub duplicates: u64,

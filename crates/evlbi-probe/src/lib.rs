@@ -1,8 +1,55 @@
-//! Probes of a path: what it carries and loses, and where, between this program and an `evlbi respond`; what captures tell of it, and
-//! what can be known before anything is sent.
+//! Tests what a network path carries and loses, and where.
+//!
+//! Here belongs whatever measures a path or reckons with it:
+//!
+//! - tests between two hosts, of which one runs a responder ([`respond`](mod@respond)): loss and throughput of UDP ([`udp`]), round
+//!   trips ([`latency`]), the highest rate without loss ([`capacity`]), connections of TCP ([`tcp`]), and campaigns of days
+//!   ([`watch`](mod@watch)) with their reports ([`report`]);
+//! - what captures of others' traffic tell ([`analyse`](mod@analyse));
+//! - what can be known before anything is sent ([`plan`]).
+//!
+//! Both ends of a test are in [`end`], and what they measure is in [`measure`]. Results serialize as JSON; their modules also show
+//! them as text and as pictures. All of it runs in real time, or in virtual time between simulated hosts:
+//!
+//! ```
+//! use evlbi_core::path::{Law, Loss};
+//! use evlbi_net::clock::Clock;
+//! use evlbi_net::run::Run;
+//! use evlbi_net::sim::Network;
+//! use evlbi_probe::Target;
+//! use evlbi_probe::measure::Token;
+//! use evlbi_probe::respond::{RespondOptions, respond};
+//! use evlbi_probe::udp::{self, ProbeUdpOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! // A path that loses one datagram of ten; with `Run::silent()` alone it would be that between real hosts.
+//! let clock = Clock::simulated(0);
+//! let laws = [Law::Loss(Loss::Random { fraction: 0.1 })];
+//! let network = Network::between(&clock, [&laws, &[]], 1500, 1);
+//! let near = Run::silent().on(&network.near(1));
+//! let far = Run::silent().on(&network.far(1));
+//!
+//! let measured = clock.simulate(|| {
+//!     let token = Token::from("secret");
+//!     let responder = respond(&RespondOptions { token: token.clone(), ..RespondOptions::default() }, &far)?;
+//!     let address = responder.addresses()[0].to_string();
+//!     let options = ProbeUdpOptions {
+//!         target: Target { address, token, ..Target::default() },
+//!         rate: Some("100M".parse()?),
+//!         count: Some(1000),
+//!         ..ProbeUdpOptions::default()
+//!     };
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(udp::probe(&options, &near)?)
+//! })?;
+//! let point = &measured.result.points[0];
+//! assert_eq!(point.sent, 1000);
+//! assert!(point.lost > 0 && point.lost == point.network_lost);
+//! println!("{}", point.finding);
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
-#![allow(missing_docs)]
 
 pub mod analyse;
 #[cfg(test)]
@@ -10,20 +57,20 @@ mod bottleneck;
 pub mod capacity;
 mod control;
 mod csv;
-pub mod direction;
+mod direction;
 pub mod end;
-pub mod finding;
+mod finding;
 pub mod latency;
 pub mod measure;
 mod one_way;
 mod parts;
 pub mod picture;
 pub mod plan;
-pub mod point;
+mod point;
 mod region;
 pub mod report;
 pub mod respond;
-pub mod session;
+mod session;
 pub mod show;
 pub mod sqlite;
 pub mod sweep;
@@ -34,24 +81,26 @@ pub mod watch;
 use std::time::Duration;
 
 use evlbi_net::run::Run;
+use evlbi_wire::units;
 
 pub use self::control::ControlError;
+pub use self::direction::Direction;
 pub use self::one_way::OneWayError;
 pub use self::parts::{Measured, WriteError};
-pub use self::session::{ConnectError, Gone, SessionError};
-use evlbi_wire::units;
+pub use self::point::Point;
+pub use self::session::{ConnectError, Gone, SessionError, Target};
 
 fn now(run: &Run) -> String {
     units::utc(seconds(run))
 }
 
 /// UTC by the clock of a run's host, in seconds since 1970.
-pub fn seconds(run: &Run) -> f64 {
+fn seconds(run: &Run) -> f64 {
     run.clock().utc() as f64 * 1e-9
 }
 
 /// Waits for `time`, or until the run is stopped.
-pub fn pause(time: Duration, run: &Run) {
+fn pause(time: Duration, run: &Run) {
     let clock = run.clock();
     clock.wait_for(clock.now().plus(time.into()), session::LOOK, || {
         run.is_stopped()

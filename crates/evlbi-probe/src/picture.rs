@@ -8,7 +8,7 @@ use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 use evlbi_wire::units::show_rate;
 
 /// Points whose times between arrivals are drawn.
-pub const MOST_HISTOGRAMS: usize = 7;
+pub(crate) const MOST_HISTOGRAMS: usize = 7;
 
 /// The points of a sweep.
 pub fn figure(result: &ProbeUdp) -> Figure {
@@ -51,7 +51,7 @@ pub fn figure(result: &ProbeUdp) -> Figure {
     }
 }
 
-pub fn panel(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Panel {
+pub(crate) fn panel(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Panel {
     Panel {
         title: title.to_owned(),
         x,
@@ -61,7 +61,7 @@ pub fn panel(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Panel {
 }
 
 /// An axis by decades.
-pub fn log_axis(label: &str, unit: Unit) -> Axis {
+pub(crate) fn log_axis(label: &str, unit: Unit) -> Axis {
     Axis {
         log: true,
         ..Axis::new(label, unit)
@@ -69,7 +69,7 @@ pub fn log_axis(label: &str, unit: Unit) -> Axis {
 }
 
 /// How often which values were, of which those on the axis are so many times as large.
-pub fn dots(name: String, bins: &BTreeMap<u64, u64>, factor: f64) -> Series {
+pub(crate) fn dots(name: String, bins: &BTreeMap<u64, u64>, factor: f64) -> Series {
     let point = |(value, count): (&u64, &u64)| (*value as f64 * factor, *count as f64);
     Series {
         name,

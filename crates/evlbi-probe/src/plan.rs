@@ -1,4 +1,5 @@
 //! What can be known before anything is sent (`evlbi plan`).
+
 use evlbi_plot::columns;
 
 pub mod compare;

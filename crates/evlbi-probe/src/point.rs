@@ -40,6 +40,7 @@ pub enum Region {
 /// What became of a stream, and where. Rates are in bits per second, times in nanoseconds where nothing else is said.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
+    /// The way of the stream.
     pub direction: Direction,
     /// UDP payload of each datagram in bytes.
     pub size: usize,
@@ -49,15 +50,21 @@ pub struct Point {
     pub sent: u64,
     /// Arrivals: unique + duplicates.
     pub received: u64,
+    /// Datagrams that came, each counted once.
     pub unique: u64,
     /// network_lost + host_lost + unattributed.
     pub lost: u64,
     /// Part of the sent.
     pub loss: f64,
+    /// Of the lost, those that the path lost.
     pub network_lost: u64,
+    /// Of the lost, those that the hosts or their cards lost.
     pub host_lost: u64,
+    /// Of the lost, those that no counter tells the place of.
     pub unattributed: u64,
+    /// Where the lost were lost, place by place.
     pub attribution: Attribution,
+    /// Arrivals beyond the first of a datagram.
     pub duplicates: u64,
     /// RFC 4737.
     pub reordered: u64,
@@ -71,10 +78,13 @@ pub struct Point {
     pub spacing_achieved: Option<f64>,
     /// UDP payload.
     pub rate_asked: Option<f64>,
+    /// UDP payload that left.
     pub rate_sent: f64,
+    /// UDP payload that came, duplicates too.
     pub rate_received: f64,
     /// On an Ethernet, with 66 bytes more for each datagram (IPv6: 86).
     pub wire_rate_sent: f64,
+    /// The same of what came.
     pub wire_rate_received: f64,
     /// How long it was sent, in seconds.
     pub seconds: f64,
@@ -96,6 +106,7 @@ pub struct Point {
     pub reordering_extents: BTreeMap<u64, u64>,
     /// All extents.
     pub reordering_extent_sizes: Option<Summary>,
+    /// Runs of arrivals in order (RFC 4737).
     pub reordering_free_runs: FreeRuns,
     /// One-way delay (RFC 7679), as far as the clocks are known.
     pub delay: Option<Delay>,
@@ -105,7 +116,9 @@ pub struct Point {
     pub ipdv: Option<Summary>,
     /// RFC 3550.
     pub jitter: f64,
+    /// What the sending host tells.
     pub sender: SenderSide,
+    /// What the receiving host tells.
     pub receiver: ReceiverSide,
     /// What made the receiver's work harder.
     pub burden: Option<Burden>,
@@ -130,6 +143,7 @@ pub struct Shares {
     pub kernel: f64,
     /// Interrupts, hard and soft.
     pub interrupts: f64,
+    /// Nothing to do.
     pub idle: f64,
     /// Other virtual machines.
     pub steal: f64,

@@ -14,7 +14,7 @@ use crate::direction::Direction;
 use crate::finding::{in_time, where_lost};
 use crate::measure::{Pattern, Window};
 use crate::picture;
-use crate::watch::store::{Plan, Row, Run, Store, StoreError};
+use crate::watch::store::{Plan, Row, Store, StoreError, Stretch};
 
 /// Of the windows with loss, as many lie within the smaller of the two scales of loss.
 const SMALL: f64 = 0.9;
@@ -22,31 +22,46 @@ const SMALL: f64 = 0.9;
 /// The report of a campaign.
 #[derive(Debug, Serialize)]
 pub struct Report {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
+    /// The file of the campaign.
     pub file: PathBuf,
+    /// What it was to do; none before its first flow.
     pub plan: Option<Plan>,
+    /// The ways that were tested.
     pub directions: Vec<Way>,
     /// When it went on, and why it did not.
-    pub runs: Vec<Run>,
+    pub runs: Vec<Stretch>,
+    /// All windows, in the order of time.
     pub windows: Vec<Row>,
 }
 
 /// One direction. Rates are bits of UDP payload per second.
 #[derive(Debug, Serialize)]
 pub struct Way {
+    /// The way.
     pub direction: Direction,
+    /// Datagrams that were sent.
     pub sent: u64,
+    /// Datagrams that came, each counted once.
     pub unique: u64,
+    /// Datagrams that did not come, or too late.
     pub lost: u64,
+    /// Of the lost, those that the path lost.
     pub network_lost: u64,
+    /// Of the lost, those that the hosts or their cards lost.
     pub host_lost: u64,
+    /// Of the lost, those that no counter tells the place of.
     pub unattributed: u64,
+    /// Arrivals beyond the first of a datagram.
     pub duplicates: u64,
+    /// Datagrams that came after later ones (RFC 4737).
     pub reordered: u64,
     /// From the first window to the last, in seconds.
     pub seconds: f64,
     /// Of this, covered by windows.
     pub covered: f64,
+    /// Mean of what was received while windows lasted.
     pub rate_received: f64,
     /// By how much the rates that were received in nine of ten windows differ from their median at most, as a part of it; none of
     /// fewer than ten windows, nor where nothing came in most of them.

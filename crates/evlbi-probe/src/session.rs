@@ -69,6 +69,7 @@ const CLOCK_TRIES: usize = 3;
 pub struct Target {
     /// HOST:PORT.
     pub address: String,
+    /// Secret that the responder was started with.
     #[default(Token::from(""))]
     pub token: Token,
     /// Local address.

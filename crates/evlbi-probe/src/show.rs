@@ -29,7 +29,7 @@ pub fn table(result: &ProbeUdp) -> String {
 }
 
 /// How the far clock lies, in a sentence.
-pub fn clock(clock: &ClockFit) -> String {
+pub(crate) fn clock(clock: &ClockFit) -> String {
     let skew = match clock.skew {
         0.0 => String::new(),
         skew => format!(", gains {:.3} us a second", skew * 1e6),

@@ -9,7 +9,7 @@ use evlbi_wire::units;
 
 use crate::measure::{Spacing, Stream};
 
-/// Points of a sweep.
+/// Most points of a sweep.
 pub const MOST_POINTS: usize = 10_000;
 
 /// UDP payloads in bytes.
@@ -25,7 +25,7 @@ pub struct Rates(pub Vec<BitRate>);
 pub struct Spacings(pub Vec<u64>);
 
 /// Each value that was given; or none once, where none was.
-pub fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
+pub(crate) fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
     match values {
         [] => vec![None],
         some => some.iter().cloned().map(Some).collect(),
@@ -101,7 +101,7 @@ fn values<E: Into<String>>(
 }
 
 /// The streams of a sweep: for each size every rate, or every spacing. Without a count they end by time.
-pub fn streams(
+pub(crate) fn streams(
     sizes: &Sizes,
     rates: Option<&Rates>,
     spacings: Option<&Spacings>,

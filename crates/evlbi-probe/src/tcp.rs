@@ -26,7 +26,7 @@ use smart_default::SmartDefault;
 use crate::end::{End, Files, Flows, Test, TestError, usual_sampling};
 use crate::measure::{ClockFit, Spacing, Stream};
 
-pub use self::diagnosis::{held_back, steady};
+pub(crate) use self::diagnosis::{held_back, steady};
 use self::flow::Flow;
 use self::matrix::Matrix;
 use super::direction::Direction;
@@ -180,6 +180,7 @@ type Result<T, E = ProbeTcpError> = std::result::Result<T, E>;
 /// The result of `probe tcp`.
 #[derive(Debug, Serialize)]
 pub struct ProbeTcp {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
     /// Name of this host.
     pub host: String,
@@ -189,6 +190,7 @@ pub struct ProbeTcp {
     pub target: String,
     /// When it began.
     pub begun: String,
+    /// What was to be tested.
     pub asked: Asked,
     /// How the responder's clock lies to the one here.
     pub clock: Option<ClockFit>,
@@ -232,14 +234,16 @@ pub struct Asked {
 pub struct Background {
     /// Bits of payload per second.
     pub rate: BitRate,
-    /// From when to when, in seconds.
+    /// When it begins, in seconds since the beginning of the test.
     pub from: f64,
+    /// When it ends, in seconds since the beginning of the test.
     pub to: f64,
 }
 
 /// Connections of one direction together.
 #[derive(Debug, Serialize)]
 pub struct Total {
+    /// The direction.
     pub direction: Direction,
     /// Bits per second that the receivers took.
     pub rate: f64,
@@ -254,6 +258,7 @@ pub struct Total {
 pub struct Observer {
     /// Whether this is the responder.
     pub is_far: bool,
+    /// Looks at connections that are kept.
     pub readings: usize,
     /// Times at which nobody looked, because the host was busy.
     pub missed: u64,

@@ -121,6 +121,7 @@ pub enum ProbeUdpError {
 /// The result of `probe udp`.
 #[derive(Debug, Default, Serialize)]
 pub struct ProbeUdp {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
     /// Name of this host.
     pub host: String,
@@ -132,6 +133,7 @@ pub struct ProbeUdp {
     pub begun: String,
     /// How the responder's clock lies to the one here, of the last point.
     pub clock: Option<ClockFit>,
+    /// The points, in the order in which they were measured; of a test both ways first that to the responder.
     pub points: Vec<Point>,
     /// Where sweeps begin to lose.
     pub findings: Vec<String>,
@@ -374,7 +376,7 @@ fn label(stream: &Stream, buffer: Option<u64>, burden: Option<Burden>) -> String
     label
 }
 
-pub fn line(label: &str, now: &session::Progress) -> String {
+pub(crate) fn line(label: &str, now: &session::Progress) -> String {
     let mut line = label.to_owned();
     if now.used > 0 {
         let [used, there] = [now.used, now.arrived_there].map(show_count);
@@ -387,7 +389,7 @@ pub fn line(label: &str, now: &session::Progress) -> String {
 }
 
 /// The streams of a test, with the datagrams that were kept one by one.
-pub fn points<'a>(
+pub(crate) fn points<'a>(
     test: &'a Test,
     ends: &'a Ends,
     clock: Option<ClockFit>,

@@ -1,6 +1,6 @@
 //! A path tested for hours or days, window by window, kept in an SQLite file as it goes (`evlbi watch`).
 
-pub mod store;
+pub(crate) mod store;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,8 @@ use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
-use self::store::{Plan, Row, Store, StoreError};
+use self::store::Store;
+pub use self::store::{Plan, Row, StoreError, Stretch, TablesError};
 use crate::direction::Direction;
 use crate::end::Test;
 use crate::measure::{Attribution, Spacing, Stream, StreamError, Tallied};

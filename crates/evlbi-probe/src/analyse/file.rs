@@ -133,12 +133,12 @@ impl Reader {
     }
 
     /// Bytes read so far.
-    pub fn position(&self) -> u64 {
+    pub(super) fn position(&self) -> u64 {
         self.read
     }
 
     /// Gives the next packet to `take`; false at the end.
-    pub fn next(&mut self, mut take: impl FnMut(Record)) -> bool {
+    pub(super) fn next(&mut self, mut take: impl FnMut(Record)) -> bool {
         loop {
             let why = match self.blocks.next() {
                 Ok((length, block)) => {
@@ -181,7 +181,7 @@ impl Reader {
     }
 
     /// What the file said beside its packets.
-    pub fn remarks(&self) -> Remarks {
+    pub(super) fn remarks(&self) -> Remarks {
         let mut remarks = self.remarks.clone();
         remarks.add_dropped(&self.interfaces);
         remarks

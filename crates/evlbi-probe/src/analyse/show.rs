@@ -12,6 +12,7 @@ use super::{Analysis, Seen};
 const ROWS: usize = 20;
 const TOLD: usize = 5;
 
+/// The analysis for people.
 pub fn text(analysis: &Analysis) -> String {
     let mut text = overview(analysis);
     let connections = &analysis.connections;
@@ -122,7 +123,7 @@ fn streams(streams: &[Seen<Stream>]) -> String {
     columns(&rows, |column| (1..=3).contains(&column))
 }
 
-pub fn name(numbers: Numbers) -> &'static str {
+pub(super) fn name(numbers: Numbers) -> &'static str {
     match numbers {
         Numbers::None => "-",
         Numbers::Vtp => "VTP",

@@ -212,7 +212,7 @@ fn tests_come_when_they_should() {
             assert_eq!(window.lost, lost, "{place}");
         }
     }
-    let begun = |run: &store::Run| run.begun - BEGINNING as f64 * 1e-9;
+    let begun = |run: &store::Stretch| run.begun - BEGINNING as f64 * 1e-9;
     let due = (0..12).map(|place| f64::from(place) * 5.0);
     assert!(report.runs.iter().map(begun).eq(due), "{:?}", report.runs);
 }

@@ -21,7 +21,7 @@ const LOST_AT: Nanos = Nanos(1_000_000_000);
 const LONGER: f64 = 1.5;
 const BESIDES: f64 = 20.0;
 /// Points of a curve.
-pub const POINTS: u64 = 2000;
+pub(super) const POINTS: u64 = 2000;
 /// The rate of the path where none is given, as the report's.
 const LINK: u64 = 1_000_000_000;
 /// Bytes that wait before the path: the host's own card does not drop.
@@ -31,16 +31,20 @@ const QUEUE: u64 = 1 << 40;
 #[derive(Debug, Serialize)]
 pub struct Simulated<R> {
     schema: &'static str,
+    /// Bits of payload per second of each flow.
     pub rate: u64,
     mss: u32,
     acks: u32,
+    /// Bits per second on the wire of the narrowest link.
     pub link: u64,
     /// How long each flow is, where all are as long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// A row for each round trip and algorithm, and each loss if there are several.
     pub rows: Vec<R>,
 }
 
+/// A flow and what one loss did to it. Times in seconds, data in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     rtt_s: f64,
@@ -64,7 +68,7 @@ pub struct Row {
 }
 
 /// A flow to simulate.
-pub struct Job<'a> {
+pub(super) struct Job<'a> {
     pub options: &'a PlanTcpOptions,
     link: u64,
     pub flow: Cbr,
@@ -81,7 +85,7 @@ pub fn compare(options: &PlanTcpOptions, run: &Run) -> Result<Simulated<Row>, Pl
     simulate("evlbi.plan.compare/1", options, &[None], run, row)
 }
 
-pub fn show_loss(loss: f64) -> String {
+pub(super) fn show_loss(loss: f64) -> String {
     match loss {
         0.0 => "0".to_owned(),
         loss => format!("{loss:.1e}"),
@@ -89,7 +93,7 @@ pub fn show_loss(loss: f64) -> String {
 }
 
 /// Simulates each algorithm at each round-trip time with each of the losses.
-pub fn simulate<R: Send>(
+pub(super) fn simulate<R: Send>(
     schema: &'static str,
     options: &PlanTcpOptions,
     losses: &[Option<f64>],
@@ -299,8 +303,8 @@ pub fn figure(comparison: &Simulated<Row>) -> Figure {
     }
 }
 
-/// The delays of a flow.
-pub fn curve(name: String, points: &[(f64, f64)]) -> Series {
+/// The delays of a flow as a curve.
+pub(super) fn curve(name: String, points: &[(f64, f64)]) -> Series {
     Series {
         name,
         points: points.to_vec(),

@@ -63,7 +63,9 @@ pub enum Carrier {
 /// What a link is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Link {
+    /// Ethernet of so many bits per second.
     Ethernet(BitRate),
+    /// 10 gigabit Ethernet over SONET (10GBASE-W).
     WanPhy,
 }
 

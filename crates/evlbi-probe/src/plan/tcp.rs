@@ -94,9 +94,13 @@ pub enum PlanTcpError {
 /// Data in bytes, times in seconds, rates in bits per second.
 #[derive(Debug, Serialize)]
 pub struct TcpPlan {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
+    /// Payload to carry.
     pub rate: u64,
+    /// Round trip.
     pub rtt_s: f64,
+    /// Payload of a segment.
     pub mss: u32,
     /// Segments for each step of the window (b).
     pub acks: u32,
@@ -117,13 +121,17 @@ pub struct TcpPlan {
 /// One law.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfLaw {
+    /// Name of the congestion control.
     pub algorithm: &'static str,
     /// Where the figures come from.
     pub by: &'static str,
+    /// Time after a loss until the window is as before.
     pub recovery_s: f64,
+    /// Most that is late meanwhile.
     pub delayed_bytes: f64,
     /// None where messages are never timely again.
     pub drain_s: Option<f64>,
+    /// What the sender must hold.
     pub buffer_bytes: f64,
     /// None where the law does not slow down for a loss.
     pub max_loss: Option<f64>,
@@ -134,7 +142,7 @@ pub struct OfLaw {
 }
 
 /// What was asked for.
-pub fn flow(
+pub(super) fn flow(
     options: &PlanTcpOptions,
     round_trip: Duration,
     link: Option<u64>,
@@ -163,12 +171,12 @@ pub fn flow(
 }
 
 /// Bytes on an Ethernet of a segment.
-pub fn wire(options: &PlanTcpOptions) -> u64 {
+pub(super) fn wire(options: &PlanTcpOptions) -> u64 {
     wire_bytes_of_segment(options.mss as usize, Family::V4)
 }
 
 /// The laws asked for, or all.
-pub fn algorithms(options: &PlanTcpOptions) -> &[Algorithm] {
+pub(super) fn algorithms(options: &PlanTcpOptions) -> &[Algorithm] {
     match options.algorithm.as_slice() {
         [] => &Algorithm::ALL,
         some => some,

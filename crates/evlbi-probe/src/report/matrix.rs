@@ -12,15 +12,18 @@ use serde_json::Value;
 /// Many results in one table.
 #[derive(Debug, Default, Serialize)]
 pub struct Matrix {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
     /// Tests, in the order in which they were found.
     pub columns: Vec<String>,
+    /// Pairs of hosts, in the order in which they were found.
     pub rows: Vec<Row>,
 }
 
 /// A pair of hosts and the path between them.
 #[derive(Debug, Serialize)]
 pub struct Row {
+    /// Both hosts, and the name of the path if it has one.
     pub name: String,
     /// A cell for each column; none where that test was not made.
     pub cells: Vec<Option<Cell>>,
@@ -33,11 +36,15 @@ pub struct Cell {
     pub rate_received: f64,
     /// Part of the datagrams.
     pub loss: f64,
+    /// Of the lost, those that the path lost.
     pub network_lost: u64,
+    /// Of the lost, those that the hosts or their cards lost.
     pub host_lost: u64,
+    /// Of the lost, those that no counter tells the place of.
     pub unattributed: u64,
     /// When it was made.
     pub begun: String,
+    /// The file that it is from.
     pub file: PathBuf,
 }
 

@@ -14,6 +14,7 @@ use super::{ProbeTcp, ProbeTcpError, ProbeTcpOptions, measure};
 /// The result of `probe tcp` with several lengths of segments or send buffers.
 #[derive(Debug, Serialize)]
 pub struct Matrix {
+    /// Name and version of the result's JSON.
     pub schema: &'static str,
     /// Name of this host.
     pub host: String,
@@ -34,8 +35,9 @@ pub struct Matrix {
 pub struct Point {
     /// Bytes of a segment.
     pub segment: u32,
-    /// Bytes of the send buffer that were asked for, and that the kernel granted.
+    /// Bytes of the send buffer that were asked for; none where the kernel adapts it.
     pub buffer: Option<usize>,
+    /// Bytes of the send buffer that the kernel granted.
     pub granted: Option<usize>,
     /// Bits per second of all connections together.
     pub rate: f64,
@@ -66,7 +68,7 @@ impl Point {
 }
 
 /// One test after the other.
-pub fn probe(
+pub(super) fn probe(
     options: &ProbeTcpOptions,
     session: &mut Session,
     run: &Run,

@@ -16,6 +16,7 @@ const READINGS: f64 = 5.0;
 /// Slow start's threshold before the first loss.
 const NO_THRESHOLD: u32 = i32::MAX as u32;
 
+/// The result as a picture: a curve for each connection.
 pub fn figure(result: &ProbeTcp) -> Figure {
     let time = || Axis::new("time", Unit::Si("s"));
     let name = |flow: &Flow| match result.flows.len() {

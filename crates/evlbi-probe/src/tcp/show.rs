@@ -6,6 +6,7 @@ use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 use super::ProbeTcp;
 use super::flow::Flow;
 
+/// The result for people: a row for each connection, and what was found.
 pub fn table(result: &ProbeTcp) -> String {
     let heads = [
         "", "way", "law", "Mbit/s", "bytes", "segments", "again", "timeouts", "window", "RTT",

@@ -143,9 +143,13 @@ type Result<T, E = StoreError> = std::result::Result<T, E>;
 /// What a campaign does; a file holds one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Address of the responder, as it was given.
     pub target: String,
+    /// What is sent each way.
     pub stream: Stream,
+    /// Whether a stream goes to the responder.
     pub there: bool,
+    /// Whether a stream comes from the responder.
     pub back: bool,
     /// Length of a window in seconds.
     pub window: f64,
@@ -160,24 +164,37 @@ const COLUMNS: &str = "direction, begin, end, sent, received, uniq, lost, networ
 /// A window of a flow, or a test.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
+    /// The way that it is of.
     pub direction: Direction,
-    /// Seconds since 1970, UTC.
+    /// When it begins, in seconds since 1970, UTC.
     pub begin: f64,
+    /// When it ends, likewise.
     pub end: f64,
+    /// Datagrams that were sent.
     pub sent: u64,
+    /// Arrivals: unique and duplicates.
     pub received: u64,
+    /// Datagrams that came, each counted once.
     pub unique: u64,
+    /// Datagrams that did not come, or too late: the sum of the next three.
     pub lost: u64,
+    /// Of the lost, those that the path lost.
     pub network_lost: u64,
+    /// Of the lost, those that the hosts or their cards lost.
     pub host_lost: u64,
+    /// Of the lost, those that no counter tells the place of.
     pub unattributed: u64,
+    /// Arrivals beyond the first of a datagram.
     pub duplicates: u64,
+    /// Datagrams that came after later ones (RFC 4737).
     pub reordered: u64,
+    /// Datagrams that came after the loss timeout.
     pub late: u64,
     /// Runs of consecutive losses.
     pub runs: u64,
-    /// Bits of UDP payload per second.
+    /// Bits of UDP payload per second that were sent.
     pub rate_sent: f64,
+    /// The same of what came.
     pub rate_received: f64,
     /// Bytes on an Ethernet for each byte of payload.
     pub wire_factor: f64,
@@ -232,9 +249,12 @@ impl Row {
 
 /// A time in which the campaign was going on.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+pub struct Stretch {
+    /// When it began, in seconds since 1970, UTC.
     pub begun: f64,
+    /// When it ended, likewise; none if it goes on or was killed.
     pub ended: Option<f64>,
+    /// Why it ended before its time.
     pub reason: Option<String>,
 }
 
@@ -370,12 +390,12 @@ impl Store {
     }
 
     /// When it went on.
-    pub fn runs(&self) -> Result<Vec<Run>> {
+    pub fn runs(&self) -> Result<Vec<Stretch>> {
         let mut statement = self
             .connection
             .prepare("select begun, ended, reason from run order by id")?;
         let runs = statement.query_map([], |row| {
-            Ok(Run {
+            Ok(Stretch {
                 begun: row.get(0)?,
                 ended: row.get(1)?,
                 reason: row.get(2)?,

@@ -12,8 +12,8 @@ use evlbi_probe::report::matrix::MatrixError;
 use evlbi_probe::respond::{RespondError, ServeError};
 use evlbi_probe::tcp::ProbeTcpError;
 use evlbi_probe::udp::ProbeUdpError;
+use evlbi_probe::watch::StoreError;
 use evlbi_probe::watch::WatchError;
-use evlbi_probe::watch::store::StoreError;
 use evlbi_wire::units::show_rate;
 
 /// What is said in place of an error's own words, without its causes; none where these will do.

@@ -71,7 +71,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
 
 /// What the program alone brings in, or it and these libraries; no other library does, not even by what it uses.
 const KEPT: [(&str, &[&str]); 9] = [
-    ("anyhow", &["evlbi-host"]),
+    ("anyhow", &[]),
     ("axum", &["evlbi-control"]),
     ("clap", &[]),
     ("ctrlc", &[]),

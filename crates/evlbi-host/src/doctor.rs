@@ -13,14 +13,15 @@ mod processor;
 mod rights;
 mod root;
 
+use std::io;
 use std::path::PathBuf;
 
-use anyhow::Result;
 use evlbi_core::rate::BitRate;
 use evlbi_net::run::Run;
 use serde::Serialize;
+use thiserror::Error;
 
-pub use self::disk::free_bytes;
+pub use self::disk::{FreeError, free_bytes};
 use self::item::{Item, Verdict};
 use self::path::Route;
 use self::root::Root;
@@ -28,6 +29,43 @@ use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
 /// How long data may wait in a socket where no round trip is known.
 const USUAL_SECONDS: f64 = 0.1;
+
+/// Why a host cannot be examined as asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DoctorError {
+    /// There is no network interface of that name.
+    #[error("no network interface is called `{name}`; there are: {there}")]
+    NoInterface {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        there: String,
+    },
+    /// There is no folder whose disk could be tried.
+    #[error(
+        "{}: there is no such folder; name the one that recordings are written to",
+        .0.display()
+    )]
+    NoFolder(PathBuf),
+    /// The name of the other host is empty.
+    #[error("no host is named; write HOST or HOST:PORT")]
+    NoHost,
+    /// The other host is named in another form.
+    #[error("`{0}` is no HOST or HOST:PORT")]
+    NotAHost(String),
+    /// The name of the other host cannot be looked up.
+    #[error("cannot look up `{host}`")]
+    LookUp {
+        /// The name.
+        host: String,
+        /// What the resolver says.
+        source: io::Error,
+    },
+    /// Nothing is known under the name of the other host.
+    #[error("host `{0}` has no address")]
+    NoAddress(String),
+}
 
 /// What to check.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +80,7 @@ pub struct DoctorOptions {
     pub disk: Option<PathBuf>,
 }
 
-/// The result.
+/// What was found on this host.
 #[derive(Debug, Serialize)]
 pub struct Examination {
     schema: &'static str,
@@ -58,7 +96,7 @@ pub struct Examination {
 
 /// What the host is to be good for.
 #[derive(Debug, Serialize)]
-pub struct Aim {
+struct Aim {
     /// Data rate, and why that.
     rate: BitRate,
     rate_from: String,
@@ -119,7 +157,7 @@ fn brief_seconds(seconds: f64) -> String {
 ///
 /// # Errors
 /// If an interface, the directory or the host does not exist.
-pub fn examine(options: &DoctorOptions, run: &Run) -> Result<Examination> {
+pub fn examine(options: &DoctorOptions, run: &Run) -> Result<Examination, DoctorError> {
     let root = Root(PathBuf::from("/"));
     let cards = interfaces::chosen(&root, &options.interface)?;
     let disk = options.disk.as_deref();
@@ -217,7 +255,7 @@ mod tests {
     use super::*;
 
     /// For 10 Gbit/s and 0.1 s.
-    pub fn aim() -> Aim {
+    pub(super) fn aim() -> Aim {
         Aim {
             rate: BitRate::new(10_000_000_000).unwrap(),
             rate_from: "the test".to_owned(),

@@ -1,6 +1,7 @@
 //! What the command line says of errors of libraries in place of their own words: it names its options, and what to do.
 
 mod correlate;
+mod host;
 mod path;
 mod probe;
 mod stream;
@@ -13,4 +14,5 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| probe::of(error))
         .or_else(|| correlate::of(error))
         .or_else(|| path::of(error))
+        .or_else(|| host::of(error))
 }

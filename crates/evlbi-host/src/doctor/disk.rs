@@ -1,18 +1,20 @@
 //! How fast a recording can be written in a folder, tried with the writer that `recv` uses.
 
+use std::error::Error as StdError;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
-use evlbi_net::file::{Durability, Writer, WriterOptions};
-use evlbi_net::run::Run;
+use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
+use evlbi_net::run::{Run, explain};
+use nix::errno::Errno;
 use nix::sys::statfs::{self, TMPFS_MAGIC};
 use nix::sys::statvfs::statvfs;
+use thiserror::Error;
 
-use super::Aim;
 use super::item::{Item, change, good, note, quoted};
+use super::{Aim, DoctorError};
 use evlbi_wire::units::{show_bytes, show_rate};
 
 const GROUP: &str = "disk";
@@ -37,14 +39,11 @@ struct Trial {
 }
 
 /// Makes sure that there is such a folder.
-pub fn check(folder: &Path) -> Result<()> {
-    if !folder.is_dir() {
-        bail!(
-            "--disk {}: there is no such folder; name the one that recordings are written to",
-            folder.display()
-        );
+pub fn check(folder: &Path) -> Result<(), DoctorError> {
+    match folder.is_dir() {
+        true => Ok(()),
+        false => Err(DoctorError::NoFolder(folder.to_owned())),
     }
-    Ok(())
 }
 
 pub fn item(folder: Option<&Path>, aim: &Aim, run: &Run) -> Item {
@@ -55,7 +54,7 @@ pub fn item(folder: Option<&Path>, aim: &Aim, run: &Run) -> Item {
     };
     let name = format!("writing in {}", folder.display());
     let found = tried(folder, run).map(|trial| judge(&trial, aim, in_memory(folder)));
-    let found = found.map_err(|error| format!("{error:#}"));
+    let found = found.map_err(|error| explain(&*error));
     Item::new(GROUP, &name, why, found)
 }
 
@@ -93,11 +92,11 @@ fn in_memory(folder: &Path) -> bool {
     statfs::statfs(folder).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
-fn tried(folder: &Path, run: &Run) -> Result<Trial> {
+fn tried(folder: &Path, run: &Run) -> Result<Trial, Box<dyn StdError>> {
     let most = LARGEST.min(free_bytes(folder)? / PART_OF_FREE);
     if most < SMALLEST {
         let folder = folder.display();
-        bail!("there is too little room for a test in {folder}");
+        return Err(format!("there is too little room for a test in {folder}").into());
     }
     let claimed = Claimed::new(folder, run)?;
     let mut writer = claimed.writer(Durability::End)?;
@@ -139,19 +138,19 @@ struct Claimed<'r>(PathBuf, &'r Run);
 
 impl<'r> Claimed<'r> {
     /// Takes a name that is free, so that nothing can be written over.
-    fn new(folder: &Path, run: &'r Run) -> Result<Claimed<'r>> {
+    fn new(folder: &Path, run: &'r Run) -> Result<Claimed<'r>, String> {
         let path = folder.join(format!(".evlbi-doctor-{}", std::process::id()));
         let made = OpenOptions::new().write(true).create_new(true).open(&path);
-        made.with_context(|| format!("cannot write {}", path.display()))?;
+        made.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(Claimed(path, run))
     }
 
-    fn writer(&self, durability: Durability) -> Result<Writer> {
+    fn writer(&self, durability: Durability) -> Result<Writer, WriteError> {
         let options = WriterOptions {
             durability,
             ..WriterOptions::default()
         };
-        Ok(Writer::create(&self.0, options)?)
+        Writer::create(&self.0, options)
     }
 }
 
@@ -171,10 +170,25 @@ fn noise(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that are free where `folder` is.
-pub fn free_bytes(folder: &Path) -> Result<u64> {
-    let found = statvfs(folder)
-        .with_context(|| format!("cannot see what is free in {}", folder.display()))?;
+/// The system does not tell what is free in a folder.
+#[derive(Debug, Error)]
+#[error("cannot see what is free in {}", folder.display())]
+pub struct FreeError {
+    /// The folder.
+    pub folder: PathBuf,
+    /// What the system says.
+    pub source: Errno,
+}
+
+/// Returns how many bytes are free where `folder` is.
+///
+/// # Errors
+/// When there is no such folder, or it may not be looked at.
+pub fn free_bytes(folder: &Path) -> Result<u64, FreeError> {
+    let found = statvfs(folder).map_err(|source| FreeError {
+        folder: folder.to_owned(),
+        source,
+    })?;
     Ok(found.blocks_available() * found.fragment_size())
 }
 

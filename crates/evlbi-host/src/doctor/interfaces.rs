@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use anyhow::{Result, bail};
 use evlbi_core::rate::BitRate;
 
+use super::DoctorError;
 use super::root::Root;
 
 /// The folder that has one for each interface.
@@ -17,11 +17,13 @@ const UP: i64 = 1;
 const LOOPBACK: i64 = 772;
 
 /// The interfaces to look at: those that were asked for, or all that are up except loopback.
-pub fn chosen(root: &Root, asked: &[String]) -> Result<Vec<String>> {
+pub fn chosen(root: &Root, asked: &[String]) -> Result<Vec<String>, DoctorError> {
     let there = interfaces(root);
     if let Some(name) = asked.iter().find(|name| !there.contains(name)) {
-        let there = there.join(", ");
-        bail!("no network interface is called `{name}`; there are: {there}");
+        return Err(DoctorError::NoInterface {
+            name: name.clone(),
+            there: there.join(", "),
+        });
     }
     if asked.is_empty() {
         let up = there.into_iter().filter(|name| is_candidate(root, name));

@@ -5,7 +5,7 @@ use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 use evlbi_wire::units::{show_count, show_size};
 
-/// What `recv` and `send` ask for where --buffer says nothing, in bytes.
+/// What receivers and senders ask for where nothing is said, in bytes.
 const RECV_ASKS: u64 = 64 << 20;
 const SEND_ASKS: u64 = 4 << 20;
 /// Linux gives a socket no more, in bytes (half of an int's range).

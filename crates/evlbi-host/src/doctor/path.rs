@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use evlbi_net::clock::Clock;
 use evlbi_net::udp::{Fragmentation, Sender, SenderOptions, interface_of};
 
+use super::DoctorError;
 use super::interfaces::CARDS;
 use super::item::{Found, Item, good, note, quoted};
 use super::root::Root;
@@ -51,13 +51,14 @@ impl Route {
 }
 
 /// Looks up the route, and begins and ends TCP connections to see how long an answer takes.
-pub fn look(root: &Root, target: &str) -> Result<Route> {
+pub fn look(root: &Root, target: &str) -> Result<Route, DoctorError> {
     let (host, port) = split(target)?;
-    let to = (host.as_str(), port)
-        .to_socket_addrs()
-        .with_context(|| format!("cannot look up `{host}` of --to"))?
-        .next()
-        .with_context(|| format!("host `{host}` of --to has no address"))?;
+    let found = (host.as_str(), port).to_socket_addrs();
+    let to = match found.map(|mut addresses| addresses.next()) {
+        Ok(Some(to)) => to,
+        Ok(None) => return Err(DoctorError::NoAddress(host)),
+        Err(source) => return Err(DoctorError::LookUp { host, source }),
+    };
     Ok(Route {
         to,
         way: way(root, to),
@@ -66,13 +67,13 @@ pub fn look(root: &Root, target: &str) -> Result<Route> {
 }
 
 /// `HOST`, `HOST:PORT`, `ADDRESS`, `[ADDRESS]:PORT`.
-fn split(target: &str) -> Result<(String, u16)> {
+fn split(target: &str) -> Result<(String, u16), DoctorError> {
     let bare = target
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
     let bare = bare.unwrap_or(target);
     if bare.is_empty() {
-        bail!("--to names no host; write HOST or HOST:PORT");
+        return Err(DoctorError::NoHost);
     }
     if bare.parse::<IpAddr>().is_ok() || !bare.contains(':') {
         return Ok((bare.to_owned(), USUAL_PORT));
@@ -82,7 +83,7 @@ fn split(target: &str) -> Result<(String, u16)> {
         let port = port.parse().ok().filter(|port| *port > 0)?;
         (!host.is_empty()).then(|| (host.to_owned(), port))
     });
-    found.with_context(|| format!("`{target}` is no HOST or HOST:PORT"))
+    found.ok_or_else(|| DoctorError::NotAHost(target.to_owned()))
 }
 
 fn way(root: &Root, to: SocketAddr) -> Result<Way, String> {

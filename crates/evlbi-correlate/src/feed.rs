@@ -18,13 +18,12 @@ use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::CorrelateError;
 use super::arrived::{Arrived, arrived};
 use super::clocks::{Clocks, HOLD, RUN, Verdict};
 use super::plan::Shape;
 use super::run::Station;
 use super::station::{RateError, frame_number, frame_rate};
-use super::stream::StreamError;
+use super::{Cause, CorrelateError};
 
 /// Frames that are judged together: locks are taken for a group, not for each.
 const GROUP: usize = 32;
@@ -441,6 +440,38 @@ pub enum FormatError {
     /// Their samples have a coding that is not known.
     #[error("{0}")]
     Layout(#[from] LayoutError),
+}
+
+/// Why streams cannot be correlated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The options leave out times, which streams do not have beforehand.
+    #[error("flags leave out times of recordings, and a stream has none beforehand")]
+    Flags,
+    /// The options ask for files of visibilities.
+    #[error("a correlation of streams writes no visibilities")]
+    Visibilities,
+    /// A stream cannot be received.
+    #[error("{0}")]
+    Receive(#[source] Cause),
+    /// What came is nothing that can be correlated.
+    #[error("stream {number}")]
+    Unfit {
+        /// The stream's place among the URLs, from 1 on.
+        number: usize,
+        /// What is wrong with its frames.
+        source: FormatError,
+    },
+    /// What comes is nothing that can be correlated any more.
+    #[error("{0}")]
+    Format(#[from] FormatError),
+    /// A stream ended before there was anything to correlate. It is said which.
+    #[error("{0}")]
+    Ended(String),
+    /// A thread that receives panicked.
+    #[error("the thread that empties a ring panicked")]
+    Panicked,
 }
 
 fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout, FormatError> {

@@ -80,7 +80,7 @@ use evlbi_fx::fringe::{Fringe, Window, at};
 use evlbi_fx::track::Layout;
 use evlbi_net::run::Run;
 
-pub use self::feed::FormatError;
+pub use self::feed::{FormatError, StreamError};
 pub use self::files::FileError;
 pub use self::lines::Integration;
 pub use self::live::{Correlating, Show, correlate_streams};
@@ -92,7 +92,7 @@ pub use self::plan::PlanError;
 pub use self::result::{BaselineResult, CorrelateResult, text, write_csv};
 pub use self::series::{Amplitude, WindowError};
 pub use self::station::{RateError, RecordingError};
-pub use self::stream::{StreamError, StreamResult};
+pub use self::stream::StreamResult;
 pub use self::tamper::Tamper;
 pub use self::visibilities::VisibilityError;
 pub use self::watch::Watch;

@@ -20,14 +20,14 @@ use evlbi_wire::units::show_seconds;
 use parking_lot::Mutex;
 
 use super::clocks::Clocks;
-use super::feed::{Ending, Feed, Feeding, LiveStation, NAP};
+use super::feed::{Ending, Feed, Feeding, LiveStation, NAP, StreamError};
 use super::integrations::{Done, Integrations};
 use super::job::Job;
 use super::lines::{Integration, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::{Shape, station_names};
 use super::result::StationResult;
-use super::stream::{Stream, StreamError, StreamResult};
+use super::stream::{Stream, StreamResult};
 use super::watch::{Watch, front};
 use super::{Cause, CorrelateError, Correlation};
 

@@ -8,40 +8,7 @@ use evlbi_stream::counters;
 use evlbi_stream::drain::Drained;
 use serde::Serialize;
 
-use super::Cause;
-use super::feed::{Feed, FormatError};
-
-/// Why streams cannot be correlated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StreamError {
-    /// The options leave out times, which streams do not have beforehand.
-    #[error("flags leave out times of recordings, and a stream has none beforehand")]
-    Flags,
-    /// The options ask for files of visibilities.
-    #[error("a correlation of streams writes no visibilities")]
-    Visibilities,
-    /// A stream cannot be received.
-    #[error("{0}")]
-    Receive(#[source] Cause),
-    /// What came is nothing that can be correlated.
-    #[error("stream {number}")]
-    Unfit {
-        /// The stream's place among the URLs, from 1 on.
-        number: usize,
-        /// What is wrong with its frames.
-        source: FormatError,
-    },
-    /// What comes is nothing that can be correlated any more.
-    #[error("{0}")]
-    Format(#[from] FormatError),
-    /// A stream ended before there was anything to correlate. It is said which.
-    #[error("{0}")]
-    Ended(String),
-    /// A thread that receives panicked.
-    #[error("the thread that empties a ring panicked")]
-    Panicked,
-}
+use super::feed::Feed;
 
 /// One stream's receiving end.
 pub(super) struct Stream {

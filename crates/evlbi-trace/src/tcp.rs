@@ -2,6 +2,7 @@
 //! sockets, over which flows are simulated packet by packet.
 
 mod backlog;
+mod congestion;
 mod connection;
 mod course;
 mod delivery;
@@ -9,7 +10,6 @@ mod equations;
 mod flow;
 mod incoming;
 mod info;
-mod law;
 mod outgoing;
 mod packet;
 mod receiver;
@@ -17,12 +17,12 @@ mod sender;
 mod timely;
 
 pub use backlog::{Backlog, Full};
+pub use congestion::{Acked, Algorithm, CongestionControl, Moment};
 pub use connection::{Connection, Failed, Read, Settings};
 pub use course::{Bursts, Course, Disturbance, HeldBack, Interval, Loss, intervals};
 pub use equations::{Cbr, Needs};
 pub use flow::{Counting, Outcome, Sample, Scene};
 pub use info::{Info, Phase, Reading};
-pub use law::{Acked, Algorithm, CongestionControl, Moment};
 pub use packet::{HEADERS, Packet};
 pub use timely::{Arrival, Late, Timeliness, lateness};
 

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
+use super::congestion::Algorithm;
 use super::incoming::Incoming;
 use super::info::Info;
-use super::law::Algorithm;
 use super::outgoing::Outgoing;
 use super::packet::{HEADERS, Kind, Packet, Segment};
 use super::receiver::{Ack, Receiver};

@@ -1,7 +1,7 @@
 //! What a constant bit rate needs of TCP, without simulating each packet: Reno's by its equations, the other laws' by their
 //! own steps, a round trip at a time.
 
-use super::law::{Acked, Algorithm, CongestionControl, Moment};
+use super::congestion::{Acked, Algorithm, CongestionControl, Moment};
 use evlbi_core::time::Nanos;
 
 /// Round trips after which a window that has not grown is taken not to.
@@ -164,7 +164,7 @@ impl Cbr {
 /// A window that takes a step each round trip.
 struct Rounds<'a> {
     flow: &'a Cbr,
-    law: Box<dyn CongestionControl>,
+    congestion: Box<dyn CongestionControl>,
     window: f64,
     /// Seconds.
     now: f64,
@@ -175,7 +175,7 @@ impl Rounds<'_> {
     fn begin(flow: &Cbr, algorithm: Algorithm) -> Rounds<'_> {
         let mut rounds = Rounds {
             flow,
-            law: algorithm.begin(),
+            congestion: algorithm.begin(),
             window: flow.window(),
             now: 0.0,
         };
@@ -194,7 +194,7 @@ impl Rounds<'_> {
             counted: acks,
         };
         self.now += self.flow.round_trip;
-        self.law.measure(&self.moment(), acked);
+        self.congestion.measure(&self.moment(), acked);
         acked
     }
 
@@ -210,7 +210,7 @@ impl Rounds<'_> {
 
     fn step(&mut self) {
         let acked = self.measure();
-        self.window += self.law.grow(&self.moment(), acked);
+        self.window += self.congestion.grow(&self.moment(), acked);
     }
 
     /// Up to a window: how many segments went, and how long it took in seconds; at least one round.
@@ -234,8 +234,8 @@ impl Rounds<'_> {
     }
 
     fn lose(&mut self) {
-        self.window = self.law.reduce(&self.moment());
-        let recovered = self.law.recovered(&self.moment());
+        self.window = self.congestion.reduce(&self.moment());
+        let recovered = self.congestion.recovered(&self.moment());
         self.window = recovered.unwrap_or(self.window);
     }
 

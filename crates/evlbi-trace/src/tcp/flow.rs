@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::backlog::{Backlog, Full};
+use super::congestion::Algorithm;
 use super::connection::{Connection, Read, Settings};
-use super::law::Algorithm;
 use super::packet::{HEADERS, Packet};
 pub use super::sender::Counting;
 use evlbi_core::path::{Law, Network, Output, Piece, Train};

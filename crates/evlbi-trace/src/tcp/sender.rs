@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::congestion::{Acked, CongestionControl, Moment};
 use super::delivery::Delivery;
 use super::info::Phase;
-use super::law::{Acked, CongestionControl, Moment};
 use super::receiver::Ack;
 use evlbi_core::time::Nanos;
 
@@ -86,7 +86,7 @@ impl RoundTrips {
 /// The sending end.
 #[derive(Debug)]
 pub struct Sender {
-    law: Box<dyn CongestionControl>,
+    congestion: Box<dyn CongestionControl>,
     counting: Counting,
     pub window: f64,
     pub threshold: f64,
@@ -131,7 +131,7 @@ struct Usage {
 impl Sender {
     /// At the beginning of slow start; or in the middle of a flow that has found its window.
     pub fn new(
-        mut law: Box<dyn CongestionControl>,
+        mut congestion: Box<dyn CongestionControl>,
         counting: Counting,
         window: Option<f64>,
     ) -> Sender {
@@ -141,10 +141,10 @@ impl Sender {
                 window,
                 ..Moment::default()
             };
-            law.grow(&moment, Acked::default());
+            congestion.grow(&moment, Acked::default());
         }
         Sender {
-            law,
+            congestion,
             counting,
             window: window.unwrap_or(FIRST_WINDOW),
             threshold: window.unwrap_or(f64::INFINITY),
@@ -285,7 +285,7 @@ impl Sender {
             return;
         };
         let mut idle = now.since(last_sent);
-        self.law.resume(idle);
+        self.congestion.resume(idle);
         let timeout = self.round_trips.timeout();
         if idle > timeout {
             self.threshold = self.threshold.max(0.75 * self.window);
@@ -356,7 +356,7 @@ impl Sender {
             },
         };
         if newly > 0 {
-            self.law.measure(&self.moment(now), acked);
+            self.congestion.measure(&self.moment(now), acked);
         }
         if advanced > 0 {
             self.backoff = 0;
@@ -367,7 +367,7 @@ impl Sender {
             State::Recovery { point, .. } if self.first >= point => {
                 self.state = State::Open;
                 self.window = self.threshold;
-                if let Some(window) = self.law.recovered(&self.moment(now)) {
+                if let Some(window) = self.congestion.recovered(&self.moment(now)) {
                     (self.window, self.threshold) = (window, window);
                 }
             }
@@ -375,7 +375,7 @@ impl Sender {
             _ => {}
         }
         if self.lost > 0 && self.state == State::Open {
-            self.threshold = self.law.reduce(&self.moment(now));
+            self.threshold = self.congestion.reduce(&self.moment(now));
             self.state = State::Recovery {
                 point: self.next,
                 before: self.window,
@@ -427,7 +427,7 @@ impl Sender {
             rest.counted -= taken;
         }
         if rest.counted > 0.0 {
-            self.window += self.law.grow(&self.moment(now), rest);
+            self.window += self.congestion.grow(&self.moment(now), rest);
         }
     }
 
@@ -507,7 +507,7 @@ impl Sender {
     /// Nothing came for too long: everything that has not come is lost, and it begins anew (RFC 5681, section 3.1).
     pub fn timed_out(&mut self, now: Nanos) {
         if !matches!(self.state, State::Timeout(_)) {
-            self.threshold = self.law.reduce(&self.moment(now));
+            self.threshold = self.congestion.reduce(&self.moment(now));
         }
         self.window = 1.0;
         self.state = State::Timeout(self.next);

@@ -70,7 +70,7 @@ pub enum Sends {
 
 /// What an agent has to see to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Care {
+pub enum OptionPolicy {
     /// Nothing: it concerns the flow alone.
     None,
     /// Known to both ends of a test: never shown.
@@ -119,7 +119,7 @@ pub struct Command {
     /// The option that limits what it sends.
     pub(crate) limit: &'static str,
     /// What is to be seen to; options that are named neither here nor for all commands concern the flow alone.
-    pub cares: &'static [(&'static str, Care)],
+    pub policies: &'static [(&'static str, OptionPolicy)],
     /// Options that a flow does not have.
     left_out: &'static [&'static str],
 }
@@ -130,14 +130,14 @@ const LEFT_OUT: [&str; 7] = [
 ];
 
 /// What is to be seen to of every command that has such an option.
-const CARES: [(&str, Care); 7] = [
-    ("target", Care::Target),
-    ("token", Care::Secret),
-    ("rate", Care::Whole),
-    ("spacing", Care::Whole),
-    ("records", Care::Write),
-    ("plot", Care::Write),
-    ("out", Care::Write),
+const POLICIES: [(&str, OptionPolicy); 7] = [
+    ("target", OptionPolicy::Target),
+    ("token", OptionPolicy::Secret),
+    ("rate", OptionPolicy::Whole),
+    ("spacing", OptionPolicy::Whole),
+    ("records", OptionPolicy::Write),
+    ("plot", OptionPolicy::Write),
+    ("out", OptionPolicy::Write),
 ];
 
 /// What most commands are: a test, which has its own times.
@@ -148,7 +148,7 @@ const TEST: Command = Command {
     waits: false,
     continues: false,
     limit: "rate",
-    cares: &[],
+    policies: &[],
     left_out: &[],
 };
 
@@ -158,10 +158,10 @@ pub const COMMANDS: [Command; 9] = [
         name: "send",
         lasts: When::Always,
         waits: true,
-        cares: &[
-            ("source", Care::Source),
-            ("to", Care::Destination),
-            ("max", Care::Whole),
+        policies: &[
+            ("source", OptionPolicy::Source),
+            ("to", OptionPolicy::Destination),
+            ("max", OptionPolicy::Whole),
         ],
         ..TEST
     },
@@ -169,7 +169,7 @@ pub const COMMANDS: [Command; 9] = [
         name: "recv",
         listens: When::Always,
         lasts: When::Always,
-        cares: &[("from", Care::Listen), ("to", Care::Sink)],
+        policies: &[("from", OptionPolicy::Listen), ("to", OptionPolicy::Sink)],
         left_out: &["gaps"],
         ..TEST
     },
@@ -177,7 +177,10 @@ pub const COMMANDS: [Command; 9] = [
         name: "correlate",
         listens: When::Live,
         lasts: When::Live,
-        cares: &[("files", Care::Stations), ("model", Care::Read)],
+        policies: &[
+            ("files", OptionPolicy::Stations),
+            ("model", OptionPolicy::Read),
+        ],
         left_out: &["no-lines"],
         ..TEST
     },
@@ -185,44 +188,47 @@ pub const COMMANDS: [Command; 9] = [
         name: "respond",
         listens: When::Always,
         limit: "max-rate",
-        cares: &[
-            ("bind", Care::Whole),
-            ("ports", Care::Whole),
-            ("max-rate", Care::Whole),
+        policies: &[
+            ("bind", OptionPolicy::Whole),
+            ("ports", OptionPolicy::Whole),
+            ("max-rate", OptionPolicy::Whole),
         ],
         left_out: &["allow-load", "files"],
         ..TEST
     },
     Command {
         name: "probe udp",
-        cares: &[("losses", Care::Write)],
+        policies: &[("losses", OptionPolicy::Write)],
         left_out: &["one-way", "load-tasks", "load-nice"],
         ..TEST
     },
     Command {
         name: "probe tcp",
-        cares: &[
-            ("streams", Care::Whole),
-            ("background", Care::Whole),
-            ("samples", Care::Write),
+        policies: &[
+            ("streams", OptionPolicy::Whole),
+            ("background", OptionPolicy::Whole),
+            ("samples", OptionPolicy::Write),
         ],
         left_out: &["from", "into"],
         ..TEST
     },
     Command {
         name: "probe latency",
-        cares: &[("size", Care::Whole), ("interval", Care::Whole)],
+        policies: &[
+            ("size", OptionPolicy::Whole),
+            ("interval", OptionPolicy::Whole),
+        ],
         ..TEST
     },
     Command {
         name: "probe capacity",
-        cares: &[("highest", Care::Whole)],
+        policies: &[("highest", OptionPolicy::Whole)],
         ..TEST
     },
     Command {
         name: "watch",
         continues: true,
-        cares: &[("file", Care::Write)],
+        policies: &[("file", OptionPolicy::Write)],
         ..TEST
     },
 ];
@@ -242,10 +248,10 @@ impl Command {
     }
 
     /// Tells what an agent has to see to of an option.
-    pub fn care(&self, option: &str) -> Care {
-        let mut known = self.cares.iter().chain(&CARES);
+    pub fn policy(&self, option: &str) -> OptionPolicy {
+        let mut known = self.policies.iter().chain(&POLICIES);
         let found = known.find(|(name, _)| *name == option);
-        found.map_or(Care::None, |(_, care)| *care)
+        found.map_or(OptionPolicy::None, |(_, policy)| *policy)
     }
 
     /// Lists the options that a flow can have, as the command line knows them.
@@ -283,8 +289,8 @@ impl Command {
     }
 
     /// The option that an agent sees to in this way, of a flow that has one.
-    fn cared<'o>(&self, care: Care, options: &'o Options) -> Option<&'o Value> {
-        let named = self.cares.iter().find(|(_, known)| *known == care);
+    fn ruled<'o>(&self, policy: OptionPolicy, options: &'o Options) -> Option<&'o Value> {
+        let named = self.policies.iter().find(|(_, known)| *known == policy);
         options.get(named?.0)
     }
 }
@@ -334,29 +340,31 @@ impl<'f> Known<'f> {
 
     /// The recording or generator that it sends.
     pub(crate) fn source(&self) -> Option<&'f str> {
-        self.text(Care::Source)
+        self.text(OptionPolicy::Source)
     }
 
     /// Where it sends to.
     pub(crate) fn destination(&self) -> Option<Url> {
-        url(self.command?.cared(Care::Destination, self.options)?)
+        url(self
+            .command?
+            .ruled(OptionPolicy::Destination, self.options)?)
     }
 
     /// The file that it records in.
     pub(crate) fn recording(&self) -> Option<&'f str> {
-        self.text(Care::Sink).filter(|sink| is_kept(sink))
+        self.text(OptionPolicy::Sink).filter(|sink| is_kept(sink))
     }
 
     /// Where it listens for streams: for each of those in its result, in their order.
     pub(crate) fn streams(&self) -> Vec<Option<Url>> {
-        let cared = |care| self.command?.cared(care, self.options);
-        let several = cared(Care::Stations).and_then(Value::as_array);
-        let all = cared(Care::Listen).into_iter();
+        let ruled = |policy| self.command?.ruled(policy, self.options);
+        let several = ruled(OptionPolicy::Stations).and_then(Value::as_array);
+        let all = ruled(OptionPolicy::Listen).into_iter();
         all.chain(several.into_iter().flatten()).map(url).collect()
     }
 
-    fn text(&self, care: Care) -> Option<&'f str> {
-        self.command?.cared(care, self.options)?.as_str()
+    fn text(&self, policy: OptionPolicy) -> Option<&'f str> {
+        self.command?.ruled(policy, self.options)?.as_str()
     }
 }
 

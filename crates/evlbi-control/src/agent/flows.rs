@@ -24,7 +24,7 @@ use super::guard::{self, Allowed, Load};
 use super::process::{self, Line, ROOMS, Room, RoomError};
 use crate::api::off_thread;
 use crate::body::file_body;
-use crate::commands::{Care, Command, Known, Language};
+use crate::commands::{Command, Known, Language, OptionPolicy};
 use crate::fleet::{About, Checked, Storage};
 use crate::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::history::History;
@@ -219,7 +219,7 @@ impl Agent {
         let command = Command::named(&new.command).map_err(Problem::unprocessable)?;
         let id = new.id;
         let mut options = new.options;
-        options.retain(|name, _| command.care(name) != Care::Secret);
+        options.retain(|name, _| command.policy(name) != OptionPolicy::Secret);
         let recording = Known::of(&new.command, &options).recording();
         let kept = Entry {
             flow: Flow {

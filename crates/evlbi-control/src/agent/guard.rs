@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::config::Config;
 use crate::commands::{
-    Care, Command, CommandOption, Known, Language, Meaning, Sends, is_kept, is_live,
+    Command, CommandOption, Known, Language, Meaning, OptionPolicy, Sends, is_kept, is_live,
 };
 use crate::flow::NewFlow;
 use crate::time::now;
@@ -176,12 +176,12 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
         if let Some(value) = flow.options.get(name) {
             let within = Refusal::of(name);
             let values = values(&option, value).map_err(&within)?;
-            let care = command.care(name);
-            let values = values.into_iter().map(|value| guard.see_to(care, value));
+            let policy = command.policy(name);
+            let values = values.into_iter().map(|value| guard.see_to(policy, value));
             let values: Vec<String> = values.collect::<Result<_>>().map_err(within)?;
             let words = &mut guard.allowed.words;
             match option {
-                _ if care == Care::Secret => {}
+                _ if policy == OptionPolicy::Secret => {}
                 _ if option.is_positional => places.extend(values),
                 // One that is false has no value.
                 _ if option.is_flag => words.extend(values.iter().map(|_| format!("--{name}"))),
@@ -282,26 +282,26 @@ struct Guard<'a> {
 
 impl Guard<'_> {
     /// The value as the flow gets it.
-    fn see_to(&mut self, care: Care, value: String) -> Result<String> {
-        match care {
-            Care::None | Care::Whole => Ok(value),
-            Care::Secret => {
+    fn see_to(&mut self, policy: OptionPolicy, value: String) -> Result<String> {
+        match policy {
+            OptionPolicy::None | OptionPolicy::Whole => Ok(value),
+            OptionPolicy::Secret => {
                 self.allowed.environment.push((TOKEN, value.clone()));
                 Ok(value)
             }
-            Care::Source => self.source(&value),
-            Care::Sink if !is_kept(&value) => Ok(value),
-            Care::Sink => {
+            OptionPolicy::Source => self.source(&value),
+            OptionPolicy::Sink if !is_kept(&value) => Ok(value),
+            OptionPolicy::Sink => {
                 self.has_room()?;
                 self.allowed.records = true;
                 self.write(&value)
             }
-            Care::Write => self.write(&value),
-            Care::Read => self.read(&value),
-            Care::Stations if self.is_live => self.listen(&value),
-            Care::Stations => self.read(&value),
-            Care::Listen => self.listen(&value),
-            Care::Destination => {
+            OptionPolicy::Write => self.write(&value),
+            OptionPolicy::Read => self.read(&value),
+            OptionPolicy::Stations if self.is_live => self.listen(&value),
+            OptionPolicy::Stations => self.read(&value),
+            OptionPolicy::Listen => self.listen(&value),
+            OptionPolicy::Destination => {
                 let mut url = transport::destination(&value)?;
                 if !matches!(url.place, Place::Host(_)) {
                     return Err(Refusal::Because(format!(
@@ -316,7 +316,7 @@ impl Guard<'_> {
                 }
                 Ok(url.to_string())
             }
-            Care::Target => {
+            OptionPolicy::Target => {
                 let unknown = format!("`{value}` is no HOST:PORT that can be found");
                 let found = value.to_socket_addrs().map_err(Refusal::system(unknown))?;
                 Ok(self.target(found)?.to_string())

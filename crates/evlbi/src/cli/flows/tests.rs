@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use evlbi_control::agent::{Config, allow};
-use evlbi_control::commands::{COMMANDS, Care};
+use evlbi_control::commands::{COMMANDS, OptionPolicy};
 use evlbi_control::session::Session;
 use evlbi_net::clock::Clock;
 use serde_json::{Value, json};
@@ -16,15 +16,15 @@ fn every_option_was_thought_of() {
     for command in &COMMANDS {
         let options = command.options(&CommandLine);
         let names = || options.iter().map(|option| option.name.as_str());
-        for (cared, _) in command.cares {
+        for (ruled, _) in command.policies {
             assert!(
-                names().any(|name| name == *cared),
-                "{} {cared}",
+                names().any(|name| name == *ruled),
+                "{} {ruled}",
                 command.name
             );
         }
         let mut line = format!("{}:", command.name);
-        for name in names().filter(|name| command.care(name) == Care::None) {
+        for name in names().filter(|name| command.policy(name) == OptionPolicy::None) {
             line = format!("{line} {name}");
         }
         all += &line;

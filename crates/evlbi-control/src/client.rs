@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use evlbi_net::run::explain;
-use evlbi_stream::steer::Change;
+use evlbi_stream::control_socket::Change;
 use reqwest::{Method, Response};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use evlbi_net::run::explain;
-use evlbi_stream::steer::Change;
+use evlbi_stream::control_socket::Change;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

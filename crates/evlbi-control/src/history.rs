@@ -10,8 +10,8 @@ use std::time::Duration;
 use evlbi_net::file::{TableError, table_text};
 use evlbi_net::run::explain;
 use evlbi_probe::sqlite::{Schema, SchemaError, Unusable};
+use evlbi_stream::control_socket::{Baseline, Status};
 use evlbi_stream::counters::{self, Counter, Kind, Unit};
-use evlbi_stream::steer::{Baseline, Status};
 use parking_lot::Mutex;
 use rusqlite::ErrorCode::{
     self, CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, NotADatabase, Unknown,

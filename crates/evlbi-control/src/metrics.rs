@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use evlbi_stream::control_socket::Baseline;
 use evlbi_stream::counters::{Counter, Counts, Kind, RECEIVED, SENT, real};
-use evlbi_stream::steer::Baseline;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;

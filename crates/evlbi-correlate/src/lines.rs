@@ -3,8 +3,8 @@
 use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
 use evlbi_net::receive::Live;
+use evlbi_stream::control_socket::Baseline;
 use evlbi_stream::counters::{Counts, RECEIVED, Received};
-use evlbi_stream::steer::Baseline;
 use evlbi_wire::units::{show_rate, show_seconds};
 use serde::Serialize;
 

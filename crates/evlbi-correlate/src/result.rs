@@ -8,7 +8,7 @@ use evlbi_fx::fringe::Window;
 use evlbi_fx::quantise;
 use evlbi_fx::track::Counts;
 use evlbi_net::file::{Table, TableError};
-use evlbi_stream::steer::Profile;
+use evlbi_stream::control_socket::Profile;
 use evlbi_wire::units::{show_count, show_seconds, utc};
 use serde::Serialize;
 

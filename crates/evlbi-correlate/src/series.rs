@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evlbi_fx::correlator::{Input, InputSums, Product, Setup, Sums};
 use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
 use evlbi_fx::quantise::{self, VanVleck};
-use evlbi_stream::steer::Profile;
+use evlbi_stream::control_socket::Profile;
 use evlbi_wire::units::show_seconds;
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use evlbi_net::clock::Clock;
 use evlbi_net::receive;
 use evlbi_net::run::Run;
-use evlbi_stream::steer::{Baseline, Rate, Receiving, Status};
+use evlbi_stream::control_socket::{Baseline, Rate, Receiving, Status};
 use parking_lot::Mutex;
 
 use super::feed::Feed;

@@ -4,7 +4,7 @@
 //! the network is `evlbi-net`'s; what is made of several streams is that of the crates above.
 //!
 //! On the way of the data: [`source`] → [`send`] ~~~ [`recv`] → [`drain`] → [`sink`]. [`recording`] reads what is on disk, [`inspect`]
-//! says what it contains, [`mod@drop`] cuts out of it what a loss would take. [`counters`] defines what is counted; [`steer`] shows and
+//! says what it contains, [`mod@drop`] cuts out of it what a loss would take. [`counters`] defines what is counted; [`control_socket`] shows and
 //! changes a stream while it lasts.
 //!
 //! # Example
@@ -53,6 +53,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+pub mod control_socket;
 pub mod counters;
 pub mod drain;
 pub mod drop;
@@ -65,4 +66,3 @@ pub mod send;
 pub mod sink;
 pub mod sky;
 pub mod source;
-pub mod steer;

@@ -7,7 +7,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::clock::{Clock, Thread};
 use evlbi_net::run::{Progress, Run};
 
-use crate::steer::Watched;
+use crate::control_socket::Watched;
 
 /// Time between two looks at whether work has ended.
 const LOOK: Duration = Duration::from_millis(20);

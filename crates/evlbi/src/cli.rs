@@ -51,9 +51,9 @@ impl Cli {
         };
         // From here on a request to stop ends with everything written.
         program.run();
-        program.steering.listen(&socket)?;
+        program.control_socket.listen(&socket)?;
         let done = self.command.run(program);
-        program.steering.leave(&socket);
+        program.control_socket.leave(&socket);
         done
     }
 }

@@ -32,13 +32,13 @@ use serde::Serialize;
 
 pub use self::page::Page;
 use evlbi_correlate::{CorrelateOptions, Hertz, Recordings, Stretch};
+use evlbi_stream::control_socket::Rate;
 use evlbi_stream::counters::Counted;
 use evlbi_stream::drain::{self, Drained};
 use evlbi_stream::recording::{self, Blocks};
 use evlbi_stream::running;
 use evlbi_stream::sink::{self, Files};
 use evlbi_stream::source::{self, Input};
-use evlbi_stream::steer::Rate;
 use evlbi_wire::units::{show_count, show_rate};
 
 /// Bit rate of a station where none is asked for.

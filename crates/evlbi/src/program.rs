@@ -10,9 +10,9 @@ use anyhow::{Result, ensure};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::{Note, Notes, Run, explain_in};
 use evlbi_net::transport::{NotHonoured, OpenError};
+use evlbi_stream::control_socket::{ControlSocket, Watched};
 use evlbi_stream::running;
 use evlbi_stream::send::SendError;
-use evlbi_stream::steer::{Steering, Watched};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
@@ -26,22 +26,22 @@ pub struct Program {
     run: Run,
     handler: Once,
     /// What is seen and changed from outside.
-    pub steering: Arc<Steering>,
+    pub control_socket: Arc<ControlSocket>,
 }
 
 impl Program {
     /// One whose notes go to standard error.
     pub fn new() -> Program {
         let run = Run::silent();
-        let steering = Arc::new(Steering::new(run.clone()));
+        let control_socket = Arc::new(ControlSocket::new(run.clone()));
         let terminal = Terminal {
-            steering: Arc::clone(&steering),
+            control_socket: Arc::clone(&control_socket),
             bar: Mutex::default(),
         };
         Program {
             run: run.noted_by(Arc::new(terminal)),
             handler: Once::new(),
-            steering,
+            control_socket,
         }
     }
 
@@ -72,21 +72,21 @@ impl Program {
 
     /// Shows how `work` is, once a second, until it has ended.
     pub fn watch(&self, work: &Arc<dyn Watched>, has_ended: impl Fn() -> bool) {
-        self.steering.on_status({
+        self.control_socket.on_status({
             let work = Arc::clone(work);
-            move |steering| {
+            move |control_socket| {
                 work.refresh();
                 // Read there, so that no older counts take the place of newer ones.
-                steering.tell(|status| work.tell(status));
+                control_socket.tell(|status| work.tell(status));
             }
         });
-        self.steering.on_change({
+        self.control_socket.on_change({
             let work = Arc::clone(work);
             move |change| work.change(change)
         });
         let (_, total) = work.progress();
         let look = || {
-            self.steering.tell(|status| work.tell(status));
+            self.control_socket.tell(|status| work.tell(status));
             (work.progress().0, work.line())
         };
         let progress = self.run.progress(total);
@@ -118,7 +118,7 @@ pub fn status_of(error: &anyhow::Error) -> ExitCode {
 
 /// Shows notes on standard error, progress as a bar on a terminal and as a line a second elsewhere.
 struct Terminal {
-    steering: Arc<Steering>,
+    control_socket: Arc<ControlSocket>,
     bar: Mutex<Option<ProgressBar>>,
 }
 
@@ -132,7 +132,7 @@ impl Terminal {
     }
 
     fn progress(&self, done: u64, total: Option<u64>, line: &str) {
-        self.steering.tell(|status| {
+        self.control_socket.tell(|status| {
             line.clone_into(&mut status.line);
             status.done = total.map(|total| done as f64 / total.max(1) as f64);
         });
@@ -168,7 +168,7 @@ impl Notes for Terminal {
             Note::Warned(what) => self.line(format_args!("evlbi: warning: {what}")),
             Note::Line(what) => self.line(*what),
             Note::Listens(address) => {
-                self.steering
+                self.control_socket
                     .tell(|status| status.listening.push(address.to_string()));
                 // In one piece, so that a program that waits for the line reads all of it.
                 say::text(&format!("listening on {address}\n"));

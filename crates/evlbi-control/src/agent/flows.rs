@@ -11,7 +11,7 @@ use axum::body::Body;
 use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::free_bytes;
 use evlbi_net::run::explain;
-use evlbi_stream::steer::{Answer, Change, Request, Status};
+use evlbi_stream::control_socket::{Answer, Change, Request, Status};
 use evlbi_wire::units::show_bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use evlbi_stream::steer::{Answer, Request, Status, last_words};
+use evlbi_stream::control_socket::{Answer, Request, Status, last_words};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde::Deserialize;

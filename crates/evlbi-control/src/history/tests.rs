@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use evlbi_stream::control_socket::{Baseline, Receiving, Sending};
 use evlbi_stream::counters::Counts;
-use evlbi_stream::steer::{Baseline, Receiving, Sending};
 
 use super::*;
 use crate::flow::State;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use evlbi_net::run::Run;
 use evlbi_plot::{columns, lines};
+use evlbi_stream::control_socket::Change;
 use evlbi_stream::counters::{self, Kind, real};
-use evlbi_stream::steer::Change;
 use evlbi_wire::units::{self, show_seconds, utc};
 use serde_json::Value;
 use thiserror::Error;

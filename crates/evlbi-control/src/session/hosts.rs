@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use evlbi_stream::steer::Change;
+use evlbi_stream::control_socket::Change;
 use parking_lot::Mutex;
 use serde_json::Value;
 use thiserror::Error;

@@ -4,7 +4,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::*;
-use crate::steer::{Receiving, Sending, Status};
+use crate::control_socket::{Receiving, Sending, Status};
 
 /// What the counter `nonce` of the tests counts where 5 bytes have come, and where 3 datagrams were sent.
 const NONCE: u64 = 5007;

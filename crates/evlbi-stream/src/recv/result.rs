@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use super::RecvOptions;
 use super::names::{gaps_path, result_path};
+use crate::control_socket::Receiving as Status;
 use crate::counters::{Counts, FRAMES, RECEIVED, Received};
 use crate::drain::{Drained, Shown};
 use crate::sink::{self, SinkReport};
-use crate::steer::Receiving as Status;
 
 /// Intervals of loss in the result; the gaps file has all of them.
 const INTERVALS_SHOWN: usize = 1000;

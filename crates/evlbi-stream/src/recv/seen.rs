@@ -9,7 +9,7 @@ use evlbi_net::transport::{Local, Numbers};
 use parking_lot::Mutex;
 
 use super::RecvOptions;
-use crate::steer::{self, Rate, Receiving as Status, Watched};
+use crate::control_socket::{self, Rate, Receiving as Status, Watched};
 use evlbi_wire::units::{show_count, show_rate};
 
 /// A receiver for those that watch it.
@@ -55,7 +55,7 @@ impl Watched for Seen {
         Watch::refresh([&self.watch], self.run.clock());
     }
 
-    fn tell(&self, status: &mut steer::Status) {
+    fn tell(&self, status: &mut control_socket::Status) {
         status.receiving = vec![self.status()];
     }
 

@@ -23,8 +23,8 @@ use evlbi_testkit::{Room, arq, until};
 use sha2::{Digest, Sha256};
 
 use super::{LEAST_RING, Receiving, RecvError, RecvOptions, receive};
+use crate::control_socket::{Change, Status, Watched};
 use crate::send::{Burst, Pace, SendOptions, Sending, send};
-use crate::steer::{Change, Status, Watched};
 
 /// Of each stream that is sent.
 const RATE: u64 = 1_000_000;

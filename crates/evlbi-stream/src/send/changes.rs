@@ -7,7 +7,7 @@ use evlbi_core::shed::{Policy, Replace, Shed, Stream};
 use evlbi_net::transmit::{self, Sent};
 
 use super::{SendError, SendOptions};
-use crate::steer;
+use crate::control_socket;
 
 /// What has to be known to change a flow while it is sent.
 pub struct Changes {
@@ -22,7 +22,7 @@ pub struct Changes {
 
 impl Changes {
     /// Changes the flow from its next train on.
-    pub fn take(&mut self, change: &steer::Change) -> Result<(), SendError> {
+    pub fn take(&mut self, change: &control_socket::Change) -> Result<(), SendError> {
         let rate: Option<BitRate> = change.rate.as_deref().map(str::parse).transpose()?;
         if rate.is_some() && self.options.pace.rate().is_none() {
             return Err(SendError::NoRate);

@@ -24,8 +24,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{Burst, Pace, SendOptions, send};
+use crate::control_socket::Change;
 use crate::recv::{RecvOptions, receive, receive_options};
-use crate::steer::Change;
 
 /// 2027-01-15T08:00:00Z.
 const BEGINNING: u64 = 1_800_000_000 * Nanos::SECOND.0;

@@ -11,8 +11,8 @@ use evlbi_wire::units::{show_count, show_rate};
 use parking_lot::Mutex;
 
 use super::changes::Changes;
+use crate::control_socket::{Change, Rate, Sending, Status, Watched};
 use crate::counters::{self, Counts};
-use crate::steer::{Change, Rate, Sending, Status, Watched};
 
 /// A sender that is behind its schedule by so much says so while it sends.
 const SHOWN_BEHIND: Nanos = Nanos(100_000_000);

@@ -239,15 +239,15 @@ fn correlate_live(
     let (run, show) = (program.run(), Box::new(show));
     let correlating = correlate_streams(&urls, options, &streams, run, show)?;
     let watch = correlating.watch();
-    program.steering.on_status({
+    program.control_socket.on_status({
         let watch = Arc::clone(&watch);
-        move |steering| {
+        move |control_socket| {
             watch.refresh();
-            steering.tell(|status| watch.tell(status));
+            control_socket.tell(|status| watch.tell(status));
         }
     });
     let found = correlating.join();
-    program.steering.tell(|status| watch.tell(status));
+    program.control_socket.tell(|status| watch.tell(status));
     let result = found?.result(profiles);
     // A line, as those before it.
     let line = match json {

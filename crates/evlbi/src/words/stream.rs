@@ -3,11 +3,11 @@
 use std::error::Error;
 
 use evlbi_net::file::OutputError;
+use evlbi_stream::control_socket::ListenError;
 use evlbi_stream::drop::DropError;
 use evlbi_stream::recv::RecvError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::source::SourceError;
-use evlbi_stream::steer::ListenError;
 use evlbi_wire::units::show_size;
 
 /// What helps against a file that is in the way.

@@ -2,7 +2,7 @@
 //! user input, which one control application drives.
 //!
 //! Whoever connects to the socket sends a line of JSON, a [`Request`], and gets a line back, an [`Answer`], as often as
-//! wanted. A run writes down once a second how it is ([`Steering::tell`]), and again whenever it is asked ([`Steering::on_status`]); threads of
+//! wanted. A run writes down once a second how it is ([`ControlSocket::tell`]), and again whenever it is asked ([`ControlSocket::on_status`]); threads of
 //! their own answer from that. The data plane waits for none of them.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -260,21 +260,21 @@ impl Rate {
 /// What a run can do about a change: takes it up, or says why not.
 type Changer = Box<dyn FnMut(&Change) -> Result<(), String> + Send>;
 
-/// What writes down, with [`Steering::tell`], how a run is at this moment.
-type Teller = Box<dyn Fn(&Steering) + Send>;
+/// What writes down, with [`ControlSocket::tell`], how a run is at this moment.
+type Teller = Box<dyn Fn(&ControlSocket) + Send>;
 
 /// What of a run is seen and changed from outside.
-pub struct Steering {
+pub struct ControlSocket {
     run: Run,
     status: Mutex<Status>,
     teller: Mutex<Option<Teller>>,
     changer: Mutex<Option<Changer>>,
 }
 
-impl Steering {
+impl ControlSocket {
     /// Of `run`, which a request to stop ends.
-    pub fn new(run: Run) -> Steering {
-        Steering {
+    pub fn new(run: Run) -> ControlSocket {
+        ControlSocket {
             run,
             status: Mutex::default(),
             teller: Mutex::default(),
@@ -286,7 +286,7 @@ impl Steering {
     ///
     /// # Errors
     /// When there is a run that listens there, or the socket cannot be made.
-    pub fn listen(self: &Arc<Steering>, path: &Path) -> Result<(), ListenError> {
+    pub fn listen(self: &Arc<ControlSocket>, path: &Path) -> Result<(), ListenError> {
         match UnixStream::connect(path) {
             Ok(_) => return Err(ListenError::InUse(path.to_owned())),
             // Left behind by a run that was killed.
@@ -301,8 +301,8 @@ impl Steering {
         })?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         self.tell(|_| {});
-        let steering = Arc::clone(self);
-        let accept = move || steering.accept(&listener);
+        let control_socket = Arc::clone(self);
+        let accept = move || control_socket.accept(&listener);
         self.run.clock().spawn("control", accept)?;
         Ok(())
     }
@@ -333,7 +333,7 @@ impl Steering {
     }
 
     /// From now on `teller` writes down how the run is whenever somebody asks.
-    pub fn on_status(&self, teller: impl Fn(&Steering) + Send + 'static) {
+    pub fn on_status(&self, teller: impl Fn(&ControlSocket) + Send + 'static) {
         *self.teller.lock() = Some(Box::new(teller));
     }
 
@@ -342,7 +342,7 @@ impl Steering {
         *self.changer.lock() = Some(Box::new(changer));
     }
 
-    fn accept(self: Arc<Steering>, listener: &UnixListener) {
+    fn accept(self: Arc<ControlSocket>, listener: &UnixListener) {
         // Each connection has a clone, which limits their number.
         let places = Arc::new(());
         for stream in listener.incoming() {
@@ -354,11 +354,11 @@ impl Steering {
             if Arc::strong_count(&places) > MOST_CONNECTIONS {
                 continue;
             }
-            let (steering, place) = (Arc::clone(&self), Arc::clone(&places));
+            let (control_socket, place) = (Arc::clone(&self), Arc::clone(&places));
             // One for which there is no thread is closed.
             let _ = self.run.clock().spawn("control", move || {
                 // Whoever went away is no matter of the run's.
-                let _ = steering.serve(&stream);
+                let _ = control_socket.serve(&stream);
                 drop(place);
             });
         }

@@ -2,7 +2,7 @@
 
 use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
-use evlbi_net::receive::Live;
+use evlbi_net::receive::Snapshot;
 use evlbi_stream::control_socket::Baseline;
 use evlbi_stream::counters::{Counts, RECEIVED, Received};
 use evlbi_wire::units::{show_rate, show_seconds};
@@ -80,7 +80,7 @@ impl Integration {
         job: &Job,
         (begins, period): (f64, &Series),
         window: &Window,
-        seen: &mut [Live],
+        seen: &mut [Snapshot],
         streams: &[Stream],
     ) -> (Integration, Vec<Baseline>) {
         let products = 0..job.setup.products().len();

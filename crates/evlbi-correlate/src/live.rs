@@ -201,7 +201,7 @@ impl Work {
             names.join(", "),
             job.utc(job.correlated().start as f64 / job.setup.part_rate() as f64)
         ));
-        let mut seen = vec![receive::Live::default(); streams.len()];
+        let mut seen = vec![receive::Snapshot::default(); streams.len()];
         let mut last = job.range.start;
         let mut done = |done: Done<'_>| match done {
             Done::Integration(begins, period) => {

@@ -88,7 +88,7 @@ pub struct Receiving {
 
 /// Snapshot of a receiver's counters.
 #[derive(Clone, Debug, Default)]
-pub struct Live {
+pub struct Snapshot {
     /// Arrivals and losses.
     pub counters: account::Counters,
     /// Where the lost were lost, as far as it is known yet.
@@ -117,7 +117,7 @@ pub struct Live {
     pub ring_waits: f64,
 }
 
-impl Live {
+impl Snapshot {
     /// Returns how many datagrams arrived that are none of the stream's.
     pub fn foreign(&self) -> u64 {
         let of_stream = self.foreign_header + self.counters.foreign_sequence;
@@ -138,7 +138,7 @@ pub struct Watch {
 
 #[derive(Debug, Default)]
 struct Shown {
-    live: Live,
+    live: Snapshot,
     /// How often the receiving thread has written its counters down.
     times: u64,
     is_last: bool,
@@ -146,7 +146,7 @@ struct Shown {
 
 impl Watch {
     /// Returns the counters as they were at most 100 ms ago.
-    pub fn last(&self) -> Live {
+    pub fn last(&self) -> Snapshot {
         self.shown.lock().live.clone()
     }
 
@@ -183,7 +183,7 @@ impl Watch {
     }
 
     /// Takes new counters, unless a watcher looks at this moment. Returns whether it took them.
-    fn try_show(&self, live: impl FnOnce() -> Live) -> bool {
+    fn try_show(&self, live: impl FnOnce() -> Snapshot) -> bool {
         let Some(mut shown) = self.shown.try_lock() else {
             return false;
         };
@@ -212,7 +212,7 @@ impl Watch {
         self.has_shown.wait_while_for(&mut shown, is_not, span);
     }
 
-    fn show_last(&self, live: Live) {
+    fn show_last(&self, live: Snapshot) {
         let mut shown = self.shown.lock();
         shown.live = live;
         shown.is_last = true;
@@ -246,7 +246,7 @@ pub struct ReceiveReport {
     pub attribution: Attribution,
     /// All counters.
     #[serde(skip)]
-    pub live: Live,
+    pub live: Snapshot,
     /// Senders that were refused beside the stream, or because no stream came of what they sent.
     pub refused: Vec<Refused>,
     /// Who sent the stream.

@@ -55,7 +55,7 @@ pub struct Frames<'a> {
 
 /// Snapshot of a flow's counters, in datagrams unless said.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Live {
+pub struct Snapshot {
     /// Sequence numbers used: sent, shed and not sent.
     pub offered: u64,
     /// Accepted by the kernel.
@@ -83,7 +83,7 @@ pub struct Live {
 /// What a flow has sent so far, for whoever watches it, and what that wants to be otherwise.
 #[derive(Debug, Default)]
 pub struct Sent {
-    shown: Mutex<Live>,
+    shown: Mutex<Snapshot>,
     /// Looked at before each train: no lock while nothing is to change.
     has_change: AtomicBool,
     change: Mutex<Change>,
@@ -103,7 +103,7 @@ pub struct Change {
 pub struct SendReport {
     /// All counters.
     #[serde(skip)]
-    pub live: Live,
+    pub live: Snapshot,
     /// First sequence number used; none where the transport has none.
     pub first_seq: Option<u64>,
     /// Last sequence number used.
@@ -204,7 +204,7 @@ impl Sent {
     }
 
     /// Returns the counters as they were after the last train.
-    pub fn last(&self) -> Live {
+    pub fn last(&self) -> Snapshot {
         *self.shown.lock()
     }
 

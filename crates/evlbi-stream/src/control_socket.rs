@@ -152,7 +152,7 @@ impl Status {
 
 impl Receiving {
     /// What a receiver shows, and the bits of data that came in the last second.
-    pub fn of(live: receive::Live, rate_bps: f64) -> Receiving {
+    pub fn of(live: receive::Snapshot, rate_bps: f64) -> Receiving {
         Receiving {
             is_streaming: live.streaming,
             counts: Counts::of(counters::RECEIVED, &Received { live, rate_bps }),

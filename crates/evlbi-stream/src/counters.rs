@@ -75,7 +75,7 @@ pub struct Field<T: 'static> {
 /// A receiver: its counters, and the bits of data that came in the last second.
 pub struct Received {
     /// What it has counted, from its start on.
-    pub live: receive::Live,
+    pub live: receive::Snapshot,
     /// Bits of data a second.
     pub rate_bps: f64,
 }
@@ -83,7 +83,7 @@ pub struct Received {
 /// A sender: its counters, and the bits of data that left in the last second.
 pub struct Sent {
     /// What it has counted, from its start on.
-    pub live: transmit::Live,
+    pub live: transmit::Snapshot,
     /// Bits of data a second.
     pub rate_bps: f64,
 }

@@ -12,7 +12,7 @@ use crate::ring::{Consumer, Producer, Reserve};
 use crate::run::Run;
 use crate::transport::{Incoming, Peer, Read};
 
-use super::{Came, Live, ReceiveOptions, ReceiveReport};
+use super::{Came, ReceiveOptions, ReceiveReport, Snapshot};
 
 /// Peers that bring no stream and are named.
 const MOST_SAID: u64 = 10;
@@ -139,7 +139,7 @@ impl Bytes {
         Some(dismissed.peer)
     }
 
-    pub fn show(&self, live: &mut Live) {
+    pub fn show(&self, live: &mut Snapshot) {
         live.bytes = self.bytes;
         live.refused_connections = self.streams.refused();
         if let Ring::Open(_, producer) = &self.ring {

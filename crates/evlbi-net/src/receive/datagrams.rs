@@ -14,7 +14,7 @@ use crate::ring::{Consumer, Producer, Reserve, Retired};
 use crate::transport::{Batch, Incoming, Service};
 use crate::udp;
 
-use super::{Came, Live, ReceiveOptions, ReceiveReport, SHOW};
+use super::{Came, ReceiveOptions, ReceiveReport, SHOW, Snapshot};
 
 /// Events that may wait for the consumer.
 const EVENTS: usize = 1024;
@@ -286,7 +286,7 @@ impl Datagrams {
         true
     }
 
-    pub fn show(&self, live: &mut Live) {
+    pub fn show(&self, live: &mut Snapshot) {
         let admission = &self.admission;
         let counters = admission.counters();
         live.foreign_size = admission.foreign_size();

@@ -14,7 +14,7 @@ use crate::transport::{Carries, Incoming, Service};
 
 use super::bytes::Bytes;
 use super::datagrams::Datagrams;
-use super::{Came, Ended, Live, ReceiveOptions, ReceiveReport, SHOW, Watch};
+use super::{Came, Ended, ReceiveOptions, ReceiveReport, SHOW, Snapshot, Watch};
 
 /// Errors of the transport in a row that end the receiver.
 const MOST_FAILURES: u32 = 1000;
@@ -255,12 +255,12 @@ impl Loop {
         }
     }
 
-    fn live(&self, now: Nanos) -> Live {
-        let mut live = Live {
+    fn live(&self, now: Nanos) -> Snapshot {
+        let mut live = Snapshot {
             socket_drops: self.incoming.drops_told(),
             streaming: self.first_heard.is_some() && now.since(self.last_heard) < Nanos::SECOND,
             ring_waits: self.ring_waits.as_secs_f64(),
-            ..Live::default()
+            ..Snapshot::default()
         };
         match &self.intake {
             Intake::Datagrams(datagrams) => datagrams.show(&mut live),

@@ -17,7 +17,7 @@ use crate::run::Run;
 use crate::transport::{Close, Head, Outgoing, Pieces, Ready};
 use crate::udp::SendCounts;
 
-use super::{Change, Frames, Lateness, Live, SendReport, Sent, Source};
+use super::{Change, Frames, Lateness, SendReport, Sent, Snapshot, Source};
 
 /// A frame due so much later than the train it would go with starts a train of its own.
 const PAUSE: Nanos = Nanos(1_000_000);
@@ -356,8 +356,8 @@ impl Flow {
         }
     }
 
-    fn live(&self, outlet: &SendCounts) -> Live {
-        Live {
+    fn live(&self, outlet: &SendCounts) -> Snapshot {
+        Snapshot {
             offered: self.counts.offered,
             sent: outlet.sent,
             shed: self.counts.shed,

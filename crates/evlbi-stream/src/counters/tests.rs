@@ -11,19 +11,19 @@ const NONCE: u64 = 5007;
 const NONCE_SENT: u64 = 3007;
 
 fn received() -> Received {
-    let live = receive::Live {
+    let live = receive::Snapshot {
         bytes: 5,
         ring_waits: 2.5,
-        ..receive::Live::default()
+        ..receive::Snapshot::default()
     };
     let rate_bps = 40.0;
     Received { live, rate_bps }
 }
 
 fn sent() -> Sent {
-    let live = transmit::Live {
+    let live = transmit::Snapshot {
         sent: 3,
-        ..transmit::Live::default()
+        ..transmit::Snapshot::default()
     };
     let rate_bps = 24.0;
     Sent { live, rate_bps }

@@ -6,7 +6,7 @@ use evlbi_core::account::FreeRuns;
 use evlbi_core::deframe::{self, Layout};
 use evlbi_net::file::{is_special, replace_json};
 use evlbi_net::host;
-use evlbi_net::receive::{Ended, Live, ReceiveReport, Refused};
+use evlbi_net::receive::{Ended, ReceiveReport, Refused, Snapshot};
 use evlbi_net::run::{self, explain};
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_plot::lines;
@@ -43,7 +43,7 @@ pub struct RecvResult {
     frames: Counts,
     /// The counters of datagrams when the receiver ended.
     #[serde(skip)]
-    pub live: Live,
+    pub live: Snapshot,
     /// Senders whose datagrams were refused, the first 64.
     pub refused: Vec<Refused>,
     pub(crate) first_seq: Option<u64>,

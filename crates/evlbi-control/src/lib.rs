@@ -2,7 +2,7 @@
 //!
 //! A flow is a command of the program `evlbi` in a process of its own ([`evlbi_stream::control_socket`]), which outlives whoever started it. Here
 //! are the two that see to flows, and what they need: [`agent`] runs those of its host, and [`session`] drives those of many hosts through
-//! their agents, by a timetable, a script or a console. Both keep a history, and serve a page and an interface over HTTPS, whose other end
+//! their agents, by a schedule, a script or a console. Both keep a history, and serve a page and an interface over HTTPS, whose other end
 //! is [`Client`]. What the flows do with data is in the crates below. What is written on a command line is the program's alone: it
 //! gives it as a [`Grammar`](commands::Grammar).
 //!

@@ -1,4 +1,4 @@
-//! The controller: flows on many hosts, driven by a session's timetable, a script, a console or a page, which all do the
+//! The controller: flows on many hosts, driven by a session's schedule, a script, a console or a page, which all do the
 //! same to the same hosts.
 
 mod check;
@@ -7,7 +7,7 @@ mod hosts;
 mod plan;
 pub mod result;
 pub mod run;
-mod timetable;
+mod schedule;
 mod trust;
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use thiserror::Error;
 pub use self::check::{Finding, Findings, HostChecked};
 pub use self::hosts::ResultError;
 pub use self::plan::{AccessError, Session, SessionError};
-pub use self::timetable::TimetableError;
+pub use self::schedule::ScheduleError;
 
 use self::hosts::{Connected, Hosts};
 use self::plan::Host;

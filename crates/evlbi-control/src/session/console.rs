@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::check::{self, Finding};
 use super::hosts::{Hosts, ResultError, listens_or_has_ended};
 use super::plan::{Scan, Session, SessionError};
-use super::timetable::PATIENCE;
+use super::schedule::PATIENCE;
 use super::{ControllerError, ControllerOptions, name_of_run};
 use crate::commands::{COMMANDS, Command, Language};
 use crate::fleet::AboutYou;

@@ -15,7 +15,7 @@ use super::check::{self, Findings};
 use super::hosts::Hosts;
 use super::plan::Session;
 use super::result::RunResult;
-use super::timetable::{LOOK, Timetable, TimetableError};
+use super::schedule::{LOOK, Schedule, ScheduleError};
 use super::{ControllerError, RunOptions};
 use crate::api::Api;
 use crate::commands::Language;
@@ -37,7 +37,7 @@ pub enum RunError {
     Controller(#[from] ControllerError),
     /// The session's times.
     #[error("{0}")]
-    Times(#[from] TimetableError),
+    Times(#[from] ScheduleError),
     /// A file or folder of the controller.
     #[error("{0}")]
     File(#[from] FileError),
@@ -94,7 +94,7 @@ pub struct Running {
     options: RunOptions,
     /// Where it is written down when it began.
     book: PathBuf,
-    timetable: Timetable,
+    schedule: Schedule,
     /// What was found of the hosts and the flows.
     pub checked: Findings,
 }
@@ -143,22 +143,22 @@ impl Running {
         book: PathBuf,
         begin: Option<f64>,
         hosts: Arc<Hosts>,
-    ) -> Result<Running, TimetableError> {
-        let timetable = |begin: Option<f64>| {
+    ) -> Result<Running, ScheduleError> {
+        let schedule = |begin: Option<f64>| {
             let begin = begin.unwrap_or_else(|| now() + AHEAD);
-            Timetable::new(&session, &name, &options, begin, Arc::clone(&hosts))
+            Schedule::new(&session, &name, &options, begin, Arc::clone(&hosts))
         };
         // Times that cannot be are told at once, and the page has the plan from here on.
-        timetable(begin)?;
+        schedule(begin)?;
         hosts.look_around().await;
         let checked = check::check(&session, &name, &hosts).await;
-        let timetable = timetable(begin)?;
+        let schedule = schedule(begin)?;
         Ok(Running {
             session,
             name,
             options,
             book,
-            timetable,
+            schedule,
             checked,
         })
     }
@@ -180,13 +180,13 @@ impl Running {
         }
         run.line(format_args!("run {}", self.name));
         if self.options.hold {
-            self.timetable = self.held(run).await?;
+            self.schedule = self.held(run).await?;
         }
         if is_new {
-            write_private(&self.book, &self.timetable.begin.to_string())?;
+            write_private(&self.book, &self.schedule.begin.to_string())?;
         }
         let started = now();
-        self.timetable.follow(run).await;
+        self.schedule.follow(run).await;
         Ok(RunResult {
             schema: "evlbi.run/1",
             session: self.session.name.clone(),
@@ -195,7 +195,7 @@ impl Running {
             ended: now(),
             interrupted: run.is_stopped(),
             checked: self.checked.clone(),
-            flows: self.timetable.results().await,
+            flows: self.schedule.results().await,
         })
     }
 
@@ -214,13 +214,13 @@ impl Running {
     }
 
     /// Waits until somebody begins the session on its page: its times count from then on.
-    async fn held(&self, run: &Run) -> Result<Timetable, RunError> {
-        let hosts = &self.timetable.hosts;
+    async fn held(&self, run: &Run) -> Result<Schedule, RunError> {
+        let hosts = &self.schedule.hosts;
         run.say(format_args!(
             "nothing is started until the page is told to begin"
         ));
         loop {
-            self.timetable.publish(SessionState::Held);
+            self.schedule.publish(SessionState::Held);
             while hosts.session_state() == Some(SessionState::Held) {
                 if run.is_stopped() {
                     return Err(RunError::NotBegun);
@@ -228,8 +228,8 @@ impl Running {
                 sleep(LOOK).await;
             }
             let (begin, same) = (now() + AHEAD, Arc::clone(hosts));
-            match Timetable::new(&self.session, &self.name, &self.options, begin, same) {
-                Ok(timetable) => return Ok(timetable),
+            match Schedule::new(&self.session, &self.name, &self.options, begin, same) {
+                Ok(schedule) => return Ok(schedule),
                 Err(error) => {
                     let error = explain(&error);
                     run.say(format_args!("{error}"));

@@ -6,7 +6,7 @@ mod counters;
 mod faults;
 mod fleet;
 mod resume;
-mod timetable;
+mod schedule;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use self::fleet::{Fleet, Process};
 use super::hosts::Hosts;
 use super::result::{FlowResult, RunResult};
 use super::run::Running;
-use super::timetable::TimetableError;
+use super::schedule::ScheduleError;
 use super::{RunOptions, Session};
 use crate::flow::{FlowId, Outcome};
 use crate::history::History;
@@ -118,7 +118,7 @@ impl Site {
         &self,
         session: &Session,
         options: RunOptions,
-    ) -> Result<Running, TimetableError> {
+    ) -> Result<Running, ScheduleError> {
         let hosts = self.hosts(session, &options.without, Some(RUN));
         self.prepared_on(session, options, hosts).await
     }
@@ -128,7 +128,7 @@ impl Site {
         session: &Session,
         options: RunOptions,
         hosts: Arc<Hosts>,
-    ) -> Result<Running, TimetableError> {
+    ) -> Result<Running, ScheduleError> {
         let book = self.room.folder().join("book");
         let begin = options.resume.as_ref();
         let begin = begin.map(|_| self.room.text("book").parse().unwrap());

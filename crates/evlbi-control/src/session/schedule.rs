@@ -34,7 +34,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Why the times of a session cannot be kept.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum TimetableError {
+pub enum ScheduleError {
     /// A flow cannot be named.
     #[error("{0}")]
     Session(#[from] SessionError),
@@ -69,7 +69,7 @@ pub enum TimetableError {
 }
 
 /// Whether scans with the same flows leave these the time to end and to begin anew.
-fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<(), TimetableError> {
+fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<(), ScheduleError> {
     let mut in_time: Vec<&ScanPlan> = scans.iter().collect();
     in_time.sort_by(|a, b| a.starts.unwrap_or(0.0).total_cmp(&b.starts.unwrap_or(0.0)));
     for (place, first) in in_time.iter().enumerate() {
@@ -82,7 +82,7 @@ fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<(), Timet
                 false => 0.0,
             };
             if let Some(plan) = shared.find(|plan| gap < needed(plan)) {
-                return Err(TimetableError::Close {
+                return Err(ScheduleError::Close {
                     first: first.name.clone(),
                     second: second.name.clone(),
                     flow: plan.name.clone(),
@@ -102,7 +102,7 @@ enum Step {
 }
 
 /// What is due when, and what was started.
-pub struct Timetable {
+pub struct Schedule {
     pub hosts: Arc<Hosts>,
     /// By when it is due, in seconds since 1970.
     steps: Vec<(f64, Step)>,
@@ -137,16 +137,16 @@ struct Planned {
     is_told: bool,
 }
 
-impl Timetable {
+impl Schedule {
     pub fn new(
         session: &Session,
         run: &str,
         options: &RunOptions,
         begin: f64,
         hosts: Arc<Hosts>,
-    ) -> Result<Timetable, TimetableError> {
+    ) -> Result<Schedule, ScheduleError> {
         let around = session.around.as_secs_f64();
-        let mut table = Timetable {
+        let mut table = Schedule {
             hosts,
             steps: Vec::new(),
             flows: BTreeMap::new(),
@@ -163,7 +163,7 @@ impl Timetable {
         for (place, scan) in session.parts().into_iter().enumerate() {
             let start = match scan.map(|scan| scan.start) {
                 Some(Start::At(time)) if time - around < begin && !table.is_resumed => {
-                    return Err(TimetableError::Late {
+                    return Err(ScheduleError::Late {
                         scan: scan.map_or_else(String::new, |scan| scan.name.to_string()),
                         around: session.around,
                     });

@@ -1,4 +1,4 @@
-//! A session by its timetable: flows start and end at their times, whatever becomes of others.
+//! A session by its schedule: flows start and end at their times, whatever becomes of others.
 
 use std::sync::Arc;
 use std::time::Duration;

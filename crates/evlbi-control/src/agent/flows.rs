@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use super::AgentError;
 use super::config::Config;
 use super::guard::{self, Allowed, Load};
-use super::process::{self, Line, ROOMS, Room, RoomError};
+use super::process::{self, FLOW_DIRS, FlowDir, FlowDirError, Line};
 use crate::api::off_thread;
 use crate::body::file_body;
 use crate::commands::{Command, Known, Language, OptionPolicy};
@@ -97,7 +97,7 @@ impl Agent {
         history: Arc<History>,
         language: Language,
     ) -> Result<Arc<Agent>, AgentError> {
-        private_folder(ROOMS.as_ref())?;
+        private_folder(FLOW_DIRS.as_ref())?;
         let agent = Arc::new(Agent {
             config,
             history,
@@ -105,7 +105,7 @@ impl Agent {
             started: now(),
             flows: Mutex::default(),
         });
-        for folder in fs::read_dir(ROOMS)? {
+        for folder in fs::read_dir(FLOW_DIRS)? {
             let folder = folder?;
             // Of a flow that an agent had no time to begin.
             if folder.file_name().as_encoded_bytes().starts_with(b".") {
@@ -150,7 +150,7 @@ impl Agent {
 
     /// Has a flow end for a reason of the agent's. One that does not answer is asked again later.
     async fn end_for(&self, id: &FlowId, why: &str) {
-        if room(id).ask(&Request::Stop).await.is_err() {
+        if flow_dir(id).ask(&Request::Stop).await.is_err() {
             return;
         }
         let noted = self.with(id, |entry| {
@@ -267,7 +267,7 @@ impl Agent {
         let mut taken = BTreeSet::new();
         let found = new.iter().map(|new| {
             let mut problems = Vec::new();
-            if self.flows.lock().contains_key(&new.id) || room(&new.id).0.exists() {
+            if self.flows.lock().contains_key(&new.id) || flow_dir(&new.id).0.exists() {
                 problems.push(format!("the name {} was used before", new.id));
             }
             let allowed = guard::allow(new, &self.config, self.language, false);
@@ -304,7 +304,7 @@ impl Agent {
     fn take_place(&self, kept: &Entry) -> Reply<()> {
         let id = &kept.flow.id;
         let mut flows = self.flows.lock();
-        if flows.contains_key(id) || room(id).0.exists() {
+        if flows.contains_key(id) || flow_dir(id).0.exists() {
             return Err(Problem::used(id));
         }
         if running(&flows).count() >= self.config.max_flows {
@@ -339,28 +339,28 @@ impl Agent {
 
     /// Follows a flow to its end.
     async fn follow(self: Arc<Agent>, id: FlowId, child: Option<Child>) {
-        let room = room(&id);
+        let flow_dir = flow_dir(&id);
         let status = match child {
             Some(mut child) => tokio::select! {
                 status = child.wait() => status.ok(),
-                () = self.listen_to(&id, &room, true) => child.wait().await.ok(),
+                () = self.listen_to(&id, &flow_dir, true) => child.wait().await.ok(),
             },
             None => {
-                self.listen_to(&id, &room, false).await;
+                self.listen_to(&id, &flow_dir, false).await;
                 None
             }
         };
-        self.ended(&id, &room, status);
+        self.ended(&id, &flow_dir, status);
     }
 
     /// Asks a flow how it is until it is gone. The process of a new one is watched by who calls; one that an agent before this one
     /// started may not listen yet.
-    async fn listen_to(&self, id: &FlowId, room: &Room, is_new: bool) {
+    async fn listen_to(&self, id: &FlowId, flow_dir: &FlowDir, is_new: bool) {
         loop {
-            if let Ok(line) = room.connect().await {
+            if let Ok(line) = flow_dir.connect().await {
                 self.hear(id, line).await;
             }
-            if !is_new && !room.is_alive() {
+            if !is_new && !flow_dir.is_alive() {
                 return;
             }
             sleep(LOOK_EARLY).await;
@@ -394,13 +394,14 @@ impl Agent {
         });
     }
 
-    fn ended(&self, id: &FlowId, room: &Room, status: Option<ExitStatus>) {
-        if let Some(last) = room.last_words() {
+    fn ended(&self, id: &FlowId, flow_dir: &FlowDir, status: Option<ExitStatus>) {
+        if let Some(last) = flow_dir.last_words() {
             self.note(id, last);
         }
         let ended = self.with(id, |entry| {
             let flow = &mut entry.flow;
-            let (mut outcome, mut message) = room.outcome(status, flow.state == State::Stopping);
+            let (mut outcome, mut message) =
+                flow_dir.outcome(status, flow.state == State::Stopping);
             if outcome != Outcome::Killed && entry.ended_for.is_some() {
                 (outcome, message) = (Outcome::Full, entry.ended_for.clone());
             }
@@ -429,7 +430,7 @@ impl Agent {
     /// Writes down what has to outlive this agent.
     fn keep(&self, kept: &Entry) {
         let id = &kept.flow.id;
-        let written = write(&room(id), kept);
+        let written = write(&flow_dir(id), kept);
         let _ = self.with(id, |entry| {
             if let Err(error) = &written
                 && !entry.is_unwritten
@@ -507,7 +508,7 @@ impl Control for Arc<Agent> {
             let rate = rate.transpose();
             let rate = rate.map_err(|error| Problem::unprocessable(error.to_string()))?;
             let before = self.book(&id, rate.map(BitRate::get))?;
-            let asked = room(&id).ask(&Request::Change(change.clone())).await;
+            let asked = flow_dir(&id).ask(&Request::Change(change.clone())).await;
             let answered = match asked {
                 Ok(Answer::Done) => Ok(()),
                 Ok(Answer::Refused(why)) => Err(Problem::unprocessable(why)),
@@ -553,10 +554,10 @@ impl Control for Arc<Agent> {
             if kill {
                 // One that does not listen yet, of an agent before this one, is found by its folder.
                 let unknown = || Problem::conflict("the flow's process is not known");
-                let process = process.or_else(|| room(&id).process());
+                let process = process.or_else(|| flow_dir(&id).process());
                 let killed = process::kill(process.ok_or_else(unknown)?);
                 killed.map_err(|error| Problem::conflict(explain(&error)))?;
-            } else if let Err(error) = room(&id).ask(&Request::Stop).await
+            } else if let Err(error) = flow_dir(&id).ask(&Request::Stop).await
                 && !self.flow(&id)?.has_ended()
             {
                 let _ = self.with(&id, |entry| entry.flow.state = flow.state);
@@ -574,11 +575,11 @@ impl Control for Arc<Agent> {
                 let why = format!("flow {id} has not ended; stop it first");
                 return Err(Problem::conflict(why));
             }
-            let room = room(&id);
+            let flow_dir = flow_dir(&id);
             let removing = move || {
                 // The folder stays: its name is used.
                 for file in ["flow.json", "result.json", "log", "control", "control.last"] {
-                    let _ = fs::remove_file(room.file(file));
+                    let _ = fs::remove_file(flow_dir.file(file));
                 }
             };
             off_thread(removing).await?;
@@ -596,8 +597,8 @@ impl Control for Arc<Agent> {
     fn result(&self, id: FlowId) -> Later<'_, Body> {
         Box::pin(async move {
             self.flow(&id)?;
-            let room = room(&id);
-            let result = off_thread(move || room.result()).await?;
+            let flow_dir = flow_dir(&id);
+            let result = off_thread(move || flow_dir.result()).await?;
             let missing = || Problem::missing(format!("flow {id} has no result yet"));
             let (file, length) = result.ok_or_else(missing)?;
             Ok(file_body(file, length))
@@ -607,8 +608,8 @@ impl Control for Arc<Agent> {
     fn log(&self, id: FlowId) -> Later<'_, String> {
         Box::pin(async move {
             self.flow(&id)?;
-            let room = room(&id);
-            off_thread(move || room.log().unwrap_or_default()).await
+            let flow_dir = flow_dir(&id);
+            off_thread(move || flow_dir.log().unwrap_or_default()).await
         })
     }
 }
@@ -618,32 +619,32 @@ fn running(flows: &Flows) -> impl Iterator<Item = &Entry> {
     flows.values().filter(|entry| !entry.flow.has_ended())
 }
 
-fn room(id: &FlowId) -> Room {
-    Room(Path::new(ROOMS).join(id.as_str()))
+fn flow_dir(id: &FlowId) -> FlowDir {
+    FlowDir(Path::new(FLOW_DIRS).join(id.as_str()))
 }
 
 /// Makes a flow's folder, and starts it there.
 fn make(kept: &Entry, allowed: &Allowed) -> Reply<Child> {
-    let room = room(&kept.flow.id);
-    let made = || -> Result<Child, RoomError> {
+    let flow_dir = flow_dir(&kept.flow.id);
+    let made = || -> Result<Child, FlowDirError> {
         // An agent that is killed leaves either all of it or nothing that has its name.
-        let draft = Room(Path::new(ROOMS).join(format!(".new-{}", kept.flow.id)));
+        let draft = FlowDir(Path::new(FLOW_DIRS).join(format!(".new-{}", kept.flow.id)));
         let _ = fs::remove_dir_all(&draft.0);
         private_folder(&draft.0)?;
         write(&draft, kept)?;
-        fs::rename(&draft.0, &room.0)?;
-        room.start(allowed)
+        fs::rename(&draft.0, &flow_dir.0)?;
+        flow_dir.start(allowed)
     };
     made().map_err(|error| {
         // It never was: its name can be used.
-        let _ = fs::remove_dir_all(&room.0);
+        let _ = fs::remove_dir_all(&flow_dir.0);
         Problem::internal(error)
     })
 }
 
-fn write(room: &Room, kept: &Entry) -> Result<(), RoomError> {
+fn write(flow_dir: &FlowDir, kept: &Entry) -> Result<(), FlowDirError> {
     let text = serde_json::to_string_pretty(kept)?;
-    Ok(write_private(&room.file("flow.json"), &text)?)
+    Ok(write_private(&flow_dir.file("flow.json"), &text)?)
 }
 
 #[cfg(test)]

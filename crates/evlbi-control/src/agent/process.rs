@@ -30,7 +30,7 @@ const LONGEST_LOG: u64 = 64 << 10;
 
 /// Why something cannot be done with the folder or the process of a flow.
 #[derive(Debug, Error)]
-pub enum RoomError {
+pub enum FlowDirError {
     /// A file that only this user may read, or the folder.
     #[error("{0}")]
     File(#[from] FileError),
@@ -67,13 +67,13 @@ pub enum RoomError {
 }
 
 /// The folder of all flows.
-pub const ROOMS: &str = "flows";
+pub const FLOW_DIRS: &str = "flows";
 
 /// The folder of a flow.
 #[derive(Clone, Debug)]
-pub struct Room(pub PathBuf);
+pub struct FlowDir(pub PathBuf);
 
-impl Room {
+impl FlowDir {
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -82,11 +82,11 @@ impl Room {
     ///
     /// # Errors
     /// When there is no room for its files, or no process can be had.
-    pub fn start(&self, allowed: &Allowed) -> Result<Child, RoomError> {
-        let result = File::create(self.file("result.json")).map_err(RoomError::Result)?;
-        let log = File::create(self.file("log")).map_err(RoomError::Log)?;
+    pub fn start(&self, allowed: &Allowed) -> Result<Child, FlowDirError> {
+        let result = File::create(self.file("result.json")).map_err(FlowDirError::Result)?;
+        let log = File::create(self.file("log")).map_err(FlowDirError::Log)?;
         // The process holds it from its first moment to its last: an agent that finds it locked knows that the flow lives.
-        log.try_lock().map_err(RoomError::Lock)?;
+        log.try_lock().map_err(FlowDirError::Lock)?;
         Command::new("/proc/self/exe")
             .arg0("evlbi")
             // The name of a socket must be short.
@@ -101,7 +101,7 @@ impl Room {
             .process_group(0)
             .kill_on_drop(false)
             .spawn()
-            .map_err(RoomError::Process)
+            .map_err(FlowDirError::Process)
     }
 
     /// Whether the flow's process lives, though it may not listen yet or any more.
@@ -130,11 +130,11 @@ impl Room {
     }
 
     /// Asks the flow for something else than how it is.
-    pub async fn ask(&self, request: &Request) -> Result<Answer, RoomError> {
+    pub async fn ask(&self, request: &Request) -> Result<Answer, FlowDirError> {
         let ask = async { self.connect().await?.ask(request).await };
         match tokio::time::timeout(PATIENCE, ask).await {
-            Ok(answer) => answer.map_err(RoomError::Reach),
-            Err(_) => Err(RoomError::Silent),
+            Ok(answer) => answer.map_err(FlowDirError::Reach),
+            Err(_) => Err(FlowDirError::Silent),
         }
     }
 
@@ -234,9 +234,9 @@ impl Line {
 }
 
 /// Ends a process at once.
-pub fn kill(process: u32) -> Result<(), RoomError> {
+pub fn kill(process: u32) -> Result<(), FlowDirError> {
     let process = Pid::from_raw(i32::try_from(process)?);
-    signal::kill(process, Signal::SIGKILL).map_err(RoomError::Kill)
+    signal::kill(process, Signal::SIGKILL).map_err(FlowDirError::Kill)
 }
 
 /// Where the last JSON object of a file begins that ends at `end`, if it is whole. Objects begin at the beginning of a line, and either
@@ -281,10 +281,10 @@ mod tests {
     #[test]
     fn the_result_is_the_last_whole_document() {
         let folder = evlbi_testkit::Room::new();
-        let room = Room(folder.folder().to_owned());
+        let flow_dir = FlowDir(folder.folder().to_owned());
         let result = |text: &str| {
             folder.write("result.json", text);
-            let (file, length) = room.result()?;
+            let (file, length) = flow_dir.result()?;
             let mut found = String::new();
             file.take(length).read_to_string(&mut found).unwrap();
             Some(found)
@@ -300,13 +300,13 @@ mod tests {
             result(&format!("{long}{long}{last}")).as_deref(),
             Some(last)
         );
-        assert!(room.has_result());
+        assert!(flow_dir.has_result());
         // As one that was killed while it ran leaves it.
         assert_eq!(
             result(&format!("{last}{long}")).as_deref(),
             Some(long.as_str())
         );
-        assert!(!room.has_result());
+        assert!(!flow_dir.has_result());
         for broken in [
             "",
             "{",

@@ -37,7 +37,7 @@ use super::fleet::{
     AboutYou, Checked, Drive, Fleet, NO_SESSION, Problem, ProblemBody, Reply, SessionPlan,
 };
 use super::flow::{Flow, FlowId, NewFlow};
-use super::history::{Course, Event, History, Span};
+use super::history::{Event, History, Span, TimeSeries};
 use super::identity::{Identity, IdentityError, Role};
 use super::schema::{self, NewFlowSchema};
 use super::serve::{self, Peer};
@@ -531,10 +531,10 @@ async fn log(api: State<Api>, Named(id): Named) -> Reply<String> {
 
 /// The course of a flow: rate, loss and where, shed, ring fill, fringes
 #[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(Refused<LOOKS>,
-    (status = 200, body = Course),
+    (status = 200, body = TimeSeries),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
-async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Json<Course>> {
+async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Json<TimeSeries>> {
     course_of(api, id, part).await.map(Json)
 }
 
@@ -550,7 +550,11 @@ async fn course_csv(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Resp
     Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], table).into_response())
 }
 
-async fn course_of(api: State<Api>, Named(id): Named, Query(part): Query<Part>) -> Reply<Course> {
+async fn course_of(
+    api: State<Api>,
+    Named(id): Named,
+    Query(part): Query<Part>,
+) -> Reply<TimeSeries> {
     let now = now() as i64;
     let at = |time: i64| time.saturating_add(if time < 0 { now } else { 0 });
     let to = at(part.to.unwrap_or(now));

@@ -116,7 +116,8 @@ pub struct Event {
 
 /// The course of a flow. The lists of values are as long as that of times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
-pub struct Course {
+#[schema(as = Course)]
+pub struct TimeSeries {
     /// Seconds that each value is of.
     pub step_s: i64,
     /// When each begins, in seconds since 1970.
@@ -296,7 +297,7 @@ impl History {
     }
 
     /// The course of a flow, in steps that are long enough for what is kept and for 4000 points.
-    pub fn course(&self, flow: &FlowId, span: Span, now: i64) -> Result<Course> {
+    pub fn course(&self, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
         self.with(|connection| course(connection, flow, span, now))
     }
 }
@@ -319,16 +320,16 @@ fn events(connection: &Connection, after: i64) -> Result<Vec<Event>> {
     Ok(events)
 }
 
-fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<Course> {
+fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
     let is_old = span.from < now - KEEP_SECONDS;
     let least = if is_old { MEAN } else { 1 };
     let least = least.max(span.to.saturating_sub(span.from) / MOST_POINTS);
     let step = span.step.max(least);
     let kept = if step >= MEAN { MEAN } else { 1 };
     let step = (step + kept - 1) / kept * kept;
-    let mut course = Course {
+    let mut course = TimeSeries {
         step_s: step,
-        ..Course::default()
+        ..TimeSeries::default()
     };
     let number = "select id from flow where name = ?";
     let number = connection.query_row(number, [flow.as_str()], |row| row.get::<_, i64>(0));
@@ -369,7 +370,7 @@ fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Resul
     Ok(course)
 }
 
-impl Course {
+impl TimeSeries {
     /// As a table: times and counts, without baselines.
     pub fn csv(&self) -> std::result::Result<String, TableError> {
         let rows = self.time.iter().enumerate().map(|(place, time)| {

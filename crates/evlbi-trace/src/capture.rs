@@ -1,12 +1,12 @@
 //! What a capture tells of the connections and streams in it, packet by packet, in memory that does not grow with its length.
 
-mod course;
 mod half;
 mod ranges;
 mod rounds;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod time_series;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

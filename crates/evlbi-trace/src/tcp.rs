@@ -4,7 +4,6 @@
 mod backlog;
 mod congestion;
 mod connection;
-mod course;
 mod delivery;
 mod equations;
 mod flow;
@@ -14,16 +13,17 @@ mod outgoing;
 mod packet;
 mod receiver;
 mod sender;
+mod time_series;
 mod timely;
 
 pub use backlog::{Backlog, Full};
 pub use congestion::{Acked, Algorithm, CongestionControl, Moment};
 pub use connection::{Connection, Failed, Read, Settings};
-pub use course::{Bursts, Course, Disturbance, HeldBack, Interval, Loss, intervals};
 pub use equations::{Cbr, Needs};
 pub use flow::{Counting, Outcome, Sample, Scene};
 pub use info::{Info, Phase, Reading};
 pub use packet::{HEADERS, Packet};
+pub use time_series::{Bursts, Disturbance, HeldBack, Interval, Loss, TimeSeries, intervals};
 pub use timely::{Arrival, Late, Timeliness, lateness};
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ fn flow(name: &str, second: u64) -> Flow {
     }
 }
 
-impl Course {
+impl TimeSeries {
     /// The values of a counter.
     fn of(&self, name: &str) -> Vec<f64> {
         let mut lists = self.counts.0.iter();

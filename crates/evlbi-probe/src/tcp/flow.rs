@@ -6,7 +6,8 @@ use evlbi_core::time::Nanos;
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Taken};
 use evlbi_trace::tcp::{
-    Arrival, Bursts, Course, Disturbance, Info, Interval, Reading, Timeliness, intervals, lateness,
+    Arrival, Bursts, Disturbance, Info, Interval, Reading, TimeSeries, Timeliness, intervals,
+    lateness,
 };
 use serde::Serialize;
 
@@ -65,7 +66,7 @@ pub struct Flow {
     /// Bits per second that each stage of a file's way reaches while it works, and does not wait for another.
     pub stages: Vec<Stage>,
     /// Losses, windows, round trips, what held it back.
-    pub course: Course,
+    pub course: TimeSeries,
     /// How evenly data came after the first loss.
     pub bursts: Option<Bursts>,
     pub intervals: Vec<Interval>,
@@ -142,7 +143,7 @@ impl Flow {
         let last = |end: Option<&FlowEnd>| end.and_then(|end| end.last).unwrap_or_default();
         let [of_sender, of_receiver]: [Info; 2] = [last(sender), last(receiver)];
         let is_offered = asked.rate.is_none();
-        let course = Course::new(&readings[0], is_offered);
+        let course = TimeSeries::new(&readings[0], is_offered);
         let first_and_last = readings[0].first().zip(readings[0].last());
         let span = first_and_last.map_or(0, |(first, last)| last.at.saturating_sub(first.at));
         let giving = given.map_or(0.0, |given| given.seconds);

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use evlbi_wire::packet::Segment;
 use serde::{Deserialize, Serialize};
 
-use super::course::{Course, Stretch};
 use super::ranges::Ranges;
 use super::rounds::{HeldBack, Idle, Rounds};
+use super::time_series::{Stretch, TimeSeries};
 use super::{Event, Extent, bits_per_second};
 use evlbi_core::account::{Distribution, Summary};
 
@@ -161,7 +161,7 @@ struct Furthest {
 pub struct Half {
     way: Way,
     /// From the connection's first packet on.
-    course: Course<Interval>,
+    course: TimeSeries<Interval>,
     /// Number of the byte behind the last one seen, and of the first that is not acknowledged.
     pub next: Option<u64>,
     acknowledged: u64,
@@ -205,7 +205,7 @@ pub struct Half {
 impl Half {
     pub fn new(begun: u64, every: u64) -> Half {
         Half {
-            course: Course::new(begun, every),
+            course: TimeSeries::new(begun, every),
             ..Half::default()
         }
     }

@@ -8,7 +8,7 @@ use evlbi_wire::probe::Probe;
 use evlbi_wire::{vdif, vtp};
 use serde::{Deserialize, Serialize};
 
-use super::course::{Course, Stretch};
+use super::time_series::{Stretch, TimeSeries};
 use super::{Extent, bits_per_second};
 use evlbi_core::account::{Distribution, Report, Summary};
 use evlbi_core::pudp::{Sequencer, Verdict as Framed};
@@ -119,7 +119,7 @@ pub struct Datagrams {
     kept: Vec<Kept>,
     numbering: Option<Numbering>,
     step: Option<u64>,
-    course: Course<StreamInterval>,
+    course: TimeSeries<StreamInterval>,
     lost: u64,
 }
 
@@ -263,7 +263,7 @@ impl Datagrams {
             from: at,
             last: at,
             gaps: Distribution::new(width),
-            course: Course::new(at, every),
+            course: TimeSeries::new(at, every),
             ..Datagrams::default()
         }
     }

@@ -11,19 +11,19 @@ pub trait Stretch: Copy + Default {
 
 /// Intervals of one length, from the first packet on.
 #[derive(Debug, Default)]
-pub struct Course<T> {
+pub struct TimeSeries<T> {
     begun: u64,
     every: u64,
     intervals: Vec<T>,
 }
 
-impl<T: Stretch> Course<T> {
+impl<T: Stretch> TimeSeries<T> {
     /// Nothing yet, since a moment.
-    pub fn new(begun: u64, every: u64) -> Course<T> {
-        Course {
+    pub fn new(begun: u64, every: u64) -> TimeSeries<T> {
+        TimeSeries {
             begun,
             every: every.max(1),
-            ..Course::default()
+            ..TimeSeries::default()
         }
     }
 

@@ -13,7 +13,7 @@ const SILENCE: u64 = 4;
 
 /// The course of a connection, as its sender's kernel told it. Times in seconds are from the first reading.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Course {
+pub struct TimeSeries {
     /// Losses, each with what became of the window.
     pub losses: Vec<Loss>,
     /// What held the flow back, in parts of the time.
@@ -189,13 +189,13 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<[f64; 3]> {
     (count > 0).then(|| [least, sum / count as f64, most])
 }
 
-impl Course {
+impl TimeSeries {
     /// Of one connection's readings at its sender, in the order of time. `is_offered` where the application always has more
     /// than the connection takes.
-    pub fn new(readings: &[Reading], is_offered: bool) -> Course {
+    pub fn new(readings: &[Reading], is_offered: bool) -> TimeSeries {
         let infos = readings.iter().map(|reading| &reading.info);
         let round_trips = infos.clone().map(|info| f64::from(info.round_trip));
-        Course {
+        TimeSeries {
             losses: losses(readings),
             held_back: held_back(readings, is_offered),
             round_trip: extent(round_trips.filter(|time| *time > 0.0)),
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_halved_window_comes_back() {
-        let course = Course::new(
+        let course = TimeSeries::new(
             &readings(300, |number| Info {
                 window: match number {
                     0..100 => 400,

@@ -16,7 +16,7 @@ use evlbi_wire::packet::{Content, Datagram, Packet, Segment};
 use serde::{Deserialize, Serialize};
 
 pub use self::half::{Interval, SentAgain, Way};
-pub use self::rounds::{HeldBack, Idle};
+pub use self::rounds::{Idle, LimitedBy};
 pub use self::stream::{Numbers, Stream, StreamInterval};
 
 use self::half::Half;

@@ -23,7 +23,7 @@ pub use equations::{Cbr, Needs};
 pub use flow::{Counting, Outcome, Sample, Scene};
 pub use info::{Info, Phase, Reading};
 pub use packet::{HEADERS, Packet};
-pub use time_series::{Bursts, Disturbance, HeldBack, Interval, Loss, TimeSeries, intervals};
+pub use time_series::{Bursts, Disturbance, Interval, LimitedBy, Loss, TimeSeries, intervals};
 pub use timely::{Arrival, Late, Timeliness, lateness};
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use evlbi_wire::packet::Segment;
 use serde::{Deserialize, Serialize};
 
 use super::ranges::Ranges;
-use super::rounds::{HeldBack, Idle, Rounds};
+use super::rounds::{Idle, LimitedBy, Rounds};
 use super::time_series::{Stretch, TimeSeries};
 use super::{Event, Extent, bits_per_second};
 use evlbi_core::account::{Distribution, Summary};
@@ -91,7 +91,7 @@ pub struct Way {
     /// Times in which all was acknowledged and the sender sent nothing for longer than a round trip.
     pub idle: Idle,
     /// What held the sender back, in parts of the time from its first data to the end.
-    pub held_back: HeldBack,
+    pub held_back: LimitedBy,
     /// Length of an interval in seconds.
     pub every: f64,
     /// Acknowledged bits per second while the path was full.

@@ -36,7 +36,7 @@ const SHORTEST_IDLE: u64 = 1_000_000;
 
 /// What held a sender back, in parts of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HeldBack {
+pub struct LimitedBy {
     /// The application: all was acknowledged and nothing came, or less was under way than could be.
     pub application: f64,
     /// The receiver's window.
@@ -52,9 +52,9 @@ pub struct HeldBack {
     pub sender: f64,
 }
 
-impl HeldBack {
+impl LimitedBy {
     /// Times as parts of their sum.
-    fn in_parts(mut self) -> HeldBack {
+    fn in_parts(mut self) -> LimitedBy {
         let parts = [
             &mut self.application,
             &mut self.receiver,
@@ -117,7 +117,7 @@ pub struct Found {
     pub flight: Option<Extent>,
     pub behind: Option<f64>,
     pub path_rate: Option<f64>,
-    pub held_back: HeldBack,
+    pub held_back: LimitedBy,
     pub idle: Idle,
 }
 
@@ -145,7 +145,7 @@ pub struct Rounds {
     unanswered: Option<u64>,
     shortest_trip: Option<u64>,
     /// In nanoseconds until the end.
-    held: HeldBack,
+    held: LimitedBy,
     path_bytes: u64,
     idle: Idle,
     flight: Option<Extent>,

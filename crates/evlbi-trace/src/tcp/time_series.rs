@@ -17,7 +17,7 @@ pub struct TimeSeries {
     /// Losses, each with what became of the window.
     pub losses: Vec<Loss>,
     /// What held the flow back, in parts of the time.
-    pub held_back: HeldBack,
+    pub held_back: LimitedBy,
     /// Round-trip times in microseconds: shortest, mean and longest smoothed one.
     pub round_trip: Option<[f64; 3]>,
     /// Congestion window in segments: smallest, mean and largest.
@@ -45,7 +45,7 @@ pub struct Loss {
 
 /// What held a flow back, in parts of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HeldBack {
+pub struct LimitedBy {
     /// The application: there was nothing to send.
     pub application: f64,
     /// The congestion window.
@@ -239,8 +239,8 @@ fn losses(readings: &[Reading]) -> Vec<Loss> {
     losses
 }
 
-fn held_back(readings: &[Reading], is_offered: bool) -> HeldBack {
-    let mut parts = HeldBack::default();
+fn held_back(readings: &[Reading], is_offered: bool) -> LimitedBy {
+    let mut parts = LimitedBy::default();
     let mut all = 0.0;
     // Told by the kernel, and not counted yet.
     let mut told = [0.0; 2];

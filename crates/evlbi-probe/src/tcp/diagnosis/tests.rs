@@ -6,7 +6,7 @@ use std::path::Path;
 
 use evlbi_net::tcp::{Given, MessagesIn, MessagesOut, Sampled, Taken};
 use evlbi_testkit::oracle;
-use evlbi_trace::tcp::{HeldBack, Info, Reading};
+use evlbi_trace::tcp::{Info, LimitedBy, Reading};
 use serde_json::{Map, Value, json};
 
 use super::super::Background;
@@ -153,7 +153,7 @@ fn recorded(name: &str) -> (Flow, Asked) {
 struct Case {
     name: &'static str,
     /// The part of the time that this took, and at least how much it is.
-    part: fn(&HeldBack) -> f64,
+    part: fn(&LimitedBy) -> f64,
     least: f64,
     /// Parts of its findings.
     said: &'static [&'static str],

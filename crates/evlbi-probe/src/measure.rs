@@ -9,7 +9,7 @@ mod stream;
 mod tally;
 mod windows;
 
-pub use attribution::{Attribution, Place, Suspect};
+pub use attribution::{Attribution, LossLocation, Suspect};
 pub use channel::{Channel, ChannelError, MAC_LEN, Nonce, Role, Token};
 pub use clock::{ClockFit, Exchange, Exchanges};
 pub use pattern::{Episodes, Pattern, Window};

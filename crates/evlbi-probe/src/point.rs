@@ -16,7 +16,8 @@ use super::direction::Direction;
 use super::session::{Ends, Side};
 use crate::end::{Burden, End, Observed, RoundTrip};
 use crate::measure::{
-    Attribution, ClockFit, Exchanges, Pattern, Place, Spacing, Stream, Suspect, Tallied, Window,
+    Attribution, ClockFit, Exchanges, LossLocation, Pattern, Spacing, Stream, Suspect, Tallied,
+    Window,
 };
 
 /// An interface that carried no more packets than this many times a stream's carried hardly anything else.
@@ -367,14 +368,14 @@ impl Evidence<'_> {
         let full = udp.send_buffer_errors.saturating_sub(counts.buffer_full);
         let is_ours = self.is_exact && hardly_more(sent_by_all, counts.messages);
         let mut all = vec![
-            suspect(Place::SenderHost, counts.not_sent(), 1, true),
-            suspect(Place::SenderHost, full, joined, is_ours),
+            suspect(LossLocation::SenderHost, counts.not_sent(), 1, true),
+            suspect(LossLocation::SenderHost, full, joined, is_ours),
         ];
         if let Some(card) = self.sender.card() {
             let carried = card.tx_packets + card.tx_dropped;
             let failed = card.tx_dropped + card.tx_errors + card.tx_fifo;
             let is_ours = self.is_exact && hardly_more(carried, counts.sent);
-            all.push(suspect(Place::SenderNic, failed, joined, is_ours));
+            all.push(suspect(LossLocation::SenderNic, failed, joined, is_ours));
         }
         let card = self.receiver.card();
         let is_ours =
@@ -385,13 +386,18 @@ impl Evidence<'_> {
             let not_fetched = counted.filter(|(name, _)| nic::is_not_fetched(name));
             let not_fetched: u64 = not_fetched.map(|(_, count)| count).sum();
             let missed = not_fetched.max(card.rx_fifo);
-            all.push(suspect(Place::ReceiverNic, missed, 1, is_ours));
+            all.push(suspect(LossLocation::ReceiverNic, missed, 1, is_ours));
         }
         let dropped = receiver.softnet.iter().map(|core| core.dropped).sum();
-        all.push(suspect(Place::ReceiverBacklog, dropped, joined, is_ours));
+        all.push(suspect(
+            LossLocation::ReceiverBacklog,
+            dropped,
+            joined,
+            is_ours,
+        ));
         let joined = in_a_message(self.most_joined > 1);
         all.push(suspect(
-            Place::ReceiverSocket,
+            LossLocation::ReceiverSocket,
             self.socket_drops,
             joined,
             true,

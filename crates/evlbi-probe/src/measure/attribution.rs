@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where on its way a datagram can be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LossLocation {
     /// In the sending host: its kernel refused it, or the queue before the card was full.
     SenderHost,
     /// In the sending card or its driver.
@@ -21,7 +21,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspect {
     /// Where it counts.
-    pub place: Place,
+    pub place: LossLocation,
     /// What it counted.
     pub counted: u64,
     /// Datagrams that one of these may stand for: more than one where the kernel handles them joined.
@@ -70,13 +70,13 @@ impl Attribution {
         all
     }
 
-    fn at(&mut self, place: Place) -> &mut u64 {
+    fn at(&mut self, place: LossLocation) -> &mut u64 {
         match place {
-            Place::SenderHost => &mut self.sender_host,
-            Place::SenderNic => &mut self.sender_nic,
-            Place::ReceiverNic => &mut self.receiver_nic,
-            Place::ReceiverBacklog => &mut self.receiver_backlog,
-            Place::ReceiverSocket => &mut self.receiver_socket,
+            LossLocation::SenderHost => &mut self.sender_host,
+            LossLocation::SenderNic => &mut self.sender_nic,
+            LossLocation::ReceiverNic => &mut self.receiver_nic,
+            LossLocation::ReceiverBacklog => &mut self.receiver_backlog,
+            LossLocation::ReceiverSocket => &mut self.receiver_socket,
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn suspect(place: Place, counted: u64, each: u64, is_ours: bool) -> Suspect {
+    fn suspect(place: LossLocation, counted: u64, each: u64, is_ours: bool) -> Suspect {
         Suspect {
             place,
             counted,
@@ -109,8 +109,8 @@ mod tests {
         let all = Attribution::new(100, &[]);
         assert_eq!((all.network, all.in_hosts(), all.unattributed), (100, 0, 0));
         let suspects = [
-            suspect(Place::SenderHost, 10, 1, true),
-            suspect(Place::ReceiverSocket, 30, 1, true),
+            suspect(LossLocation::SenderHost, 10, 1, true),
+            suspect(LossLocation::ReceiverSocket, 30, 1, true),
         ];
         let all = Attribution::new(100, &suspects);
         assert_eq!(
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn what_may_be_others_is_not_attributed() {
         let suspects = [
-            suspect(Place::ReceiverBacklog, 50, 1, false),
-            suspect(Place::ReceiverSocket, 30, 1, true),
+            suspect(LossLocation::ReceiverBacklog, 50, 1, false),
+            suspect(LossLocation::ReceiverSocket, 30, 1, true),
         ];
         let all = Attribution::new(40, &suspects);
         assert_eq!(
@@ -131,7 +131,7 @@ mod tests {
             (30, 10, 0)
         );
         // A drop of up to 40 joined datagrams.
-        let all = Attribution::new(100, &[suspect(Place::ReceiverSocket, 2, 40, true)]);
+        let all = Attribution::new(100, &[suspect(LossLocation::ReceiverSocket, 2, 40, true)]);
         assert_eq!(
             (all.receiver_socket, all.unattributed, all.network),
             (2, 78, 20)
@@ -143,7 +143,7 @@ mod tests {
         fn the_parts_sum_to_the_whole(
             lost: u64, counted: [u64; 5], each in 0u64..100, ours in 0u8..32,
         ) {
-            let places = [Place::SenderHost, Place::SenderNic, Place::ReceiverNic, Place::ReceiverBacklog, Place::ReceiverSocket];
+            let places = [LossLocation::SenderHost, LossLocation::SenderNic, LossLocation::ReceiverNic, LossLocation::ReceiverBacklog, LossLocation::ReceiverSocket];
             let suspects: Vec<Suspect> = places.iter().enumerate()
                 .map(|(at, place)| suspect(*place, counted[at], each, ours >> at & 1 == 1))
                 .collect();

@@ -3,7 +3,7 @@
 
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_probe::end::{FromClient, FromResponder, Limits};
+use evlbi_probe::endpoint::{FromClient, FromResponder, Limits};
 use evlbi_probe::measure::{Channel, Role, Token};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

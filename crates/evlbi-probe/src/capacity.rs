@@ -14,7 +14,7 @@ use super::parts::{Measured, Parts, WriteError};
 use super::point::{self, Point};
 use super::session::{Event, Session, SessionError, Target};
 use super::{now, udp};
-use crate::end::{Test, TestError};
+use crate::endpoint::{Test, TestError};
 use crate::measure::{Attribution, Spacing, Stream};
 
 /// A sender has reached a rate if it sent so much of it.

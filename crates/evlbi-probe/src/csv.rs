@@ -7,7 +7,7 @@ use evlbi_net::file::{Table, TableError};
 
 use super::direction::Direction;
 use super::point::Point;
-use crate::end::Keep;
+use crate::endpoint::Keep;
 use crate::measure::{ClockFit, Record};
 
 /// The files, where they are asked for.

@@ -21,7 +21,7 @@ use super::point::Region;
 use super::session::Target;
 use super::sweep::{Rates, Sizes, Spacings};
 use super::udp::{self, ProbeUdp, ProbeUdpOptions};
-use crate::end::Limits;
+use crate::endpoint::Limits;
 use crate::measure::{Pattern, Spacing, Stream, Token};
 use crate::respond::{RespondOptions, Responding, respond};
 

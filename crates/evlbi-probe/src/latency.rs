@@ -19,7 +19,7 @@ use super::picture::{MOST_HISTOGRAMS, dots, log_axis, panel};
 use super::session::{Event, Session, SessionError, Target};
 use super::sweep::Sizes;
 use super::{now, point};
-use crate::end::{Listened, Requests, Test};
+use crate::endpoint::{Listened, Requests, Test};
 use crate::measure::ClockFit;
 
 /// Shortest request whose reply is no longer.
@@ -351,7 +351,7 @@ pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::end::RoundTrip;
+    use crate::endpoint::RoundTrip;
     use crate::measure::Exchange;
 
     #[test]

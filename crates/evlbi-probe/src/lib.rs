@@ -8,7 +8,7 @@
 //! - what captures of others' traffic tell ([`analyse`](mod@analyse));
 //! - what can be known before anything is sent ([`plan`]).
 //!
-//! Both ends of a test are in [`end`], and what they measure is in [`measure`]. Results serialize as JSON; their modules also show
+//! Both ends of a test are in [`endpoint`], and what they measure is in [`measure`]. Results serialize as JSON; their modules also show
 //! them as text and as pictures. All of it runs in real time, or in virtual time between simulated hosts:
 //!
 //! ```
@@ -58,7 +58,7 @@ pub mod capacity;
 mod control;
 mod csv;
 mod direction;
-pub mod end;
+pub mod endpoint;
 mod finding;
 pub mod latency;
 pub mod measure;

@@ -10,8 +10,8 @@ use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::udp::{OpenError, SendCounts};
 
-use super::session::{Ends, LOOK, Progress, Target};
-use crate::end::{Departed, End, Listened, Port, Test, Work, WorkError};
+use super::session::{LOOK, Progress, Target, TestReport};
+use crate::endpoint::{Departed, EndpointReport, Listened, Port, Test, Work, WorkError};
 use crate::measure::{Stream, Token};
 
 /// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
@@ -67,7 +67,7 @@ pub fn send(
     stream: &Stream,
     run: &Run,
     show: &mut dyn FnMut(&Progress),
-) -> Result<End, OneWayError> {
+) -> Result<EndpointReport, OneWayError> {
     let to = address_of(&target.address)?;
     let any = match to {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -103,7 +103,7 @@ pub fn receive(
     is_first: bool,
     run: &Run,
     show: &mut dyn FnMut(&Progress),
-) -> Result<Ends, OneWayError> {
+) -> Result<TestReport, OneWayError> {
     let stream = test.there.as_ref().ok_or(OneWayError::NoStream)?;
     let peer = address_of(&target.address)?;
     let port = Port::open(peer, test, target.device.clone(), run)?;
@@ -146,7 +146,7 @@ pub fn receive(
         clock.sleep(LOOK);
     }
     let there = work.finish()?;
-    Ok(Ends {
+    Ok(TestReport {
         here: planned(stream, &there),
         there,
         peer,
@@ -157,7 +157,7 @@ pub fn receive(
 }
 
 /// A sender that has sent what its plan says.
-fn planned(stream: &Stream, receiver: &End) -> End {
+fn planned(stream: &Stream, receiver: &EndpointReport) -> EndpointReport {
     let count = receiver.listened.tallied.sent;
     let departed = receiver.listened.tallied.departed;
     let of_stream = departed.filter(|[first, last]| last.0 > first.0);
@@ -165,7 +165,7 @@ fn planned(stream: &Stream, receiver: &End) -> End {
         let apart = (last.1.saturating_sub(first.1)) as f64 / (last.0 - first.0) as f64;
         apart * count as f64 * 1e-9
     });
-    End {
+    EndpointReport {
         departed: Some(Departed {
             used: count,
             counts: SendCounts {
@@ -185,6 +185,6 @@ fn planned(stream: &Stream, receiver: &End) -> End {
             round_trips: Vec::new(),
             ..receiver.listened.clone()
         },
-        ..End::default()
+        ..EndpointReport::default()
     }
 }

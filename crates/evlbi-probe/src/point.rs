@@ -13,8 +13,8 @@ use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
 use super::direction::Direction;
-use super::session::{Ends, Side};
-use crate::end::{Burden, End, Observed, RoundTrip};
+use super::session::{Side, TestReport};
+use crate::endpoint::{Burden, EndpointReport, Observed, RoundTrip};
 use crate::measure::{
     Attribution, ClockFit, Exchanges, LossLocation, Pattern, Spacing, Stream, Suspect, Tallied,
     Window,
@@ -217,7 +217,7 @@ impl Point {
         direction: Direction,
         stream: &Stream,
         burden: Option<Burden>,
-        ends: &Ends,
+        ends: &TestReport,
         clock: Option<ClockFit>,
     ) -> Option<Point> {
         let is_v6 = ends.peer.ip().to_canonical().is_ipv6();
@@ -412,7 +412,7 @@ impl<'a> Side<'a> {
     }
 }
 
-fn side(end: &End) -> Side<'_> {
+fn side(end: &EndpointReport) -> Side<'_> {
     Side {
         counters: &end.host.change,
         interface: end.interface.as_deref(),

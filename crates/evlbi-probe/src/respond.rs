@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
 use crate::control::{Control, ControlError, nonce};
-use crate::end::{
+use crate::endpoint::{
     Files, FromClient, FromResponder, Limits, Port, Test, TestError, VERSION, Work, WorkError,
 };
 use crate::measure::{Channel, Role, Stream, Token};

@@ -19,9 +19,9 @@ use smart_default::SmartDefault;
 
 use super::control::{Control, ControlError, nonce};
 use super::direction::Direction;
-use crate::end::{
-    CLOCK_FROM, End, Files, FromClient, FromResponder, Limits, Port, Requests, RoundTrip, Test,
-    TestError, VERSION, Window, Work, WorkError,
+use crate::endpoint::{
+    CLOCK_FROM, EndpointReport, Files, FromClient, FromResponder, Limits, Port, Requests,
+    RoundTrip, Test, TestError, VERSION, Window, Work, WorkError,
 };
 use crate::measure::{Channel, Role, Token};
 
@@ -252,9 +252,9 @@ type Show<'a> = dyn FnMut(&Event<'_>) -> Result<(), Box<dyn Error + Send + Sync>
 
 /// What both ends know of a test.
 #[derive(Debug)]
-pub struct Ends {
-    pub here: End,
-    pub there: End,
+pub struct TestReport {
+    pub here: EndpointReport,
+    pub there: EndpointReport,
     /// What the responder's address is.
     pub peer: SocketAddr,
     /// Round trips before and after the streams.
@@ -380,7 +380,7 @@ impl Session {
     }
 
     /// Runs a test: its streams, or requests.
-    pub fn run(&mut self, test: &Test, run: &Run, show: &mut Show<'_>) -> Result<Ends> {
+    pub fn run(&mut self, test: &Test, run: &Run, show: &mut Show<'_>) -> Result<TestReport> {
         self.limits.allow(test)?;
         self.control
             .send(&FromClient::Open(Box::new(test.clone())))?;
@@ -431,7 +431,9 @@ impl Session {
         testing.hosts.begin = run.counters().unwrap_or_default();
         let (stopped, requests, there) = match testing.both() {
             // What was measured here is kept.
-            Err(error) if test.flows.is_some() => (Some(run.explain(&error)), 0, End::default()),
+            Err(error) if test.flows.is_some() => {
+                (Some(run.explain(&error)), 0, EndpointReport::default())
+            }
             both => both?,
         };
         let mut here = testing.work.finish()?;
@@ -440,7 +442,7 @@ impl Session {
         let trips = here.listened.round_trips.into_iter();
         let (clock, measured) = trips.partition(|trip| trip.sequence >= CLOCK_FROM);
         here.listened.round_trips = measured;
-        Ok(Ends {
+        Ok(TestReport {
             here,
             there,
             peer,
@@ -496,7 +498,7 @@ struct Testing<'a, 'b> {
 
 impl Testing<'_, '_> {
     /// Until both ends have done their part: why it ended before its time, requests that left, and what the responder knows.
-    fn both(&mut self) -> Result<(Option<String>, u64, End)> {
+    fn both(&mut self) -> Result<(Option<String>, u64, EndpointReport)> {
         let stopped = self.watch()?;
         let requests = self.test.requests.map_or(0, |_| self.work.asked());
         // While the listener still takes up replies.
@@ -670,7 +672,7 @@ impl Testing<'_, '_> {
     }
 
     /// What the responder knows of the test; and what there is still to hear.
-    fn done(&mut self) -> Result<End> {
+    fn done(&mut self) -> Result<EndpointReport> {
         let (test, run, clock) = (self.test, self.run, self.run.clock());
         let mut link = Link::new(test, clock.now());
         let mut stopped_at = self.say_over()?;
@@ -975,7 +977,7 @@ fn connect_to(to: SocketAddr, target: &Target, run: &Run) -> Result<Stream, Conn
 
 #[cfg(test)]
 mod tests {
-    use crate::end::Flows;
+    use crate::endpoint::Flows;
     use crate::measure::{Spacing, Stream};
 
     use super::*;

@@ -23,7 +23,7 @@ use evlbi_trace::tcp::Full;
 use serde::Serialize;
 use smart_default::SmartDefault;
 
-use crate::end::{End, Files, Flows, Test, TestError, usual_sampling};
+use crate::endpoint::{EndpointReport, Files, Flows, Test, TestError, usual_sampling};
 use crate::measure::{ClockFit, Spacing, Stream};
 
 pub(crate) use self::diagnosis::{held_back, steady};
@@ -32,7 +32,7 @@ use self::matrix::Matrix;
 use super::direction::Direction;
 use super::parts::{Measured, Parts, WriteError};
 use super::point::{self, Point};
-use super::session::{Ends, Event, Session, SessionError, Target};
+use super::session::{Event, Session, SessionError, Target, TestReport};
 use super::{now, sweep, udp};
 use evlbi_wire::units::{self, show_bytes};
 
@@ -478,7 +478,7 @@ fn result(
     asked: Asked,
     begun: String,
     test: &Test,
-    ends: &Ends,
+    ends: &TestReport,
 ) -> ProbeTcp {
     let clock = point::clock(&ends.clock);
     let there = test.flows.as_ref().map_or(0, |flows| flows.there.len());
@@ -493,7 +493,7 @@ fn result(
     });
     let flows: Vec<Flow> = flows.collect();
     let totals = Direction::BOTH.map(|direction| Total::new(direction, &flows));
-    let observer = |(is_far, end): (bool, &End)| {
+    let observer = |(is_far, end): (bool, &EndpointReport)| {
         let sampled = &end.flows.as_ref()?.sampled;
         Some(Observer {
             is_far,

@@ -9,7 +9,7 @@ use evlbi_net::run::{Note, Notes, Run};
 use super::session::{Session, Target};
 use super::sweep::Spacings;
 use super::udp::{self, ProbeUdp, ProbeUdpOptions};
-use crate::end::Limits;
+use crate::endpoint::Limits;
 use crate::measure::Token;
 use crate::respond::{RespondOptions, Responding, respond};
 

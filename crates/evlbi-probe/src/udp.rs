@@ -15,10 +15,10 @@ use super::direction::Direction;
 use super::one_way::OneWayError;
 use super::parts::{Measured, Parts, WriteError};
 use super::point::{self, Point};
-use super::session::{self, Ends, Event, Session, SessionError, Target};
+use super::session::{self, Event, Session, SessionError, Target, TestReport};
 use super::sweep::{self, Rates, Sizes, Spacings};
 use super::{csv, finding, now, one_way, pause, region};
-use crate::end::{Burden, Departed, Keep, Limits, Test, TestError};
+use crate::endpoint::{Burden, Departed, Keep, Limits, Test, TestError};
 use crate::measure::{ClockFit, Record, Stream};
 
 /// Of a test that ends with its last datagram.
@@ -391,7 +391,7 @@ pub(crate) fn line(label: &str, now: &session::Progress) -> String {
 /// The streams of a test, with the datagrams that were kept one by one.
 pub(crate) fn points<'a>(
     test: &'a Test,
-    ends: &'a Ends,
+    ends: &'a TestReport,
     clock: Option<ClockFit>,
 ) -> Vec<(Point, &'a [Record])> {
     let ways = [

@@ -18,7 +18,7 @@ use smart_default::SmartDefault;
 use self::store::Store;
 pub use self::store::{Plan, Row, StoreError, Stretch, TablesError};
 use crate::direction::Direction;
-use crate::end::Test;
+use crate::endpoint::Test;
 use crate::measure::{Attribution, Spacing, Stream, StreamError, Tallied};
 use crate::point::{self, Evidence, on_the_wire};
 use crate::session::{Event, Session, SessionError, Settled, Target};

@@ -12,7 +12,7 @@ use evlbi_wire::probe::{Kind, Probe};
 use super::udp::{self, ProbeUdpOptions};
 use super::{Path, Rates, Scene, Sizes, Spacings, TOKEN, bits, delay};
 use crate::control::{Control, ControlError, nonce};
-use crate::end::{Flows, FromClient, FromResponder, Test, VERSION};
+use crate::endpoint::{Flows, FromClient, FromResponder, Test, VERSION};
 use crate::measure::{Channel, Nonce, Role, Spacing, Stream, Token};
 use crate::session::LOOK;
 

@@ -11,8 +11,8 @@ use evlbi_trace::tcp::{
 };
 use serde::Serialize;
 
-use super::{Asked, Direction, Ends};
-use crate::end::{End, FlowEnd};
+use super::{Asked, Direction, TestReport};
+use crate::endpoint::{EndpointReport, FlowEnd};
 use crate::measure::{ClockFit, Record};
 
 /// A message is late when it comes later than the most timely one by more than this part of the round trip, or this time.
@@ -124,10 +124,10 @@ impl Flow {
         direction: Direction,
         asked: &Asked,
         interval: f64,
-        ends: &Ends,
+        ends: &TestReport,
         clock: Option<&ClockFit>,
     ) -> Option<Flow> {
-        let ends: [&End; 2] = direction.ends(&ends.here, &ends.there).into();
+        let ends: [&EndpointReport; 2] = direction.ends(&ends.here, &ends.there).into();
         let [sender, receiver] = ends.map(|end| end.flows.as_ref()?.flows.get(number));
         let one = sender.or(receiver)?;
         let mut readings = ends.map(|end| {

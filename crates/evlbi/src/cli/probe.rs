@@ -11,7 +11,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_probe::Target;
 use evlbi_probe::capacity::{self, ProbeCapacityOptions};
-use evlbi_probe::end::Limits;
+use evlbi_probe::endpoint::Limits;
 use evlbi_probe::latency::{self, ProbeLatencyOptions};
 use evlbi_probe::measure::Token;
 use evlbi_probe::respond::{self, RespondOptions};

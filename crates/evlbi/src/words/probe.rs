@@ -5,7 +5,7 @@ use std::error::Error;
 use evlbi_probe::SessionError;
 use evlbi_probe::analyse::AnalyseError;
 use evlbi_probe::capacity::ProbeCapacityError;
-use evlbi_probe::end::TestError;
+use evlbi_probe::endpoint::TestError;
 use evlbi_probe::plan::link::PlanLinkError;
 use evlbi_probe::plan::tcp::PlanTcpError;
 use evlbi_probe::report::matrix::MatrixError;

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use super::super::Background;
 use super::*;
 use crate::direction::Direction;
-use crate::end::{End, FlowEnd, FlowsEnd};
+use crate::endpoint::{EndpointReport, FlowEnd, FlowsEnd};
 use crate::measure::Record;
-use crate::session::Ends;
+use crate::session::TestReport;
 
 /// When the first message of a trace was due.
 const START: u64 = 1_800_000_000_000_000_000;
@@ -119,7 +119,7 @@ fn recorded(name: &str) -> (Flow, Asked) {
         }),
         ..Taken::default()
     };
-    let end = |given, taken, readings: Vec<Reading>| End {
+    let end = |given, taken, readings: Vec<Reading>| EndpointReport {
         flows: Some(FlowsEnd {
             flows: vec![FlowEnd {
                 algorithm: of(flow, "algorithm"),
@@ -135,9 +135,9 @@ fn recorded(name: &str) -> (Flow, Asked) {
                 ..Sampled::default()
             },
         }),
-        ..End::default()
+        ..EndpointReport::default()
     };
-    let ends = Ends {
+    let ends = TestReport {
         here: end(Some(given), None, readings),
         there: end(None, Some(taken), Vec::new()),
         peer: ([127, 0, 0, 1], 0).into(),

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use evlbi_probe::end::{FromClient, FromResponder, Limits, Test, VERSION};
+use evlbi_probe::endpoint::{FromClient, FromResponder, Limits, Test, VERSION};
 use evlbi_probe::measure::{Channel, Role, Token};
 use evlbi_testkit::until;
 use evlbi_testkit::until::WATCHDOG;

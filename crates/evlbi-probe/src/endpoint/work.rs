@@ -18,7 +18,9 @@ use super::flows::Flowing;
 use super::listen::{ListenOptions, listen};
 use super::port::Departing;
 use super::transmit::{Departures, ping, transmit};
-use super::{Departed, End, Files, Flows, Heard, Listened, Observer, Port, Requests, Test, Window};
+use super::{
+    Departed, EndpointReport, Files, Flows, Heard, Listened, Observer, Port, Requests, Test, Window,
+};
 use crate::measure::Stream;
 
 /// The other end's clock may be ahead of what this end thinks by so much.
@@ -327,7 +329,7 @@ impl Work {
     ///
     /// # Errors
     /// [`WorkError`] when sending, listening or counting failed.
-    pub fn finish(mut self) -> Result<End, WorkError> {
+    pub fn finish(mut self) -> Result<EndpointReport, WorkError> {
         self.stop_sending();
         let flows = self.flowing.take().map(Flowing::finish);
         let settled = self.settle(true);
@@ -338,7 +340,7 @@ impl Work {
         };
         settled?;
         let host = self.observer.take().map(Observer::finish).transpose();
-        Ok(End {
+        Ok(EndpointReport {
             departed: self.departed.take(),
             listened: listened.map_err(failed("cannot receive"))?,
             host: host

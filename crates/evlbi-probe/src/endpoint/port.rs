@@ -22,12 +22,12 @@ use super::Test;
 
 /// The socket of one end of a test.
 pub struct Port {
-    end: End,
+    end: Socket,
     local: SocketAddr,
     clock: Clock,
 }
 
-enum End {
+enum Socket {
     Kernel(UdpIn),
     Simulated(SimulatedIn, Arc<sim::Socket>),
 }
@@ -75,7 +75,7 @@ impl Port {
                 let socket = host.bind(address.port(), test.buffer);
                 let socket = socket.map_err(|source| OpenError::Bind { address, source })?;
                 let socket = Arc::new(socket);
-                End::Simulated(SimulatedIn::new(Arc::clone(&socket)), socket)
+                Socket::Simulated(SimulatedIn::new(Arc::clone(&socket)), socket)
             }
             None => {
                 let defaults = ReceiverOptions::default();
@@ -86,7 +86,7 @@ impl Port {
                     device,
                 };
                 let receiver = Receiver::bind(&[Listen::from(address)], &options)?;
-                End::Kernel(UdpIn::new(receiver))
+                Socket::Kernel(UdpIn::new(receiver))
             }
         };
         let mut port = Port {
@@ -102,8 +102,8 @@ impl Port {
 
     fn incoming(&mut self) -> &mut dyn Incoming {
         match &mut self.end {
-            End::Kernel(incoming) => incoming,
-            End::Simulated(incoming, _) => incoming,
+            Socket::Kernel(incoming) => incoming,
+            Socket::Simulated(incoming, _) => incoming,
         }
     }
 
@@ -115,8 +115,8 @@ impl Port {
     /// Name of the interface whose address it has, if it is known.
     pub fn interface(&self) -> Option<String> {
         match self.end {
-            End::Kernel(_) => interface_of(self.local.ip().to_canonical()),
-            End::Simulated(..) => None,
+            Socket::Kernel(_) => interface_of(self.local.ip().to_canonical()),
+            Socket::Simulated(..) => None,
         }
     }
 
@@ -131,14 +131,14 @@ impl Port {
             ..SenderOptions::default()
         };
         Ok(match self.end {
-            End::Kernel(incoming) => {
+            Socket::Kernel(incoming) => {
                 let sender = |other| incoming.receiver().sender(other, &options);
                 let senders = other.map(|other| Ok([sender(other)?, sender(other)?]));
                 let senders = senders.transpose()?;
                 let senders = senders.map(|both| both.map(Departing::Kernel));
                 (senders, Box::new(incoming))
             }
-            End::Simulated(incoming, socket) => {
+            Socket::Simulated(incoming, socket) => {
                 let mtu = socket.host().network().mtu();
                 let out = |other| SimulatedOut::new(Arc::clone(&socket), other, mtu);
                 let senders = other.map(|other| [out(other), out(other)]);

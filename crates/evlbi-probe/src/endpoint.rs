@@ -15,7 +15,8 @@ mod work;
 pub use flows::{Files, FlowEnd, Flows, FlowsEnd, usual_sampling};
 pub use listen::{CLOCK_FROM, Heard, Listened, RoundTrip, Window};
 pub use message::{
-    Burden, End, FromClient, FromResponder, Keep, Limits, Requests, Test, TestError, VERSION,
+    Burden, EndpointReport, FromClient, FromResponder, Keep, Limits, Requests, Test, TestError,
+    VERSION,
 };
 pub use observe::{Observed, Observer, Sample};
 pub use port::Port;

@@ -293,7 +293,7 @@ impl Limits {
 
 /// What one end sent, received and counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct End {
+pub struct EndpointReport {
     /// Of the stream that it sent.
     pub departed: Option<Departed>,
     /// Of what came.
@@ -405,7 +405,7 @@ pub enum FromResponder {
     /// It has sent all of its stream.
     Sent(Box<Departed>),
     /// The test is over.
-    Done(Box<End>),
+    Done(Box<EndpointReport>),
 }
 
 #[cfg(test)]

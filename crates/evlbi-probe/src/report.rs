@@ -29,7 +29,7 @@ pub struct Report {
     /// What it was to do; none before its first flow.
     pub plan: Option<Plan>,
     /// The ways that were tested.
-    pub directions: Vec<Way>,
+    pub directions: Vec<DirectionReport>,
     /// When it went on, and why it did not.
     pub runs: Vec<Stretch>,
     /// All windows, in the order of time.
@@ -38,7 +38,7 @@ pub struct Report {
 
 /// One direction. Rates are bits of UDP payload per second.
 #[derive(Debug, Serialize)]
-pub struct Way {
+pub struct DirectionReport {
     /// The way.
     pub direction: Direction,
     /// Datagrams that were sent.
@@ -107,7 +107,7 @@ pub fn read(file: &Path) -> Result<Report, StoreError> {
 }
 
 /// None without windows.
-fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<Way> {
+fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<DirectionReport> {
     let all = || windows.iter().filter(|row| row.direction == direction);
     let (first, last) = (all().next()?, all().next_back()?);
     let sum = |get: fn(&Row) -> u64| all().map(get).sum::<u64>();
@@ -121,7 +121,7 @@ fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<
         lost: row.lost,
         runs: row.runs,
     });
-    let mut way = Way {
+    let mut way = DirectionReport {
         direction,
         sent: sum(|row| row.sent),
         unique: sum(|row| row.unique),
@@ -158,7 +158,7 @@ fn spread(mut rates: Vec<f64>) -> Option<f64> {
     Some(off[(off.len() * 9).div_ceil(10) - 1])
 }
 
-fn finding(way: &Way) -> String {
+fn finding(way: &DirectionReport) -> String {
     let (rate, length) = (show_rate(way.rate_received), show_length(way.seconds));
     let mut text = format!("{} at {rate} for {length}", way.direction.name());
     if let Some(spread) = way.rate_spread {

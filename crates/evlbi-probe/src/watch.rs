@@ -202,7 +202,7 @@ impl Campaign<'_> {
             ..options.target.test()
         };
         let is_v6 = session.is_v6();
-        let mut ways = [Way::default(); 2];
+        let mut ways = [DirectionState::default(); 2];
         let ends = session.run(&test, run, &mut |event| {
             self.has_worked = true;
             match event {
@@ -232,7 +232,8 @@ impl Campaign<'_> {
                     Direction::There => Some(0.0),
                     Direction::Back => clock.map(|clock| clock.offset * 1e-9),
                 };
-                let times = Way::default().times(tallied, ahead, point.seconds, seconds(run));
+                let times =
+                    DirectionState::default().times(tallied, ahead, point.seconds, seconds(run));
                 let lost = point.attribution;
                 let (row, detail) = row(&stream, is_v6, direction, tallied, lost, times);
                 // Its rates are known better than by its length.
@@ -253,7 +254,7 @@ impl Campaign<'_> {
 
 /// One way of a flow, from window to window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct DirectionState {
     /// When the last window ended, in seconds since 1970; 0 before the first.
     end: f64,
     /// Datagrams that the sending kernel refused, and those that were found among the lost.
@@ -261,7 +262,7 @@ struct Way {
     not_sent_found: u64,
 }
 
-impl Way {
+impl DirectionState {
     /// A window that was settled while the flow went on; none of an empty one at the end.
     fn row<'a>(
         &mut self,

@@ -1,6 +1,6 @@
 //! What a capture tells of the connections and streams in it, packet by packet, in memory that does not grow with its length.
 
-mod half;
+mod direction;
 mod ranges;
 mod rounds;
 mod stream;
@@ -15,11 +15,11 @@ use std::net::SocketAddr;
 use evlbi_wire::packet::{Content, Datagram, Packet, Segment};
 use serde::{Deserialize, Serialize};
 
-pub use self::half::{Interval, SentAgain, Way};
+pub use self::direction::{DirectionReport, Interval, SentAgain};
 pub use self::rounds::{Idle, LimitedBy};
 pub use self::stream::{Numbers, Stream, StreamInterval};
 
-use self::half::Half;
+use self::direction::DirectionState;
 use self::stream::Datagrams;
 use evlbi_core::time::Nanos;
 
@@ -122,7 +122,7 @@ pub struct Connection {
     /// Whether both ends said that they had sent all.
     pub is_finished: bool,
     /// From the first end to the second, and back.
-    pub ways: [Way; 2],
+    pub ways: [DirectionReport; 2],
 }
 
 /// Packets that are counted only.
@@ -197,7 +197,7 @@ struct Track {
     handshake: Option<u64>,
     is_reset: bool,
     has_ended: [bool; 2],
-    halves: [Half; 2],
+    halves: [DirectionState; 2],
 }
 
 /// A connection's two ends, in an order of their own.
@@ -337,7 +337,10 @@ impl Track {
             handshake: None,
             is_reset: false,
             has_ended: [false; 2],
-            halves: [Half::new(at, every), Half::new(at, every)],
+            halves: [
+                DirectionState::new(at, every),
+                DirectionState::new(at, every),
+            ],
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a capture says, in sentences: what was carried, what held it back, loss and round trips, how steady it was and what to
 //! change (questions i to v of Sansa 2006); and how far the capture itself can be trusted.
 
-use evlbi_trace::capture::{Connection, Numbers, Stream, Way};
+use evlbi_trace::capture::{Connection, DirectionReport, Numbers, Stream};
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 use super::{Analysis, show};
@@ -44,7 +44,7 @@ pub fn of_connection(connection: &Connection, some_forgotten: bool) -> Vec<Strin
     said
 }
 
-fn of_way(way: &Way) -> Vec<String> {
+fn of_way(way: &DirectionReport) -> Vec<String> {
     let held = &way.held_back;
     let mut parts = [
         (
@@ -114,12 +114,12 @@ fn counted(counts: &[(u64, &str)]) -> String {
 }
 
 /// A round trip as a whole, in seconds: median here to the receiver, and shortest to the sender.
-fn round_trip(way: &Way) -> Option<f64> {
+fn round_trip(way: &DirectionReport) -> Option<f64> {
     let there = way.round_trip.as_ref()?.median as f64 * 1e-9;
     Some(there + way.behind.unwrap_or(0.0))
 }
 
-fn loss(way: &Way) -> String {
+fn loss(way: &DirectionReport) -> String {
     let trip = way.round_trip.as_ref().map_or(String::new(), |trip| {
         let [least, median, most] = [trip.min, trip.median, trip.max].map(show_nanoseconds);
         format!("; round trip from here {least} to {most}, half of them {median} at most")
@@ -153,7 +153,7 @@ fn loss(way: &Way) -> String {
     )
 }
 
-fn order(way: &Way) -> Option<String> {
+fn order(way: &DirectionReport) -> Option<String> {
     let mut parts = Vec::new();
     if way.reordered > 0 {
         let extent = way.reordering.as_ref().map_or(0, |extent| extent.max);
@@ -175,7 +175,7 @@ fn order(way: &Way) -> Option<String> {
 }
 
 /// What to change, with what that would give.
-fn advice(way: &Way) -> Vec<String> {
+fn advice(way: &DirectionReport) -> Vec<String> {
     let held = &way.held_back;
     let Some(trip) = round_trip(way).filter(|trip| *trip > 0.0) else {
         return Vec::new();
@@ -225,7 +225,7 @@ fn advice(way: &Way) -> Vec<String> {
 }
 
 /// How far this can be believed.
-fn trust(way: &Way) -> Vec<String> {
+fn trust(way: &DirectionReport) -> Vec<String> {
     let mut said = Vec::new();
     if way.missed > 0 || way.acknowledged_unseen > 0 {
         said.push(format!(

@@ -1,7 +1,7 @@
 //! Connections as a capture shows them: throughput, data under way, round trips and what was sent again; and times between
 //! datagrams.
 
-use evlbi_trace::capture::{Connection, Interval, Stream, StreamInterval, Way};
+use evlbi_trace::capture::{Connection, DirectionReport, Interval, Stream, StreamInterval};
 
 use super::{Analysis, Seen};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
@@ -16,11 +16,11 @@ pub fn figure(analysis: &Analysis) -> Figure {
         ways.filter(|(_, way)| way.bytes > 0)
             .map(move |(place, way)| (seen, place, way))
     });
-    let mut ways: Vec<(&Seen<Connection>, usize, &Way)> = ways.collect();
+    let mut ways: Vec<(&Seen<Connection>, usize, &DirectionReport)> = ways.collect();
     ways.sort_by_key(|(_, _, way)| std::cmp::Reverse(way.bytes));
     ways.truncate(MOST);
-    let series = |get: &dyn Fn(&Way, &Interval) -> Option<f64>| -> Vec<Series> {
-        let one = |(seen, place, way): &(&Seen<Connection>, usize, &Way)| Series {
+    let series = |get: &dyn Fn(&DirectionReport, &Interval) -> Option<f64>| -> Vec<Series> {
+        let one = |(seen, place, way): &(&Seen<Connection>, usize, &DirectionReport)| Series {
             name: format!("{} {}", seen.number, ["there", "back"][*place]),
             points: course(seen.found.from, way.every, &way.intervals, |interval| {
                 get(way, interval)

@@ -123,7 +123,7 @@ impl Talk {
         self.pass(at, 1, segment);
     }
 
-    fn finish(self) -> (Way, Vec<Event>) {
+    fn finish(self) -> (DirectionReport, Vec<Event>) {
         let mut found = self.capture.finish();
         assert_eq!(found.connections.len(), 1);
         let connection = found.connections.remove(0);

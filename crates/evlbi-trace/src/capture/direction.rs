@@ -29,7 +29,7 @@ const STAMPS: u32 = 12;
 /// What was seen of one direction of a connection. Times in seconds are from the first packet of the capture; times of
 /// distributions are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Way {
+pub struct DirectionReport {
     /// Packets with data as they were captured: with segmentation offload each may be many segments.
     pub frames: u64,
     /// Longest payload of one.
@@ -158,8 +158,8 @@ struct Furthest {
 
 /// What is known of one direction so far.
 #[derive(Debug, Default)]
-pub struct Half {
-    way: Way,
+pub struct DirectionState {
+    way: DirectionReport,
     /// From the connection's first packet on.
     course: TimeSeries<Interval>,
     /// Number of the byte behind the last one seen, and of the first that is not acknowledged.
@@ -202,11 +202,11 @@ pub struct Half {
     pub events: Vec<Event>,
 }
 
-impl Half {
-    pub fn new(begun: u64, every: u64) -> Half {
-        Half {
+impl DirectionState {
+    pub fn new(begun: u64, every: u64) -> DirectionState {
+        DirectionState {
             course: TimeSeries::new(begun, every),
-            ..Half::default()
+            ..DirectionState::default()
         }
     }
 
@@ -254,7 +254,7 @@ impl Half {
             u64::from(segment.length) + u64::from(segment.begins) + u64::from(segment.ends);
         let is_first = self.next.is_none();
         let next = self.next_or(segment.sequence);
-        let begin = Half::absolute(next, segment.sequence);
+        let begin = DirectionState::absolute(next, segment.sequence);
         let end = begin + length;
         let [first, last] = self.signs;
         self.signs = [
@@ -462,7 +462,7 @@ impl Half {
             return;
         };
         let next = self.next_or(number);
-        let number = Half::absolute(next, number);
+        let number = DirectionState::absolute(next, number);
         if number > next {
             self.way.acknowledged_unseen += 1;
             self.events.push(Event::AcknowledgedUnseen);
@@ -563,13 +563,14 @@ impl Half {
     fn select(&mut self, at: u64, number: u64, segment: &Segment) {
         let next = self.next.unwrap_or(number);
         let blocks = segment.options.blocks.iter().flatten();
-        let blocks = blocks.map(|(from, to)| [*from, *to].map(|end| Half::absolute(next, end)));
+        let blocks =
+            blocks.map(|(from, to)| [*from, *to].map(|end| DirectionState::absolute(next, end)));
         for (place, [from, to]) in blocks.enumerate() {
             // Told first, and known before: it came twice (RFC 2883, section 4).
             let is_known =
                 to <= number || self.selected.overlap(from, to) == to.saturating_sub(from);
             let within = segment.options.blocks[1]
-                .map(|block| [block.0, block.1].map(|end| Half::absolute(next, end)));
+                .map(|block| [block.0, block.1].map(|end| DirectionState::absolute(next, end)));
             let is_within = within.is_some_and(|[begin, end]| begin <= from && to <= end);
             if place == 0 && from < to && (to <= number || is_known && is_within) {
                 self.way.received_twice += 1;
@@ -585,7 +586,7 @@ impl Half {
     }
 
     /// The capture has ended.
-    pub fn finish(mut self, last: u64) -> Way {
+    pub fn finish(mut self, last: u64) -> DirectionReport {
         if let Some(since) = self.zero_since {
             self.way.zero_seconds += last.saturating_sub(since) as f64 * 1e-9;
         }
@@ -594,7 +595,7 @@ impl Half {
         let seconds = self.last_data.saturating_sub(first) as f64 * 1e-9;
         let (every, intervals) = self.course.finish();
         let acknowledged = intervals.iter().map(|one| one.acknowledged).sum();
-        Way {
+        DirectionReport {
             acknowledged,
             seconds,
             rate: bits_per_second(acknowledged, seconds),

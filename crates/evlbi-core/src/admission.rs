@@ -90,7 +90,7 @@ pub enum Taken {
     /// It belongs to the stream.
     Stream,
     /// It is kept for now; `promising`: it looks like one of a stream that begins.
-    Kept {
+    Pending {
         /// Two or more number on, or it holds whole frames.
         promising: bool,
     },
@@ -474,10 +474,10 @@ impl Admission {
             if winner.bytes >= self.settings.kept {
                 // Its ring is not free yet, since the consumer is slow. What is left out here is lost, and counted by its numbers.
                 self.tally.overflow += 1;
-                return Taken::Kept { promising: true };
+                return Taken::Pending { promising: true };
             }
             winner.keep(arrival, order, number, None, read, now);
-            return Taken::Kept { promising: true };
+            return Taken::Pending { promising: true };
         }
         if let Some(live) = &mut self.live
             && live.flow.may_have(arrival)
@@ -518,7 +518,7 @@ impl Admission {
             };
         }
         let promising = self.live.is_none() && candidate.is_promising(&*self.template);
-        Taken::Kept { promising }
+        Taken::Pending { promising }
     }
 
     fn judge(&mut self, place: usize, now: Nanos) {

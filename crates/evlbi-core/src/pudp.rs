@@ -47,7 +47,7 @@ const MAX_REORDERED: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was kept: its number will be known when more have come.
-    Kept,
+    Pending,
     /// It was kept, and the numbers of all that were kept are known now: [`Sequencer::drain`].
     Learnt,
     /// Its number.
@@ -173,7 +173,7 @@ impl Sequencer {
             *self.sightings.entry(header.key()).or_default() += 1;
             return match self.has_enough() {
                 true => Verdict::Learnt,
-                false => Verdict::Kept,
+                false => Verdict::Pending,
             };
         }
         match self.number_known(&header) {

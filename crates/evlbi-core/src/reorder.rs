@@ -99,7 +99,7 @@ pub struct Reorder {
     /// One more than the highest position placed.
     head: u64,
     hold: Hold,
-    kept: Option<Kept>,
+    kept: Option<Pending>,
     repeat: Repeat,
     events: VecDeque<(u64, Event)>,
 }
@@ -112,7 +112,7 @@ struct Map {
 
 /// A datagram that waits for another one near it.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct Pending {
     sequence: u64,
     /// How often it came again.
     copies: u64,
@@ -306,7 +306,7 @@ impl Reorder {
             }
         }
         self.give_up_kept();
-        self.kept = Some(Kept {
+        self.kept = Some(Pending {
             sequence,
             copies: 0,
             others: 0,

@@ -25,11 +25,11 @@ pub const MAX_SEARCHED: usize = 1 << 20;
 /// A single datagram is a stream only if its number is below this: eight bytes of something else seldom are.
 const MOST_NUMBER: u64 = 1 << 48;
 /// Memory that a kept datagram takes beside its bytes.
-const KEPT_COST: usize = 128;
+const PENDING_COST: usize = 128;
 
 /// A datagram that is kept.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct Pending {
     source: Peer,
     port: usize,
     stamp: Option<Duration>,
@@ -40,7 +40,7 @@ pub struct Kept {
     bytes: Vec<u8>,
 }
 
-impl Kept {
+impl Pending {
     pub fn arrival(&self) -> Arrival<'_> {
         Arrival {
             bytes: &self.bytes,
@@ -64,7 +64,7 @@ pub struct Known {
 pub struct Candidate {
     pub flow: Flow,
     /// Its datagrams in the order of their arrival.
-    pub kept: VecDeque<Kept>,
+    pub kept: VecDeque<Pending>,
     pub known: Option<Known>,
     /// The number that came last, where a datagram tells it by itself.
     pub newest: Option<u64>,
@@ -114,8 +114,8 @@ impl Candidate {
         if let Some(known) = &mut self.known {
             known.see(arrival.bytes);
         }
-        self.bytes += arrival.bytes.len() + KEPT_COST;
-        self.kept.push_back(Kept {
+        self.bytes += arrival.bytes.len() + PENDING_COST;
+        self.kept.push_back(Pending {
             source: arrival.source,
             port: arrival.port,
             stamp: arrival.stamp,
@@ -140,7 +140,7 @@ impl Candidate {
     /// Gives up the oldest datagram that is kept; says whether there was one.
     pub fn give_up_oldest(&mut self) -> bool {
         let oldest = self.kept.pop_front();
-        let memory = |kept: &Kept| kept.bytes.len() + KEPT_COST;
+        let memory = |kept: &Pending| kept.bytes.len() + PENDING_COST;
         self.bytes -= oldest.as_ref().map_or(0, memory);
         oldest.is_some()
     }
@@ -251,7 +251,7 @@ impl Candidate {
     /// Whether these few can be all of a stream: they number on from each other, or there is one only, with a number that a sender
     /// can have come to. A port scan cannot.
     pub fn may_be_all(&mut self, template: &dyn Numbering, wanted: Wanted) -> bool {
-        if let ([one], Some(number)) = (self.kept.make_contiguous() as &[Kept], self.newest)
+        if let ([one], Some(number)) = (self.kept.make_contiguous() as &[Pending], self.newest)
             && (number >= MOST_NUMBER || one.bytes.len() <= vtp::HEADER_LEN)
         {
             return false;

@@ -169,12 +169,12 @@ fn eight_datagrams_with_frames_are_a_stream() {
     let mut receiver = Receiver::new(None, 1);
     assert_eq!(
         receiver.take(9, b"\0\x01nmap probe"),
-        Taken::Kept { promising: false }
+        Taken::Pending { promising: false }
     );
     receiver.take(9, &[]);
     for number in 0..7 {
         let taken = receiver.take(1, &datagram(number, number));
-        assert_eq!(taken, Taken::Kept { promising: true });
+        assert_eq!(taken, Taken::Pending { promising: true });
     }
     assert_eq!(receiver.take(1, &datagram(7, 7)), Taken::Begins);
     assert_eq!(receiver.take(1, &datagram(8, 8)), Taken::Stream);
@@ -550,7 +550,7 @@ fn a_single_datagram_is_a_stream_if_its_number_is_one_of_a_sender() {
 #[test]
 fn one_datagram_promises_a_stream_if_it_is_a_frame() {
     let promises =
-        |bytes: &[u8]| Receiver::new(None, 1).take(1, bytes) == Taken::Kept { promising: true };
+        |bytes: &[u8]| Receiver::new(None, 1).take(1, bytes) == Taken::Pending { promising: true };
     assert!(promises(&datagram(7, 0)));
     assert!(!promises(&datagram(7, 0)[..1008]));
     assert!(!promises(b"probe"));

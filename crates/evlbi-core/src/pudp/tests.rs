@@ -43,7 +43,7 @@ fn number(sequencer: &mut Sequencer, datagrams: &[Vec<u8>]) -> Vec<(usize, Optio
     let mut kept = Vec::new();
     for (place, datagram) in datagrams.iter().enumerate() {
         match sequencer.offer(datagram) {
-            Verdict::Kept => kept.push(place),
+            Verdict::Pending => kept.push(place),
             Verdict::Learnt => {
                 kept.push(place);
                 let mut kept = kept.drain(..);
@@ -156,7 +156,7 @@ fn a_stream_that_ends_early_is_numbered_all_the_same() {
     let datagrams = stream(&simple(4), 100, 0, 2);
     let mut sequencer = Sequencer::new(None);
     for datagram in &datagrams {
-        assert_eq!(sequencer.offer(datagram), Verdict::Kept);
+        assert_eq!(sequencer.offer(datagram), Verdict::Pending);
     }
     let mut numbers = Vec::new();
     sequencer.drain(|number, bytes| {

@@ -181,7 +181,7 @@ impl Datagrams {
             let mut place = |position: u64, data: &[u8]| ring.place(position, data);
             match self.admission.take(&arrival, now, freed, &mut place) {
                 Taken::Stream => came.is_stream = true,
-                Taken::Kept { promising } => came.is_heard |= promising,
+                Taken::Pending { promising } => came.is_heard |= promising,
                 Taken::Foreign => {}
                 Taken::Begins => {
                     // The rest of the batch may already be the stream's. What fails shows when the batch is through.

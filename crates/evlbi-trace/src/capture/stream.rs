@@ -365,7 +365,7 @@ impl Datagrams {
                 match sequencer.offer(payload) {
                     Framed::Number(number) => order.arrived(number),
                     Framed::Learnt => sequencer.drain(|number, _| order.arrived(number)),
-                    Framed::Kept | Framed::Foreign | Framed::UnknownThread => {}
+                    Framed::Pending | Framed::Foreign | Framed::UnknownThread => {}
                 }
                 1
             }

@@ -112,7 +112,7 @@ struct Round {
     shortest_trip: Option<u64>,
 }
 
-/// What came of the rounds of a sender; [`DirectionReport`](super::Way) says what each field is.
+/// What came of the rounds of a sender; [`DirectionReport`](super::DirectionReport) says what each field is.
 pub struct Found {
     pub flight: Option<Extent>,
     pub behind: Option<f64>,

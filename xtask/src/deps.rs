@@ -103,7 +103,7 @@ const QUIET: &str = "#![deny(clippy::print_stdout, clippy::print_stderr, clippy:
 const SAFE: &str = "#![forbid(unsafe_code)]";
 
 /// Libraries that bring in none of these without their default features: whoever links them has no server and draws nothing.
-const LIGHT: [&str; 2] = ["evlbi-stream", "evlbi-correlate"];
+const LIGHT: [&str; 3] = ["evlbi-stream", "evlbi-correlate", "evlbi-probe"];
 const HEAVY: [&str; 5] = ["libsqlite3-sys", "plotters", "ring", "rustls", "tokio"];
 
 pub fn check() -> Result<()> {

@@ -68,14 +68,21 @@ pub mod picture;
 pub mod plan;
 mod point;
 mod region;
+#[cfg(feature = "campaigns")]
 pub mod report;
 pub mod respond;
+#[cfg_attr(
+    not(feature = "campaigns"),
+    allow(dead_code, reason = "campaigns alone look at windows")
+)]
 mod session;
 pub mod show;
+#[cfg(feature = "campaigns")]
 pub mod sqlite;
 pub mod sweep;
 pub mod tcp;
 pub mod udp;
+#[cfg(feature = "campaigns")]
 pub mod watch;
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `cargo xtask oracles`: asks the programs again whose answers are committed, and shows what differs.
 //!
 //! What is asked lies beside the tests: `crates/evlbi/tests/oracles` has captures, TCP traces and visibilities with the scripts
-//! that made them, the tests of `evlbi-wire`, `evlbi-fx` and `evlbi` ask baseband.
+//! that made them, the tests of `evlbi-wire`, `evlbi-fx` and `evlbi-stream` ask baseband.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ const PYTHON: &str = "target/venv/bin/python";
 const TESTS: [(&str, &[&str], &str); 4] = [
     ("evlbi-wire", &["--test", "integration"], "baseband_still"),
     ("evlbi-fx", &["--test", "integration"], "baseband_still"),
-    ("evlbi", &["--test", "integration"], "baseband_still"),
+    ("evlbi-stream", &["--test", "integration"], "baseband_still"),
     ("evlbi", &["--bin", "evlbi"], "what_limited_recorded_flows"),
 ];
 

@@ -1,5 +1,5 @@
 //! What the tests share: finding out what a machine lacks, waiting with a watchdog, folders, processes and network namespaces
-//! that no run leaves behind, damage by a seed.
+//! that no run leaves behind, damage by a seed, a recording, what stands in results.
 
 pub mod arq;
 pub mod buffer;
@@ -16,6 +16,8 @@ pub mod need;
 pub mod netns;
 pub mod oracle;
 pub mod python;
+pub mod recording;
+pub mod result;
 pub mod room;
 pub mod running;
 pub mod times;

@@ -4,4 +4,5 @@ mod control;
 mod files;
 mod live;
 mod path;
-mod result;
+
+use evlbi_testkit::result;

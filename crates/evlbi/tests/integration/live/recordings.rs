@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use evlbi_testkit::python::python;
+use evlbi_testkit::recording::noise;
 use evlbi_testkit::{buffer, command, need};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
 use evlbi_wire::{mark5b, pattern};
-
-use crate::files::noise;
 
 /// UTC of the first frame: the last second of a day.
 const SECOND: i64 = 1_704_153_599;

@@ -1,20 +1,20 @@
-//! What `baseband` reads in a recording that `drop` has left frames out of.
+//! What `baseband` reads in a recording that `drop` has left frames out of. It is committed in `tests/oracles`, and compared without
+//! it; where there is a python with `baseband`, that is asked again.
 
 use std::path::Path;
 
+use evlbi_testkit::recording::{RATE, recording};
 use evlbi_testkit::{Room, command, oracle};
 use serde_json::{Value, json};
 
-use super::super::drop::EACH_TENTH;
-use super::super::{RATE, json, recording};
-use super::{answer, path};
+use crate::drop::{dropped, each_tenth};
 
-const ANSWER: &str = "drop.json";
+const ANSWER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/drop.json");
 
 /// A recording without each tenth frame, as in `every_tenth_frame_becomes_invalid_and_nothing_else_changes`.
 fn shed(room: &Room) -> String {
     let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
-    json(&[&["drop", &input, &output], &EACH_TENTH[..]].concat());
+    dropped(&each_tenth(&input, &output));
     output
 }
 
@@ -23,7 +23,7 @@ fn shed(room: &Room) -> String {
 fn baseband_read_what_drop_leaves() {
     let room = Room::new();
     shed(&room);
-    let answer = answer(ANSWER);
+    let answer = oracle::committed(Path::new(ANSWER));
     assert_eq!(oracle::hash(&room.read("out.vdif")), answer["file"]);
     let found = &answer["found"];
     assert_eq!(found["frames"], 150);
@@ -54,5 +54,5 @@ fn baseband_still_reads_what_drop_leaves() {
     assert!(read.status.success(), "{errors}");
     let found: Value = serde_json::from_slice(&read.stdout).unwrap();
     let file = oracle::hash(&room.read("out.vdif"));
-    oracle::compare(&path(ANSWER), &json!({ "file": file, "found": found }));
+    oracle::compare(Path::new(ANSWER), &json!({ "file": file, "found": found }));
 }

@@ -2,7 +2,12 @@
 
 use std::fs;
 
-use super::*;
+use evlbi_net::run::Run;
+use evlbi_stream::sky::{SkyOptions, simulate};
+use evlbi_testkit::Room;
+use evlbi_testkit::result::{refused, shown};
+
+use crate::inspect::inspected;
 
 #[test]
 fn simulated_stations_are_what_their_plan_says() {
@@ -12,8 +17,13 @@ fn simulated_stations_are_what_their_plan_says() {
         b"duration = 1.5\nsample_rate = 400_000\nchannels = 4\nthreads = 2\npayload = 1000\nedv = 1\n\
           [[station]]\nname = \"Ef\"\n[[station]]\nname = \"On\"\nphase_cal = { spacing = 5e4, power = 0.2 }\n",
     );
-    let out = room.path("out");
-    let report = json(&["sky", &plan, "--out", &out]);
+    let options = SkyOptions {
+        plan: plan.into(),
+        out: room.path("out").into(),
+        force: false,
+    };
+    let run = Run::silent();
+    let report = shown(simulate(&options, &run));
     assert_eq!(report["schema"], "evlbi.sky/1");
     assert_eq!(report["files"][1]["station"], "On");
     assert_eq!(report["files"][1]["frames"], 2 * 300);
@@ -25,7 +35,7 @@ fn simulated_stations_are_what_their_plan_says() {
         report["files"][1]["bytes"].as_u64().unwrap()
     );
 
-    let found = json(&["inspect", file]);
+    let found = inspected(file);
     assert_eq!(found["frame_rate_from"], "header");
     assert_eq!(found["frames"], 600);
     assert_eq!(found["missing_frames"], 0);
@@ -46,10 +56,14 @@ fn simulated_stations_are_what_their_plan_says() {
         }
     }
 
-    let error = failure(&["sky", &plan, "--out", &out]);
-    assert!(error.contains("--force"), "{error}");
-    let again = json(&["sky", &plan, "--out", &out, "--force"]);
-    assert_eq!(again, report);
+    let error = refused(simulate(&options, &run));
+    let first = format!("{} exists", room.path("out/Ef.vdif"));
+    assert!(error.contains(&first), "{error}");
+    let options = SkyOptions {
+        force: true,
+        ..options
+    };
+    assert_eq!(shown(simulate(&options, &run)), report);
 }
 
 #[test]
@@ -62,7 +76,12 @@ fn bad_plans_say_where_and_what() {
     ];
     for (text, says) in cases {
         let plan = room.write("plan.toml", text.as_bytes());
-        let error = failure(&["sky", &plan, "--out", &room.path("out")]);
+        let options = SkyOptions {
+            plan: plan.into(),
+            out: room.path("out").into(),
+            force: false,
+        };
+        let error = refused(simulate(&options, &Run::silent()));
         assert!(
             error.contains(says) && error.contains("plan.toml"),
             "{error}"

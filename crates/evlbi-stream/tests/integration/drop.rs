@@ -1,18 +1,63 @@
 //! Frames and packets are lost as the policy says, and nothing else changes.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::*;
+use evlbi_core::shed::Replace;
+use evlbi_net::run::Run;
+use evlbi_stream::drop::{DropOptions, drop};
+use evlbi_stream::inspect::{inspect, text};
+use evlbi_testkit::Room;
+use evlbi_testkit::recording::{
+    FRAME, HEADER, RATE, frame, frame_range, key, noise, recording, time,
+};
+use evlbi_testkit::result::{refused, shown};
+use evlbi_wire::fill;
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::validity::{Cause, Gaps};
+use evlbi_wire::vdif::Header;
+use serde_json::Value;
+
+use crate::inspect::inspected;
+
+/// Frames or packets of one recording into another.
+pub fn shed(input: &str, output: &str, policy: &str) -> DropOptions {
+    DropOptions {
+        input: input.into(),
+        output: output.into(),
+        shed: policy.parse().unwrap(),
+        ..DropOptions::default()
+    }
+}
 
 /// With this seed it begins with frame 9.
-pub const EACH_TENTH: [&str; 4] = ["--shed", "every:10", "--seed", "1"];
+pub fn each_tenth(input: &str, output: &str) -> DropOptions {
+    DropOptions {
+        seed: 1,
+        ..shed(input, output, "every:10")
+    }
+}
+
+#[track_caller]
+pub fn dropped(options: &DropOptions) -> Value {
+    shown(drop(options, &Run::silent()))
+}
+
+#[track_caller]
+pub fn not_dropped(options: &DropOptions) -> String {
+    refused(drop(options, &Run::silent()))
+}
+
+fn gaps(room: &Room, name: &str) -> Gaps {
+    serde_json::from_slice(&room.read(name)).unwrap()
+}
 
 #[test]
 fn every_tenth_frame_becomes_invalid_and_nothing_else_changes() {
     let room = Room::new();
     let before = recording();
     let (input, output) = (room.write("in.vdif", &before), room.path("out.vdif"));
-    let report = json(&[&["drop", &input, &output], &EACH_TENTH[..]].concat());
+    let report = dropped(&each_tenth(&input, &output));
     assert_eq!(report["schema"], "evlbi.drop/1");
     assert_eq!(report["frames"], 150);
     assert_eq!(report["frames_out"], 150);
@@ -41,7 +86,7 @@ fn every_tenth_frame_becomes_invalid_and_nothing_else_changes() {
         assert_eq!(gap.key, key(0));
         assert_eq!((gap.start, gap.frames), (time(number as i64), 1));
         assert_eq!(gap.first_byte, Some((number * FRAME) as u64));
-        assert_eq!(gap.cause, evlbi_wire::validity::Cause::Shed);
+        assert_eq!(gap.cause, Cause::Shed);
     }
 }
 
@@ -52,18 +97,21 @@ fn fractions_are_exact_and_follow_from_the_seed() {
         .flat_map(|number| frame(number, 0, false))
         .collect();
     let input = room.write("in.vdif", &before);
-    let run = |output: &str, seed: &str| {
+    let run = |output: &str, seed| {
         let output = room.path(output);
-        let arguments = ["--shed", "bunch:5%", "--replace", "random", "--seed", seed];
-        json(&[&["drop", &input, &output], &arguments[..]].concat())
+        dropped(&DropOptions {
+            replace: Replace::Random,
+            seed,
+            ..shed(&input, &output, "bunch:5%")
+        })
     };
-    let report = run("a.vdif", "7");
-    let shed = report["shedding"]["shed"].as_u64().unwrap();
-    assert_eq!(shed, report["frames_touched"].as_u64().unwrap());
+    let report = run("a.vdif", 7);
+    let count = report["shedding"]["shed"].as_u64().unwrap();
+    assert_eq!(count, report["frames_touched"].as_u64().unwrap());
     // 20 MB, several blocks. What is shed ahead of its kept frames is a bunch of ten at most.
-    assert!((1000..=1010).contains(&shed), "{shed}");
-    run("b.vdif", "7");
-    run("c.vdif", "8");
+    assert!((1000..=1010).contains(&count), "{count}");
+    run("b.vdif", 7);
+    run("c.vdif", 8);
     assert_eq!(room.read("a.vdif"), room.read("b.vdif"));
     assert_ne!(room.read("a.vdif"), room.read("c.vdif"));
 }
@@ -73,8 +121,11 @@ fn what_is_cut_out_is_gone_and_the_rest_stays() {
     let room = Room::new();
     let before = recording();
     let (input, output) = (room.write("in.vdif", &before), room.path("out.vdif"));
-    let arguments = ["--shed", "every:3", "--seed", "1", "--replace", "nothing"];
-    let report = json(&[&["drop", &input, &output], &arguments[..]].concat());
+    let report = dropped(&DropOptions {
+        replace: Replace::Nothing,
+        seed: 1,
+        ..shed(&input, &output, "every:3")
+    });
     let kept: Vec<u8> = (0..150)
         .filter(|number| number % 3 != 2)
         .flat_map(|number| before[frame_range(number)].to_vec())
@@ -85,7 +136,7 @@ fn what_is_cut_out_is_gone_and_the_rest_stays() {
     let gaps = gaps(&room, "out.vdif.gaps.json");
     assert!(gaps.time.iter().all(|gap| gap.first_byte.is_none()));
 
-    let found = json(&["inspect", &output]);
+    let found = inspected(&output);
     assert_eq!(found["frames"], 100);
     // The last one is missing where nothing shows it.
     assert_eq!(found["missing_frames"], 49);
@@ -100,14 +151,14 @@ fn whole_threads_merge_to_one_gap() {
         .flat_map(|number| [frame(number, 0, false), frame(number, 1, false)].concat())
         .collect();
     let (input, output) = (room.write("in.vdif", &before), room.path("out.vdif"));
-    let report = json(&["drop", &input, &output, "--shed", "threads:1"]);
+    let report = dropped(&shed(&input, &output, "threads:1"));
     assert_eq!(report["shedding"]["shed"], 150);
     let gaps = gaps(&room, "out.vdif.gaps.json");
     assert_eq!(gaps.time.len(), 1);
     assert_eq!((gaps.time[0].key, gaps.time[0].frames), (key(1), 150));
     assert_eq!(gaps.time[0].first_byte, Some(FRAME as u64));
 
-    let found = json(&["inspect", &output]);
+    let found = inspected(&output);
     assert_eq!(found["invalid_frames"], 150);
     assert_eq!(found["fill"]["bytes"], 150 * 1000);
     assert_eq!(found["fill"]["valid_frames"], 0);
@@ -121,12 +172,17 @@ fn packets_go_with_their_headers() {
     let before = recording();
     let (input, output) = (room.write("in.vdif", &before), room.path("out.vdif"));
     // 1032 bytes in packets of 516.
-    let run = |replace: &str| {
-        let arguments = ["--shed", "every:3", "--unit", "packet", "--mtu", "600"];
-        let rest = ["--seed", "1", "--replace", replace, "--force"];
-        json(&[&["drop", &input, &output], &arguments[..], &rest].concat())
+    let run = |replace| {
+        dropped(&DropOptions {
+            by_packet: true,
+            mtu: 600,
+            seed: 1,
+            replace,
+            force: true,
+            ..shed(&input, &output, "every:3")
+        })
     };
-    let report = run("fill");
+    let report = run(Replace::Fill);
     assert_eq!(report["packet_bytes"], 516);
     assert_eq!(report["packets"], 300);
     assert_eq!(report["shedding"]["shed"], 100);
@@ -147,11 +203,11 @@ fn packets_go_with_their_headers() {
     assert_eq!(gaps.time[1].start, time(2));
     assert_eq!(gaps.time[1].bytes, Some(484..1000));
 
-    let report = run("nothing");
+    let report = run(Replace::Nothing);
     assert_eq!(report["bytes_out"], 200 * 516);
     assert_eq!(room.read("out.vdif").len(), 200 * 516);
 
-    let report = run("invalid");
+    let report = run(Replace::Invalid);
     assert_eq!(report["frames_touched"], 100);
     let after = room.read("out.vdif");
     for number in 0..150 {
@@ -167,7 +223,7 @@ fn what_just_fits_a_link_is_kept() {
     let input = room.write("in.vdif", recording());
     // 50 frames a second, 1032 + 8 + 8 + 20 + 38 bytes each on the wire: 442 400 bit/s; half of it.
     let output = room.path("out.vdif");
-    let report = json(&["drop", &input, &output, "--shed", "fit:221200"]);
+    let report = dropped(&shed(&input, &output, "fit:221200"));
     assert_eq!(report["shedding"]["fraction_planned"], 0.5);
     assert_eq!(report["shedding"]["shed"], 75);
 }
@@ -179,19 +235,19 @@ fn a_truncated_recording_loses_its_last_part() {
     bytes.extend(recording());
     bytes.extend(&frame(150, 0, false)[..700]);
     let (input, output) = (room.write("in.vdif", &bytes), room.path("out.vdif"));
-    let report = json(&["drop", &input, &output, "--shed", "none"]);
+    let report = dropped(&shed(&input, &output, "none"));
     assert_eq!(report["leading_bytes"], 100);
     assert_eq!(report["truncated_bytes"], 700);
     assert!(room.read("out.vdif") == recording());
 
-    let found = json(&["inspect", &input]);
+    let found = inspected(&input);
     assert_eq!(found["leading_bytes"], 100);
     assert_eq!(found["trailing_bytes"], 700);
     assert_eq!(found["frames"], 150);
-    let text = String::from_utf8(evlbi(&["inspect", &input]).stdout).unwrap();
+    let found = text(&inspect(Path::new(&input), None, &Run::silent()).unwrap());
     assert!(
-        text.contains("700 bytes of a truncated last frame"),
-        "{text}"
+        found.contains("700 bytes of a truncated last frame"),
+        "{found}"
     );
 }
 
@@ -200,19 +256,15 @@ fn raw_data_is_dropped_in_packets() {
     let room = Room::new();
     let before = noise(9_000_000, 5);
     let (input, output) = (room.write("in.bin", &before), room.path("out.bin"));
-    let run = |replace: &str| {
-        let arguments = [
-            "--shed",
-            "every:4",
-            "--seed",
-            "1",
-            "--replace",
+    let run = |replace| {
+        dropped(&DropOptions {
+            seed: 1,
             replace,
-            "--force",
-        ];
-        json(&[&["drop", &input, &output], &arguments[..]].concat())
+            force: true,
+            ..shed(&input, &output, "every:4")
+        })
     };
-    let report = run("fill");
+    let report = run(Replace::Fill);
     assert_eq!(report["format"], "raw");
     assert_eq!(report["packet_bytes"], 1464);
     let packets = 9_000_000usize.div_ceil(1464);
@@ -231,10 +283,16 @@ fn raw_data_is_dropped_in_packets() {
     let gaps = gaps(&room, "out.bin.gaps.json");
     assert_eq!(gaps.sequence.len(), packets / 4);
     assert_eq!((gaps.sequence[1].first, gaps.sequence[1].last), (7, 7));
-    assert_eq!(run("nothing")["bytes_out"], kept as u64);
+    assert_eq!(run(Replace::Nothing)["bytes_out"], kept as u64);
 
-    let error = failure(&["drop", &input, &output, "--shed", "every:4", "--force"]);
-    assert!(error.contains("--replace fill"), "{error}");
+    let error = not_dropped(&DropOptions {
+        force: true,
+        ..shed(&input, &output, "every:4")
+    });
+    assert!(
+        error.contains("no frames that could be marked invalid"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -242,62 +300,41 @@ fn nothing_is_overwritten_unasked() {
     let room = Room::new();
     let input = room.write("in.vdif", recording());
     let output = room.write("out.vdif", b"precious");
-    let drop = |output: &str, rest: &[&str]| {
-        failure(&[&["drop", &input, output, "--shed", "every:2"], rest].concat())
-    };
-    assert!(drop(&output, &[]).contains("--force"));
+    let every_other = |output: &str| shed(&input, output, "every:2");
+    let error = not_dropped(&every_other(&output));
+    assert!(error.contains(&format!("{output} exists")), "{error}");
     assert_eq!(room.read("out.vdif"), b"precious");
-    std::os::unix::fs::symlink(&input, room.path("link.vdif")).unwrap();
+    symlink(&input, room.path("link.vdif")).unwrap();
     for same in [&input, &room.path("link.vdif")] {
-        let error = drop(same, &["--force"]);
+        let error = not_dropped(&DropOptions {
+            force: true,
+            ..every_other(same)
+        });
         assert!(error.contains("is the input itself"), "{error}");
     }
-    let error = drop(&room.path("new.vdif"), &["--gaps", &input, "--force"]);
+    let error = not_dropped(&DropOptions {
+        gaps: Some((&input).into()),
+        force: true,
+        ..every_other(&room.path("new.vdif"))
+    });
     assert!(error.contains("is the input itself"), "{error}");
     assert!(room.read("in.vdif") == recording());
     assert!(!Path::new(&room.path("new.vdif")).exists());
 }
 
 #[test]
-fn wrong_arguments_say_what_to_do() {
+fn what_is_no_recording_is_refused() {
     let room = Room::new();
-    let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
-    let short = room.write("short.vdif", &recording()[..20 * FRAME]);
-    let cases: [(&[&str], &str); 9] = [
-        (&["drop", &input, &output], "--shed"),
-        (&["drop", &input, &output, "--shed", "often"], "every:N"),
-        (
-            &[
-                "drop", &input, &output, "--shed", "every:2", "--mtu", "50", "--unit", "packet",
-            ],
-            "--mtu",
-        ),
-        (
-            &["drop", &short, &output, "--shed", "fit:1k"],
-            "--frame-rate",
-        ),
-        (
-            &[
-                "drop",
-                &short,
-                &output,
-                "--shed",
-                "none",
-                "--frame-rate",
-                "0",
-            ],
-            "--frame-rate",
-        ),
-        (
-            &["drop", &room.path("none"), &output, "--shed", "none"],
-            "cannot open",
-        ),
-        (&["inspect", &room.path("")], "directory"),
-        (&["inspect", &room.write("empty", b"")], "empty"),
-        (&["inspect", "/dev/null"], "no file"),
-    ];
-    for (arguments, says) in cases {
-        let error = failure(arguments);
-        assert!(error.contains(says), "{arguments:?}: {error}");
+    let error = not_dropped(&shed(&room.path("none"), &room.path("out.vdif"), "none"));
+    assert!(error.contains("cannot open"), "{error}");
+    let empty = room.write("empty", b"");
+    let folder = room.path("");
+    for (path, says) in [
+        (folder.as_str(), "directory"),
+        (&empty, "empty"),
+        ("/dev/null", "no file"),
+    ] {
+        let error = refused(inspect(Path::new(path), None, &Run::silent()));
+        assert!(error.contains(says), "{path}: {error}");
     }
 }

@@ -1,6 +1,26 @@
 //! `inspect` finds what was put into a recording.
 
-use super::*;
+use std::ops::Range;
+use std::path::Path;
+
+use evlbi_core::shed::Replace;
+use evlbi_net::run::Run;
+use evlbi_stream::drop::DropOptions;
+use evlbi_stream::inspect::{inspect, text};
+use evlbi_testkit::recording::{FRAME, HEADER, RATE, START, frame, frame_range, key, recording};
+use evlbi_testkit::result::shown;
+use evlbi_testkit::{Room, need};
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::vdif::{Header, StationId};
+use evlbi_wire::{fill, mark5b};
+use serde_json::Value;
+
+use crate::drop::{dropped, not_dropped, shed};
+
+#[track_caller]
+pub fn inspected(path: &str) -> Value {
+    shown(inspect(Path::new(path), None, &Run::silent()))
+}
 
 #[test]
 fn gaps_duplicates_and_invalid_frames_are_found() {
@@ -17,7 +37,7 @@ fn gaps_duplicates_and_invalid_frames_are_found() {
     // A damaged header, of frame 10.
     bytes[10 * FRAME..10 * FRAME + HEADER].fill(0xff);
     let input = room.write("in.vdif", &bytes);
-    let found = json(&["inspect", &input]);
+    let found = inspected(&input);
     assert_eq!(found["schema"], "evlbi.inspect/1");
     assert_eq!(found["format"], "vdif");
     assert_eq!(found["frame_rate"], RATE);
@@ -71,7 +91,7 @@ fn mark_5b_is_inspected_with_its_own_codec() {
         bytes.extend([0b01_01_01_00].repeat(mark5b::PAYLOAD_LEN));
     }
     let input = room.write("in.m5b", &bytes);
-    let found = json(&["inspect", &input]);
+    let found = inspected(&input);
     assert_eq!(found["format"], "mark5b");
     assert_eq!(found["frame_rate"], 100);
     assert_eq!(found["missing_frames"], 1);
@@ -81,11 +101,14 @@ fn mark_5b_is_inspected_with_its_own_codec() {
     assert_eq!(counts[0], sampled * 10_000);
     assert_eq!(counts[2], sampled * 30_000);
 
-    let error = failure(&["drop", &input, &room.path("out.m5b"), "--shed", "every:2"]);
-    assert!(error.contains("no mark for invalid"), "{error}");
     let output = room.path("out.m5b");
-    let arguments = ["--shed", "every:2", "--seed", "2", "--replace", "fill"];
-    json(&[&["drop", &input, &output], &arguments[..]].concat());
+    let error = not_dropped(&shed(&input, &output, "every:2"));
+    assert!(error.contains("no mark for invalid"), "{error}");
+    dropped(&DropOptions {
+        seed: 2,
+        replace: Replace::Fill,
+        ..shed(&input, &output, "every:2")
+    });
     let after = room.read("out.m5b");
     let second = &after[mark5b::FRAME_LEN..2 * mark5b::FRAME_LEN];
     assert_eq!(second[..16], bytes[mark5b::FRAME_LEN..][..16]);
@@ -119,7 +142,7 @@ fn invalid_frames_with_a_wrong_header_have_the_time_of_their_place() {
             fill::make(frame);
             header.emit(frame);
         }
-        let found = json(&["inspect", &room.write("in.vdif", &bytes)]);
+        let found = inspected(&room.write("in.vdif", &bytes));
         let what = format!("{station:?} {second} {lost:?}: {found}");
         assert_eq!(found["first"]["utc"], "2024-05-01T12:00:00Z", "{what}");
         assert_eq!(found["seconds"], 3.0, "{what}");
@@ -133,14 +156,14 @@ fn invalid_frames_with_a_wrong_header_have_the_time_of_their_place() {
 #[test]
 fn frames_lost_at_the_end_of_a_second_are_missing() {
     let room = Room::new();
-    let inspected = |bytes: Vec<u8>| json(&["inspect", &room.write("in.vdif", bytes)]);
+    let found_in = |bytes: Vec<u8>| inspected(&room.write("in.vdif", bytes));
     let but = |lost: Range<i64>, until: i64| -> Vec<u8> {
         let there = (0..until).filter(|number| !lost.contains(number));
         there.flat_map(|number| frame(number, 0, false)).collect()
     };
     for (lost, until) in [(49..50, 150), (35..50, 150), (30..70, 150), (49..50, 100)] {
         let count = lost.end - lost.start;
-        let found = inspected(but(lost, until));
+        let found = found_in(but(lost, until));
         assert_eq!(found["frame_rate"], RATE, "{found}");
         assert_eq!(found["missing_frames"], count, "{found}");
         assert_eq!(found["seconds"], until as f64 / 50.0);
@@ -151,7 +174,7 @@ fn frames_lost_at_the_end_of_a_second_are_missing() {
         let word = (1u32 << 24 | 840).to_le_bytes();
         wrong[frame_range(number)][16..20].copy_from_slice(&word);
     }
-    let found = inspected(wrong);
+    let found = found_in(wrong);
     assert_eq!(found["frame_rate"], RATE, "{found}");
     assert_eq!(found["frame_rate_from"], "counted");
     assert_eq!(found["missing_frames"], 0);
@@ -161,16 +184,16 @@ fn frames_lost_at_the_end_of_a_second_are_missing() {
 fn text_is_raw() {
     let room = Room::new();
     let input = room.write("notes.txt", b"Clouds until 14 UT. Wind from the west.\n");
-    let found = json(&["inspect", &input]);
+    let found = inspected(&input);
     assert_eq!(found["format"], "raw");
     assert_eq!(found["frames"], 0);
-    let text = String::from_utf8(evlbi(&["inspect", &input]).stdout).unwrap();
-    assert!(text.contains("neither VDIF nor Mark 5B"), "{text}");
+    let found = text(&inspect(Path::new(&input), None, &Run::silent()).unwrap());
+    assert!(found.contains("neither VDIF nor Mark 5B"), "{found}");
 }
 
 /// Where a recording of real stations is.
 fn reference(file: &str) -> Option<String> {
-    let path = evlbi_testkit::need::recordings()?.join(file);
+    let path = need::recordings()?.join(file);
     Some(path.to_str().unwrap().to_string())
 }
 
@@ -179,7 +202,7 @@ fn a_geodetic_recording_of_64_channels() {
     let Some(file) = reference("correlx-vgos/media/v15327_gs_328-185735_3m.vdif") else {
         return;
     };
-    let found = json(&["inspect", &file]);
+    let found = inspected(&file);
     assert_eq!(found["frames"], 95);
     assert_eq!(found["trailing_bytes"], 3_145_728 - 95 * 32_800);
     assert_eq!(found["frame_rate"], Value::Null);
@@ -197,7 +220,11 @@ fn a_geodetic_recording_of_64_channels() {
         let rms = channel["components"][1]["rms"].as_f64().unwrap();
         assert!((1.9..2.2).contains(&rms), "{rms}");
     }
-    let found = json(&["inspect", &file, "--frame-rate", "1600"]);
+    let found = shown(inspect(
+        Path::new(&file),
+        FrameRate::new(1600),
+        &Run::silent(),
+    ));
     assert_eq!(found["frame_rate_from"], "given");
     assert_eq!(found["first"]["utc"], "2015-11-24T18:57:35Z");
 }
@@ -207,7 +234,7 @@ fn simulated_recordings_of_one_bit() {
     let Some(file) = reference("vierds/zerobaseline_001_very_basic/S1_8_1_1_1_test.vdif") else {
         return;
     };
-    let found = json(&["inspect", &file]);
+    let found = inspected(&file);
     assert_eq!(found["frames"], 125);
     assert_eq!(found["trailing_bytes"], 0);
     let thread = &found["threads"][0];

@@ -1,0 +1,93 @@
+//! What stands in results: those that libraries return, and those that the program prints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+
+use evlbi_net::run::explain;
+use serde::Serialize;
+use serde_json::Value;
+
+/// A result as JSON, as the program prints it.
+///
+/// # Panics
+/// With why, when there is none.
+#[track_caller]
+pub fn shown<T, E>(result: Result<T, E>) -> Value
+where
+    T: Serialize,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    match result {
+        Ok(result) => serde_json::to_value(result).expect("results can be shown"),
+        Err(error) => panic!("{}", explain(&*error.into())),
+    }
+}
+
+/// What an error says, with its causes.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+#[track_caller]
+pub fn refused<T, E>(result: Result<T, E>) -> String
+where
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    match result {
+        Ok(_) => panic!("it is not refused"),
+        Err(error) => explain(&*error.into()),
+    }
+}
+
+/// A count of a result.
+///
+/// # Panics
+/// When there is no count of that name.
+#[must_use]
+#[track_caller]
+pub fn number(result: &Value, name: &str) -> u64 {
+    result[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no number {name} in {}", brief(result)))
+}
+
+/// The scalars of a result.
+#[must_use]
+pub fn brief(result: &Value) -> String {
+    let fields = result.as_object().into_iter().flatten();
+    let scalars = fields.filter(|(_, value)| !value.is_array() && !value.is_object());
+    let shown: Vec<String> = scalars
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    shown.join(" ")
+}
+
+/// Of what `analyse` finds, the direction that carried most.
+///
+/// # Panics
+/// When it carried little.
+#[must_use]
+#[track_caller]
+pub fn largest(analysis: &Value) -> &Value {
+    let way = &analysis["connections"][0]["ways"][0];
+    assert!(number(way, "bytes") > 100_000, "{analysis}");
+    way
+}
+
+/// Packets of each event, from the table of events that `analyse` writes.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+#[track_caller]
+pub fn packets_by_event(events: &str) -> BTreeMap<String, BTreeSet<u64>> {
+    let mut packets = BTreeMap::<String, BTreeSet<u64>>::new();
+    for line in events.lines().skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        packets
+            .entry(fields[4].to_owned())
+            .or_default()
+            .insert(fields[0].parse().expect("the number of a packet"));
+    }
+    packets
+}

@@ -1,0 +1,86 @@
+//! `drop`, `inspect` and `sky` as commands: what they print, and what they say of options.
+
+use evlbi_testkit::recording::{FRAME, noise, recording};
+
+use super::{Room, evlbi, failure, json};
+
+/// One after the other, as text and as JSON.
+#[test]
+fn stations_are_simulated_shed_from_and_inspected() {
+    let room = Room::new();
+    let stations = "duration = 0.1\nsample_rate = 400_000\npayload = 1000\nedv = 1\n[[station]]\nname = \"Ef\"\n";
+    let plan = room.write("plan.toml", stations);
+    let (out, whole, shed) = (
+        room.path("out"),
+        room.path("out/Ef.vdif"),
+        room.path("shed.vdif"),
+    );
+    let commands: [(&[&str], &str, &str); 3] = [
+        (&["sky", &plan, "--out", &out], "evlbi.sky/1", "10 frames"),
+        (
+            &["drop", &whole, &shed, "--shed", "every:5"],
+            "evlbi.drop/1",
+            "2 of 10 frames",
+        ),
+        (&["inspect", &shed], "evlbi.inspect/1", "2 invalid"),
+    ];
+    for (command, schema, says) in commands {
+        assert_eq!(json(command)["schema"], schema);
+        let force: &[&str] = if command[0] == "inspect" {
+            &[]
+        } else {
+            &["--force"]
+        };
+        let output = evlbi(&[command, force].concat());
+        assert!(output.status.success(), "{command:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(says), "{command:?}: {text}");
+    }
+}
+
+#[test]
+fn wrong_arguments_say_what_to_do() {
+    let room = Room::new();
+    let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
+    let short = room.write("short.vdif", &recording()[..20 * FRAME]);
+    let raw = room.write("in.bin", noise(9_000, 5));
+    let there = room.write("there.vdif", b"precious");
+    let plan = room.write("plan.toml", "[[station]]\nname = \"there\"\n");
+    let cases: [(&[&str], &str); 8] = [
+        (&["drop", &input, &output], "--shed"),
+        (&["drop", &input, &output, "--shed", "often"], "every:N"),
+        (
+            &[
+                "drop", &input, &output, "--shed", "every:2", "--mtu", "50", "--unit", "packet",
+            ],
+            "--mtu",
+        ),
+        (
+            &["drop", &short, &output, "--shed", "fit:1k"],
+            "--frame-rate",
+        ),
+        (
+            &[
+                "drop",
+                &short,
+                &output,
+                "--shed",
+                "none",
+                "--frame-rate",
+                "0",
+            ],
+            "--frame-rate",
+        ),
+        (
+            &["drop", &raw, &output, "--shed", "every:4"],
+            "--replace fill",
+        ),
+        (&["drop", &input, &there, "--shed", "every:2"], "--force"),
+        (&["sky", &plan, "--out", &room.path("")], "--force"),
+    ];
+    for (arguments, says) in cases {
+        let error = failure(arguments);
+        assert!(error.contains(says), "{arguments:?}: {error}");
+    }
+    assert_eq!(room.read("there.vdif"), b"precious");
+}

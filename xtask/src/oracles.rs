@@ -1,7 +1,7 @@
 //! `cargo xtask oracles`: asks the programs again whose answers are committed, and shows what differs.
 //!
-//! What is asked lies beside the tests: `crates/evlbi/tests/oracles` has captures, TCP traces and visibilities with the scripts
-//! that made them, the tests of `evlbi-wire`, `evlbi-fx` and `evlbi-stream` ask baseband.
+//! What is asked lies beside the tests: `crates/evlbi/tests/oracles` has captures and TCP traces, and
+//! `crates/evlbi-correlate/tests/oracles` visibilities, with the scripts that made them; the tests of `evlbi-wire`, `evlbi-fx` and `evlbi-stream` ask baseband.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +15,7 @@ use evlbi_testkit::need::{PACKAGES, which};
 use crate::run::well;
 
 const ORACLES: &str = "crates/evlbi/tests/oracles";
+const VISIBILITIES: &str = "crates/evlbi-correlate/tests/oracles";
 /// Where new answers go.
 const NEW: &str = "target/oracles";
 const EVLBI: &str = "target/debug/evlbi";
@@ -50,7 +51,7 @@ pub fn run(args: &Oracles) -> Result<()> {
     }
     fs::create_dir_all(new.join("captures"))?;
     if args.record {
-        well(script("record.sh").arg(EVLBI).arg(NEW))?;
+        well(script(ORACLES, "record.sh").arg(EVLBI).arg(NEW))?;
     }
     // Answers are to what was recorded now, or before.
     let recorded = if args.record { new } else { Path::new(ORACLES) };
@@ -68,11 +69,17 @@ pub fn run(args: &Oracles) -> Result<()> {
         let name = name.file_name().context("a capture has a name")?;
         fs::write(new.join("captures").join(name), answer.stdout)?;
     }
-    well(script("swin/make.sh").arg(EVLBI).arg(NEW))?;
+    well(script(VISIBILITIES, "swin/make.sh").arg(EVLBI).arg(NEW))?;
     let mut differ = 0;
-    for (folder, kind) in [("", "txt"), ("captures", ""), ("tcp", ""), ("swin", "")] {
+    for (oracles, folder, kind) in [
+        (ORACLES, "", "txt"),
+        (ORACLES, "captures", ""),
+        (ORACLES, "tcp", ""),
+        (VISIBILITIES, "swin", ""),
+    ] {
         for file in files(&new.join(folder), kind)? {
-            differ += u32::from(differs(&file, folder, args.write)?);
+            let committed = Path::new(oracles).join(folder);
+            differ += u32::from(differs(&file, &committed, args.write)?);
         }
     }
     for (package, target, name) in TESTS {
@@ -125,9 +132,9 @@ fn check(record: bool) -> Result<()> {
     Ok(())
 }
 
-fn script(name: &str) -> Command {
+fn script(oracles: &str, name: &str) -> Command {
     let mut command = Command::new("sh");
-    command.arg(Path::new(ORACLES).join(name));
+    command.arg(Path::new(oracles).join(name));
     command
 }
 
@@ -144,9 +151,9 @@ fn files(folder: &Path, kind: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// Whether a new file differs from the committed one: shows how, and writes it if it shall.
-fn differs(new: &Path, folder: &str, write: bool) -> Result<bool> {
+fn differs(new: &Path, folder: &Path, write: bool) -> Result<bool> {
     let name = new.file_name().context("a file has a name")?;
-    let committed = Path::new(ORACLES).join(folder).join(name);
+    let committed = folder.join(name);
     if committed.exists() && fs::read(&committed)? == fs::read(new)? {
         return Ok(false);
     }

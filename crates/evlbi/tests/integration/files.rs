@@ -3,7 +3,6 @@
 mod analyse;
 mod correlate;
 mod doctor;
-mod options;
 pub mod oracles;
 mod pages;
 mod plan;

@@ -2,7 +2,6 @@
 //! of them. `tests/oracles/README.md` lists the claims; `cargo xtask oracles` asks again.
 
 pub mod captures;
-mod swin;
 
 use std::path::{Path, PathBuf};
 

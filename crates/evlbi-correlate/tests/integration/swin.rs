@@ -4,16 +4,26 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use evlbi_correlate::CorrelateOptions;
 use evlbi_fx::difx::swin::{HEADER_LEN, Reader, Record};
-use evlbi_testkit::{Room, command, need};
+use evlbi_testkit::{Room, command, need, oracle};
 use rustfft::num_complex::Complex32;
 use serde_json::{Value, json};
 
-use super::super::json;
-use super::{answer, path};
+use crate::{correlated, delayed, sky};
 
 const CHANNELS: usize = 16;
+
+/// A file of the oracles.
+fn path(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/swin")).join(name)
+}
+
+fn answer() -> Value {
+    oracle::committed(&path("ours.json"))
+}
 
 /// What our own reader has.
 fn records(file: &Path, channels: usize) -> Vec<Record> {
@@ -73,17 +83,16 @@ fn visibilities(folder: &Path) -> PathBuf {
 }
 
 /// Correlates the stations of the plan, as `make.sh` does.
-fn correlated(room: &Room) -> PathBuf {
-    let plan = path("swin/plan.toml");
-    json(&["sky", plan.to_str().unwrap(), "--out", &room.path("sky")]);
-    let files = ["Ef", "Jb", "On"].map(|name| room.path(&format!("sky/{name}.vdif")));
+fn ours(room: &Room) -> PathBuf {
+    sky(room, &fs::read_to_string(path("plan.toml")).unwrap());
+    let [ef, jb, on] = &["Ef", "Jb", "On"].map(|name| room.path(&format!("sky/{name}.vdif")));
     let out = room.path("out");
-    let mut options = vec!["correlate"];
-    options.extend(files.iter().map(String::as_str));
-    options.extend(["--freq", "4.9G", "--delay", "0", "--delay", "2.5us,1e-7"]);
-    options.extend(["--delay", "-1.5us,-3e-7", "--channels", "16"]);
-    options.extend(["--integration", "12800us", "--out", &out]);
-    json(&options);
+    let options = CorrelateOptions {
+        integration: Some(Duration::from_micros(12_800)),
+        visibilities: Some((&out).into()),
+        ..delayed(CHANNELS, &["0", "2.5us,1e-7", "-1.5us,-3e-7"])
+    };
+    correlated(&[ef, jb, on], &options);
     visibilities(Path::new(&out))
 }
 
@@ -91,13 +100,13 @@ fn correlated(room: &Room) -> PathBuf {
 /// rounding of other processors' arithmetic.
 #[test]
 fn a_reader_in_python_read_what_we_write() {
-    let theirs = answer("swin/ours.json");
-    let written = records(&path("swin/ours.swin"), CHANNELS);
+    let theirs = answer();
+    let written = records(&path("ours.swin"), CHANNELS);
     assert_same(&written, &theirs);
     // Six products in five integrations.
     assert_eq!(written.len(), 30);
     let room = Room::new();
-    let today = records(&correlated(&room), CHANNELS);
+    let today = records(&ours(&room), CHANNELS);
     assert_eq!(today.len(), written.len());
     for (today, before) in today.iter().zip(&written) {
         for (now, then) in today.channels.iter().zip(&before.channels) {
@@ -118,7 +127,7 @@ fn a_reader_in_python_reads_what_we_write_now() {
     }
     let ask = |file: &Path| -> Value {
         let output = command("python3")
-            .arg(path("swin/swin.py"))
+            .arg(path("swin.py"))
             .arg(file)
             .arg(CHANNELS.to_string())
             .output()
@@ -127,9 +136,9 @@ fn a_reader_in_python_reads_what_we_write_now() {
         assert!(output.status.success(), "{errors}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    assert_eq!(ask(&path("swin/ours.swin")), answer("swin/ours.json"));
+    assert_eq!(ask(&path("ours.swin")), answer());
     let room = Room::new();
-    let file = correlated(&room);
+    let file = ours(&room);
     assert_same(&records(&file, CHANNELS), &ask(&file));
 }
 
@@ -151,11 +160,14 @@ fn records_have_the_headers_of_difx() {
             .collect();
         files.sort();
         let room = Room::new();
-        let (out, model) = (room.path("out"), folder.join("sim_1.im"));
-        let mut options = vec!["correlate"];
-        options.extend(files.iter().map(|file| file.to_str().unwrap()));
-        options.extend(["--model", model.to_str().unwrap(), "--out", &out]);
-        json(&options);
+        let files: Vec<&str> = files.iter().map(|file| file.to_str().unwrap()).collect();
+        let out = room.path("out");
+        let options = CorrelateOptions {
+            model: Some(folder.join("sim_1.im")),
+            visibilities: Some((&out).into()),
+            ..CorrelateOptions::default()
+        };
+        correlated(&files, &options);
         let ours = visibilities(Path::new(&out));
         let theirs = visibilities(&folder.join("sim_1.difx"));
         assert_eq!(ours.file_name(), theirs.file_name());

@@ -1,9 +1,18 @@
 //! What single options of `correlate`, `fringe` and `loss-curve` do.
 
-use serde_json::Value;
+use evlbi_core::shed::Replace;
+use evlbi_correlate::fringe::FringeOptions;
+use evlbi_correlate::loss_curve::{Kind, LossCurveOptions};
+use evlbi_correlate::{CorrelateOptions, Hertz, Stretch};
+use evlbi_fx::track::Trust;
+use evlbi_testkit::Room;
+use evlbi_testkit::result::shown;
+use serde_json::{Value, json};
 
-use super::correlate::{near, number};
-use super::{Room, failure, json};
+use crate::{
+    attempt, channels, correlated, curve, dropped, fringes, fringes_in, near, not_correlated,
+    number, sky,
+};
 
 const PLAN: &str = r#"
 start = "2024-01-01T12:00:00Z"
@@ -20,14 +29,8 @@ name = "Jb"
 
 /// Two stations.
 fn stations(room: &Room, plan: &str) -> [String; 2] {
-    let plan = room.write("plan.toml", plan);
-    json(&["sky", &plan, "--out", &room.path("sky")]);
+    sky(room, plan);
     ["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif")))
-}
-
-fn run(command: &str, files: [&str; 2], more: &[&str]) -> Value {
-    let base = [command, files[0], files[1], "--channels", "32"];
-    json(&[&base[..], more].concat())
 }
 
 /// Half of the frames are lost: frames marked invalid are known by their headers, the fill pattern only by a look at the samples.
@@ -36,27 +39,22 @@ fn trust_says_what_is_believed_of_samples() {
     let room = Room::new();
     let [ef, jb] = stations(&room, PLAN);
     for (replace, weights, alike) in [
-        ("fill", [0.5, 1.0, 1.0], 1),
-        ("invalid", [0.5, 0.5, 1.0], 0),
+        (Replace::Fill, [0.5, 1.0, 1.0], 1),
+        (Replace::Invalid, [0.5, 0.5, 1.0], 0),
     ] {
-        let lossy = room.path(replace);
-        json(&[
-            "drop",
-            &ef,
-            &lossy,
-            "--shed",
-            "every:2",
-            "--replace",
-            replace,
-        ]);
-        let trusts = ["exact", "headers", "blind"].map(|trust| ["--trust", trust]);
-        for (trust, weight) in trusts.iter().zip(weights) {
-            let found = run("correlate", [&lossy, &jb], trust);
+        let lossy = room.path(&format!("{replace:?}"));
+        dropped(&ef, &lossy, "every:2", replace);
+        let trusts = [Trust::Exact, Trust::Headers, Trust::Blind].map(|trust| CorrelateOptions {
+            trust,
+            ..channels(32)
+        });
+        for (options, weight) in trusts.iter().zip(weights) {
+            let found = correlated(&[&lossy, &jb], options);
             near(number(&found, "/baselines/0/weight"), weight, 0.01);
         }
         // What is fill pattern takes half of the coefficient of what is believed to be samples.
-        let [exact, headers, _] = trusts.map(|trust| {
-            let found = run("fringe", [&lossy, &jb], &trust);
+        let [exact, headers, _] = trusts.map(|options| {
+            let found = fringes(&[&lossy, &jb], options);
             number(&found, "/fringes/0/correlation")
         });
         let ratio = [1.0, 0.5][alike];
@@ -69,19 +67,29 @@ fn trust_says_what_is_believed_of_samples() {
 fn threads_do_not_change_the_result() {
     let room = Room::new();
     let [ef, jb] = &stations(&room, PLAN);
-    let curve = ["--loss", "10%", "--shed", "random", "--replace", "nothing"];
-    for (command, value, more) in [
-        ("correlate", "/baselines/0/amplitude/valid", &[][..]),
-        ("fringe", "/fringes/0/correlation", &[]),
-        ("loss-curve", "/curves/0/points/0/ratio/all", &curve),
-    ] {
-        let [one, three] = ["1", "3"].map(|threads| {
-            let found = run(command, [ef, jb], &[&["--threads", threads], more].concat());
-            number(&found, value)
-        });
+    let [one, three] = [1, 3].map(|threads| {
+        let options = CorrelateOptions {
+            threads: Some(threads),
+            ..channels(32)
+        };
+        let lossy = LossCurveOptions {
+            loss: "10%".parse().unwrap(),
+            shed: vec![Kind::Random],
+            replace: vec![Replace::Nothing],
+            correlate: options.clone(),
+            ..LossCurveOptions::default()
+        };
+        [
+            number(
+                &correlated(&[ef, jb], &options),
+                "/baselines/0/amplitude/valid",
+            ),
+            number(&fringes(&[ef, jb], options), "/fringes/0/correlation"),
+            number(&curve(&[ef, jb], lossy), "/curves/0/points/0/ratio/all"),
+        ]
+    });
+    for (one, three) in one.iter().zip(three) {
         near(three / one, 1.0, 1e-6);
-        let refused = failure(&[command, ef, jb, "--threads", "0"]);
-        assert!(refused.contains("--threads"), "{refused}");
     }
 }
 
@@ -89,19 +97,15 @@ fn threads_do_not_change_the_result() {
 fn the_end_alone_and_profiles_on_request() {
     let room = Room::new();
     let [ef, jb] = &stations(&room, PLAN);
-    let all = run("correlate", [ef, jb], &[]);
+    let all = correlated(&[ef, jb], &channels(32));
     near(number(&all, "/seconds"), 0.4, 1e-3);
     assert!(all["profiles"].is_null(), "{}", all["profiles"]);
-    let options = [
-        "--last",
-        "100ms",
-        "--profiles",
-        "--delay",
-        "0",
-        "--delay",
-        "2us",
-    ];
-    let end = run("correlate", [ef, jb], &options);
+    let options = CorrelateOptions {
+        stretch: Stretch::Last(0.1),
+        delay: ["0", "2us"].map(|delay| delay.parse().unwrap()).into(),
+        ..channels(32)
+    };
+    let end = shown(attempt(&[ef, jb], &options).map(|found| found.result(true)));
     near(number(&end, "/seconds"), 0.1, 0.01);
     assert!(
         end["start"].as_str().unwrap() >= "2024-01-01T12:00:00.29",
@@ -109,7 +113,7 @@ fn the_end_alone_and_profiles_on_request() {
         end["start"]
     );
     let profile = &end["profiles"][0];
-    assert_eq!(profile["stations"], serde_json::json!(["Ef", "Jb"]));
+    assert_eq!(profile["stations"], json!(["Ef", "Jb"]));
     let amplitudes = profile["amplitudes"].as_array().unwrap().iter();
     let amplitudes: Vec<f64> = amplitudes.map(|value| value.as_f64().unwrap()).collect();
     assert!(amplitudes.len() <= 512);
@@ -134,19 +138,26 @@ fn bands_of_one_frequency_are_told_apart_or_refused() {
         let fringes = found["fringes"].as_array().unwrap();
         (fringes.len(), fringes.iter().filter(is_good).count())
     };
-    let freq = ["--freq", "4.9G,4.9G"];
+    let equal = CorrelateOptions {
+        freq: vec![Hertz(4.9e9); 2],
+        ..channels(32)
+    };
     // Of four products two are of the same signal.
-    assert_eq!(count(run("fringe", [ef, jb], &freq)), (4, 2));
+    assert_eq!(count(fringes(&[ef, jb], equal.clone())), (4, 2));
     let visibilities = room.path("visibilities");
-    let out = ["--out", &visibilities];
-    let correlate = ["correlate", ef, jb, "--channels", "32"];
-    let said = failure(&[&correlate[..], &freq, &out].concat());
+    let kept = CorrelateOptions {
+        visibilities: Some((&visibilities).into()),
+        ..equal
+    };
+    let said = not_correlated(&[ef, jb], &kept);
     assert!(said.contains("bands 1 and 2 of station Ef"), "{said}");
-    let named = ["--polarisations", "RL", "--freq", "4.9G"];
-    run(
-        "correlate",
-        [ef, jb],
-        &[&named[..], &out, &["--force"]].concat(),
-    );
-    assert_eq!(count(json(&["fringe", &visibilities])), (2, 2));
+    let named = CorrelateOptions {
+        polarisations: "RL".to_owned(),
+        freq: vec![Hertz(4.9e9)],
+        force: true,
+        ..kept
+    };
+    correlated(&[ef, jb], &named);
+    let found = fringes_in(&visibilities, &FringeOptions::default());
+    assert_eq!(count(found), (2, 2));
 }

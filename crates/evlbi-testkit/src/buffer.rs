@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use evlbi_net::udp::{Listen, Receiver, ReceiverOptions};
+use evlbi_wire::vtp;
 
 use crate::until::until_some;
 
@@ -26,6 +27,15 @@ pub fn holds(size: usize) -> usize {
 #[must_use]
 pub fn holds_data(least: usize) -> usize {
     (in_buffer(least) / 2).min(backlog() / 2) * least
+}
+
+/// How many of `wanted` units a receiver's socket holds when each is sent as `datagrams` datagrams with `data` bytes of data. A test
+/// that sends no more loses nothing in its hosts, however long they stand still.
+#[track_caller]
+pub fn fit(wanted: u32, datagrams: usize, data: usize) -> u32 {
+    let most = holds(data + vtp::HEADER_LEN) / datagrams;
+    assert!(most >= 4, "a buffer for {most} units");
+    wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
 
 fn in_buffer(size: usize) -> usize {

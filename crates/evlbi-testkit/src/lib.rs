@@ -1,11 +1,14 @@
 //! What the tests share: finding out what a machine lacks, waiting with a watchdog, folders, processes and network namespaces
 //! that no run leaves behind, damage by a seed, a recording, what stands in results.
 
+pub mod address;
 pub mod arq;
 pub mod buffer;
+pub mod by_hand;
 pub mod clock;
 pub mod damage;
 pub mod disk;
+pub mod each;
 pub mod faults;
 pub mod instructions;
 pub mod leftovers;
@@ -15,14 +18,17 @@ pub mod link;
 pub mod need;
 pub mod netns;
 pub mod oracle;
+pub mod processor;
 pub mod python;
 pub mod recording;
+pub mod relay;
 pub mod result;
 pub mod room;
 pub mod running;
 pub mod times;
 pub mod until;
 
+pub use each::each;
 pub use lines::Lines;
 pub use need::{need, skip, watch};
 pub use room::Room;

@@ -51,6 +51,19 @@ pub fn number(result: &Value, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no number {name} in {}", brief(result)))
 }
 
+/// Asserts the numbers of a result, all at once so that a failure shows every one.
+///
+/// # Panics
+/// When one differs.
+#[track_caller]
+pub fn assert_numbers(result: &Value, expected: &[(&str, u64)]) {
+    let found: Vec<(&str, u64)> = expected
+        .iter()
+        .map(|(name, _)| (*name, number(result, name)))
+        .collect();
+    assert_eq!(found, expected, "in {}", brief(result));
+}
+
 /// The scalars of a result.
 #[must_use]
 pub fn brief(result: &Value) -> String {

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::control::browser::{self, python_with_a_browser};
 use crate::control::support::{
-    Agent, CORRELATION, EVLBI, STILL, free_ports, own_address, processes_in, ready, received, recv,
-    write_sky,
+    Agent, CORRELATION, EVLBI, STILL, free_ports, processes_in, ready, received, recv, write_sky,
 };
 use crate::path::raise;
 use crate::result::number;
+use evlbi_testkit::address::own_address;
 use evlbi_testkit::netns::paths;
 use evlbi_testkit::{Room, Running, command, until_some};
 

@@ -1,12 +1,12 @@
 //! An agent under test, and who asks it.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use evlbi_testkit::address::own_address;
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Lines, Room, Running, command, until, until_some};
 use nix::sys::signal::{Signal, kill};
@@ -421,15 +421,6 @@ impl Beside<'_> {
         );
         assert_eq!(number(&received, "bytes"), number(&stream, "bytes"));
     }
-}
-
-/// An address of loopback that is its caller's alone, so that nobody else takes a port there that was free a moment before: of
-/// the process and, up to 190 in each, of the call.
-pub fn own_address() -> Ipv4Addr {
-    static CALLS: AtomicU8 = AtomicU8::new(0);
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    let [.., middle, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 + call % 190, middle, low)
 }
 
 /// Ports of an address of their own that are free for UDP and TCP.

@@ -5,9 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-use evlbi_testkit::{Room, Running, command, until};
-
-use crate::live::support::each;
+use evlbi_testkit::{Room, Running, command, each, until};
 
 /// Lines that are not run: the page, how the line begins, and why.
 const NOT_RUN: &[(&str, &str, &str)] = &[

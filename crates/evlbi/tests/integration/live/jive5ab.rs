@@ -3,8 +3,10 @@
 use std::net::UdpSocket;
 use std::path::Path;
 
-use crate::live::support::{Recv, assert_numbers, fit, send};
+use crate::live::support::{Recv, send};
 use evlbi_testkit::Room;
+use evlbi_testkit::buffer::fit;
+use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_wire::pattern;
 

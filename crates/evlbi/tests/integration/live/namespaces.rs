@@ -3,10 +3,12 @@
 use std::net::UdpSocket;
 use std::path::Path;
 
-use crate::live::support::{Recv, assert_numbers, exact_wire, fit, no_room, stay};
+use crate::live::support::{Recv, exact_wire, no_room};
 use crate::result::{brief, number};
+use evlbi_testkit::buffer::fit;
 use evlbi_testkit::netns::{Pair, Wire, filter, pair, pair_with};
-use evlbi_testkit::{Room, name, until};
+use evlbi_testkit::result::assert_numbers;
+use evlbi_testkit::{Room, name, processor, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
 
@@ -113,7 +115,7 @@ fn stalled(pair: &Pair, period: Option<u32>) -> Value {
     let dropped = u64::from(period.map_or(0, |period| last.div_ceil(period)));
     recv.signal("STOP");
     // What leaves from one processor arrives in its order, so that the rule drops the first.
-    stay();
+    processor::stay();
     send(0..last);
     until("its buffer overflows", || no_room(&pair.far) > 0);
     recv.signal("CONT");

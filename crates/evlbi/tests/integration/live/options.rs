@@ -4,15 +4,18 @@
 use std::path::Path;
 
 use evlbi_core::path::Impairment;
+use evlbi_testkit::address::own_address;
+use evlbi_testkit::buffer::fit;
 use evlbi_testkit::netns::{Wire, pair};
+use evlbi_testkit::relay::Relay;
+use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::{Room, name};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, Gaps, Intervals};
 use evlbi_wire::vdif::{HEADER_LEN, Header, Shape, StationId, StreamKey};
 use evlbi_wire::{fill, pattern};
 
-use crate::control::support::own_address;
-use crate::live::support::{Recv, Relay, SEED_OF_WHOLE_RUNS, assert_numbers, fit, send};
+use crate::live::support::{Recv, SEED_OF_WHOLE_RUNS, send};
 use crate::result::number;
 
 const FRAME: usize = 8032;

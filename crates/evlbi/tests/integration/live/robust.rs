@@ -8,8 +8,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::live::support::{Received, Recv, ask, assert_numbers, deaf, evlbi, fit, send, try_send};
+use crate::live::support::{Received, Recv, ask, evlbi, send, try_send};
 use crate::result::{brief, number};
+use evlbi_testkit::address::deaf;
+use evlbi_testkit::buffer::fit;
+use evlbi_testkit::by_hand::{FRAME, Stream, frames, stranger};
+use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::{Room, Running, limit, until};
 use evlbi_wire::pattern;
 use evlbi_wire::vdif::Header;
@@ -18,63 +22,6 @@ use nix::libc::O_NONBLOCK;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
-
-pub const FRAME: usize = 1032;
-
-/// A stream by hand: numbered frames of the test pattern.
-pub struct Stream {
-    pub socket: UdpSocket,
-    pub frames: Vec<u8>,
-    /// Each frame has its sequence number before it; else it is alone in its datagram.
-    pub is_numbered: bool,
-}
-
-impl Stream {
-    pub fn to(recv: &Recv) -> Stream {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(recv.address()).unwrap();
-        Stream {
-            socket,
-            frames: frames(200),
-            is_numbered: true,
-        }
-    }
-
-    pub fn datagram(&self, sequence: u64, frame: u64) -> Vec<u8> {
-        let start = frame as usize * FRAME;
-        let frame = &self.frames[start..start + FRAME];
-        if !self.is_numbered {
-            return frame.to_vec();
-        }
-        [&sequence.to_le_bytes()[..], frame].concat()
-    }
-
-    /// The frame of a number goes out under `base` + the number.
-    pub fn send(&self, base: u64, frames: std::ops::Range<u64>) {
-        for frame in frames {
-            self.raw(&self.datagram(base.wrapping_add(frame), frame));
-        }
-    }
-
-    pub fn raw(&self, datagram: &[u8]) {
-        self.socket.send(datagram).unwrap();
-    }
-
-    pub fn bytes(&self, frames: std::ops::Range<u64>) -> &[u8] {
-        &self.frames[frames.start as usize * FRAME..frames.end as usize * FRAME]
-    }
-}
-
-/// So many frames of the test pattern, all in one second.
-pub fn frames(count: u32) -> Vec<u8> {
-    pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(25_600), count).unwrap()
-}
-
-pub fn stranger(recv: &Recv) -> UdpSocket {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(recv.address()).unwrap();
-    socket
-}
 
 /// A sender of frames that was refused is named, with what to do.
 #[track_caller]
@@ -101,14 +48,14 @@ fn a_stream_takes_the_place_of_data_without_frames() {
     let room = Room::new();
     let out = room.path("out.vdif");
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    let other = stranger(&recv);
+    let other = stranger(recv.address());
     let datagram = |number: u64| [&number.to_le_bytes()[..], &[0xa5; 333]].concat();
     (0..64).for_each(|number| _ = other.send(&datagram(number)).unwrap());
     recv.until_arrived(64);
     until("it is recorded", || {
         number(&recv.status()["receiving"][0], "unique") == 64
     });
-    let stream = Stream::to(&recv);
+    let stream = Stream::to(recv.address());
     stream.send(50, 0..100);
     recv.until_arrived(164);
     other.send(&datagram(64)).unwrap();
@@ -132,9 +79,9 @@ fn strange_datagrams_do_not_stop_a_recording() {
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
     // A port scan before the stream: it is neither the stream nor its beginning.
     for length in [0, 1, 8, 40] {
-        stranger(&recv).send(&vec![b'?'; length]).unwrap();
+        stranger(recv.address()).send(&vec![b'?'; length]).unwrap();
     }
-    let stream = Stream::to(&recv);
+    let stream = Stream::to(recv.address());
     let base = u64::MAX - 20;
     stream.send(base, 0..40);
     for length in [0, 1, 7, 8, 9, FRAME, 1500, 65507] {
@@ -142,12 +89,12 @@ fn strange_datagrams_do_not_stop_a_recording() {
     }
     // A duplicate, another sender with another sequence, and a scan in between.
     stream.send(base, 39..40);
-    let rival = Stream::to(&recv);
+    let rival = Stream::to(recv.address());
     for frame in 40..80 {
         stream.send(base, frame..frame + 1);
         rival.send(1_000_000, frame..frame + 1);
         if frame % 4 == 0 {
-            stranger(&recv).send(b"scan").unwrap();
+            stranger(recv.address()).send(b"scan").unwrap();
         }
     }
     let name = rival.socket.local_addr().unwrap().to_string();
@@ -290,7 +237,7 @@ fn what_is_no_stream_makes_no_recording() {
     ] {
         let out = room.path(name);
         let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-        let scanner = stranger(&recv);
+        let scanner = stranger(recv.address());
         for _ in 0..count {
             scanner.send(datagram).unwrap();
         }
@@ -304,7 +251,7 @@ fn what_is_no_stream_makes_no_recording() {
 #[test]
 fn a_thread_that_begins_later_is_recorded() {
     let recv = Recv::start("pudp://127.0.0.1:0", Path::new("null"), &[]);
-    let stream = Stream::to(&recv);
+    let stream = Stream::to(recv.address());
     let frame = |number: u64, thread: u8| {
         let mut frame = stream.bytes(number..number + 1).to_vec();
         // Word 3, bits 16 to 25.
@@ -345,7 +292,7 @@ fn a_late_datagram_is_not_recorded() {
     let out = room.path("out.vdif");
     let options = ["--hold", "1ms", "--frame-rate", "25600"];
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &options);
-    let stream = Stream::to(&recv);
+    let stream = Stream::to(recv.address());
     stream.send(0, 0..50);
     stream.send(0, 51..100);
     until("it is recorded without the missing one", || {
@@ -381,7 +328,7 @@ fn a_sink_that_takes_nothing_fills_the_ring() {
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&pipe), &["--gaps", &gaps]);
     let rate = pattern::frame_rate(25_000);
     let all = pattern::frames(LENGTH, 1_700_000_000, rate, 10_000).unwrap();
-    let stream = stranger(&recv);
+    let stream = stranger(recv.address());
     let mut sent = 0;
     let mut send = |count: usize| {
         for frame in all.chunks(LENGTH).skip(sent).take(count) {
@@ -434,7 +381,7 @@ fn a_sink_that_takes_nothing_fills_the_ring() {
 fn what_comes_instead_of_a_stream_is_said() {
     let recv = Recv::start("pudp://127.0.0.1:0", Path::new("null"), &[]);
     let half = &frames(1)[..FRAME / 2];
-    let other = stranger(&recv);
+    let other = stranger(recv.address());
     (0..20).for_each(|_| _ = other.send(half).unwrap());
     recv.until_arrived(20);
     until("a line of progress", || {
@@ -449,7 +396,7 @@ fn a_window_below_a_datagram_loses_nothing() {
     let room = Room::new();
     let out = room.path("out.vdif");
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &["--window", "8"]);
-    let stream = Stream::to(&recv);
+    let stream = Stream::to(recv.address());
     stream.send(0, 0..100);
     for pair in (100..200).step_by(2) {
         stream.send(0, pair + 1..pair + 2);

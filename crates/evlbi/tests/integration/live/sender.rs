@@ -2,11 +2,13 @@
 
 use std::process::Stdio;
 
+use evlbi_testkit::address::deaf;
+use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::{Room, Running, buffer, until, until_some};
 use evlbi_wire::vtp;
 use nix::sys::signal::Signal;
 
-use crate::live::support::{Recv, ask, assert_numbers, deaf, evlbi, send};
+use crate::live::support::{Recv, ask, evlbi, send};
 use crate::result::number;
 
 #[test]

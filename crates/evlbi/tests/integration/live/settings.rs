@@ -6,12 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
 
+use evlbi_testkit::address::deaf;
 use evlbi_testkit::{Room, Running, until_some};
 use evlbi_wire::pattern;
 use socket2::{Domain, Socket, Type};
 
 use crate::control::support::ready;
-use crate::live::support::{Recv, deaf, evlbi};
+use crate::live::support::{Recv, evlbi};
 use crate::result::number;
 
 /// A responder says who comes only to who wants to know.

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use evlbi_testkit::netns::paths;
-use evlbi_testkit::{Room, Running, until, until_some};
+use evlbi_testkit::{Room, Running, each, until, until_some};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::control::support::processes_in;
-use crate::live::support::{Recv, each, evlbi};
+use crate::live::support::{Recv, evlbi};
 use crate::result::number;
 
 /// A command, the sign that it is at work, and what is to be so at its end.

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use evlbi_testkit::buffer::fit;
+use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::{Room, Running, until};
 use evlbi_wire::pattern;
 use serde_json::json;
 
-use crate::live::support::{Recv, ask, assert_numbers, evlbi, fit};
+use crate::live::support::{Recv, ask, evlbi};
 use crate::result::number;
 
 /// A receiver that is asked tells how it is then, not how it was when it was last asked or shown.

@@ -1,25 +1,19 @@
-//! The program under test at work: receivers, senders, and relays that know the truth.
+//! The program under test at work: receivers and senders.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
-use evlbi_core::path::{Impairment, Path as Lossy};
-use evlbi_net::cpu;
-use evlbi_net::udp::{self, Listen, Receiver, ReceiverOptions};
 use evlbi_testkit::netns::{End, Wire};
 use evlbi_testkit::until::WATCHDOG;
-use evlbi_testkit::{Room, Running, buffer, command, until};
-use evlbi_wire::vtp;
+use evlbi_testkit::{Room, Running, command, processor, until};
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
 
-use crate::result::{brief, number};
+use crate::result::number;
 
 /// The program.
 pub fn evlbi() -> Command {
@@ -277,7 +271,7 @@ pub fn send(source: &str, to: &str, more: &[&str]) -> Value {
 
 pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
     let mut command = evlbi();
-    let core = processor().to_string();
+    let core = processor::number().to_string();
     command.args(["send", source, "--to", to, "--json", "--cpu", &core]);
     let paced = ["--rate", "--realtime", "--max"];
     if !more.iter().any(|arg| paced.contains(arg)) {
@@ -286,206 +280,8 @@ pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
     command.args(more).output().expect("the sender starts")
 }
 
-/// A TCP port of loopback that nobody listens on and nobody else is given.
-pub fn deaf() -> (Socket, SocketAddr) {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket
-        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
-        .unwrap();
-    let address = socket.local_addr().unwrap().as_socket().unwrap();
-    (socket, address)
-}
-
-/// The processor that tests send from: what leaves from one arrives in its order.
-pub fn processor() -> usize {
-    cpu::allowed_cores().unwrap()[0]
-}
-
-/// Keeps this thread, and the programs that it starts, on that processor.
-pub fn stay() {
-    cpu::pin(processor()).unwrap();
-}
-
 /// A seed with which `every:N` begins with number N - 1 of the test pattern, at second 1,700,000,000 and for N up to 100.
 pub const SEED_OF_WHOLE_RUNS: [&str; 2] = ["--seed", "240"];
-
-/// How many of `wanted` units a receiver's socket holds when each is sent as `datagrams` datagrams with `data` bytes of data. A test
-/// that sends no more loses nothing in its hosts, however long they stand still.
-#[track_caller]
-pub fn fit(wanted: u32, datagrams: usize, data: usize) -> u32 {
-    let most = buffer::holds(data + vtp::HEADER_LEN) / datagrams;
-    assert!(most >= 4, "a buffer for {most} units");
-    wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
-}
-
-/// Asserts the numbers of a result, all at once so that a failure shows every one.
-#[track_caller]
-pub fn assert_numbers(result: &Value, expected: &[(&str, u64)]) {
-    let found: Vec<(&str, u64)> = expected
-        .iter()
-        .map(|(name, _)| (*name, number(result, name)))
-        .collect();
-    assert_eq!(found, expected, "in {}", brief(result));
-}
-
-/// What a relay did: the numbers in the order in which they left, second copies included.
-#[derive(Debug, Default)]
-pub struct Passed {
-    pub numbers: Vec<u64>,
-}
-
-/// The truth that a receiver is held against.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Truth {
-    pub first: u64,
-    pub last: u64,
-    pub received: u64,
-    pub unique: u64,
-    pub lost: u64,
-    pub duplicates: u64,
-    pub reordered: u64,
-    pub runs: Vec<(u64, u64)>,
-    pub missing: Vec<u64>,
-}
-
-impl Passed {
-    /// How many datagrams left.
-    pub fn count(&self) -> u64 {
-        self.numbers.len() as u64
-    }
-
-    pub fn truth(&self) -> Truth {
-        let mut seen = std::collections::BTreeSet::new();
-        let (mut duplicates, mut reordered) = (0, 0);
-        for &number in &self.numbers {
-            let behind = seen.last().is_some_and(|last| number < *last);
-            if !seen.insert(number) {
-                duplicates += 1;
-            } else if behind {
-                reordered += 1;
-            }
-        }
-        let (first, last) = (*seen.first().unwrap(), *seen.last().unwrap());
-        let missing: Vec<u64> = (first..=last).filter(|n| !seen.contains(n)).collect();
-        let mut runs = std::collections::BTreeMap::new();
-        for run in missing.chunk_by(|a, b| a + 1 == *b) {
-            *runs.entry(run.len() as u64).or_default() += 1;
-        }
-        Truth {
-            first,
-            last,
-            received: self.numbers.len() as u64,
-            unique: seen.len() as u64,
-            lost: missing.len() as u64,
-            duplicates,
-            reordered,
-            runs: runs.into_iter().collect(),
-            missing,
-        }
-    }
-}
-
-impl Truth {
-    /// Every number of the receiver's result equals the truth, and nothing was lost in this host.
-    #[track_caller]
-    pub fn agrees_with(&self, result: &Value) {
-        assert_numbers(
-            result,
-            &[
-                ("first_seq", self.first),
-                ("last_seq", self.last),
-                ("expected", self.unique + self.lost),
-                ("received", self.received),
-                ("unique", self.unique),
-                ("lost", self.lost),
-                ("duplicates", self.duplicates),
-                ("reordered", self.reordered),
-                ("foreign", 0),
-                ("restarts", 0),
-                ("late", 0),
-                ("host_lost", 0),
-                ("network_lost", self.lost),
-                ("unattributed", 0),
-                ("ring_full", 0),
-            ],
-        );
-        let runs: Vec<(u64, u64)> = result["runs"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|run| (number(run, "length"), number(run, "count")))
-            .collect();
-        assert_eq!(runs, self.runs);
-        let intervals: Vec<u64> = result["intervals"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .flat_map(|gap| number(gap, "first")..=number(gap, "last"))
-            .collect();
-        assert_eq!(intervals, self.missing);
-    }
-}
-
-/// A relay at work between a sender and a receiver.
-pub struct Relay {
-    pub address: SocketAddr,
-    handle: JoinHandle<Passed>,
-}
-
-impl Relay {
-    /// Passes numbered datagrams on to `to`, harmed as `impairment` says, until as many have come as there are up to number
-    /// `last`. The first and the last number are spared, so that the truth has no lost head or tail.
-    pub fn start(to: SocketAddr, impairment: Impairment, seed: u64, last: u64) -> Relay {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let here = Listen::from(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let mut receiver = Receiver::bind(&[here], &ReceiverOptions::default()).unwrap();
-        let address = receiver.local_addresses().next().unwrap();
-        let handle = std::thread::spawn(move || {
-            stay();
-            let mut path = Lossy::new(impairment, seed);
-            let mut passed = Passed::default();
-            let mut pass = |packet: &[u8]| {
-                passed.numbers.push(sequence(packet));
-                socket.send_to(packet, to).unwrap();
-            };
-            let mut received = udp::Received::new();
-            let mut left = last + 1;
-            while left > 0 {
-                assert!(
-                    receiver.wait(WATCHDOG).unwrap(),
-                    "{left} datagrams do not come"
-                );
-                receiver.receive(&mut received).unwrap();
-                for datagram in received.batch().datagrams() {
-                    left -= 1;
-                    let number = sequence(datagram.bytes);
-                    if number == 0 || number == last {
-                        path.flush(&mut pass);
-                        pass(datagram.bytes);
-                    } else {
-                        path.push(number, datagram.bytes, &mut pass);
-                    }
-                }
-            }
-            path.flush(&mut pass);
-            passed
-        });
-        Relay { address, handle }
-    }
-
-    pub fn url(&self) -> String {
-        format!("udp://{}", self.address)
-    }
-
-    /// All that was sent has been passed on or harmed; what was it?
-    pub fn finish(self) -> Passed {
-        self.handle.join().unwrap()
-    }
-}
-
-fn sequence(packet: &[u8]) -> u64 {
-    u64::from_le_bytes(packet[..8].try_into().unwrap())
-}
 
 /// A wire that carries every datagram as a packet of its own.
 pub fn exact_wire() -> Wire {
@@ -500,24 +296,4 @@ pub fn exact_wire() -> Wire {
 pub fn no_room(end: &End) -> u64 {
     let counters = end.namespace.run(evlbi_net::host::Counters::read);
     counters.unwrap().unwrap().udp.receive_buffer_errors
-}
-
-/// Runs `work` on each item, a few at a time; a panic is one of the whole.
-pub fn each<T: Sync + std::fmt::Debug>(items: &[T], work: impl Fn(&T) + Sync) {
-    let next = AtomicUsize::new(0);
-    let failed = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let work = std::panic::AssertUnwindSafe(|| work(item));
-                    if std::panic::catch_unwind(work).is_err() {
-                        eprintln!("failed: {item:?}");
-                        failed.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-    });
-    assert_eq!(failed.into_inner(), 0, "of {} failed", items.len());
 }

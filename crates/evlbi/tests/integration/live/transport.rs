@@ -4,11 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use evlbi_core::path::Impairment;
-use evlbi_testkit::{Room, buffer, until};
+use evlbi_testkit::buffer::fit;
+use evlbi_testkit::relay::Relay;
+use evlbi_testkit::result::assert_numbers;
+use evlbi_testkit::{Room, buffer, each, until};
 use evlbi_wire::{fill, mark5b, pattern, vtp};
 
 use crate::live::recordings::{Recording, of_baseband, of_others, ours};
-use crate::live::support::{Recv, Relay, SEED_OF_WHOLE_RUNS, assert_numbers, each, fit, send};
+use crate::live::support::{Recv, SEED_OF_WHOLE_RUNS, send};
 use crate::result::{brief, number};
 
 #[test]

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use evlbi_testkit::Room;
+use evlbi_testkit::result::assert_numbers;
 use evlbi_wire::pattern;
 use serde_json::Value;
 
-use crate::live::support::{Recv, SEED_OF_WHOLE_RUNS, assert_numbers, evlbi, send, try_send};
+use crate::live::support::{Recv, SEED_OF_WHOLE_RUNS, evlbi, send, try_send};
 use crate::result::number;
 
 const FRAME: usize = 8032;

@@ -7,6 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
+use evlbi_testkit::buffer::fit;
+use evlbi_testkit::by_hand::{FRAME, Stream, frames, stranger};
+use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::{Room, Running, disk, name, until};
 use evlbi_wire::vdif::Header;
 use nix::libc::O_NONBLOCK;
@@ -15,13 +18,12 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::live::messages::a_recording_outlives_its_messages;
-use crate::live::robust::{FRAME, Stream, frames, stranger};
-use crate::live::support::{Received, Recv, assert_numbers, evlbi, fit};
+use crate::live::support::{Received, Recv, evlbi};
 use crate::result::number;
 
 /// Sends a short stream.
 fn send(recv: &Recv, frames: &[u8]) {
-    let mut stream = Stream::to(recv);
+    let mut stream = Stream::to(recv.address());
     stream.frames = frames.to_vec();
     stream.send(0, 0..(frames.len() / FRAME) as u64);
 }
@@ -162,12 +164,12 @@ fn tiny_or_forged_datagrams() {
     let room = Room::new();
     let out = room.path("out.vdif");
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    let tiny = stranger(&recv);
+    let tiny = stranger(recv.address());
     for number in 0..8u64 {
         let datagram = [&number.to_le_bytes()[..], b"x"].concat();
         tiny.send(&datagram).unwrap();
     }
-    let stream = Stream::to(&recv);
+    let stream = Stream::to(recv.address());
     let forged = |number: u64| [&number.to_le_bytes()[..], &[0xa5; FRAME]].concat();
     for frame in 0..200 {
         stream.send(0, frame..frame + 1);
@@ -196,12 +198,12 @@ fn an_unknown_sender_in_a_pause() {
         let room = Room::new();
         let out = room.path("out.vdif");
         let recv = Recv::start(&format!("{scheme}://127.0.0.1:0"), Path::new(&out), &[]);
-        let mut stream = Stream::to(&recv);
+        let mut stream = Stream::to(recv.address());
         stream.is_numbered = scheme == "udp";
         stream.send(0, 0..100);
         recv.until_arrived(100);
         until_silent(&recv);
-        let unknown = stranger(&recv);
+        let unknown = stranger(recv.address());
         for number in 0..8_u64 {
             let datagram = [&number.to_le_bytes()[..], &[0xa5; FRAME]].concat();
             let begin = if stream.is_numbered { 0 } else { 8 };
@@ -221,7 +223,7 @@ fn a_jump_of_the_sequence_numbers() {
     let room = Room::new();
     let out = room.path("out.vdif");
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    let stream = Stream::to(&recv);
+    let stream = Stream::to(recv.address());
     stream.send(0, 0..100);
     for ahead in [(1 << 24) - 5, (1 << 24) - 4] {
         stream.raw(&stream.datagram(100 + ahead, 7));
@@ -248,7 +250,7 @@ fn a_restart_of_the_sender() {
         let out = room.path("out.vdif");
         let options = [&["--frame-rate", "25600"], more].concat();
         let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &options);
-        let stream = Stream::to(&recv);
+        let stream = Stream::to(recv.address());
         stream.send(1000, 0..50);
         recv.until_arrived(50);
         until_silent(&recv);
@@ -289,7 +291,7 @@ fn a_clock_that_is_an_hour_off() {
         let room = Room::new();
         let out = room.path("out.vdif");
         let recv = Recv::start(&format!("{scheme}://127.0.0.1:0"), Path::new(&out), &[]);
-        let mut stream = Stream::to(&recv);
+        let mut stream = Stream::to(recv.address());
         stream.is_numbered = scheme == "udp";
         for frame in stream.frames[100 * FRAME..].chunks_mut(FRAME) {
             let second = u32::from_le_bytes(frame[..4].try_into().unwrap());
@@ -386,7 +388,7 @@ fn a_stop_while_a_gap_is_filled() {
     let gaps = room.path("gaps.json");
     let more = ["--fill", "2h", "--frame-rate", "25600", "--gaps", &gaps];
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&path), &more);
-    let mut stream = Stream::to(&recv);
+    let mut stream = Stream::to(recv.address());
     stream.send(0, 0..100);
     recv.until_arrived(100);
     until_silent(&recv);

@@ -15,10 +15,10 @@ use evlbi_core::path::{
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_testkit::need::{Kind, is_refused};
+use evlbi_testkit::relay::Passed;
 use evlbi_testkit::{buffer, copy_program, need, skip, until, until_some};
 use serde_json::Value;
 
-use crate::live::support::Passed;
 use crate::path::{FORWARD, HOSTS, PLAIN_USER, Room, Up, cell};
 use crate::result::number;
 

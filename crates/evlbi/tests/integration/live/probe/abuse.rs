@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use evlbi_probe::endpoint::{FromClient, FromResponder, Limits, Test, VERSION};
 use evlbi_probe::measure::{Channel, Role, Token};
+use evlbi_testkit::address::deaf;
 use evlbi_testkit::until;
 use evlbi_testkit::until::WATCHDOG;
 use nix::sys::signal::Signal;
@@ -13,7 +14,6 @@ use super::{
     Probing, TOKEN, assert_fits, assert_refused, assert_sums, end, points, probe, respond, run,
     threads,
 };
-use crate::live::support::deaf;
 use crate::result::number;
 
 #[test]

@@ -7,10 +7,10 @@ use super::{
     Probing, TOKEN, ask, assert_fits, assert_refused, assert_sums, between, end, exact_wire, field,
     no_room, points, probe, respond, respond_far, run, threads,
 };
-use crate::live::support::{Recv, evlbi, stay};
+use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::{End, Pair, Wire, filter, pair, pair_with, tc};
-use evlbi_testkit::{Room, name, until};
+use evlbi_testkit::{Room, name, processor, until};
 use serde_json::{Value, json};
 
 /// Datagrams of a stream, of which every 50th, from the first on, is dropped.
@@ -32,7 +32,7 @@ fn one_in_fifty_is_lost_in_the_network() {
     assert_fits(COUNT, 100);
     let room = Room::new();
     let [losses, page] = ["losses.csv", "a.html"].map(|name| room.path(name));
-    stay();
+    processor::stay();
     let count = COUNT.to_string();
     let near = [
         "--rate", "10M", "--size", "100", "--count", &count, "--losses", &losses, "--skip", "60",

@@ -9,12 +9,12 @@ use super::{
     ask, assert_fits, assert_refused, assert_sums, begin, between, end, exact_wire, points, probe,
     respond, responder, run,
 };
-use crate::live::support::{Recv, evlbi, stay};
+use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::need::Kind;
 use evlbi_testkit::netns::{filter, pair, pair_with};
-use evlbi_testkit::{Lines, Room, Running, buffer, command, name, skip, until};
+use evlbi_testkit::{Lines, Room, Running, buffer, command, name, processor, skip, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -214,7 +214,7 @@ fn results_go_where_they_are_wanted() {
     let responder = respond("127.0.0.1:0", &[]);
     let [svg, png, html, records, losses] =
         ["a.svg", "a.png", "a.html", "records.csv", "losses.csv"].map(file);
-    stay();
+    processor::stay();
     let more = [
         "--size",
         "200",

@@ -1,19 +1,16 @@
-//! The program over real sockets: recordings through lossy paths, losses told apart in namespaces, abuse,
-//! and jive5ab's protocol byte by byte.
+//! The program over real sockets: what can happen to a recording, losses told apart in namespaces, signals, abuse, and jive5ab's
+//! protocol byte by byte. What streams are made of is tested in their libraries.
 
 mod correlate;
 mod jive5ab;
 mod messages;
 mod namespaces;
-mod options;
 mod probe;
-mod recordings;
 mod robust;
 mod sender;
 mod settings;
 mod signals;
 mod steer;
 pub mod support;
-mod transport;
 mod unix;
 mod what_can_happen_to_a_recording;

@@ -1,4 +1,4 @@
-//! Loss in the network and loss in the host, told apart, with the kernel's own counters as the truth.
+//! Loss in the network and loss in the host, told apart, with the kernel's own counters as the truth; groups.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -205,4 +205,35 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
     let parts = part("host_lost") + part("network_lost") + part("unattributed");
     assert_eq!(parts, part("lost"), "{}", brief(&result));
     assert!(part("host_lost") <= part("host_lost_max"));
+}
+
+#[test]
+fn a_group_is_joined_and_sent_to_by_interface_and_source() {
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    let (far, near) = (&pair.far, &pair.near);
+    let room = Room::new();
+    let count = fit(500, 1, 1024);
+    let source = room.write("in.vdif", pattern(count));
+    for (group, only) in [
+        ("239.1.2.3", String::new()),
+        ("232.1.2.3", format!("&source={}", near.v4)),
+    ] {
+        let from = format!("udp://{group}:2630?interface={}{only}", far.device);
+        let recv = far
+            .namespace
+            .run(|| Recv::start(&from, Path::new("check"), &[]))
+            .unwrap();
+        let to = format!("udp://{group}:2630?interface={}&ttl=4", near.device);
+        near.namespace
+            .run(|| crate::live::support::send(&source, &to, &[]))
+            .unwrap();
+        let result = recv.finish_after(count.into());
+        assert_numbers(&result, &[("unique", count.into()), ("lost", 0)]);
+        assert_numbers(
+            &result["check"],
+            &[("good", count.into()), ("corrupted", 0)],
+        );
+    }
 }

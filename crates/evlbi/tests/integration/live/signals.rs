@@ -4,13 +4,16 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use evlbi_testkit::buffer::fit;
 use evlbi_testkit::netns::paths;
-use evlbi_testkit::{Room, Running, each, until, until_some};
+use evlbi_testkit::result::assert_numbers;
+use evlbi_testkit::{Room, Running, buffer, each, until, until_some};
+use evlbi_wire::{pattern, vtp};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::control::support::processes_in;
-use crate::live::support::{Recv, evlbi};
+use crate::live::support::{Recv, evlbi, send};
 use crate::result::number;
 
 /// A command, the sign that it is at work, and what is to be so at its end.
@@ -438,4 +441,48 @@ fn a_path_ends_with_its_command() {
     until("no process is left", || {
         processes_in(room.folder()).is_empty()
     });
+}
+
+/// Bytes that wait in the socket at a port of 127.0.0.1, as the kernel accounts for them.
+fn queued(port: u16) -> u64 {
+    let table = fs::read_to_string("/proc/net/udp").unwrap();
+    let here = format!(" 0100007F:{port:04X} ");
+    let line = table.lines().find(|line| line.contains(&here)).unwrap();
+    let queues = line.split_whitespace().nth(4).unwrap();
+    u64::from_str_radix(queues.split_once(':').unwrap().1, 16).unwrap()
+}
+
+#[test]
+fn ctrl_c_ends_with_everything_written() {
+    for stands_still in [false, true] {
+        let room = Room::new();
+        let count = u64::from(fit(500, 1, 8032));
+        let rate = pattern::frame_rate(1250);
+        let frames = pattern::frames(8032, 1_700_000_000, rate, count as u32).unwrap();
+        let source = room.write("pattern.vdif", frames);
+        let out = room.path("out.vdif");
+        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+        if stands_still {
+            recv.signal("STOP");
+        }
+        // Each a message of its own, which takes as much of the buffer as any other.
+        let sent = send(&source, &recv.url(), &["--mtu", "9000", "--no-gso"]);
+        assert_numbers(&sent, &[("sent", count)]);
+        if stands_still {
+            let each = buffer::takes(8032 + vtp::HEADER_LEN);
+            until("all waits in the socket", || {
+                queued(recv.address().port()) >= count * each
+            });
+        } else {
+            recv.until_arrived(count);
+        }
+        recv.signal("INT");
+        recv.signal("CONT");
+        let result = recv.finish();
+        // With what was still in the socket's buffer when the signal came.
+        assert_numbers(&result, &[("frames", count), ("lost", 0)]);
+        assert_eq!(result["ended"], "stopped");
+        assert_eq!(fs::metadata(&out).unwrap().len(), count * 8032);
+        assert!(Path::new(&room.path("out.vdif.gaps.json")).is_file());
+    }
 }

@@ -280,9 +280,6 @@ pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
     command.args(more).output().expect("the sender starts")
 }
 
-/// A seed with which `every:N` begins with number N - 1 of the test pattern, at second 1,700,000,000 and for N up to 100.
-pub const SEED_OF_WHOLE_RUNS: [&str; 2] = ["--seed", "240"];
-
 /// A wire that carries every datagram as a packet of its own.
 pub fn exact_wire() -> Wire {
     Wire {

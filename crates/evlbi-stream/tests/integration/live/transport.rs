@@ -1,18 +1,17 @@
-//! Recordings go through `evlbi send` and `evlbi recv` over real sockets, and a relay that harms them.
+//! Recordings go through a sender and a receiver over real sockets, and a relay that harms them.
 
-use std::fs;
-use std::path::Path;
-
+use evlbi_core::packetise::Rule;
 use evlbi_core::path::Impairment;
+use evlbi_stream::recv::RecvOptions;
+use evlbi_stream::send::{Pace, SendOptions};
 use evlbi_testkit::buffer::fit;
 use evlbi_testkit::relay::Relay;
-use evlbi_testkit::result::assert_numbers;
-use evlbi_testkit::{Room, buffer, each, until};
+use evlbi_testkit::result::{assert_numbers, brief, number};
+use evlbi_testkit::{Room, buffer, each};
 use evlbi_wire::{fill, mark5b, pattern, vtp};
 
-use crate::live::recordings::{Recording, of_baseband, of_others, ours};
-use crate::live::support::{Recv, SEED_OF_WHOLE_RUNS, send};
-use crate::result::{brief, number};
+use super::recordings::{Recording, of_baseband, of_others, ours};
+use super::support::{HERE, Recv, SEED_OF_WHOLE_RUNS, recording as received, send, sending};
 
 #[test]
 fn our_recordings_arrive_byte_for_byte() {
@@ -34,12 +33,12 @@ fn recordings_of_others_arrive_byte_for_byte() {
 }
 
 fn arrive_byte_for_byte(recordings: &[Recording]) {
-    let ways: [&[&str]; 3] = [
-        &[],
-        &["--mtu", "1500"],
-        &["--mtu", "1500", "--cut", "plain"],
+    let ways = [
+        (None, Rule::Frames),
+        (Some(1500), Rule::Frames),
+        (Some(1500), Rule::Plain),
     ];
-    let runs: Vec<(&Recording, &[&str])> = recordings
+    let runs: Vec<_> = recordings
         .iter()
         .flat_map(|recording| ways.map(|way| (recording, way)))
         .collect();
@@ -47,8 +46,13 @@ fn arrive_byte_for_byte(recordings: &[Recording]) {
         let room = Room::new();
         let source = room.write("in", &recording.bytes);
         let out = room.path("out");
-        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-        let sent = send(&source, &recv.url(), way);
+        let recv = Recv::start(HERE, &out);
+        let (mtu, cut) = *way;
+        let sent = send(&SendOptions {
+            mtu,
+            cut,
+            ..sending(&source, &recv.url())
+        });
         let what = format!("{} with {way:?}", recording.name);
         let count = number(&sent, "sent");
         let holds = buffer::holds(number(&sent, "datagram_data") as usize + vtp::HEADER_LEN);
@@ -192,10 +196,15 @@ fn become_invalid_frames(recordings: &[Recording]) {
             _ => frame,
         };
         let last = (original.len() / data) as u64 - 1;
-        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), recording.options);
+        let recv = Recv::with(&RecvOptions {
+            frame_rate: recording.frame_rate,
+            ..received(HERE, &out)
+        });
         let relay = Relay::start(recv.address(), impairment, seed, last);
-        let mtu: &[&str] = if *cut { &["--mtu", "1500"] } else { &[] };
-        let sent = send(&source, &relay.url(), mtu);
+        let sent = send(&SendOptions {
+            mtu: cut.then_some(1500),
+            ..sending(&source, &relay.url())
+        });
         assert_numbers(
             &sent,
             &[
@@ -262,9 +271,12 @@ fn lost_parts_of_mark_5b_and_raw_data_are_filled_at_their_place() {
         let out = room.path("out");
         let last = recording.bytes.len().div_ceil(*data) as u64 - 1;
         let loss = Impairment { loss: 0.1, ..CLEAN };
-        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
+        let recv = Recv::start(HERE, &out);
         let relay = Relay::start(recv.address(), loss, 4, last);
-        let sent = send(&source, &relay.url(), &["--mtu", "1500"]);
+        let sent = send(&SendOptions {
+            mtu: Some(1500),
+            ..sending(&source, &relay.url())
+        });
         assert_numbers(
             &sent,
             &[("datagram_data", *data as u64), ("sent", last + 1)],
@@ -331,17 +343,21 @@ fn what_the_sender_sheds_the_receiver_misses() {
     let (source, original) = pattern(&room, count);
     each(&runs, |(policy, by_frame)| {
         let name = format!("{policy}-{by_frame}");
-        let recv = Recv::start("udp://[::1]:0", Path::new(&room.path(&name)), &[]);
+        let recv = Recv::start("udp://[::1]:0", room.path(&name));
         let unit = if *by_frame { "frame" } else { "packet" };
         // What fits a link depends on the rate, at which nothing is paced here.
-        let pace: &[&str] = match *policy {
-            "fit:75M" => &["--rate", "80M"],
-            _ => &["--max"],
+        let pace = match *policy {
+            "fit:75M" => Pace::Rate("80M".parse().unwrap()),
+            _ => Pace::Max,
         };
-        let options = [
-            "--mtu", "1500", "--shed", policy, "--unit", unit, "--seed", "8",
-        ];
-        let sent = send(&source, &recv.url(), &[&options, pace].concat());
+        let sent = send(&SendOptions {
+            mtu: Some(1500),
+            shed: policy.parse().unwrap(),
+            shed_packets: !by_frame,
+            seed: 8,
+            pace,
+            ..sending(&source, &recv.url())
+        });
         let result = recv.finish_after(number(&sent, "sent"));
         let offered = u64::from(count) * PIECES;
         assert_numbers(
@@ -411,10 +427,13 @@ fn a_pattern_is_checked_as_it_comes() {
     let count = fit(1000, 1, 8032);
     let room = Room::new();
     let (source, _) = pattern(&room, count);
-    let recv = Recv::start("udp://[::1]:0", Path::new("check"), &[]);
-    let options = ["--mtu", "9000", "--shed", "every:7"];
-    let options = [&options[..], &SEED_OF_WHOLE_RUNS].concat();
-    let sent = send(&source, &recv.url(), &options);
+    let recv = Recv::start("udp://[::1]:0", "check");
+    let sent = send(&SendOptions {
+        mtu: Some(9000),
+        shed: "every:7".parse().unwrap(),
+        seed: SEED_OF_WHOLE_RUNS,
+        ..sending(&source, &recv.url())
+    });
     let result = recv.finish_after(number(&sent, "sent"));
     // A frame that is shed at the end cannot be missed.
     let lost = u64::from((count - 1) / 7);
@@ -454,8 +473,8 @@ fn travel_over_tcp(recordings: &[Recording]) {
     for recording in recordings {
         let room = Room::new();
         let source = room.write("in.vdif", &recording.bytes);
-        let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&room.path("out")), &[]);
-        let sent = send(&source, &format!("tcp://{}", recv.address()), &[]);
+        let recv = Recv::start("tcp://127.0.0.1:0", room.path("out"));
+        let sent = send(&sending(&source, &recv.url()));
         recv.finish();
         let whole = recording.bytes.len() - number(&sent, "truncated_bytes") as usize;
         assert!(
@@ -463,47 +482,5 @@ fn travel_over_tcp(recordings: &[Recording]) {
             "{}",
             recording.name
         );
-    }
-}
-
-/// Bytes that wait in the socket at a port of 127.0.0.1, as the kernel accounts for them.
-fn queued(port: u16) -> u64 {
-    let table = fs::read_to_string("/proc/net/udp").unwrap();
-    let here = format!(" 0100007F:{port:04X} ");
-    let line = table.lines().find(|line| line.contains(&here)).unwrap();
-    let queues = line.split_whitespace().nth(4).unwrap();
-    u64::from_str_radix(queues.split_once(':').unwrap().1, 16).unwrap()
-}
-
-#[test]
-fn ctrl_c_ends_with_everything_written() {
-    for stands_still in [false, true] {
-        let room = Room::new();
-        let count = u64::from(fit(500, 1, 8032));
-        let (source, _) = pattern(&room, count as u32);
-        let out = room.path("out.vdif");
-        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-        if stands_still {
-            recv.signal("STOP");
-        }
-        // Each a message of its own, which takes as much of the buffer as any other.
-        let sent = send(&source, &recv.url(), &["--mtu", "9000", "--no-gso"]);
-        assert_numbers(&sent, &[("sent", count)]);
-        if stands_still {
-            let each = buffer::takes(8032 + vtp::HEADER_LEN);
-            until("all waits in the socket", || {
-                queued(recv.address().port()) >= count * each
-            });
-        } else {
-            recv.until_arrived(count);
-        }
-        recv.signal("INT");
-        recv.signal("CONT");
-        let result = recv.finish();
-        // With what was still in the socket's buffer when the signal came.
-        assert_numbers(&result, &[("frames", count), ("lost", 0)]);
-        assert_eq!(result["ended"], "stopped");
-        assert_eq!(fs::metadata(&out).unwrap().len(), count * 8032);
-        assert!(Path::new(&room.path("out.vdif.gaps.json")).is_file());
     }
 }

@@ -17,8 +17,8 @@ const SECOND: i64 = 1_704_153_599;
 pub struct Recording {
     pub name: String,
     pub bytes: Vec<u8>,
-    /// Options of its receiver: how many frames of a thread a second has, where it cannot be learnt in time.
-    pub options: &'static [&'static str],
+    /// How many frames of a thread a second has, where it cannot be learnt in time.
+    pub frame_rate: Option<FrameRate>,
 }
 
 impl fmt::Debug for Recording {
@@ -32,7 +32,7 @@ impl Recording {
         Recording {
             name: name.to_owned(),
             bytes,
-            options: &[],
+            frame_rate: None,
         }
     }
 
@@ -153,7 +153,7 @@ fn vdif(name: &str, threads: u16, length: usize, shape: impl Fn(Shape) -> Shape)
         }
     }
     Recording {
-        options: &["--frame-rate", "8"],
+        frame_rate: Some(rate),
         ..Recording::of(name, bytes)
     }
 }

@@ -1,22 +1,21 @@
-//! What the options of `send` and `recv` promise: parts of frames kept, sinks split, sources repeated and
-//! replaced, ports, groups, plain UDP.
+//! What options promise: parts of frames kept, sinks split, sources repeated and replaced, several ports, plain UDP.
 
-use std::path::Path;
-
+use evlbi_core::deframe::Partial;
 use evlbi_core::path::Impairment;
+use evlbi_core::shed::Replace;
+use evlbi_stream::recv::RecvOptions;
+use evlbi_stream::send::SendOptions;
+use evlbi_testkit::Room;
 use evlbi_testkit::address::own_address;
 use evlbi_testkit::buffer::fit;
-use evlbi_testkit::netns::{Wire, pair};
 use evlbi_testkit::relay::Relay;
-use evlbi_testkit::result::assert_numbers;
-use evlbi_testkit::{Room, name};
+use evlbi_testkit::result::{assert_numbers, number};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, Gaps, Intervals};
 use evlbi_wire::vdif::{HEADER_LEN, Header, Shape, StationId, StreamKey};
 use evlbi_wire::{fill, pattern};
 
-use crate::live::support::{Recv, SEED_OF_WHOLE_RUNS, send};
-use crate::result::number;
+use super::support::{HERE, Recv, SEED_OF_WHOLE_RUNS, recording as receiving, send, sending};
 
 const FRAME: usize = 8032;
 /// Data of a datagram where a frame of 8032 bytes is cut for an MTU of 1500.
@@ -65,8 +64,11 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
     let recording = recording(&room, 300, FRAME / PIECE);
     let original = &recording.bytes;
     let out = room.path("out.vdif");
-    let options = ["--partial", "keep", "--gaps", &room.path("elsewhere.json")];
-    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &options);
+    let recv = Recv::with(&RecvOptions {
+        partial: Partial::Keep,
+        gaps: Some(room.path("elsewhere.json").into()),
+        ..receiving(HERE, &out)
+    });
     let lossy = Impairment {
         loss: 0.1,
         duplicate: 0.0,
@@ -75,7 +77,10 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
     };
     let last = (original.len() / PIECE) as u64 - 1;
     let relay = Relay::start(recv.address(), lossy, 5, last);
-    send(&recording.source, &relay.url(), &["--mtu", "1500"]);
+    send(&SendOptions {
+        mtu: Some(1500),
+        ..sending(&recording.source, &relay.url())
+    });
     let passed = relay.finish();
     let truth = passed.truth();
     let result = recv.finish_after(passed.count());
@@ -154,11 +159,13 @@ fn a_lost_frame_is_listed_with_its_time_and_place() {
     let recording = recording(&room, 300, 1);
     let third = u64::from(recording.frames / 3);
     let out = room.path("out.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    let shed = format!("every:{third}");
-    let options = ["--mtu", "9000", "--shed", &shed];
-    let options = [&options[..], &SEED_OF_WHOLE_RUNS].concat();
-    let sent = send(&recording.source, &recv.url(), &options);
+    let recv = Recv::start(HERE, &out);
+    let sent = send(&SendOptions {
+        mtu: Some(9000),
+        shed: format!("every:{third}").parse().unwrap(),
+        seed: SEED_OF_WHOLE_RUNS,
+        ..sending(&recording.source, &recv.url())
+    });
     recv.finish_after(number(&sent, "sent"));
     let gaps = gaps_of(&room, "out.vdif.gaps.json");
     assert_eq!(
@@ -224,8 +231,8 @@ fn one_stream_is_split_by_station_and_thread() {
     let bytes: Vec<u8> = frames.iter().flat_map(|(_, frame)| frame.clone()).collect();
     let source = room.write("in.vdif", &bytes);
     let out = room.path("out-{station}-{thread}.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    send(&source, &recv.url(), &[]);
+    let recv = Recv::start(HERE, &out);
+    send(&sending(&source, &recv.url()));
     let all = u64::from(4 * count);
     let result = recv.finish_after(all);
     assert_numbers(&result, &[("frames", all), ("lost", 0)]);
@@ -248,22 +255,16 @@ fn a_split_that_cannot_be_written_is_an_error() {
     let room = Room::new();
     let out = room.path("no-such-folder/out-{thread}.vdif");
     let recording = recording(&room, 130, 1);
-    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    send(&recording.source, &recv.url(), &[]);
+    let recv = Recv::start(HERE, &out);
+    send(&sending(&recording.source, &recv.url()));
     let frames = recording.frames.into();
-    let received = recv.end_after(frames);
-    assert!(!received.status.success(), "{}", received.stderr);
-    assert!(
-        received.stderr.contains("no-such-folder"),
-        "{}",
-        received.stderr
-    );
-    assert_numbers(&received.result(), &[("lost", 0), ("frames", frames)]);
-    assert!(
-        received.stderr.lines().count() < 20,
-        "said once:\n{}",
-        received.stderr
-    );
+    recv.until_arrived(frames);
+    recv.stop();
+    let (result, said) = recv.end_with_notes();
+    let error = result["write_error"].as_str().unwrap();
+    assert!(error.contains("no-such-folder"), "{error}");
+    assert_numbers(&result, &[("lost", 0), ("frames", frames)]);
+    assert!(said.len() < 20, "said once: {said:?}");
 }
 
 #[test]
@@ -273,9 +274,12 @@ fn repeats_follow_each_other_in_time() {
     let recording = recording(&room, 192, 3 * pieces);
     let original = &recording.bytes;
     let out = room.path("out.vdif");
-    let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    let options = ["--repeat", "3", "--mtu", "1500"];
-    let sent = send(&recording.source, &recv.url(), &options);
+    let recv = Recv::start(HERE, &out);
+    let sent = send(&SendOptions {
+        repeat: 3,
+        mtu: Some(1500),
+        ..sending(&recording.source, &recv.url())
+    });
     let frames = 3 * u64::from(recording.frames);
     let result = recv.finish_after(frames * pieces as u64);
     assert_numbers(&sent, &[("frames", frames)]);
@@ -297,12 +301,16 @@ fn shed_frames_may_go_out_as_fill_or_noise() {
     let recording = recording(&room, 200, 1);
     let original = &recording.bytes;
     let frames = u64::from(recording.frames);
-    for replace in ["fill", "random"] {
-        let out = room.path(replace);
-        let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-        let options = ["--shed", "every:10", "--replace", replace, "--mtu", "9000"];
-        let options = [&options[..], &SEED_OF_WHOLE_RUNS].concat();
-        let sent = send(&recording.source, &recv.url(), &options);
+    for (name, replace) in [("fill", Replace::Fill), ("random", Replace::Random)] {
+        let out = room.path(name);
+        let recv = Recv::start(HERE, &out);
+        let sent = send(&SendOptions {
+            shed: "every:10".parse().unwrap(),
+            replace,
+            mtu: Some(9000),
+            seed: SEED_OF_WHOLE_RUNS,
+            ..sending(&recording.source, &recv.url())
+        });
         let result = recv.finish_after(frames);
         let replaced = frames / 10;
         assert_numbers(
@@ -310,7 +318,7 @@ fn shed_frames_may_go_out_as_fill_or_noise() {
             &[("shed", 0), ("replaced", replaced), ("sent", frames)],
         );
         assert_numbers(&result, &[("unique", frames), ("lost", 0), ("invalid", 0)]);
-        let found = room.read(replace);
+        let found = room.read(name);
         assert_eq!(found.len(), original.len());
         for (number, (found, original)) in
             found.chunks(FRAME).zip(original.chunks(FRAME)).enumerate()
@@ -330,7 +338,7 @@ fn shed_frames_may_go_out_as_fill_or_noise() {
             fill::make(&mut filled);
             assert_eq!(
                 found[HEADER_LEN..] == filled,
-                shed && replace == "fill",
+                shed && name == "fill",
                 "frame {number}"
             );
         }
@@ -344,8 +352,11 @@ fn one_stream_travels_over_several_ports() {
     let recording = recording(&room, 300, FRAME / PIECE);
     let url = format!("udp://{}:2630-2633", own_address());
     let out = room.path("out.vdif");
-    let recv = Recv::start_ports(&url, Path::new(&out), &[], 4);
-    send(&recording.source, &url, &["--mtu", "1500"]);
+    let recv = Recv::start(&url, &out);
+    send(&SendOptions {
+        mtu: Some(1500),
+        ..sending(&recording.source, &url)
+    });
     let all = u64::from(recording.frames) * (FRAME / PIECE) as u64;
     let result = recv.finish_after(all);
     assert_numbers(&result, &[("unique", all), ("lost", 0), ("foreign", 0)]);
@@ -361,13 +372,12 @@ fn plain_datagrams_are_ordered_and_missed_by_their_headers() {
     let room = Room::new();
     let source = room.write("in.vdif", &frames);
     let out = room.path("out.vdif");
-    let recv = Recv::start("pudp://127.0.0.1:0", Path::new(&out), &[]);
-    let to = format!("pudp://{}", recv.address());
-    let sent = send(
-        &source,
-        &to,
-        &[&["--shed", "every:7"][..], &SEED_OF_WHOLE_RUNS].concat(),
-    );
+    let recv = Recv::start("pudp://127.0.0.1:0", &out);
+    let sent = send(&SendOptions {
+        shed: "every:7".parse().unwrap(),
+        seed: SEED_OF_WHOLE_RUNS,
+        ..sending(&source, &recv.url())
+    });
     let unique = number(&sent, "sent");
     let result = recv.finish_after(unique);
     // One that is shed at the end cannot be missed.
@@ -389,35 +399,5 @@ fn plain_datagrams_are_ordered_and_missed_by_their_headers() {
         let frame = Header::parse(found).unwrap();
         assert_eq!(frame.time(), Header::parse(original).unwrap().time());
         assert_eq!(found == original, number % 7 != 6, "frame {number}");
-    }
-}
-
-#[test]
-fn a_group_is_joined_and_sent_to_by_interface_and_source() {
-    let Some(pair) = pair(&Wire::default(), name!()) else {
-        return;
-    };
-    let (far, near) = (&pair.far, &pair.near);
-    let room = Room::new();
-    let count = fit(500, 1, 1024);
-    let frames = pattern::frames(1024, SECOND, rate(64), count).unwrap();
-    let source = room.write("in.vdif", &frames);
-    for (group, only) in [
-        ("239.1.2.3", String::new()),
-        ("232.1.2.3", format!("&source={}", near.v4)),
-    ] {
-        let from = format!("udp://{group}:2630?interface={}{only}", far.device);
-        let recv = far
-            .namespace
-            .run(|| Recv::start(&from, Path::new("check"), &[]))
-            .unwrap();
-        let to = format!("udp://{group}:2630?interface={}&ttl=4", near.device);
-        near.namespace.run(|| send(&source, &to, &[])).unwrap();
-        let result = recv.finish_after(count.into());
-        assert_numbers(&result, &[("unique", count.into()), ("lost", 0)]);
-        assert_numbers(
-            &result["check"],
-            &[("good", count.into()), ("corrupted", 0)],
-        );
     }
 }

@@ -1,0 +1,9 @@
+//! Senders and receivers of this process over real sockets on loopback.
+
+mod options;
+mod recordings;
+mod robust;
+mod sender;
+mod support;
+mod transport;
+mod unix;

@@ -1,0 +1,187 @@
+//! Receivers and senders at work in this process.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use evlbi_host::host::HostOptions;
+use evlbi_net::run::{Note, Notes, Run};
+use evlbi_net::transport::{Local, Url};
+use evlbi_stream::counters::Counts;
+use evlbi_stream::recv::{Receiving, RecvOptions, receive};
+use evlbi_stream::send::{self, Pace, SendOptions};
+use evlbi_stream::control_socket::Watched;
+use evlbi_testkit::{processor, until};
+use serde_json::Value;
+
+/// Where most receivers listen.
+pub const HERE: &str = "udp://127.0.0.1:0";
+
+/// A seed with which `every:N` begins with number N - 1 of the test pattern, at second 1,700,000,000 and for N up to 100.
+pub const SEED_OF_WHOLE_RUNS: u64 = 240;
+
+/// A receiver at work.
+pub struct Recv {
+    receiving: Receiving,
+    from: Url,
+    said: Arc<Said>,
+}
+
+/// What is said meanwhile.
+#[derive(Default)]
+struct Said(Mutex<Vec<String>>);
+
+impl Notes for Said {
+    fn take(&self, note: &Note<'_>) {
+        if let Note::Said(what) | Note::Warned(what) = note {
+            self.0.lock().unwrap().push(what.to_string());
+        }
+    }
+}
+
+/// Receives what comes to `from` into `to`.
+pub fn recording(from: &str, to: impl Into<String>) -> RecvOptions {
+    let from: Url = from.parse().unwrap();
+    let holds = from.transport().service().honours.hold;
+    RecvOptions {
+        from,
+        to: to.into(),
+        // Touching the usual 256 MiB would take most of a short test's time.
+        ring: Some(64 << 20),
+        // A relay that is held up makes nothing late.
+        hold: holds.then_some(Duration::from_mins(10)),
+        ..RecvOptions::default()
+    }
+}
+
+impl Recv {
+    /// Receives what comes to `from` into `to`.
+    #[track_caller]
+    pub fn start(from: &str, to: impl Into<String>) -> Recv {
+        Recv::with(&recording(from, to))
+    }
+
+    /// Begins to receive.
+    #[track_caller]
+    pub fn with(options: &RecvOptions) -> Recv {
+        let said = Arc::new(Said::default());
+        let run = Run::new(Arc::<Said>::clone(&said));
+        Recv {
+            receiving: receive(options, &run).unwrap(),
+            from: options.from.clone(),
+            said,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        match &self.receiving.seen.local[0] {
+            Local::Socket(address) => *address,
+            Local::Path(path) => panic!("{} is no address", path.display()),
+        }
+    }
+
+    /// Where to send to.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.from.scheme(), self.receiving.seen.local[0])
+    }
+
+    /// What it has counted until this moment.
+    pub fn counts(&self) -> Counts {
+        self.receiving.seen.refresh();
+        self.receiving.seen.status().counts
+    }
+
+    /// How many datagrams have arrived, those included that are not of the stream.
+    pub fn arrived(&self) -> u64 {
+        let counts = self.counts();
+        let names = ["received", "foreign", "undecided"];
+        names.map(|name| counts.count(name)).iter().sum()
+    }
+
+    /// Waits until this number of datagrams has arrived. Those that it had no room for never do.
+    #[track_caller]
+    pub fn until_arrived(&self, datagrams: u64) {
+        let what = format!("{datagrams} datagrams arrive");
+        until(&what, || self.arrived() >= datagrams);
+    }
+
+    /// How it is, in a line for people.
+    pub fn line(&self) -> String {
+        self.receiving.seen.line()
+    }
+
+    /// Tells it to end.
+    pub fn stop(&self) {
+        self.receiving.stop();
+    }
+
+    /// Waits for the end, whatever it is.
+    #[track_caller]
+    pub fn end(self) -> Value {
+        serde_json::to_value(self.receiving.join()).unwrap()
+    }
+
+    /// The same, with what it has said.
+    #[track_caller]
+    pub fn end_with_notes(self) -> (Value, Vec<String>) {
+        let said = Arc::clone(&self.said);
+        let result = self.end();
+        let said = std::mem::take(&mut *said.0.lock().unwrap());
+        (result, said)
+    }
+
+    /// Waits for the end, at which nothing may be wrong.
+    #[track_caller]
+    pub fn finish(self) -> Value {
+        let result = self.end();
+        for error in ["error", "write_error"] {
+            assert!(result[error].is_null(), "{}", result[error]);
+        }
+        for refused in result["refused"].as_array().unwrap() {
+            assert_eq!(refused["frames"], false, "{refused}");
+        }
+        let check = &result["check"];
+        assert!(check.is_null() || check["corrupted"] == 0, "{check}");
+        result
+    }
+
+    /// Stops it once this number of datagrams has arrived, and waits for its end, at which nothing may be wrong.
+    #[track_caller]
+    pub fn finish_after(self, datagrams: u64) -> Value {
+        self.until_arrived(datagrams);
+        self.stop();
+        self.finish()
+    }
+
+    /// The same, whatever its end is.
+    #[track_caller]
+    pub fn end_after(self, datagrams: u64) -> Value {
+        self.until_arrived(datagrams);
+        self.stop();
+        self.end()
+    }
+}
+
+/// Sends `source` as fast as it can be sent.
+pub fn sending(source: &str, to: &str) -> SendOptions {
+    SendOptions {
+        source: source.to_owned(),
+        to: to.parse().unwrap(),
+        pace: Pace::Max,
+        host: HostOptions {
+            cpu: Some(processor::number()),
+            ..HostOptions::default()
+        },
+        ..SendOptions::default()
+    }
+}
+
+/// Sends, and waits for the end, at which nothing may be wrong.
+#[track_caller]
+pub fn send(options: &SendOptions) -> Value {
+    let sending = send::send(options, &Run::silent()).unwrap();
+    let result = serde_json::to_value(sending.join().unwrap()).unwrap();
+    assert!(result["error"].is_null(), "{}", result["error"]);
+    result
+}

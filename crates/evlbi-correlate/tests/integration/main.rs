@@ -1,6 +1,7 @@
-//! `evlbi-correlate` from outside: simulated stations, and recordings that other correlators have results of.
+//! `evlbi-correlate` from outside: simulated stations, as recordings and as streams, and recordings that other correlators have results of.
 
 mod correlate;
+mod live;
 mod options;
 mod swin;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use evlbi_host::host::HostOptions;
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_net::transport::{Local, Url};
+use evlbi_stream::control_socket::Watched;
 use evlbi_stream::counters::Counts;
 use evlbi_stream::recv::{Receiving, RecvOptions, receive};
 use evlbi_stream::send::{self, Pace, SendOptions};
-use evlbi_stream::control_socket::Watched;
 use evlbi_testkit::{processor, until};
 use serde_json::Value;
 

@@ -48,11 +48,6 @@ pub struct Received {
 impl Recv {
     /// `evlbi recv FROM --to TO --json ...`.
     pub fn start(from: &str, to: &Path, more: &[&str]) -> Recv {
-        Recv::start_ports(from, to, more, 1)
-    }
-
-    /// The same, where so many ports are listened on.
-    pub fn start_ports(from: &str, to: &Path, more: &[&str], ports: usize) -> Recv {
         let mut command = evlbi();
         command.args(["recv", from, "--json", "--to"]).arg(to);
         if !more.contains(&"--ring") {
@@ -63,7 +58,7 @@ impl Recv {
             // A relay that is held up makes nothing late.
             command.args(["--hold", "10min"]);
         }
-        Recv::listening(command.args(more), ports)
+        Recv::listening(command.args(more), 1)
     }
 
     /// Runs a command of the program and waits until it listens on `paths` paths.
@@ -164,12 +159,7 @@ impl Recv {
         until(&what, || self.arrived(0) >= datagrams);
     }
 
-    /// What it has said so far on standard output.
-    pub fn stdout(&self) -> String {
-        self.stdout.so_far.lock().unwrap().clone()
-    }
-
-    /// The same on standard error.
+    /// What it has said so far on standard error.
     pub fn stderr(&self) -> String {
         self.stderr.so_far.lock().unwrap().clone()
     }

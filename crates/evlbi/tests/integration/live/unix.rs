@@ -1,12 +1,10 @@
-//! Streams between programs of one host, over Unix sockets.
+//! What is refused of streams between programs of one host, over Unix sockets.
 
 use evlbi_testkit::Room;
 use evlbi_testkit::result::assert_numbers;
 use evlbi_wire::pattern;
-use serde_json::Value;
 
 use crate::live::support::{Recv, evlbi, send, try_send};
-use crate::result::number;
 
 const FRAME: usize = 8032;
 /// More than sockets hold.
@@ -60,44 +58,4 @@ fn what_has_no_effect_is_refused() {
     send(&source, &url, &[]);
     let result = first.finish();
     assert_numbers(&result, &[("unique", FRAMES.into()), ("lost", 0)]);
-}
-
-#[test]
-fn two_streams_are_correlated() {
-    let room = Room::new();
-    let plan = room.write(
-        "plan.toml",
-        r#"
-start = "2024-01-01T23:59:59Z"
-duration = 1.0
-sample_rate = 4e6
-correlation = 0.3
-edv = 1
-payload = 10000
-[[station]]
-name = "Ef"
-[[station]]
-name = "Jb"
-"#,
-    );
-    let urls = ["a", "b"].map(|name| format!("unix://{}", room.path(name)));
-    let mut command = evlbi();
-    command.args(["correlate", &urls[0], &urls[1], "--live", "--json"]);
-    command.args(["--channels", "64", "--wait", "10min"]);
-    let correlator = Recv::listening_on_paths(&mut command, 2);
-    std::thread::scope(|scope| {
-        for (station, url) in ["Ef", "Jb"].iter().zip(&urls) {
-            let source = format!("sky:{plan}/{station}");
-            scope.spawn(move || send(&source, url, &[]));
-        }
-    });
-    // The streams end with their senders, and the correlation with them.
-    let received = correlator.end();
-    assert!(received.status.success(), "{}", received.stderr);
-    let last: Value = serde_json::from_str(received.stdout.lines().last().unwrap()).unwrap();
-    let baseline = &last["baselines"][0];
-    assert!(baseline["weight"].as_f64().unwrap() > 0.99, "{baseline}");
-    for stream in 0..2 {
-        assert_eq!(number(&last["streams"][stream], "lost"), 0, "{last}");
-    }
 }

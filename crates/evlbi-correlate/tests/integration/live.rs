@@ -1,0 +1,445 @@
+//! Streams that are correlated as they come over real sockets of this host.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evlbi_core::shed::{Policy, Replace};
+use evlbi_correlate::{
+    CorrelateOptions, Correlating, DelayTerms, Hertz, Integration, Recordings, StreamOptions,
+    StreamResult, correlate, correlate_streams,
+};
+use evlbi_fx::track::Trust;
+use evlbi_net::run::{Note, Notes, Run};
+use evlbi_net::transport::Url;
+use evlbi_stream::control_socket::{Status, Watched};
+use evlbi_stream::recv::{RecvOptions, receive};
+use evlbi_stream::send::{Pace, SendOptions, Sending, send};
+use evlbi_stream::sky::{self, SkyOptions};
+use evlbi_testkit::result::number;
+use evlbi_testkit::{Room, buffer, processor, until};
+use evlbi_wire::vtp;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// Where streams come to.
+const HERE: &str = "udp://127.0.0.1:0";
+/// Longer than anything takes.
+const PATIENT: Duration = Duration::from_mins(10);
+/// Bytes of data in a datagram, which is a frame.
+const PAYLOAD: u64 = 8000;
+
+/// Two stations over midnight, of which one is late: `seconds` at `sample_rate` samples a second.
+fn plan(room: &Room, seconds: f64, sample_rate: f64, payload: u64) -> String {
+    let plan = format!(
+        r#"
+start = "2024-01-01T23:59:59Z"
+duration = {seconds}
+sample_rate = {sample_rate}
+correlation = 0.3
+edv = 1
+payload = {payload}
+[[station]]
+name = "Ef"
+[[station]]
+name = "Jb"
+delay = [1e-6]
+"#
+    );
+    room.write("plan.toml", plan)
+}
+
+/// A live correlation at work.
+struct Live {
+    correlating: Correlating,
+    run: Run,
+    notes: Arc<Noted>,
+    /// Its integrations so far.
+    shown: Arc<Mutex<Vec<Value>>>,
+}
+
+/// What is said meanwhile.
+#[derive(Default)]
+struct Noted {
+    places: Mutex<Vec<String>>,
+    said: Mutex<Vec<String>>,
+}
+
+impl Notes for Noted {
+    fn take(&self, note: &Note<'_>) {
+        match note {
+            Note::Listens(place) => self.places.lock().push(place.to_string()),
+            Note::Said(said) => self.said.lock().push(said.to_string()),
+            _ => {}
+        }
+    }
+}
+
+impl Live {
+    /// Correlates what comes to `urls`; a station that is late is waited for so long.
+    fn start(urls: &[impl AsRef<str>], options: &CorrelateOptions, wait: Duration) -> Live {
+        let urls = urls.iter().map(|url| url.as_ref().parse().unwrap());
+        let urls: Vec<Url> = urls.collect();
+        let streams = StreamOptions {
+            wait,
+            ..StreamOptions::default()
+        };
+        let notes = Arc::new(Noted::default());
+        let run = Run::new(Arc::<Noted>::clone(&notes));
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let show = {
+            let shown = Arc::clone(&shown);
+            Box::new(move |integration: &Integration| {
+                shown
+                    .lock()
+                    .push(serde_json::to_value(integration).unwrap());
+                Ok(())
+            })
+        };
+        Live {
+            correlating: correlate_streams(&urls, options, &streams, &run, show).unwrap(),
+            run,
+            notes,
+            shown,
+        }
+    }
+
+    /// Where it listens.
+    fn places(&self) -> Vec<String> {
+        self.notes.places.lock().clone()
+    }
+
+    /// How many datagrams have arrived at a stream, those included that are not of it.
+    fn arrived(&self, stream: usize) -> u64 {
+        let watch = self.correlating.watch();
+        let mut status = Status::default();
+        watch.refresh();
+        watch.tell(&mut status);
+        let counts = &status.receiving[stream].counts;
+        let names = ["received", "foreign", "undecided"];
+        names.map(|name| counts.count(name)).iter().sum()
+    }
+
+    /// Sends both stations of a plan at once, and returns what was sent of each when all of it has arrived.
+    fn send_both(&self, plan: &str, shed: &Policy) -> [u64; 2] {
+        let stations = ["Ef", "Jb"].iter().zip(self.places());
+        let senders = stations.map(|(station, place)| {
+            begin(&SendOptions {
+                shed: shed.clone(),
+                ..sending_of(&format!("sky:{plan}/{station}"), &format!("udp://{place}"))
+            })
+        });
+        let senders: Vec<Sending> = senders.collect();
+        let sent = senders.into_iter().map(sent_by);
+        let sent: Vec<u64> = sent.collect();
+        for (stream, sent) in sent.iter().enumerate() {
+            until("all arrives", || self.arrived(stream) >= *sent);
+        }
+        sent.try_into().unwrap()
+    }
+
+    /// Ends it; returns its integrations and what came of it.
+    fn stop(self) -> (Vec<Value>, Value) {
+        self.run.stop();
+        self.end()
+    }
+
+    /// Waits for the end; returns its integrations and what came of it.
+    fn end(self) -> (Vec<Value>, Value) {
+        let found = self.correlating.join().unwrap().result(false);
+        let nothing = found.streams.iter().find_map(StreamResult::nothing);
+        assert_eq!(nothing, None);
+        let shown = std::mem::take(&mut *self.shown.lock());
+        (shown, serde_json::to_value(found).unwrap())
+    }
+}
+
+/// Sends a station as fast as it can be sent, a frame in a datagram.
+fn sending_of(source: &str, to: &str) -> SendOptions {
+    let mut options = SendOptions {
+        source: source.to_owned(),
+        to: to.parse().unwrap(),
+        pace: Pace::Max,
+        mtu: Some(9000),
+        ..SendOptions::default()
+    };
+    options.host.cpu = Some(processor::number());
+    options
+}
+
+fn begin(options: &SendOptions) -> Sending {
+    send(options, &Run::silent()).unwrap()
+}
+
+/// How many datagrams it has sent at its end, at which nothing may be wrong.
+fn sent_by(sending: Sending) -> u64 {
+    let sent = serde_json::to_value(sending.join().unwrap()).unwrap();
+    assert!(sent["error"].is_null(), "{}", sent["error"]);
+    number(&sent, "sent")
+}
+
+/// The correlator received all datagrams of both stations: none is lost, and none counts as `other`.
+#[track_caller]
+fn assert_all(result: &Value, sent: [u64; 2], other: &str) {
+    let counts = ["unique", "lost", other];
+    let found = [0, 1].map(|at| counts.map(|name| number(&result["streams"][at], name)));
+    assert_eq!(found, sent.map(|sent| [sent, 0, 0]));
+}
+
+/// Records both stations of a plan; returns the files.
+fn record_both(room: &Room, plan: &str, shed: &Policy, replace: Replace) -> [String; 2] {
+    ["Ef", "Jb"].map(|station| {
+        let file = room.path(station);
+        let options = RecvOptions {
+            from: HERE.parse().unwrap(),
+            to: file.clone(),
+            ring: Some(64 << 20),
+            hold: Some(PATIENT),
+            ..RecvOptions::default()
+        };
+        let receiving = receive(&options, &Run::silent()).unwrap();
+        let to = format!("udp://{}", receiving.seen.local[0]);
+        let sent = sent_by(begin(&SendOptions {
+            shed: shed.clone(),
+            replace,
+            ..sending_of(&format!("sky:{plan}/{station}"), &to)
+        }));
+        until("all arrives", || {
+            receiving.seen.refresh();
+            receiving.seen.status().counts.count("received") >= sent
+        });
+        receiving.stop();
+        assert_eq!(receiving.join().sink.write_error, None);
+        file
+    })
+}
+
+fn correlated(files: &[String; 2], options: &CorrelateOptions) -> Value {
+    let run = Run::silent();
+    let recordings = Recordings::open(files, options, &run).unwrap();
+    let found = correlate(&recordings, options, &run, &mut ()).unwrap();
+    serde_json::to_value(found.result(false)).unwrap()
+}
+
+/// Fringes come integration by integration, and nothing is lost or late.
+#[test]
+fn two_streams_show_a_fringe_as_they_come() {
+    let room = Room::new();
+    // As long as what a receiver's buffer holds of each, with both on their way at once.
+    let most = buffer::holds(PAYLOAD as usize + 32 + vtp::HEADER_LEN) as u64 / 2 * PAYLOAD;
+    let sample_rate = 8e6;
+    let samples = 4.0 * (most as f64).min(2.5 * sample_rate / 4.0);
+    let integration = (samples / sample_rate / 5.0 * 1000.0).floor() / 1000.0;
+    let plan = plan(&room, 5.0 * integration, sample_rate, PAYLOAD);
+    let options = CorrelateOptions {
+        channels: Some(128),
+        freq: vec![Hertz(4.9e9)],
+        integration: Some(Duration::from_millis((integration * 1000.0).round() as u64)),
+        delay: [0.0, 1e-6].map(|delay| DelayTerms(vec![delay])).to_vec(),
+        ..CorrelateOptions::default()
+    };
+    let live = Live::start(&[HERE; 2], &options, PATIENT);
+    let sent = live.send_both(&plan, &Policy::None);
+    until("four integrations come", || live.shown.lock().len() >= 4);
+    let (periods, last) = live.stop();
+    // Four times what the noise of an integration does.
+    let noise = 4.0 / (integration * sample_rate).sqrt();
+    for (number_of, period) in periods.iter().enumerate() {
+        assert_eq!(period["schema"], "evlbi.live/1");
+        let baseline = &period["baselines"][0];
+        let of = |name: &str| baseline[name].as_f64().unwrap();
+        // None is lost.
+        assert_eq!(baseline["lost"], json!([0.0, 0.0]));
+        // The first and the last may be parts of an integration.
+        if number_of > 0 && number_of + 1 < periods.len() {
+            assert!(of("weight") > 0.999, "{baseline}");
+            assert!(
+                of("delay_s").abs() < 2e-9 * (1.0 + 250.0 * noise),
+                "{baseline}"
+            );
+            let amplitude = baseline["amplitude"]["corrected"].as_f64().unwrap();
+            assert!((amplitude - 0.3).abs() < noise.max(0.01), "{baseline}");
+        }
+    }
+    assert_eq!(last["schema"], "evlbi.correlate/1");
+    assert_all(&last, sent, "late_frames");
+}
+
+/// Frames of a station that a receiver's socket holds with those of the other, in integrations of ten frames of 20 ms.
+const INTEGRATIONS: usize = 5;
+const RATE: f64 = 1.6e6;
+
+fn short_plan(room: &Room) -> String {
+    let frames = 10 * INTEGRATIONS;
+    assert!(2 * frames <= buffer::holds(PAYLOAD as usize + 32 + vtp::HEADER_LEN));
+    plan(room, 0.2 * INTEGRATIONS as f64, RATE, PAYLOAD)
+}
+
+/// Streams that lose frames are correlated as their recordings are: the same frames, weights and amplitudes in each integration.
+#[test]
+fn a_live_correlation_is_that_of_the_recordings() {
+    let room = Room::new();
+    let plan = short_plan(&room);
+    let shed = "random:20%".parse().unwrap();
+    // Within a narrow window of rates neither depends on how an integration is divided in time.
+    let options = CorrelateOptions {
+        channels: Some(64),
+        integration: Some(Duration::from_millis(200)),
+        rate_window: Some(Hertz(1e-3)),
+        ..CorrelateOptions::default()
+    };
+    let live = Live::start(&[HERE; 2], &options, PATIENT);
+    let sent = live.send_both(&plan, &shed);
+    assert!(sent.iter().all(|sent| *sent < 10 * INTEGRATIONS as u64));
+    let (periods, last) = live.stop();
+    let files = record_both(&room, &plan, &shed, Replace::Nothing);
+    let whole = correlated(&files, &options);
+    for station in [0, 1] {
+        for count in ["name", "frames", "late", "duplicates", "foreign"] {
+            let of = |result: &Value| result["stations"][station][count].clone();
+            assert_eq!(of(&last), of(&whole), "{count} of station {station}");
+        }
+    }
+    // The first and the last may be parts of an integration.
+    assert!(periods.len() >= 4, "{} integrations", periods.len());
+    let mut least = 1.0f64;
+    for (before, period) in periods[1..periods.len() - 1].iter().enumerate() {
+        let chunk = format!("{}/{}", before + 2, periods.len());
+        let chunk = CorrelateOptions {
+            chunk: Some(chunk.parse().unwrap()),
+            ..options.clone()
+        };
+        let recorded = correlated(&files, &chunk);
+        assert_eq!(period["time"], recorded["start"]);
+        let [live, recorded] = [period, &recorded].map(|result| &result["baselines"][0]);
+        let near = |name: &str, within: f64| {
+            let [a, b] = [live, recorded].map(|of| of.pointer(name).unwrap().as_f64().unwrap());
+            assert!((a - b).abs() <= within, "{name}: {live}, {recorded}");
+            a
+        };
+        least = least.min(near("/weight", 1e-12));
+        for amplitude in ["all", "autos", "valid", "corrected"] {
+            near(&format!("/amplitude/{amplitude}"), 1e-6);
+        }
+    }
+    assert!(least < 0.9, "{least}");
+}
+
+/// Noise that has nothing in common has no fringe in recordings of two stations that send random bytes in the place of frames.
+#[test]
+fn random_bytes_of_two_senders_have_no_fringe() {
+    let room = Room::new();
+    let plan = short_plan(&room);
+    let text = std::fs::read_to_string(&plan).unwrap();
+    let plan = room.write(
+        "noise.toml",
+        text.replace("correlation = 0.3", "correlation = 0.0"),
+    );
+    let shed = "random:10%".parse().unwrap();
+    let files = record_both(&room, &plan, &shed, Replace::Random);
+    let options = CorrelateOptions {
+        channels: Some(64),
+        trust: Trust::Blind,
+        ..CorrelateOptions::default()
+    };
+    let found = correlated(&files, &options)["baselines"][0].take();
+    assert_eq!(found["weight"], 1.0);
+    let [snr, chance] = ["snr", "false_alarm"].map(|name| found[name].as_f64().unwrap());
+    assert!(snr < 8.0 && chance > 1e-6, "{found}");
+}
+
+/// An integration longer than what may wait for the correlator, 4 s beside the wait for a station, comes to its end all the same.
+#[test]
+fn long_integrations_of_slow_streams_do_not_stall() {
+    let room = Room::new();
+    let plan = plan(&room, 26.0, 16e3, 800);
+    let sky = SkyOptions {
+        plan: plan.into(),
+        out: room.folder().join("sky"),
+        force: false,
+    };
+    sky::simulate(&sky, &Run::silent()).unwrap();
+    let options = CorrelateOptions {
+        channels: Some(64),
+        integration: Some(Duration::from_secs(12)),
+        ..CorrelateOptions::default()
+    };
+    let live = Live::start(&[HERE; 2], &options, Duration::from_secs(5));
+    let stations = ["Ef", "Jb"].map(|name| room.read(&format!("sky/{name}.vdif")));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // A second of both at a time, so that none is ahead of the other by more than is waited for.
+    let frames: Vec<Vec<&[u8]>> = stations
+        .iter()
+        .map(|all| all.chunks(832).collect())
+        .collect();
+    for first in (0..frames[0].len()).step_by(5) {
+        for (frames, address) in frames.iter().zip(live.places()) {
+            for (number, frame) in frames.iter().enumerate().skip(first).take(5) {
+                let datagram = [&vtp::header(number as u64)[..], frame].concat();
+                socket.send_to(&datagram, &address).unwrap();
+            }
+        }
+        for (stream, frames) in frames.iter().enumerate() {
+            let sent = frames.len().min(first + 5) as u64;
+            until("a second arrives", || live.arrived(stream) >= sent);
+        }
+        // Before the run begins, only the newest 4 s are kept.
+        if first == 10 {
+            until("the run begins", || {
+                let said = live.notes.said.lock();
+                said.iter()
+                    .any(|said| said.starts_with("correlating Ef, Jb"))
+            });
+        }
+    }
+    until("two integrations come", || live.shown.lock().len() >= 2);
+    let (_, last) = live.stop();
+    let sent = [0, 1].map(|station: usize| frames[station].len() as u64);
+    assert_all(&last, sent, "ring_full");
+}
+
+/// Over Unix sockets.
+#[test]
+fn two_streams_are_correlated() {
+    let room = Room::new();
+    let plan = room.write(
+        "plan.toml",
+        r#"
+start = "2024-01-01T23:59:59Z"
+duration = 1.0
+sample_rate = 4e6
+correlation = 0.3
+edv = 1
+payload = 10000
+[[station]]
+name = "Ef"
+[[station]]
+name = "Jb"
+"#,
+    );
+    let urls = ["a", "b"].map(|name| format!("unix://{}", room.path(name)));
+    let options = CorrelateOptions {
+        channels: Some(64),
+        ..CorrelateOptions::default()
+    };
+    let live = Live::start(&urls, &options, PATIENT);
+    let sending = ["Ef", "Jb"].iter().zip(&urls);
+    let sending: Vec<Sending> = sending
+        .map(|(station, url)| {
+            begin(&SendOptions {
+                mtu: None,
+                ..sending_of(&format!("sky:{plan}/{station}"), url)
+            })
+        })
+        .collect();
+    for sending in sending {
+        sending.join().unwrap();
+    }
+    // The streams end with their senders, and the correlation with them.
+    let (_, last) = live.end();
+    let baseline = &last["baselines"][0];
+    assert!(baseline["weight"].as_f64().unwrap() > 0.99, "{baseline}");
+    for stream in 0..2 {
+        assert_eq!(number(&last["streams"][stream], "lost"), 0, "{last}");
+    }
+}

@@ -320,3 +320,82 @@ impl Completer for Typing {
         Ok((from, fitting.collect()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use evlbi_control::agent::ConfigError;
+
+    use super::*;
+
+    #[track_caller]
+    fn says<E: std::error::Error + Send + Sync + 'static>(error: E, line: &str) {
+        assert_eq!(output::explain(&offering(error)), line);
+    }
+
+    /// Errors of agents and controllers know no options; what is printed of them does.
+    #[test]
+    fn errors_name_the_options_that_help() {
+        let folder = || ControllerError::from(NoFolder);
+        let no_folder = "where should the agent keep its things? Give a --dir";
+        says(AgentError::from(NoFolder), no_folder);
+        says(RunError::from(folder()), no_folder);
+        says(
+            AgentError::InUse("/a".into()),
+            "another agent uses /a; give this one a --dir of its own",
+        );
+        let seconds = Duration::from_secs;
+        let idle = ConfigError::Invalid {
+            path: "/a/agent.toml".into(),
+            source: SettingError::Idle {
+                least: seconds(6),
+                kept: seconds(5),
+            },
+        };
+        says(
+            AgentError::from(idle),
+            "/a/agent.toml: invalid idle: it must be at least 6s; `run` and `console` use a connection again within 5s",
+        );
+        let untold = ControllerError::Untold {
+            host: "ef".to_owned(),
+            why: "has no such host",
+        };
+        says(
+            RunError::from(untold),
+            "--trust ef: the session has no such host",
+        );
+        let fingerprint = "01".repeat(32);
+        let unconfirmed = ControllerError::Host {
+            name: "ef".to_owned(),
+            source: AccessError::Unconfirmed {
+                host: "ef".to_owned(),
+                fingerprint: fingerprint.parse().unwrap(),
+            },
+        };
+        let shown = vec!["01"; 32].join(":");
+        says(
+            unconfirmed,
+            &format!(
+                "host ef: no token is sent to its agent, since nobody has confirmed the fingerprint {shown}: compare it with what the agent prints when it starts, and if both are the same, give --trust ef once"
+            ),
+        );
+        says(
+            RunError::NoHost("ef".to_owned()),
+            "--without ef: the session has no such host",
+        );
+        let no_run = RunError::NoRun {
+            run: "n-1".to_owned(),
+            folder: "/c/runs".into(),
+            last: "none".to_owned(),
+        };
+        says(
+            no_run,
+            "--resume n-1: no run of this name was begun by the controller in /c/runs; the last ones are: none",
+        );
+        says(
+            RunError::Against(2),
+            "2 things stand against the session, so nothing was started; a host can be left out with --without NAME",
+        );
+    }
+}

@@ -276,18 +276,15 @@ async fn unknown_names_are_refused() {
         ..run(controller.clone())
     };
     for (options, says) in [
-        (without, "--without ys: the session has no such host"),
-        (
-            run(trusting("ys")),
-            "--trust ys: the session has no such host",
-        ),
+        (without, "ys: the session has no such host"),
+        (run(trusting("ys")), "ys: the session has no such host"),
         (
             run(trusting("ef")),
-            "--trust ef: the session gives no `fingerprint` of its agent",
+            "ef: the session gives no `fingerprint` of its agent",
         ),
         (
             resume,
-            "--resume three-9: no run of this name was begun by the controller in ",
+            "three-9: no run of this name was begun by the controller in ",
         ),
     ] {
         let refused = prepare(&options, &Few, &site.run()).await.err().unwrap();

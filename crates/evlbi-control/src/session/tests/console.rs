@@ -267,7 +267,7 @@ async fn a_script_ends_at_the_first_line_that_fails() {
         .follow("a.script", &text, &run, |text| shown.push(text.to_owned()))
         .await;
     assert_eq!(
-        format!("{:#}", done.unwrap_err()),
+        explain(&done.unwrap_err()),
         "a.script, line 6: wait ef sent 10001 3s: ef: sent is not 10001 after 3.0000 s, but 3,940"
     );
     assert_eq!(clock(), 4.06);

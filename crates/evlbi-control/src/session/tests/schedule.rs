@@ -118,7 +118,7 @@ async fn a_station_is_left_out() {
     let why = refused.follow(&site.run()).await.err().unwrap().to_string();
     assert_eq!(
         why,
-        "1 things stand against the session, so nothing was started; a host can be left out with --without NAME"
+        "1 things stand against the session, so nothing was started"
     );
     assert_eq!(
         site.said("on: https://on:3650 does not answer: Connection refused")

@@ -3,7 +3,6 @@
 mod analyse;
 mod correlate;
 mod doctor;
-pub mod oracles;
 mod pages;
 mod plan;
 mod recordings;

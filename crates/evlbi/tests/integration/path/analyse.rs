@@ -1,18 +1,17 @@
 //! Captures of real connections and streams over emulated paths, against tshark, the kernel, the path and the receiver. What they
-//! say about time is compared with tshark over captures that are kept (files/analyse.rs).
+//! say about time is compared with tshark over captures that are kept (`captures.rs` of `evlbi-probe`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Stdio;
 
-use evlbi_testkit::relay::Passed;
+use evlbi_testkit::result::{largest, number, packets_by_event};
 use evlbi_testkit::{Running, need, until};
 use serde_json::Value;
 
-use crate::files::oracles::captures::{largest, packets_by_event};
+use crate::live::support::Passed;
 use crate::path::cells::{self, FIRST, lossy, stream};
 use crate::path::{FORWARD, HOSTS, Room, Up, cell, printed};
-use crate::result::number;
 
 const ENDS: [(&str, &str); 2] = [("near", "jive"), ("far", "manchester")];
 

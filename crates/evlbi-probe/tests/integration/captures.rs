@@ -3,13 +3,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use evlbi_testkit::Room;
+use evlbi_probe::analyse::AnalyseOptions;
+use evlbi_testkit::result::{largest, number, packets_by_event, shown};
+use evlbi_testkit::{Room, oracle};
 use serde_json::{Value, json};
 
-use super::super::json;
-use super::{answer, path};
-use crate::result::number;
+use crate::analyse::attempt;
+
+/// A file beside the captures, which the program's tests read too.
+fn path(name: &str) -> PathBuf {
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../evlbi/tests/oracles/captures"
+    );
+    Path::new(folder).join(name)
+}
+
+fn answer(name: &str) -> Value {
+    oracle::committed(&path(name))
+}
 
 const CAPTURES: [&str; 17] = [
     "bursts-near",
@@ -56,32 +71,14 @@ const EVENTS: [(&str, &[&str]); 8] = [
 /// What `analyse` says of a capture, and the packets of each event.
 fn analyse(name: &str) -> (Value, BTreeMap<String, BTreeSet<u64>>) {
     let room = Room::new();
-    let capture = path(&format!("captures/{name}.pcap"));
-    let events = room.path("events.csv");
-    let analysis = json(&[
-        "analyse",
-        capture.to_str().unwrap(),
-        "--events",
-        &events,
-        "--bins",
-        "100us",
-        "--interval",
-        "100ms",
-    ]);
+    let analysis = shown(attempt(&AnalyseOptions {
+        file: path(&format!("{name}.pcap")),
+        events: Some(room.path("events.csv").into()),
+        bins: Some(Duration::from_micros(100)),
+        interval: Duration::from_millis(100),
+        ..AnalyseOptions::default()
+    }));
     (analysis, packets_by_event(&room.text("events.csv")))
-}
-
-/// Packets of each event, from a table of `--events`.
-pub fn packets_by_event(events: &str) -> BTreeMap<String, BTreeSet<u64>> {
-    let mut packets = BTreeMap::<String, BTreeSet<u64>>::new();
-    for line in events.lines().skip(1) {
-        let fields: Vec<&str> = line.split(',').collect();
-        packets
-            .entry(fields[4].to_owned())
-            .or_default()
-            .insert(fields[0].parse().unwrap());
-    }
-    packets
 }
 
 /// The connection or stream between these ends.
@@ -108,12 +105,12 @@ fn nanos(seconds: &Value) -> Option<u64> {
 /// and beside fragments.
 #[test]
 fn captures_tell_what_tshark_told() {
-    let folder = fs::read_dir(path("captures")).unwrap();
+    let folder = fs::read_dir(path("")).unwrap();
     let files = folder.map(|file| file.unwrap().path());
     let captures = files.filter(|file| file.extension().is_some_and(|kind| kind == "pcap"));
     assert_eq!(captures.count(), CAPTURES.len());
     for name in CAPTURES {
-        let theirs = answer(&format!("captures/{name}.tshark.json"));
+        let theirs = answer(&format!("{name}.tshark.json"));
         let (ours, events) = analyse(name);
         assert_eq!(ours["packets"], theirs["packets"], "{name}");
         let unread = &ours["unread"];
@@ -206,18 +203,11 @@ fn same_connection(name: &str, ours: &Value, theirs: &Value) {
     }
 }
 
-/// The direction that carried most.
-pub fn largest(analysis: &Value) -> &Value {
-    let way = &analysis["connections"][0]["ways"][0];
-    assert!(number(way, "bytes") > 100_000, "{analysis}");
-    way
-}
-
 /// What was sent again, why, and what came twice is as the sender's kernel and both ends counted; at the receiver the losses lie
 /// before.
 #[test]
 fn a_lossy_capture_tells_what_the_kernel_counted() {
-    let known = answer("captures/lossy.json");
+    let known = answer("lossy.json");
     let kernel = |name: &str| number(&known["kernel"], name);
     let (near, _) = analyse("lossy-near");
     let way = largest(&near);
@@ -317,7 +307,7 @@ fn losses_of_streams_are_the_paths() {
         let is_to = |stream: &&Value| stream["ends"][1].as_str().unwrap().ends_with(port);
         streams.iter().find(is_to).unwrap().clone()
     };
-    let known = answer("captures/stream.json");
+    let known = answer("stream.json");
     let (near, far) = (
         stream("stream-near", ":2630"),
         stream("stream-far", ":2630"),
@@ -337,7 +327,7 @@ fn losses_of_streams_are_the_paths() {
         assert!(expected > 0);
     }
     // With segmentation offload captures have trains: nothing of them is missing before the path, and behind it what it lost.
-    let known = answer("captures/train.json");
+    let known = answer("train.json");
     let train = stream("train-near", ":2631");
     assert_eq!(number(&train, "datagrams"), number(&known["sent"], "sent"));
     assert!(number(&train, "packets") < number(&train, "datagrams"));
@@ -348,7 +338,7 @@ fn losses_of_streams_are_the_paths() {
         of(&far, "unique") + of(&far, "lost"),
         number(&known["sent"], "sent")
     );
-    let known = answer("captures/probe.json");
+    let known = answer("probe.json");
     // Beside the test datagrams go those that compare the clocks, with numbers from the same sequence.
     let probes = |capture: &str, is_there: bool| {
         let (analysis, _) = analyse(capture);

@@ -1,0 +1,144 @@
+//! Errors of evlbi-control.
+
+use std::error::Error;
+
+use evlbi_control::agent::{AgentError, NoFolder, SettingError};
+use evlbi_control::session::run::RunError;
+use evlbi_control::session::{AccessError, ControllerError};
+
+/// What is said in place of an error's own words.
+pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
+    (error.downcast_ref().and_then(of_folder))
+        .or_else(|| error.downcast_ref().and_then(of_agent))
+        .or_else(|| error.downcast_ref().and_then(of_setting))
+        .or_else(|| error.downcast_ref().and_then(of_controller))
+        .or_else(|| error.downcast_ref().and_then(of_access))
+        .or_else(|| error.downcast_ref().and_then(of_run))
+}
+
+fn of_folder(error: &NoFolder) -> Option<String> {
+    Some(format!("{error} Give a --dir"))
+}
+
+fn of_agent(error: &AgentError) -> Option<String> {
+    Some(match error {
+        AgentError::InUse(_) => format!("{error}; give this one a --dir of its own"),
+        _ => return None,
+    })
+}
+
+fn of_setting(error: &SettingError) -> Option<String> {
+    Some(match error {
+        SettingError::Idle { kept, .. } => {
+            format!("{error}; `run` and `console` use a connection again within {kept:?}")
+        }
+        _ => return None,
+    })
+}
+
+fn of_controller(error: &ControllerError) -> Option<String> {
+    Some(match error {
+        ControllerError::Untold { .. } => format!("--trust {error}"),
+        _ => return None,
+    })
+}
+
+fn of_access(error: &AccessError) -> Option<String> {
+    Some(match error {
+        AccessError::Unconfirmed { host, .. } => {
+            format!("{error}, and if both are the same, give --trust {host} once")
+        }
+        _ => return None,
+    })
+}
+
+fn of_run(error: &RunError) -> Option<String> {
+    Some(match error {
+        RunError::NoHost(_) => format!("--without {error}"),
+        RunError::NoRun { .. } => format!("--resume {error}"),
+        RunError::Against(_) => {
+            format!("{error}; a host can be left out with --without NAME")
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use evlbi_control::agent::ConfigError;
+    use evlbi_net::run::explain_in;
+
+    use super::*;
+
+    #[track_caller]
+    fn says<E: Error + Send + Sync + 'static>(error: E, line: &str) {
+        assert_eq!(explain_in(&error, crate::words::of), line);
+    }
+
+    /// Errors of agents and controllers know no options; what is printed of them does.
+    #[test]
+    fn errors_name_the_options_that_help() {
+        let folder = || ControllerError::from(NoFolder);
+        let no_folder = "where should the agent keep its things? Give a --dir";
+        says(AgentError::from(NoFolder), no_folder);
+        says(RunError::from(folder()), no_folder);
+        says(
+            AgentError::InUse("/a".into()),
+            "another agent uses /a; give this one a --dir of its own",
+        );
+        let seconds = Duration::from_secs;
+        let idle = ConfigError::Invalid {
+            path: "/a/agent.toml".into(),
+            source: SettingError::Idle {
+                least: seconds(6),
+                kept: seconds(5),
+            },
+        };
+        says(
+            AgentError::from(idle),
+            "/a/agent.toml: invalid idle: it must be at least 6s; `run` and `console` use a connection again within 5s",
+        );
+        let untold = ControllerError::Untold {
+            host: "ef".to_owned(),
+            why: "has no such host",
+        };
+        says(
+            RunError::from(untold),
+            "--trust ef: the session has no such host",
+        );
+        let fingerprint = "01".repeat(32);
+        let unconfirmed = ControllerError::Host {
+            name: "ef".to_owned(),
+            source: AccessError::Unconfirmed {
+                host: "ef".to_owned(),
+                fingerprint: fingerprint.parse().unwrap(),
+            },
+        };
+        let shown = vec!["01"; 32].join(":");
+        says(
+            unconfirmed,
+            &format!(
+                "host ef: no token is sent to its agent, since nobody has confirmed the fingerprint {shown}: compare it with what the agent prints when it starts, and if both are the same, give --trust ef once"
+            ),
+        );
+        says(
+            RunError::NoHost("ef".to_owned()),
+            "--without ef: the session has no such host",
+        );
+        let no_run = RunError::NoRun {
+            run: "n-1".to_owned(),
+            folder: "/c/runs".into(),
+            last: "none".to_owned(),
+        };
+        says(
+            no_run,
+            "--resume n-1: no run of this name was begun by the controller in /c/runs; the last ones are: none",
+        );
+        says(
+            RunError::Against(2),
+            "2 things stand against the session, so nothing was started; a host can be left out with --without NAME",
+        );
+    }
+}

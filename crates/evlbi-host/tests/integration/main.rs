@@ -1,0 +1,3 @@
+//! `evlbi-host` from outside: the host that runs the tests is examined.
+
+mod doctor;

@@ -25,7 +25,7 @@ const TESTS: [(&str, &[&str], &str); 4] = [
     ("evlbi-wire", &["--test", "integration"], "baseband_still"),
     ("evlbi-fx", &["--test", "integration"], "baseband_still"),
     ("evlbi-stream", &["--test", "integration"], "baseband_still"),
-    ("evlbi", &["--bin", "evlbi"], "what_limited_recorded_flows"),
+    ("evlbi-probe", &["--lib"], "what_limited_recorded_flows"),
 ];
 
 #[derive(Args)]

@@ -1,5 +1,6 @@
 //! What the command line says of errors of libraries in place of their own words: it names its options, and what to do.
 
+mod control;
 mod correlate;
 mod host;
 mod path;
@@ -15,4 +16,5 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| correlate::of(error))
         .or_else(|| path::of(error))
         .or_else(|| host::of(error))
+        .or_else(|| control::of(error))
 }

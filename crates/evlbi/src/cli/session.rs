@@ -7,15 +7,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
-use evlbi_control::agent::{self, AgentError, AgentOptions, NoFolder, SettingError};
+use evlbi_control::agent::{self, AgentOptions};
 use evlbi_control::flow::FlowId;
 use evlbi_control::session::console::{Console, Said, Words};
-use evlbi_control::session::run::RunError;
-use evlbi_control::session::{
-    AccessError, ControllerError, ControllerOptions, RunOptions, result, run,
-};
+use evlbi_control::session::{ControllerOptions, RunOptions, result, run};
 use evlbi_control::threads::Threads;
-use evlbi_net::run::{Run, explain};
+use evlbi_net::run::Run;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
@@ -73,7 +70,7 @@ pub fn agent(args: AgentArgs, program: &Program) -> Result<()> {
         });
         told.stop();
     });
-    let agent = agent::start(&args.into(), &CommandLine, run).map_err(offering)?;
+    let agent = agent::start(&args.into(), &CommandLine, run)?;
     // The file `address` says it too.
     if let Err(error) = output::print(json, &agent.ready, agent::text) {
         say!("evlbi: {}", output::explain(&error));
@@ -146,7 +143,7 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
     }
     let threads = Threads::start()?;
     let session = threads.finish(run::prepare(&options, &CommandLine, run));
-    let mut session = session.map_err(offering)?;
+    let mut session = session?;
     if check {
         if !session.checked.problems.is_empty() {
             bail!("{}", session.refuse(run));
@@ -159,7 +156,7 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
             )
         });
     }
-    let result = threads.finish(session.follow(run)).map_err(offering)?;
+    let result = threads.finish(session.follow(run))?;
     let printed = output::print(json, &result, result::text);
     if keep && !result.interrupted {
         threads.finish(session.stay(run));
@@ -180,7 +177,7 @@ fn follow_script(options: &ControllerOptions, script: &Path, run: &Run) -> Resul
     let mut results = Results::default();
     Threads::start()?.finish(async {
         let console = Console::open(options, &CommandLine).await;
-        let mut console = console.map_err(offering)?;
+        let mut console = console?;
         let show = |text: &str| results.line(text);
         let done = console.follow(&name.to_string(), &text, run, show).await;
         done.map_err(Error::new)
@@ -214,11 +211,11 @@ pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
     let options = ControllerOptions::from(args);
     let threads = Threads::start()?;
     let console = threads.finish(Console::open(&options, &CommandLine));
-    let mut console = console.map_err(offering)?;
+    let mut console = console?;
     for why in console.silent() {
         program.unheeded().say(format_args!("{why}"));
     }
-    let kept = options.folder().map_err(offering)?;
+    let kept = options.folder()?;
     let kept = kept.join("console.history");
     let mut results = Results::default();
     for line in lines(kept, console.words())? {
@@ -230,49 +227,6 @@ pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
         }
     }
     results.end()
-}
-
-/// An error of an agent or a controller, with what the command line offers against it.
-fn offering<E: std::error::Error + Send + Sync + 'static>(error: E) -> Error {
-    let error = Error::new(error);
-    match offer(&error) {
-        Some(said) => error.context(said),
-        None => error,
-    }
-}
-
-/// All that is said of an error against which the command line offers something.
-fn offer(error: &Error) -> Option<String> {
-    let why = explain(error.as_ref());
-    error.chain().find_map(|cause| {
-        if let Some(NoFolder) = cause.downcast_ref() {
-            return Some(format!("{why} Give a --dir"));
-        }
-        if let Some(AgentError::InUse(_)) = cause.downcast_ref() {
-            return Some(format!("{why}; give this one a --dir of its own"));
-        }
-        if let Some(SettingError::Idle { kept, .. }) = cause.downcast_ref() {
-            return Some(format!(
-                "{why}; `run` and `console` use a connection again within {kept:?}"
-            ));
-        }
-        if let Some(ControllerError::Untold { .. }) = cause.downcast_ref() {
-            return Some(format!("--trust {why}"));
-        }
-        if let Some(AccessError::Unconfirmed { host, .. }) = cause.downcast_ref() {
-            return Some(format!(
-                "{why}, and if both are the same, give --trust {host} once"
-            ));
-        }
-        match cause.downcast_ref()? {
-            RunError::NoHost(_) => Some(format!("--without {why}")),
-            RunError::NoRun { .. } => Some(format!("--resume {why}")),
-            RunError::Against(_) => {
-                Some(format!("{why}; a host can be left out with --without NAME"))
-            }
-            _ => None,
-        }
-    })
 }
 
 /// Lines as they are typed, or as they come through a pipe.
@@ -318,84 +272,5 @@ impl Completer for Typing {
         let candidates = self.0.candidates(&words).into_iter();
         let fitting = candidates.filter(|candidate| candidate.starts_with(&before[from..]));
         Ok((from, fitting.collect()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use evlbi_control::agent::ConfigError;
-
-    use super::*;
-
-    #[track_caller]
-    fn says<E: std::error::Error + Send + Sync + 'static>(error: E, line: &str) {
-        assert_eq!(output::explain(&offering(error)), line);
-    }
-
-    /// Errors of agents and controllers know no options; what is printed of them does.
-    #[test]
-    fn errors_name_the_options_that_help() {
-        let folder = || ControllerError::from(NoFolder);
-        let no_folder = "where should the agent keep its things? Give a --dir";
-        says(AgentError::from(NoFolder), no_folder);
-        says(RunError::from(folder()), no_folder);
-        says(
-            AgentError::InUse("/a".into()),
-            "another agent uses /a; give this one a --dir of its own",
-        );
-        let seconds = Duration::from_secs;
-        let idle = ConfigError::Invalid {
-            path: "/a/agent.toml".into(),
-            source: SettingError::Idle {
-                least: seconds(6),
-                kept: seconds(5),
-            },
-        };
-        says(
-            AgentError::from(idle),
-            "/a/agent.toml: invalid idle: it must be at least 6s; `run` and `console` use a connection again within 5s",
-        );
-        let untold = ControllerError::Untold {
-            host: "ef".to_owned(),
-            why: "has no such host",
-        };
-        says(
-            RunError::from(untold),
-            "--trust ef: the session has no such host",
-        );
-        let fingerprint = "01".repeat(32);
-        let unconfirmed = ControllerError::Host {
-            name: "ef".to_owned(),
-            source: AccessError::Unconfirmed {
-                host: "ef".to_owned(),
-                fingerprint: fingerprint.parse().unwrap(),
-            },
-        };
-        let shown = vec!["01"; 32].join(":");
-        says(
-            unconfirmed,
-            &format!(
-                "host ef: no token is sent to its agent, since nobody has confirmed the fingerprint {shown}: compare it with what the agent prints when it starts, and if both are the same, give --trust ef once"
-            ),
-        );
-        says(
-            RunError::NoHost("ef".to_owned()),
-            "--without ef: the session has no such host",
-        );
-        let no_run = RunError::NoRun {
-            run: "n-1".to_owned(),
-            folder: "/c/runs".into(),
-            last: "none".to_owned(),
-        };
-        says(
-            no_run,
-            "--resume n-1: no run of this name was begun by the controller in /c/runs; the last ones are: none",
-        );
-        says(
-            RunError::Against(2),
-            "2 things stand against the session, so nothing was started; a host can be left out with --without NAME",
-        );
     }
 }

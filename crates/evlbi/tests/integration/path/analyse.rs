@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Stdio;
 
+use evlbi_testkit::relay::Passed;
 use evlbi_testkit::result::{largest, number, packets_by_event};
 use evlbi_testkit::{Running, need, until};
 use serde_json::Value;
 
-use crate::live::support::Passed;
 use crate::path::cells::{self, FIRST, lossy, stream};
 use crate::path::{FORWARD, HOSTS, Room, Up, cell, printed};
 

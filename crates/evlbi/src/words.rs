@@ -6,6 +6,8 @@ mod host;
 mod path;
 mod probe;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::error::Error;
 

@@ -1,0 +1,208 @@
+//! What is printed of errors of libraries, with the options of the command line.
+
+use std::io;
+
+use anyhow::Error;
+use evlbi_correlate::fringe::FringeError;
+use evlbi_correlate::{CorrelateError, FormatError, PlanError, StreamError, WindowError};
+use evlbi_host::doctor::DoctorError;
+use evlbi_net::file::OutputError;
+use evlbi_path::{ControlError, PathError};
+use evlbi_probe::endpoint::TestError;
+use evlbi_probe::respond::ServeError;
+use evlbi_probe::tcp::ProbeTcpError;
+use evlbi_probe::udp::ProbeUdpError;
+use evlbi_probe::watch::{StoreError, TablesError, WatchError};
+use evlbi_probe::{ConnectError, SessionError};
+use evlbi_stream::control_socket::ListenError;
+use evlbi_stream::drop::DropError;
+use evlbi_stream::recv::RecvError;
+use evlbi_stream::send::SendError;
+use evlbi_stream::sink::SinkError;
+use evlbi_stream::source::SourceError;
+
+use crate::output::explain;
+
+/// Of a library: within others, as it comes to the command line.
+#[track_caller]
+fn said(error: impl Into<Error>, expected: &str) {
+    let error = error.into();
+    assert_eq!(explain(&error), expected);
+    let error = error.context("there");
+    assert_eq!(explain(&error), format!("there: {expected}"));
+}
+
+#[test]
+fn errors_are_told_with_what_the_command_line_offers() {
+    let there = || OutputError::Exists("a.vdif".into());
+    let exists = "a.vdif exists; give --force to overwrite it";
+    said(there(), exists);
+    said(RecvError::from(SinkError::from(there())), exists);
+    said(DropError::from(there()), exists);
+    said(
+        SendError::from(SourceError::RateUnknown("a.vdif".into())),
+        "repeated frames get later times, and the frame rate of a.vdif is not known; give --frame-rate",
+    );
+    said(
+        SendError::MtuUnknown,
+        "cannot ask for the MTU of the route; give --mtu",
+    );
+    let (path, is_raw) = ("a.vdif".into(), false);
+    said(
+        DropError::RateUnknown { path, is_raw },
+        "fit: needs the bit rate of a.vdif, which cannot be told from it; give --frame-rate",
+    );
+    let (path, is_raw) = ("a.raw".into(), true);
+    said(
+        DropError::RateUnknown { path, is_raw },
+        "fit: needs the bit rate of a.raw, which cannot be told from it (it is neither VDIF nor Mark 5B)",
+    );
+}
+
+#[test]
+fn errors_are_told_with_the_names_of_options() {
+    said(
+        SendError::RateUnknown("a.vdif".to_owned()),
+        "the frame rate of a.vdif cannot be told, so not when its frames are due: give --frame-rate N, or a --rate, or --max",
+    );
+    said(
+        SendError::NoTimes("a.raw".to_owned()),
+        "a.raw is raw data (no frames of VDIF or Mark 5B are in it), which has no times: give a --rate, or --max",
+    );
+    said(
+        SendError::NoRate,
+        "only a flow that was started with a --rate has one to change; this one leaves by the times in its frames, or as fast as it can",
+    );
+    said(
+        SendError::NoDatagrams("tcp"),
+        "--cut plain has no effect on tcp://; leave it out",
+    );
+    let small = |is_for_frames| RecvError::SmallRing {
+        least: 16 << 20,
+        asked: 1 << 20,
+        is_for_frames,
+    };
+    said(
+        small(false),
+        "--ring is at least 16 MiB; 1 MiB were asked for",
+    );
+    said(
+        small(true),
+        "--ring is at least 16 MiB for frames as long as --frame; 1 MiB were asked for",
+    );
+    let (window, ring) = (64 << 20, 32 << 20);
+    said(
+        RecvError::WideWindow { window, ring },
+        "a --window of 64 MiB needs a --ring of a third more, or none given; 32 MiB were asked for",
+    );
+    said(
+        ListenError::InUse("/run/it".into()),
+        "--control /run/it: another run listens there",
+    );
+    let (path, source) = ("/run/it".into(), io::Error::other("denied"));
+    said(
+        ListenError::Bind { path, source },
+        "--control /run/it: cannot listen there: denied",
+    );
+    said(
+        DoctorError::NoFolder("/data".into()),
+        "--disk /data: there is no such folder; name the one that recordings are written to",
+    );
+    let (host, source) = ("jive".to_owned(), io::Error::other("denied"));
+    said(
+        DoctorError::LookUp { host, source },
+        "cannot look up `jive` of --to: denied",
+    );
+    said(
+        DoctorError::NoAddress("jive".to_owned()),
+        "host `jive` of --to has no address",
+    );
+}
+
+/// Flags stand in the line, however deep the error lies.
+#[test]
+fn errors_of_libraries_are_told_in_the_words_of_the_command_line() {
+    let window = WindowError::Delay {
+        most_s: 1e-3,
+        asked_s: 2e-3,
+    };
+    let plan = PlanError::TooFewFrequencies(2);
+    let stream = StreamError::Unfit {
+        number: 1,
+        source: FormatError::NoRate,
+    };
+    let up = ControlError::IsUp("near".into());
+    let none = FringeError::NoDirectory("x".into());
+    let errors: [(Error, &str); 5] = [
+        (
+            Error::from(FringeError::from(CorrelateError::from(window))),
+            "delays up to 1.0000 ms can be told apart with these channels, and --delay-window asks for 2.0000 ms; take more --channels",
+        ),
+        (
+            Error::from(CorrelateError::from(plan)).context("correlating"),
+            "correlating: --freq names 2 frequencies, and there are more",
+        ),
+        (
+            Error::from(CorrelateError::from(stream)),
+            "stream 1: the headers of the stream do not tell its sample rate; give --sample-rate",
+        ),
+        (
+            Error::from(PathError::from(up)),
+            "near is up already; take it down with `evlbi path down near`",
+        ),
+        (
+            Error::from(none),
+            "x is no directory of visibilities; give one that `evlbi correlate --out` wrote, or two recordings or more",
+        ),
+    ];
+    for (error, line) in errors {
+        assert_eq!(explain(&error), line);
+    }
+}
+
+/// However deep an error is, and whatever comes after it.
+#[test]
+fn errors_of_tests_name_the_arguments() {
+    let address = || "jive:8620".to_owned();
+    let unreachable = SessionError::Unreachable {
+        address: address(),
+        source: ConnectError::NoAddress(address()),
+    };
+    let foreign = StoreError::Foreign {
+        path: "a".into(),
+        source: TablesError::Changed,
+    };
+    let no_pace =
+        "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)";
+    let cases: [(Error, &str); 6] = [
+        (ProbeUdpError::NoPace.into(), no_pace),
+        (
+            ProbeUdpError::from(unreachable).into(),
+            "cannot reach jive:8620; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`: \
+             `jive:8620` has no address of the family that is asked for",
+        ),
+        (
+            ProbeTcpError::from(SessionError::from(TestError::Duration(20.0, 10.0))).into(),
+            "the test would last 20.0 s, and this responder allows 10.0 s (its --max-duration)",
+        ),
+        (
+            Error::from(ServeError::Busy("1 tests run now".to_owned())),
+            "1 tests run now; try again later, or wait longer with --wait",
+        ),
+        (
+            WatchError::from(foreign).into(),
+            "a is no file of evlbi watch: its tables are not those of a campaign",
+        ),
+        (
+            SessionError::Token {
+                address: address(),
+                source: None,
+            }
+            .into(),
+            "jive:8620 refused: is the token the one that its `evlbi respond` was given?",
+        ),
+    ];
+    for (error, line) in cases {
+        assert_eq!(explain(&error), line);
+    }
+}

@@ -151,7 +151,7 @@ impl Status {
 }
 
 impl Receiving {
-    /// What a receiver shows, and the bits of data that came in the last second.
+    /// Takes over what a receiver shows, and the bits of data that came in the last second.
     pub fn of(live: receive::Snapshot, rate_bps: f64) -> Receiving {
         Receiving {
             is_streaming: live.streaming,
@@ -216,10 +216,10 @@ pub trait Watched: Send + Sync {
         Err(FIXED.to_owned())
     }
 
-    /// How far it is, and how far it goes where that is known, in units of its own.
+    /// Says how far it is, and how far it goes where that is known, in units of its own.
     fn progress(&self) -> (u64, Option<u64>);
 
-    /// How it is, in a line for people.
+    /// Says how it is, in a line for people.
     fn line(&self) -> String;
 }
 
@@ -232,7 +232,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Of what begins now, with nothing.
+    /// Begins to measure now, with nothing.
     pub fn from(now: Nanos) -> Rate {
         Rate {
             since: now,
@@ -241,7 +241,7 @@ impl Rate {
         }
     }
 
-    /// The rate now that so many bytes have come or left since the beginning.
+    /// Returns the rate now that so many bytes have come or left since the beginning.
     pub fn of(&mut self, bytes: u64, now: Nanos) -> f64 {
         let elapsed = now.since(self.since);
         if elapsed >= Nanos::SECOND {
@@ -251,7 +251,7 @@ impl Rate {
         self.bps
     }
 
-    /// The rate that was measured last.
+    /// Returns the rate that was measured last.
     pub fn last(&self) -> f64 {
         self.bps
     }
@@ -272,7 +272,7 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Of `run`, which a request to stop ends.
+    /// Makes one of `run`, which a request to stop ends.
     pub fn new(run: Run) -> ControlSocket {
         ControlSocket {
             run,
@@ -332,12 +332,12 @@ impl ControlSocket {
         status.time = self.run.clock().utc() as f64 * 1e-9;
     }
 
-    /// From now on `teller` writes down how the run is whenever somebody asks.
+    /// Has `teller` write down how the run is whenever somebody asks from now on.
     pub fn on_status(&self, teller: impl Fn(&ControlSocket) + Send + 'static) {
         *self.teller.lock() = Some(Box::new(teller));
     }
 
-    /// From now on changes are taken up by `changer`.
+    /// Has `changer` take up changes from now on.
     pub fn on_change(&self, changer: impl FnMut(&Change) -> Result<(), String> + Send + 'static) {
         *self.changer.lock() = Some(Box::new(changer));
     }
@@ -410,7 +410,7 @@ fn is_socket(path: &Path) -> bool {
     file.is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// Where a run with a socket leaves how it was at its end.
+/// Says where a run with a socket leaves how it was at its end.
 pub fn last_words(socket: &Path) -> PathBuf {
     socket.with_added_extension("last")
 }

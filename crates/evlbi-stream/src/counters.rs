@@ -162,7 +162,7 @@ table! {
     #[cfg(test)] "nonce_frames" Counter Frames "" |c| c.frames * 1000 + 7, "a counter of the tests";
 }
 
-/// A number as JSON has it: there is no float that is no number.
+/// Returns a number as JSON has it: a float that is no number becomes 0.
 pub fn number(value: impl Into<Value>) -> Number {
     match value.into() {
         Value::Number(number) => number,
@@ -176,7 +176,7 @@ fn all() -> impl Iterator<Item = &'static Counter> {
     sent.chain(RECEIVED.iter().map(|field| &field.counter))
 }
 
-/// The same, each name once: a receiver and a sender have some in common.
+/// Lists the counters of statuses, each name once: a receiver and a sender have some in common.
 pub fn shown() -> impl Iterator<Item = &'static Counter> {
     let is_first = |it: &Counter| named(it.name).is_some_and(|first| std::ptr::eq(first, it));
     all().filter(move |counter| is_first(counter))
@@ -187,7 +187,7 @@ pub fn named(name: &str) -> Option<&'static Counter> {
     all().find(|counter| counter.name == name)
 }
 
-/// What a flow has counted, for people: the counters that have a word in such a line, where there is a value.
+/// Says what a flow has counted, for people: the counters that have a word in such a line, where there is a value.
 pub fn brief(value: impl Fn(&Counter) -> Option<Number>) -> Vec<String> {
     let counters = shown().filter(|counter| !counter.brief.is_empty());
     let each = counters.filter_map(|counter| {
@@ -231,7 +231,7 @@ impl Counter {
     }
 }
 
-/// A value as a float.
+/// Returns a value as a float.
 pub fn real(value: &Number) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
@@ -256,7 +256,7 @@ impl Counts {
         Counts(values.collect())
     }
 
-    /// The same without one.
+    /// Leaves one out.
     pub fn without(mut self, name: &str) -> Counts {
         self.0.retain(|(counter, _)| *counter != name);
         self
@@ -279,7 +279,7 @@ impl Counts {
         self.get(name).map_or(0.0, real)
     }
 
-    /// All of them in a line for people.
+    /// Formats all of them in a line for people.
     pub fn text(&self) -> String {
         let each = self.0.iter().filter_map(|(name, value)| {
             let value = named(name)?.show(value);
@@ -348,7 +348,7 @@ impl From<receive::ReceiveReport> for Counted<receive::ReceiveReport> {
 }
 
 impl Received {
-    /// What a receiver counted until its end.
+    /// Reads what a receiver counted until its end.
     pub fn total(report: &receive::ReceiveReport) -> Received {
         let (live, seconds) = (report.live.clone(), report.seconds);
         let rate_bps = match seconds > 0.0 {
@@ -359,19 +359,19 @@ impl Received {
     }
 }
 
-/// The counters of a receiver, as the interface describes them.
+/// Describes the counters of a receiver for the interface.
 pub fn received_schema() -> Schema {
     let counters = RECEIVED.iter().map(|field| &field.counter);
     schema(counters, |it| it.help.to_owned(), Schema::Object)
 }
 
-/// The counters of a sender, as the interface describes them.
+/// Describes the counters of a sender for the interface.
 pub fn sent_schema() -> Schema {
     let counters = SENT.iter().map(|field| &field.counter);
     schema(counters, |it| it.help.to_owned(), Schema::Object)
 }
 
-/// Lists of values of all counters, as the interface describes them: of a name that both tables have, what it is in each.
+/// Describes lists of values of all counters for the interface: of a name that both tables have, what it is in each.
 pub fn lists_schema() -> Schema {
     let help = |counter: &Counter| {
         let same = all().filter(|other| other.name == counter.name);

@@ -160,18 +160,18 @@ impl Recording {
         Ok(recording)
     }
 
-    /// A deframer for it.
+    /// Returns a deframer for it.
     pub fn deframer(&self, frame_rate: Option<FrameRate>) -> Deframer {
         deframer(frame_rate, self.reference)
     }
 
-    /// Whole frames in the file.
+    /// Counts the whole frames in the file.
     pub fn frames(&self) -> u64 {
         self.frame_length
             .map_or(0, |length| (self.size - self.leading) / length as u64)
     }
 
-    /// Bytes of whole frames, or of raw data.
+    /// Returns the bytes of whole frames, or of raw data.
     pub fn length(&self) -> u64 {
         self.frame_length
             .map_or(self.size, |length| self.frames() * length as u64)
@@ -183,18 +183,18 @@ impl Recording {
             .map_or(0, |length| (self.size - self.leading) % length as u64)
     }
 
-    /// Frames of each thread from the first to the last, the distance by which a repeat is moved on.
+    /// Returns the frames of each thread from the first to the last, the distance by which a repeat is moved on.
     pub fn span_frames(&self) -> Option<i64> {
         let rate = self.frame_rate?;
         Some(self.last?.index(rate) - self.first?.index(rate) + 1)
     }
 
-    /// Bit rate of the data in real time.
+    /// Returns the bit rate of the data in real time; none where no frame rate is known.
     pub fn rate(&self) -> Option<BitRate> {
         stream_rate(self.frame_rate?, self.keys.len(), self.frame_length?)
     }
 
-    /// Length of a header in bytes; none where the data is raw.
+    /// Returns the length of a header in bytes; none where the data is raw.
     pub fn header_length(&self) -> Option<usize> {
         match self.format {
             Format::Vdif => Some(
@@ -237,8 +237,8 @@ impl Recording {
         Ok(None)
     }
 
-    /// Offset in the file of a frame that lies `margin` frames of each thread before the first one at `time` or later.
-    /// The beginning, where that is near, or damaged frames, wrong times or a wrong order hide it.
+    /// Returns the offset in the file of a frame that lies `margin` frames of each thread before the first one at `time` or later:
+    /// the beginning, where that is near, or damaged frames, wrong times or a wrong order hide it.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -443,7 +443,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// `file` from an offset on.
+    /// Begins at an offset of a file of `size` bytes.
     ///
     /// # Errors
     /// When the file has no places to go to.
@@ -455,7 +455,7 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// The first `length` bytes of `file`.
+    /// Reads the first `length` bytes of `file`.
     pub fn new(file: File, length: u64) -> Blocks {
         Blocks {
             file,
@@ -507,12 +507,12 @@ impl Blocks {
         Ok(self.left > 0)
     }
 
-    /// Bytes of the file before what was handed over first; none as long as nothing was.
+    /// Returns the bytes of the file before what was handed over first; none as long as nothing was.
     pub fn leading(&self) -> Option<u64> {
         self.leading
     }
 
-    /// Bytes of the file that were walked.
+    /// Returns the bytes of the file that were walked.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -536,12 +536,12 @@ impl Blocks {
     }
 }
 
-/// Where the result of a recording is written: `OUT.vdif.result.json`.
+/// Says where the result of a recording is written: `OUT.vdif.result.json`.
 pub fn result_beside(recording: &Path) -> PathBuf {
     recording.with_added_extension("result.json")
 }
 
-/// Where the gaps of a recording are written when nothing else is said: `OUT.vdif.gaps.json`.
+/// Says where the gaps of a recording are written when nothing else is said: `OUT.vdif.gaps.json`.
 pub fn gaps_beside(recording: &Path) -> PathBuf {
     recording.with_added_extension("gaps.json")
 }

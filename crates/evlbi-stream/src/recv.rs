@@ -262,7 +262,7 @@ fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>)
     result
 }
 
-/// What is known beforehand of the frames of a stream, which come by this clock.
+/// Returns what is known beforehand of the frames of a stream, which come by this clock.
 pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
     deframe::Settings {
         frame_length: options.frame,
@@ -274,7 +274,7 @@ pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
     }
 }
 
-/// How a stream is received.
+/// Returns how a stream is received.
 ///
 /// # Errors
 /// When ring and window do not fit together, or the transport has no use for an option.

@@ -34,7 +34,7 @@ impl<S: Watched + 'static, R> Running<S, R> {
         }
     }
 
-    /// What others see of it while it lasts, and change.
+    /// Returns what others see of it while it lasts, and change.
     pub fn watched(&self) -> Arc<dyn Watched> {
         Arc::<S>::clone(&self.seen)
     }

@@ -172,7 +172,7 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// The bit rate that was asked for.
+    /// Returns the bit rate that was asked for.
     pub fn rate(self) -> Option<BitRate> {
         match self {
             Pace::Rate(rate) => Some(rate),

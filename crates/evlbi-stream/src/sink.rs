@@ -71,13 +71,13 @@ pub enum SinkError {
 
 /// Takes the frames of a stream, in order.
 pub trait Sink: Send {
-    /// Takes a piece of the stream.
+    /// Takes the next piece of the stream.
     fn take(&mut self, chunk: Chunk<'_>);
 
     /// Passes on what was held back for a while.
     fn flush(&mut self) {}
 
-    /// Closes it.
+    /// Closes it, and says what became of everything.
     fn finish(self: Box<Self>) -> SinkReport;
 }
 
@@ -127,7 +127,7 @@ pub struct CheckReport {
     pub not_checked: u64,
 }
 
-/// The sink that `to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
+/// Opens the sink that `to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
 ///
 /// # Errors
 /// When a file cannot be made, or is there and not to be overwritten.

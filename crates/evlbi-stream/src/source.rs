@@ -158,12 +158,12 @@ impl Input {
         })
     }
 
-    /// Bit rate of the data in real time.
+    /// Returns the bit rate of the data in real time; none where no frame rate is known.
     pub fn rate(&self) -> Option<BitRate> {
         recording::stream_rate(self.frame_rate?, self.keys.len(), self.frame_length?)
     }
 
-    /// Goes on for `bytes` (whole frames) instead of the length of the plan.
+    /// Has it go on for `bytes` (whole frames) instead of the length of the plan.
     pub fn lasting(self, bytes: u64) -> Input {
         let frame_length = self.frame_length.unwrap_or(1) as u64;
         Input {

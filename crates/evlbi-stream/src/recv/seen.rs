@@ -37,7 +37,7 @@ impl Seen {
         }
     }
 
-    /// How the receiver is; its counts are at most 100 ms old.
+    /// Returns how the receiver is; its counts are at most 100 ms old.
     pub fn status(&self) -> Status {
         let has_ended = self.watch.has_ended();
         let live = self.watch.last();
@@ -90,7 +90,7 @@ impl Watched for Seen {
     }
 }
 
-/// What came where no stream did, and what may be the cause.
+/// Says what came where no stream did, and what may be the cause.
 pub fn nothing_but(datagrams: u64, options: &RecvOptions) -> Option<String> {
     let why = match options.from.transport().service().numbers {
         _ if datagrams == 0 => return None,

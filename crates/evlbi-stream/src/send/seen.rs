@@ -46,7 +46,7 @@ impl Seen {
         self.changes.lock().rates.clone()
     }
 
-    /// How the sender is.
+    /// Returns how the sender is.
     pub fn status(&self) -> Sending {
         let live = self.sent.last();
         let mut rate = self.rate.lock();

@@ -100,12 +100,13 @@ impl Unit {
 
 /// Why a policy cannot be followed on a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShedError {
     /// `fit:` without a rate.
-    #[error("fit: needs to know the rate of the stream; give --rate or --realtime with it")]
+    #[error("fit: needs to know the rate of the stream")]
     NoRate,
     /// `common:` by blocks of time without times.
-    #[error("common: needs the frame rate to tell the time of each frame; give --frame-rate")]
+    #[error("common: needs the frame rate to tell the time of each frame")]
     NoFrameRate,
     /// `threads:` of raw data.
     #[error(

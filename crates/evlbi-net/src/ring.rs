@@ -31,9 +31,10 @@ pub use memory::available;
 
 /// Why a ring could not be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RingError {
     /// Empty slots, or slots larger than the ring.
-    #[error("slots of {slot} bytes do not fit a ring of {bytes} bytes; a larger --ring holds them")]
+    #[error("slots of {slot} bytes do not fit a ring of {bytes} bytes")]
     Size {
         /// Bytes of a slot.
         slot: usize,
@@ -41,9 +42,7 @@ pub enum RingError {
         bytes: usize,
     },
     /// The kernel does not give the memory.
-    #[error(
-        "cannot get {bytes} bytes of memory for the ring: {source}; a smaller --ring (or --window, where the ring follows it) needs less"
-    )]
+    #[error("cannot get {bytes} bytes of memory for the ring: {source}")]
     Memory {
         /// Bytes asked for.
         bytes: usize,

@@ -3,6 +3,7 @@
 mod control;
 mod correlate;
 mod host;
+mod net;
 mod path;
 mod probe;
 mod stream;
@@ -19,4 +20,5 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| path::of(error))
         .or_else(|| host::of(error))
         .or_else(|| control::of(error))
+        .or_else(|| net::of(error))
 }

@@ -53,8 +53,10 @@ pub struct Honours {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{option} has no effect on {scheme}://{here}; leave it out")]
 pub struct NotHonoured {
-    /// The option, as it is given.
+    /// The option: the name of its field in [`InOptions`] or [`OutOptions`], or as a URL has it (`?ttl=`).
     pub option: &'static str,
+    /// Whether it is an option of a receiver.
+    pub receives: bool,
     /// Name of the transport.
     pub scheme: &'static str,
     /// Where it has none, if it has one elsewhere.
@@ -82,13 +84,13 @@ impl OutOptions {
             single,
         } = self;
         let asked = [
-            (buffer.is_some(), "--buffer", honours.buffer),
-            (mtu.is_some(), "--mtu", honours.mtu),
-            (sequence.is_some(), "--sequence", honours.sequence),
-            (*single, "--no-gso", honours.single),
+            (buffer.is_some(), "buffer", honours.buffer),
+            (mtu.is_some(), "mtu", honours.mtu),
+            (sequence.is_some(), "sequence", honours.sequence),
+            (*single, "single", honours.single),
         ];
-        refuse(to, &asked)?;
-        refuse_here(to, to.source.is_some(), "?source=", SENDING)
+        refuse(to, &asked, false)?;
+        refuse_here(to, to.source.is_some(), "?source=", SENDING, false)
     }
 }
 
@@ -107,21 +109,27 @@ impl InOptions {
             hold,
         } = self;
         let asked = [
-            (buffer.is_some(), "--buffer", honours.buffer),
-            (*single, "--no-gro", honours.single),
-            (only.is_some(), "--source", honours.only),
-            (window.is_some(), "--window", honours.window),
-            (hold.is_some(), "--hold", honours.hold),
+            (buffer.is_some(), "buffer", honours.buffer),
+            (*single, "single", honours.single),
+            (only.is_some(), "only", honours.only),
+            (window.is_some(), "window", honours.window),
+            (hold.is_some(), "hold", honours.hold),
         ];
-        refuse(at, &asked)?;
-        refuse_here(at, at.ttl.is_some(), "?ttl=", RECEIVING)?;
+        refuse(at, &asked, true)?;
+        refuse_here(at, at.ttl.is_some(), "?ttl=", RECEIVING, true)?;
         let address = at.host().and_then(|it| it.name.parse::<IpAddr>().ok());
         let is_one = address.is_some_and(|it| !it.is_multicast());
-        refuse_here(at, at.source.is_some() && is_one, "?source=", NO_GROUP)
+        refuse_here(
+            at,
+            at.source.is_some() && is_one,
+            "?source=",
+            NO_GROUP,
+            true,
+        )
     }
 }
 
-fn refuse(url: &Url, asked: &[Asked]) -> Result<(), NotHonoured> {
+fn refuse(url: &Url, asked: &[Asked], receives: bool) -> Result<(), NotHonoured> {
     let honours = url.transport().service().honours;
     let of_url = [
         (url.interface.is_some(), "?interface=", honours.interface),
@@ -130,7 +138,7 @@ fn refuse(url: &Url, asked: &[Asked]) -> Result<(), NotHonoured> {
     ];
     let mut refused = asked.iter().chain(&of_url);
     match refused.find(|(is_given, _, honoured)| *is_given && !honoured) {
-        Some((_, option, _)) => refuse_here(url, true, option, ""),
+        Some((_, option, _)) => refuse_here(url, true, option, "", receives),
         None => Ok(()),
     }
 }
@@ -140,11 +148,13 @@ fn refuse_here(
     is_given: bool,
     option: &'static str,
     here: &'static str,
+    receives: bool,
 ) -> Result<(), NotHonoured> {
     let scheme = url.scheme();
     match is_given {
         true => Err(NotHonoured {
             option,
+            receives,
             scheme,
             here,
         }),

@@ -3,10 +3,13 @@
 use std::io;
 
 use anyhow::Error;
+use evlbi_core::packetise::PacketiseError;
+use evlbi_core::shed::ShedError;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::{CorrelateError, FormatError, PlanError, StreamError, WindowError};
 use evlbi_host::doctor::DoctorError;
 use evlbi_net::file::OutputError;
+use evlbi_net::transport::{InOptions, OutOptions, Url};
 use evlbi_path::{ControlError, PathError};
 use evlbi_probe::endpoint::TestError;
 use evlbi_probe::respond::ServeError;
@@ -205,4 +208,39 @@ fn errors_of_tests_name_the_arguments() {
     for (error, line) in cases {
         assert_eq!(explain(&error), line);
     }
+}
+
+/// Also the options of transports, of which two have one name.
+#[test]
+fn errors_of_transports_name_the_options() {
+    let sends = OutOptions {
+        single: true,
+        ..OutOptions::default()
+    };
+    let receives = InOptions {
+        single: true,
+        ..InOptions::default()
+    };
+    let url: Url = "unix:///a".parse().unwrap();
+    for (refused, option) in [
+        (sends.check(&url), "--no-gso"),
+        (receives.check(&url), "--no-gro"),
+    ] {
+        let expected = format!("{option} has no effect on unix://; leave it out");
+        said(SendError::from(refused.unwrap_err()), &expected);
+    }
+    let error = PacketiseError::SmallParts {
+        frame_length: 12_088,
+        mtu: 1500,
+        best: 8,
+        enough: 1548,
+    };
+    said(
+        error,
+        "frames of 12088 bytes cut into equal parts that fit an MTU of 1500 would be only 8 bytes each; raise --mtu to 1548 or cut them as bytes with --cut plain",
+    );
+    said(
+        ShedError::NoRate,
+        "fit: needs to know the rate of the stream; give --rate or --realtime with it",
+    );
 }

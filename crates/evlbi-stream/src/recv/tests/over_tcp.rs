@@ -36,12 +36,12 @@ fn options_without_effect_are_refused_by_name() {
             window,
             ..options()
         }),
-        "--window"
+        "window"
     );
     let hold = Some(Duration::ZERO);
-    assert_eq!(refused(RecvOptions { hold, ..options() }), "--hold");
+    assert_eq!(refused(RecvOptions { hold, ..options() }), "hold");
     let join = false;
-    assert_eq!(refused(RecvOptions { join, ..options() }), "--no-gro");
+    assert_eq!(refused(RecvOptions { join, ..options() }), "single");
     let from = "tcp://127.0.0.1:0?interface=lo".parse().unwrap();
     assert_eq!(refused(RecvOptions { from, ..options() }), "?interface=");
     // Of one end alone, or of a group.
@@ -62,9 +62,9 @@ fn options_without_effect_are_refused_by_name() {
         assert!(error.to_string().starts_with(option), "{error}");
     }
     for (option, asked) in [
-        ("--mtu", |it: &mut SendOptions| it.mtu = Some(1500)),
-        ("--sequence", |it| it.sequence = Some(7)),
-        ("--no-gso", |it| it.offload = false),
+        ("mtu", |it: &mut SendOptions| it.mtu = Some(1500)),
+        ("sequence", |it| it.sequence = Some(7)),
+        ("single", |it| it.offload = false),
         ("cutting as bytes", |it| it.cut = Rule::Plain),
     ] as [(&str, fn(&mut SendOptions)); 4]
     {

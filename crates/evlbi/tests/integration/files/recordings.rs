@@ -44,8 +44,8 @@ fn wrong_arguments_say_what_to_do() {
     let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
     let short = room.write("short.vdif", &recording()[..20 * FRAME]);
     let raw = room.write("in.bin", noise(9_000, 5));
-    let there = room.write("there.vdif", b"precious");
-    let plan = room.write("plan.toml", "[[station]]\nname = \"there\"\n");
+    let there = room.write("Ef.vdif", b"precious");
+    let plan = room.write("plan.toml", "[[station]]\nname = \"Ef\"\n");
     let cases: [(&[&str], &str); 8] = [
         (&["drop", &input, &output], "--shed"),
         (&["drop", &input, &output, "--shed", "often"], "every:N"),
@@ -82,5 +82,5 @@ fn wrong_arguments_say_what_to_do() {
         let error = failure(arguments);
         assert!(error.contains(says), "{arguments:?}: {error}");
     }
-    assert_eq!(room.read("there.vdif"), b"precious");
+    assert_eq!(room.read("Ef.vdif"), b"precious");
 }

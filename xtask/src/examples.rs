@@ -18,7 +18,8 @@ const TOKEN: &str = "token";
 /// # Errors
 /// When one fails, or prints something else than it should.
 pub fn run() -> Result<()> {
-    well(cargo().args(["build", "--quiet", "--workspace", "--bins", "--examples"]))?;
+    // As the tests are built, so that nothing is compiled once more.
+    well(cargo().args(["test", "--quiet", "--workspace", "--no-run"]))?;
     let this = std::env::current_exe()?;
     let folder = this.parent().context("a folder of programs")?;
     let (program, examples) = (folder.join("evlbi"), folder.join("examples"));

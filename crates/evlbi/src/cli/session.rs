@@ -96,7 +96,7 @@ pub struct RunArgs {
     /// Look at everything, and start nothing
     #[arg(long)]
     pub check: bool,
-    /// Instead of the schedule: do what the lines of this file say, as they are typed in `evlbi console`
+    /// Instead of the timetable: do what the lines of this file say, as they are typed in `evlbi console`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "resume", "bind", "without", "json"])]
     pub script: Option<PathBuf>,
     /// Go on with a run whose controller was ended

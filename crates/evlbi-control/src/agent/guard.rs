@@ -1,14 +1,13 @@
 //! What a flow may do on this host: its options become a command line only when every file, target, port and rate in
 //! them is one that the operator allows.
 
-use std::error::Error;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use evlbi_core::rate::BitRate;
-use evlbi_host::doctor::free_bytes;
+use evlbi_host::doctor::{FreeError, free_bytes};
 use evlbi_net::clock::Clock;
 use evlbi_net::transport::{self, Listening, Local, OpenError, Place, Protocol, Url};
 use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
@@ -60,7 +59,7 @@ pub enum Refusal {
     Url(#[from] OpenError),
     /// What is free for recordings cannot be seen.
     #[error("{0}")]
-    Disk(#[source] Box<dyn Error + Send + Sync>),
+    Disk(#[from] FreeError),
 }
 
 impl From<String> for Refusal {
@@ -398,8 +397,7 @@ impl Guard<'_> {
     }
 
     fn has_room(&self) -> Result<()> {
-        let free = free_bytes(&self.config.recordings);
-        let free = free.map_err(|error| Refusal::Disk(error.into()))?;
+        let free = free_bytes(&self.config.recordings)?;
         if free < self.config.min_free {
             let (free, least) = (show_size(free), show_size(self.config.min_free));
             return Err(Refusal::Because(format!(

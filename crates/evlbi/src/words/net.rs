@@ -7,17 +7,6 @@ use evlbi_core::shed::ShedError;
 use evlbi_net::ring::RingError;
 use evlbi_net::transport::NotHonoured;
 
-/// The options of the command line, by what the transports call them.
-const OPTIONS: [(&str, &str); 7] = [
-    ("buffer", "--buffer"),
-    ("mtu", "--mtu"),
-    ("sequence", "--sequence"),
-    ("single", "--no-gso"),
-    ("only", "--source"),
-    ("window", "--window"),
-    ("hold", "--hold"),
-];
-
 /// What is said in place of an error's own words.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_option))
@@ -27,11 +16,17 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 }
 
 fn of_option(error: &NotHonoured) -> Option<String> {
-    let found = OPTIONS.iter().find(|(name, _)| *name == error.option);
-    let (_, option) = found?;
-    let option = match error.receives && *option == "--no-gso" {
-        true => "--no-gro",
-        false => option,
+    let option = match (error.option, error.receives) {
+        ("single", false) => "--no-gso",
+        ("single", true) => "--no-gro",
+        ("only", _) => "--source",
+        ("buffer", _) => "--buffer",
+        ("mtu", _) => "--mtu",
+        ("sequence", _) => "--sequence",
+        ("window", _) => "--window",
+        ("hold", _) => "--hold",
+        // As a URL has it.
+        _ => return None,
     };
     let (scheme, here) = (error.scheme, error.here);
     Some(format!(

@@ -50,7 +50,7 @@ pub trait Control: Send + Sync + 'static {
     /// When there is no such flow, or it has not ended.
     fn forget(&self, id: FlowId) -> Later<'_, ()>;
 
-    /// Tells whether flows could be started: what stands against each, and what it would send.
+    /// Checks whether flows could be started: the problems of each, and what it would send.
     ///
     /// # Errors
     /// When who is asked does not answer; what stands against flows is no error.

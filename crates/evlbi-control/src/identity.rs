@@ -286,7 +286,7 @@ pub(crate) fn read_token(path: &Path) -> Result<String, IdentityError> {
     Err(IdentityError::NoToken(path.to_owned()))
 }
 
-/// What is said when the token in a file cannot be read.
+/// Text of the error when the token in a file cannot be read.
 fn no_token(path: &Path) -> impl Fn(io::Error) -> IdentityError {
     |source| IdentityError::Token {
         path: path.to_owned(),

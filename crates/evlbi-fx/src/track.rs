@@ -41,6 +41,7 @@ pub struct Layout {
 
 /// Why the frames of a station cannot be correlated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayoutError {
     /// The coding is not known.
     #[error(transparent)]

@@ -65,6 +65,7 @@ pub struct ReceiveOptions {
 
 /// Why a stream cannot be received.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReceiveError {
     /// The transport cannot be opened.
     #[error(transparent)]

@@ -55,6 +55,7 @@ pub struct Options {
 
 /// Why a connection cannot be, or not as asked for.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TcpError {
     /// The kernel does not have it.
     #[error(

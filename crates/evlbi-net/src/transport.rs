@@ -133,6 +133,7 @@ pub enum Numbers {
 
 /// Why a transport cannot be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// A name that no address is known of.
     #[error("cannot look up host `{host}` of {url}: {source}")]

@@ -22,6 +22,7 @@ pub use send::{BUFFER_PATIENCE, Fragmentation, MAX_SEGMENTS, SendCounts, Sender,
 
 /// Why a socket could not be made ready.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The local address is taken, not of this host, or not permitted.
     #[error("cannot bind to {address}: {source}")]

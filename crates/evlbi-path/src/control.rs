@@ -89,6 +89,7 @@ type Result<T, E = ControlError> = std::result::Result<T, E>;
 
 /// Why a request is not answered as it was meant: who asked is told so.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RequestError {
     /// It asks for something that there is not.
     #[error("{0}")]

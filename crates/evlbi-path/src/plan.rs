@@ -73,6 +73,7 @@ pub struct Direction {
 
 /// Why a plan is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// There is a second way.
     #[error("link {name} closes a loop; leave one out, so that the links form a tree")]

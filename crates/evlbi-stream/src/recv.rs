@@ -45,7 +45,7 @@ const USUAL_RING: u64 = 256 << 20;
 const STREAM_RING: u64 = 8 << 20;
 /// The window where nothing is said.
 const USUAL_WINDOW: u64 = 64 << 20;
-/// How long a missing datagram is waited for where nothing is said.
+/// Time to wait for a missing datagram by default.
 const HOLD: Duration = Duration::from_millis(100);
 /// How often the files beside the recording are written.
 const INTERVAL: Nanos = Nanos::SECOND;

@@ -19,7 +19,7 @@ pub struct Passed {
     pub numbers: Vec<u64>,
 }
 
-/// The truth that a receiver is held against.
+/// What left the relay: the receiver's account is compared with it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Truth {
     /// Lowest number that left.

@@ -30,6 +30,7 @@ const TIME_CODE_CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_UMTS);
 
 /// Why bytes are no Mark 5B frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HeaderError {
     /// Fewer bytes than are needed.
     #[error("Mark 5B needs {needed} bytes here, there are {found}")]

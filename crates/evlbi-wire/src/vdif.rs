@@ -23,6 +23,7 @@ const HALF_YEAR: u64 = 184 * 86_400;
 
 /// Why bytes are no VDIF header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HeaderError {
     /// Fewer bytes than the header needs.
     #[error("a VDIF header needs {needed} bytes, here are {found}")]
@@ -46,6 +47,7 @@ pub struct TimeError(pub FrameTime);
 
 /// Why a header cannot describe frames of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShapeError {
     /// The frame does not hold the header, or its length is no multiple of 8, or needs more than 24 bits.
     #[error(

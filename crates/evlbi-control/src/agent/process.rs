@@ -30,6 +30,7 @@ const LONGEST_LOG: u64 = 64 << 10;
 
 /// Why something cannot be done with the folder or the process of a flow.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum FlowDirError {
     /// A file that only this user may read, or the folder.
     #[error("{0}")]
@@ -43,7 +44,7 @@ pub enum FlowDirError {
     /// The file for what the flow prints as its result.
     #[error("the flow's result")]
     Result(#[source] io::Error),
-    /// The file for what the flow has to say.
+    /// The file for the log of the flow.
     #[error("the flow's log")]
     Log(#[source] io::Error),
     /// That file is another process'.

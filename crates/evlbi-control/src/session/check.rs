@@ -44,7 +44,7 @@ pub struct HostChecked {
     pub host: String,
     /// How far its clock is ahead of this one's, in seconds.
     pub clock_ahead_s: f64,
-    /// How certain that is: the true value is within so many seconds of it.
+    /// Its uncertainty: the true value differs by at most this many seconds.
     pub clock_error_s: f64,
     /// Bytes that are free for recordings, where it says so.
     pub free_bytes: Option<u64>,

@@ -79,7 +79,7 @@ pub enum RunError {
     /// Something else that the system refuses.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// So many things stand against the session.
+    /// The check found problems: how many.
     #[error("{}, so nothing was started", against(*.0))]
     Against(usize),
     /// It was held until it was ended.

@@ -28,7 +28,7 @@ const GRACE: f64 = 10.0;
 const ENDING: Duration = Duration::from_secs(30);
 /// Ports are free again so long after the flow that listened there, in seconds.
 const FREE_AGAIN: f64 = 0.5;
-/// What a flow is waited for where nothing is said.
+/// Time to wait for a flow by default.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why the times of a session cannot be kept.

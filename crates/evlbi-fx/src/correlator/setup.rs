@@ -69,6 +69,7 @@ pub enum Rotation {
 
 /// Why stations cannot be correlated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SetupError {
     /// There are no stations, bands or products.
     #[error("there is nothing to correlate: give two stations or more with a band in common")]

@@ -45,6 +45,7 @@ pub struct Record {
 
 /// Why records cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SwinError {
     /// The bytes cannot be had.
     #[error(transparent)]

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 /// What is wrong with a file of DiFX.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DifxError {
     /// A line is missing.
     #[error("there is no line `{key}:` after line {after}")]

@@ -122,6 +122,7 @@ const WHOLE_KHZ: &str = "its rate field takes whole kHz only";
 
 /// Why stations cannot be made as a plan says.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// There are no stations.
     #[error("the plan has no station: add `[[station]]` with `name = \"Ef\"`")]

@@ -203,6 +203,15 @@ impl Default for LossCurveOptions {
     }
 }
 
+impl LossCurveOptions {
+    /// How frames are shed, and at which stations.
+    fn losing(&self) -> Vec<(Kind, Where)> {
+        let at_one = self.shed.iter().map(|shed| (*shed, Where::One));
+        let at_both = [Kind::Random, Kind::Common].map(|shed| (shed, Where::Both));
+        at_one.chain(at_both).collect()
+    }
+}
+
 /// Amplitude, weight and noise against loss.
 #[derive(Serialize)]
 pub struct LossCurve {
@@ -311,6 +320,9 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
     check_new(curves.as_deref(), asked.force)?;
     if let Some(directory) = &asked.out {
         make_directory(directory)?;
+        let losing = asked.losing();
+        let stems = losing.iter().map(|(shed, at)| stem(*at, *shed));
+        pictures::check(directory, stems, asked.force)?;
     }
     // Points take hours: each is on disk once it is measured.
     let keep = |result: &LossCurve| match &curves {
@@ -329,10 +341,15 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
             let (place, shown, pair) = (name(&at), name(&shed), result.stations.join("-"));
             let title = format!("Loss at {place} of {pair}, shed {shown}");
             let figure = picture::figure(&result.curves, at, shed, &title);
-            pictures::write(&figure, directory, &format!("{place}-{shown}"), asked.force)?;
+            pictures::write(&figure, directory, &stem(at, shed), asked.force)?;
         }
     }
     Ok(result)
+}
+
+/// The name of a picture's files, without their endings.
+fn stem(at: Where, shed: Kind) -> String {
+    format!("{}-{}", name(&at), name(&shed))
 }
 
 /// Measures with each knowledge, until the run is stopped; `keep` gets the result with each point.
@@ -500,10 +517,8 @@ impl Experiment<'_> {
             (Knows::Papers, _) => asked(Knows::Headers),
             _ => false,
         };
-        let at_one = self.asked.shed.iter().map(|shed| (*shed, Where::One));
-        let at_both = [Kind::Random, Kind::Common].map(|shed| (shed, Where::Both));
         let mut points = Vec::new();
-        for (shed, at) in at_one.chain(at_both) {
+        for (shed, at) in self.asked.losing() {
             for replace in self.asked.replace.iter().filter(|it| !again(**it)) {
                 let harm = Harm {
                     knows: self.knows,

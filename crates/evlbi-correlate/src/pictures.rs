@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use evlbi_net::file::OutputError;
+use evlbi_net::file::{OutputError, check_new};
 use evlbi_plot::Figure;
 
 use crate::files::FileError;
@@ -22,9 +22,27 @@ pub enum PictureError {
     #[error("{0}")]
     Draw(#[from] evlbi_plot::DrawError),
     /// The crate was built without its feature `pictures`.
-    #[cfg(not(feature = "pictures"))]
     #[error("cannot draw {}: this program was built without pictures", .0.display())]
     Without(PathBuf),
+}
+
+/// Whether figures of these names can be written into a directory by [`write`]: asked before what takes long.
+///
+/// # Errors
+/// When a picture exists and is not to be overwritten, or the crate was built without its feature `pictures`.
+pub fn check(
+    directory: &Path,
+    stems: impl IntoIterator<Item = String>,
+    force: bool,
+) -> Result<(), PictureError> {
+    if cfg!(not(feature = "pictures")) {
+        return Err(PictureError::Without(directory.to_owned()));
+    }
+    let paths = stems
+        .into_iter()
+        .flat_map(|stem| ["svg", "png"].map(|ending| directory.join(format!("{stem}.{ending}"))));
+    let paths: Vec<PathBuf> = paths.collect();
+    Ok(check_new(paths.iter().map(PathBuf::as_path), force)?)
 }
 
 /// Writes a figure as `STEM.svg` and `STEM.png` into a directory, which is made; returns their paths.
@@ -41,7 +59,7 @@ pub fn write(
     crate::files::make_directory(directory)?;
     let files = figure.files(directory, stem)?;
     let paths = files.iter().map(|(path, _)| path.as_path());
-    evlbi_net::file::check_new(paths, force)?;
+    check_new(paths, force)?;
     let written = files.into_iter().map(|(path, bytes)| {
         std::fs::write(&path, bytes).map_err(FileError::at("cannot write", &path))?;
         Ok(path)

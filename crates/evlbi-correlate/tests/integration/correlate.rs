@@ -396,6 +396,21 @@ fn a_late_wavefront_loses_less_in_common() {
     assert_eq!(filled["lost"], filled["shed"]);
 }
 
+/// Before hours of work, and before a recording is opened.
+#[test]
+fn a_picture_that_exists_is_refused_first() {
+    let room = Room::new();
+    let picture = room.write("both-common.png", b"");
+    let options = LossCurveOptions {
+        files: ["a.vdif", "b.vdif"].map(|name| room.path(name)).into(),
+        out: Some(room.folder().to_owned()),
+        ..LossCurveOptions::default()
+    };
+    let refused = measure(&options, &Run::silent()).err().expect("an error");
+    assert!(refused.to_string().contains(&picture), "{refused}");
+    assert!(!room.folder().join("loss-curve.json").exists());
+}
+
 #[test]
 fn what_cannot_be_correlated_is_said() {
     let room = Room::new();

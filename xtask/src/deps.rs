@@ -1,15 +1,16 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- {correlate, control} <- evlbi; wire <- fx <- stream;
 //! net <- {path, probe}; probe <- control; plot <- {stream, correlate, probe, control}. What belongs to the program (command line, anyhow)
-//! stays in the program. No modules of a library, or of the program, import each other in a circle. Libraries print nothing, end no
-//! process, and have no unsafe code beside evlbi-net.
+//! stays in the program. No modules of a library, or of the program, import each other in a circle. Libraries print nothing and end no
+//! process. Unsafe code is in evlbi-net alone. All crates have one version.
 
 mod circles;
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use proc_macro2::{TokenStream, TokenTree};
+use serde::Deserialize;
 
 use crate::lines::rust_files;
 
@@ -69,7 +70,8 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("evlbi-plot", &[]),
 ];
 
-/// What the program alone brings in, or it and these libraries; no other library does, not even by what it uses.
+/// What the program alone brings in, or it and these libraries; no other library does, not even by what it uses, for its build, for
+/// another system or with a feature.
 const KEPT: [(&str, &[&str]); 9] = [
     ("anyhow", &[]),
     ("axum", &["evlbi-control"]),
@@ -92,13 +94,25 @@ const OWNED: [(&str, &str); 6] = [
     ("png", "evlbi-plot"),
 ];
 
+/// What serves the development: nothing that is published uses it but in tests.
+const DEVELOPMENT: [&str; 3] = ["evlbi-bench", "evlbi-testkit", "xtask"];
+
 /// Libraries that stay free of any one system, and others than Linux that their dependencies are looked at for.
 const ANYWHERE: [&str; 4] = ["evlbi-wire", "evlbi-core", "evlbi-trace", "evlbi-fx"];
 const ELSEWHERE: [&str; 2] = ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"];
-/// What exists on Unix, or on Linux, alone.
-const UNIX_ONLY: [&str; 4] = ["ctrlc", "linux-raw-sys", "nix", "rustix"];
+/// What exists on Unix, or on Linux, alone, or asks a system for more than memory.
+const OF_SYSTEMS: [&str; 8] = [
+    "corosensei",
+    "ctrlc",
+    "linux-raw-sys",
+    "mio",
+    "nix",
+    "rustix",
+    "signal-hook",
+    "socket2",
+];
 
-/// What each library says at its beginning.
+/// What each library says at its beginning, and the second the program, too.
 const QUIET: &str = "#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]";
 const SAFE: &str = "#![forbid(unsafe_code)]";
 
@@ -107,27 +121,13 @@ const LIGHT: [&str; 3] = ["evlbi-stream", "evlbi-correlate", "evlbi-probe"];
 const HEAVY: [&str; 5] = ["libsqlite3-sys", "plotters", "ring", "rustls", "tokio"];
 
 pub fn check() -> Result<()> {
-    for name in MAY_USE.map(|(library, _)| library).iter().chain(&["evlbi"]) {
-        let circles = circles::circles(&Path::new("crates").join(name))?;
-        if let Some(circle) = circles.first() {
-            bail!(
-                "modules of {name} import each other in a circle:\n  {}",
-                circle.join("\n  ")
-            );
-        }
+    let members = members()?;
+    for member in &members {
+        check_declared(member, &members[0].version)?;
     }
-    for (library, may_use) in MAY_USE {
-        for name in tree(library, Some(1), None)? {
-            if name.starts_with("evlbi") && name != library && !may_use.contains(&name.as_str()) {
-                bail!("{library} may not depend on {name} (allowed: {may_use:?})");
-            }
-            if let Some((_, owner)) = OWNED.iter().find(|(owned, _)| *owned == name)
-                && *owner != library
-            {
-                bail!("{library} may not depend on {name}: it belongs to {owner}");
-            }
-        }
-        for name in tree(library, None, None)? {
+    for library in MAY_USE.map(|(library, _)| library) {
+        // Whatever a feature or another system brings in.
+        for name in tree(library, &["--all-features", "--target=all"])? {
             let kept = KEPT.iter().find(|(kept, _)| *kept == name);
             if kept.is_some_and(|(_, by)| !by.contains(&library)) {
                 bail!(
@@ -135,43 +135,22 @@ pub fn check() -> Result<()> {
                 );
             }
         }
-        let root = Path::new("crates").join(library).join("src/lib.rs");
-        let text = fs::read_to_string(&root).with_context(|| root.display().to_string())?;
-        for line in [QUIET, SAFE] {
-            // All unsafe code is there.
-            let is_free = line == SAFE && library == "evlbi-net";
-            if !is_free && !text.contains(line) {
-                bail!("{} lacks {line}", root.display());
-            }
-        }
     }
-    for name in tree("evlbi", Some(1), None)? {
-        if let Some((_, owner)) = OWNED.iter().find(|(owned, _)| *owned == name) {
-            bail!("the program may not depend on {name}: it belongs to {owner}");
-        }
+    for name in MAY_USE.map(|(library, _)| library).iter().chain(&["evlbi"]) {
+        check_sources(name)?;
     }
     for library in ANYWHERE {
         for target in ELSEWHERE {
-            for name in tree(library, None, Some(target))? {
-                if UNIX_ONLY.contains(&name.as_str()) {
+            for name in tree(library, &[&format!("--target={target}")])? {
+                if OF_SYSTEMS.contains(&name.as_str()) {
                     bail!("{library} depends on {name} on {target}, where there is none");
                 }
             }
         }
-        let mut files = Vec::new();
-        rust_files(&Path::new("crates").join(library).join("src"), &mut files)?;
-        for path in files {
-            let text = fs::read_to_string(&path)?;
-            if text.contains("std::os::") {
-                bail!(
-                    "{} uses std::os: it is to stay free of any system",
-                    path.display()
-                );
-            }
-        }
+        check_free_of_systems(library)?;
     }
     for library in LIGHT {
-        for name in tree_with(library, &["--no-default-features"])? {
+        for name in tree(library, &["--no-default-features"])? {
             if HEAVY.contains(&name.as_str()) {
                 bail!("{library} brings in {name} without its default features");
             }
@@ -181,7 +160,99 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// The paths in a source, each with what follows it; those of `a::{b, c}` as a::b and a::c. Lines that are skipped have none.
+/// What a crate declares: one version for all, and no dependency of any kind, of any feature and for any system that it may not have.
+fn check_declared(member: &Member, version: &str) -> Result<()> {
+    let name = member.name.as_str();
+    if member.version != version {
+        bail!(
+            "{name} has version {}, others have {version}",
+            member.version
+        );
+    }
+    if DEVELOPMENT.contains(&name) {
+        return Ok(());
+    }
+    let may_use = MAY_USE.iter().find(|(library, _)| *library == name);
+    if may_use.is_none() && name != "evlbi" {
+        bail!("{name} is not known: say in MAY_USE of xtask/src/deps.rs what it may use");
+    }
+    for Dependency { name: on, kind } in &member.dependencies {
+        let is_for_tests = kind.as_deref() == Some("dev");
+        let may = |on: &str| may_use.is_none_or(|(_, may_use)| may_use.contains(&on));
+        let is_ours = on.starts_with("evlbi") || DEVELOPMENT.contains(&on.as_str());
+        if is_ours && !may(on) && !(is_for_tests && on == "evlbi-testkit") {
+            bail!("{name} may not depend on {on} (allowed: {may_use:?})");
+        }
+        if DEVELOPMENT.contains(&on.as_str()) && !is_for_tests {
+            bail!("{name} may use {on} in tests alone");
+        }
+        let owner = OWNED.iter().find(|(owned, _)| owned == on);
+        if let Some((_, owner)) = owner
+            && *owner != name
+        {
+            bail!("{name} may not depend on {on}: it belongs to {owner}");
+        }
+        let kept = KEPT.iter().find(|(kept, _)| kept == on);
+        if may_use.is_some() && kept.is_some_and(|(_, by)| !by.contains(&name)) {
+            bail!("{name} depends on {on}, which is kept from it (KEPT in xtask/src/deps.rs)");
+        }
+    }
+    Ok(())
+}
+
+/// What the sources of a crate say: no circles, no unsafe code but in evlbi-net; a library prints nothing and ends no process.
+fn check_sources(name: &str) -> Result<()> {
+    let folder = Path::new("crates").join(name);
+    let circles = circles::circles(&folder)?;
+    if let Some(circle) = circles.first() {
+        bail!(
+            "modules of {name} import each other in a circle:\n  {}",
+            circle.join("\n  ")
+        );
+    }
+    let is_program = name == "evlbi";
+    let root = folder.join(if is_program {
+        "src/main.rs"
+    } else {
+        "src/lib.rs"
+    });
+    let text = fs::read_to_string(&root).with_context(|| root.display().to_string())?;
+    for (line, is_free) in [(QUIET, is_program), (SAFE, name == "evlbi-net")] {
+        if !is_free && !text.lines().any(|it| it == line) {
+            bail!("{} lacks {line}", root.display());
+        }
+    }
+    Ok(())
+}
+
+/// Nothing of `std::os` is in the sources of a library.
+fn check_free_of_systems(library: &str) -> Result<()> {
+    let mut files = Vec::new();
+    rust_files(&Path::new("crates").join(library).join("src"), &mut files)?;
+    for path in files {
+        let tokens: TokenStream = fs::read_to_string(&path)?
+            .parse()
+            .map_err(|error| anyhow!("{}: {error}", path.display()))?;
+        let mut paths = Vec::new();
+        name_paths("", tokens, &|_| false, &mut paths);
+        if let Some(used) = paths.iter().find(|it| is_within(it, "std::os")) {
+            bail!(
+                "{} uses {used}: it is to stay free of any system",
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path is that of a module, or leads into it.
+fn is_within(path: &str, module: &str) -> bool {
+    let rest = path.strip_prefix(module);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+/// The paths in a source, each with what follows it; those of `a::{b, c}` as a::b and a::c. Those in a module within the file are as the
+/// file would write them. Lines that are skipped have none.
 fn name_paths(
     within: &str,
     tokens: TokenStream,
@@ -189,10 +260,13 @@ fn name_paths(
     paths: &mut Vec<String>,
 ) {
     let mut path = within.to_owned();
+    let mut before = [String::new(), String::new()];
     for token in tokens {
         if is_skipped(token.span().start().line) {
             continue;
         }
+        let is_module = before[0] == "mod";
+        before = [std::mem::take(&mut before[1]), token.to_string()];
         match token {
             TokenTree::Ident(name) if path.is_empty() || path.ends_with("::") => {
                 path += &name.to_string();
@@ -206,7 +280,20 @@ fn name_paths(
                 } else {
                     ""
                 };
+                let first = paths.len();
                 name_paths(within, group.stream(), is_skipped, paths);
+                if is_module {
+                    for path in &mut paths[first..] {
+                        if let Some(above) = path.strip_prefix("super::") {
+                            let is_beside = is_within(above, "super");
+                            *path = if is_beside {
+                                above.to_owned()
+                            } else {
+                                format!("self::{above}")
+                            };
+                        }
+                    }
+                }
                 paths.push(std::mem::take(&mut path));
             }
             token => {
@@ -220,35 +307,71 @@ fn name_paths(
     paths.push(path);
 }
 
-/// Names of the normal dependencies of `library`, down to `depth`, on this system or on `target`.
-fn tree(library: &str, depth: Option<u32>, target: Option<&str>) -> Result<Vec<String>> {
-    let depth = depth.map(|depth| format!("--depth={depth}"));
-    let target = target.map(|target| format!("--target={target}"));
-    let more: Vec<&str> = depth.iter().chain(&target).map(String::as_str).collect();
-    tree_with(library, &more)
+/// A crate of this workspace, as `cargo metadata` describes it.
+#[derive(Deserialize)]
+struct Member {
+    name: String,
+    version: String,
+    dependencies: Vec<Dependency>,
 }
 
-/// The same as `cargo tree` lists them with these arguments.
-fn tree_with(library: &str, arguments: &[&str]) -> Result<Vec<String>> {
+/// What a crate declares to use: of whatever feature, for whatever system.
+#[derive(Deserialize)]
+struct Dependency {
+    /// Its own name, however it is called there.
+    name: String,
+    /// `dev`, `build`, or none.
+    kind: Option<String>,
+}
+
+/// All crates of this workspace.
+fn members() -> Result<Vec<Member>> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Member>,
+    }
+    let arguments = ["metadata", "--no-deps", "--format-version=1"];
+    let metadata: Metadata = serde_json::from_str(&answer(&arguments)?)?;
+    Ok(metadata.packages)
+}
+
+/// Names of what `library` depends on, also by what it uses and for its build.
+fn tree(library: &str, more: &[&str]) -> Result<Vec<String>> {
+    let arguments = ["tree", "--edges=normal,build", "--prefix=none", "--package"];
+    let text = answer(&[&arguments[..], &[library], more].concat())?;
+    let names = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// What cargo answers.
+fn answer(arguments: &[&str]) -> Result<String> {
     let mut command = evlbi_testkit::cargo();
-    command.args([
-        "tree",
-        "--edges=normal",
-        "--prefix=none",
-        "--package",
-        library,
-    ]);
-    let output = command.args(arguments).output().context("cargo tree")?;
+    let output = command.args(arguments).output().context("cargo")?;
     if !output.status.success() {
         bail!(
-            "cargo tree failed: {}",
+            "cargo {} failed: {}",
+            arguments.join(" "),
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    Ok(String::from_utf8(output.stdout)
-        .context("output of cargo tree")?
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .map(str::to_string)
-        .collect())
+    String::from_utf8(output.stdout).context("output of cargo")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found_however_they_are_written() {
+        let text = "use a::{b, c as d}; mod m { use super::e; use super::super::f::g; }";
+        let mut paths = Vec::new();
+        name_paths("", text.parse().unwrap(), &|_| false, &mut paths);
+        for path in ["a::b", "a::c", "self::e", "super::f::g"] {
+            assert!(paths.iter().any(|it| it == path), "{path}: {paths:?}");
+        }
+        assert!(is_within("std::os", "std::os") && is_within("std::os::fd", "std::os"));
+        assert!(!is_within("std::ostrich", "std::os"));
+    }
 }

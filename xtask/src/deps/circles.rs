@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use proc_macro2::TokenStream;
 
 use super::name_paths;
@@ -53,6 +53,13 @@ pub fn circles(crate_folder: &Path) -> Result<Vec<Vec<String>>> {
         let is_skipped = |line: usize| tests.iter().any(|lines| lines.contains(&(line - 1)));
         name_paths("", tokens, &is_skipped, &mut paths);
         let from = module_of(path);
+        // A module by another name would be lost from sight.
+        if let Some(renamed) = ["use crate as ", "use super as ", "{self as "]
+            .iter()
+            .find(|it| text.contains(**it))
+        {
+            bail!("{}: `{renamed}` hides what is imported", path.display());
+        }
         for name in paths {
             if let Some(to) = resolve(&name, &from, &modules)
                 && let Some(beside) = beside(&from, &to)

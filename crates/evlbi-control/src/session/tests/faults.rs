@@ -1,6 +1,6 @@
 //! Agents that end, answer late and come back at any moment of a session: it ends, and its result is true.
 //!
-//! A case that fails plays again as [`crate::faults`] says.
+//! A case that fails plays again as [`evlbi_testkit::faults`] says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Senders, receivers and the network between them fail at any moment: every run ends, its counts add up, and no more is missing from
 //! the recordings than the faults cost.
 //!
-//! A case that fails plays again as [`crate::faults`] says, with places as in `EVLBI_FAULTS='1.2s s1 restarts 300ms'`: `s1` to `s3`
+//! A case that fails plays again as [`evlbi_testkit::faults`] says, with places as in `EVLBI_FAULTS='1.2s s1 restarts 300ms'`: `s1` to `s3`
 //! are senders, `r1` to `r3` their receivers, `there` and `back` ways of the network.
 
 mod account;

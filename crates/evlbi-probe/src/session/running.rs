@@ -1,0 +1,331 @@
+//! A test under way, as the client sees it: round trips before and after, its course, its windows, and what both ends know in the end.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use evlbi_core::time::Nanos;
+use evlbi_net::host::Counters;
+use evlbi_net::run::Run;
+
+use super::link::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, STOPPING, draining, look};
+use super::{Event, Progress, Result, SessionError, Settled, Show, Side, go_on, unexpected};
+use crate::control::{Control, ControlError};
+use crate::direction::Direction;
+use crate::endpoint::{EndpointReport, FromClient, FromResponder, Requests, Test, Window, Work};
+
+/// Round trips before the streams and after them, which tell how the clocks lie.
+const ROUND_TRIPS: u64 = 10;
+/// Time between these.
+const APART: Nanos = Nanos(2_000_000);
+/// Length of such a request in bytes.
+const REQUEST: usize = 64;
+/// What the socket still holds when a stream is over is taken up in this time.
+const TAKING_UP: Duration = Duration::from_secs(30);
+/// Longest wait for their replies.
+const REPLIES: Duration = Duration::from_millis(500);
+const REPLIES_AT_STOP: Duration = Duration::from_millis(200);
+/// They are asked for so often at most, where none replies.
+const CLOCK_TRIES: usize = 3;
+
+/// A test under way.
+pub(super) struct Testing<'a, 'b> {
+    pub(super) control: &'a mut Control,
+    pub(super) work: Work,
+    pub(super) hosts: Hosts,
+    /// Number of the next request that tells how the clocks lie.
+    pub(super) clock: u64,
+    pub(super) test: &'a Test,
+    pub(super) run: &'a Run,
+    pub(super) show: &'a mut Show<'b>,
+}
+
+impl Testing<'_, '_> {
+    /// Until both ends have done their part: why it ended before its time, requests that left, and what the responder knows.
+    pub(super) fn both(&mut self) -> Result<(Option<String>, u64, EndpointReport)> {
+        let stopped = self.watch()?;
+        let requests = self.test.requests.map_or(0, |_| self.work.asked());
+        // While the listener still takes up replies.
+        self.look_at_clock()?;
+        if let Some(used) = self.hosts.used_there {
+            self.work.told_used(used, true);
+        }
+        Ok((stopped, requests, self.done()?))
+    }
+
+    /// Has the responder find this end's socket.
+    pub(super) fn be_found(&mut self, port: u16) -> Result<()> {
+        go_on(self.run)?;
+        let clock = self.run.clock();
+        let asked = clock.now();
+        self.ask_clock(1)?;
+        self.control.send(&FromClient::Start { port })?;
+        loop {
+            match self.control.receive(LOOK)? {
+                Some(FromResponder::Started) => return Ok(()),
+                None if clock.now().since(asked) < GONE.into() => {}
+                other => return Err(unexpected(other)),
+            }
+            go_on(self.run)?;
+            self.ask_clock(1)?;
+        }
+    }
+
+    /// Some round trips, while nothing else is under way; again where nothing comes back.
+    pub(super) fn look_at_clock(&mut self) -> Result<()> {
+        let replies = |work: &Work| work.heard().clock.load(Ordering::Relaxed);
+        let before = replies(&self.work);
+        for _ in 0..CLOCK_TRIES {
+            self.ask_clock(ROUND_TRIPS)?;
+            let clock = self.run.clock();
+            let asked = clock.now();
+            let replies = || replies(&self.work) - before;
+            let patience = || match self.run.is_stopped() {
+                true => Nanos::from(REPLIES_AT_STOP),
+                false => REPLIES.into(),
+            };
+            while replies() < ROUND_TRIPS && clock.now().since(asked) < patience() {
+                clock.sleep(Duration::from_millis(1));
+            }
+            if replies() > 0 || self.run.is_stopped() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends requests that tell how the clocks lie.
+    fn ask_clock(&mut self, count: u64) -> Result<()> {
+        let requests = Requests {
+            count,
+            size: REQUEST,
+            apart: APART,
+        };
+        self.work.ask(self.clock, requests)?;
+        self.clock += count;
+        Ok(())
+    }
+
+    /// While the streams last. Says why they ended before their time.
+    fn watch(&mut self) -> Result<Option<String>> {
+        let (test, run, clock) = (self.test, self.run, self.run.clock());
+        let begun = clock.now();
+        let mut link = Link::new(test, begun);
+        let (mut stopped, mut has_all) = (None, test.back.is_none());
+        let (mut sent_at, mut stopped_at) = (None, None::<Nanos>);
+        loop {
+            match self.hear(&mut link)? {
+                Some(FromResponder::Sent(departed)) => {
+                    self.hosts.used_there = Some(departed.used);
+                    stopped = stopped.or(departed.stopped);
+                    has_all = true;
+                }
+                None => {}
+                other => return Err(unexpected(other)),
+            }
+            let now = clock.now();
+            let work = &mut self.work;
+            if link.is_due(now) {
+                say_alive(self.control, work)?;
+                let shown = (self.show)(&Event::Progress(&Progress {
+                    used: work.used().max(work.asked()).max(work.given()),
+                    arrived_there: link.arrived,
+                    arrived_here: work.arrived(),
+                    seconds: now.since(begun).as_secs_f64(),
+                    connections: work.readings(),
+                }));
+                shown.map_err(SessionError::Told)?;
+            }
+            let has_sent = work.has_sent()?;
+            if !has_sent && stopped.is_none() {
+                if run.is_stopped() {
+                    stopped = Some("interrupted".to_owned());
+                } else if test.gives() && link.is_broken(now) {
+                    stopped = Some(link.broken());
+                    work.give_up();
+                }
+                if stopped.is_some() {
+                    work.stop_sending();
+                    stopped_at = Some(now);
+                }
+            }
+            let most = Nanos::from(draining(run.is_stopped()));
+            if stopped_at.is_some_and(|at| now.since(at) > most) {
+                work.give_up();
+            }
+            let has_all = has_all && work.has_taken();
+            if run.is_stopped() && has_sent && !has_all {
+                // The responder stops when this end says that it is over.
+                return Ok(Some("interrupted".to_owned()));
+            }
+            // Replies are under way.
+            let since = has_sent.then(|| *sent_at.get_or_insert(now));
+            let has_replies = test.requests.is_none_or(|all| {
+                let replies = work.heard().replies.load(Ordering::Relaxed);
+                let is_over = since.is_some_and(|since| now.since(since) >= test.patience);
+                replies >= all.count || is_over || run.is_stopped()
+            });
+            if has_sent && has_all && has_replies {
+                return Ok(stopped);
+            }
+        }
+    }
+
+    /// Takes up what the responder says, and what is settled here; what is neither is for the caller.
+    fn hear(&mut self, link: &mut Link) -> Result<Option<FromResponder>> {
+        let message = self
+            .control
+            .receive::<FromResponder>(look(self.test, self.run.is_stopped()))?;
+        let now = self.run.clock().now();
+        link.check(self.control, now)?;
+        let rest = match message {
+            Some(FromResponder::Alive {
+                unique,
+                used,
+                not_sent,
+                host,
+            }) => {
+                link.arrived(unique, now);
+                self.work.told_used(used, false);
+                self.hosts.not_sent_there = not_sent;
+                if let Some(host) = host {
+                    self.hosts.there = *host;
+                }
+                None
+            }
+            Some(FromResponder::Window { window, host }) => {
+                self.hosts.there = *host;
+                self.settled(Direction::There, &window, self.work.not_sent())?;
+                None
+            }
+            other => other,
+        };
+        self.tell_windows()?;
+        Ok(rest)
+    }
+
+    /// Tells the responder that all was sent. After a stop neither host waits for missing datagrams: returns when that was.
+    fn say_over(&mut self) -> Result<Option<Nanos>> {
+        let is_in_haste = self.run.is_stopped();
+        if is_in_haste {
+            self.work.make_haste();
+        }
+        let used = self.work.used();
+        self.control.send(&FromClient::Over { used, is_in_haste })?;
+        Ok(is_in_haste.then(|| self.run.clock().now()))
+    }
+
+    /// What the responder knows of the test; and what there is still to hear.
+    fn done(&mut self) -> Result<EndpointReport> {
+        let (test, run, clock) = (self.test, self.run, self.run.clock());
+        let mut link = Link::new(test, clock.now());
+        let mut stopped_at = self.say_over()?;
+        let end = loop {
+            match self.hear(&mut link)? {
+                Some(FromResponder::Done(end)) => break *end,
+                Some(FromResponder::Sent(departed)) => self.work.told_used(departed.used, true),
+                None => {}
+                other => return Err(unexpected(other)),
+            }
+            let now = clock.now();
+            if link.is_due(now) {
+                say_alive(self.control, &self.work)?;
+            }
+            if run.is_stopped() && stopped_at.is_none() {
+                stopped_at = self.say_over()?;
+            }
+            let is_silent =
+                |at: Nanos| self.control.heard() < at && now.since(at) > STOPPING.into();
+            if stopped_at.is_some_and(is_silent) {
+                return Err(SessionError::Interrupted);
+            }
+        };
+        if test.back.is_some() {
+            let begun = clock.now();
+            let patience = || match run.is_stopped() {
+                true => Nanos::from(STOPPING),
+                false => test.patience.plus(TAKING_UP.into()),
+            };
+            while !self.work.has_heard() && clock.now().since(begun) < patience() {
+                if run.is_stopped() {
+                    self.work.make_haste();
+                }
+                clock.sleep(Duration::from_millis(1));
+            }
+            self.tell_windows()?;
+        }
+        Ok(end)
+    }
+
+    /// Tells of the windows that are settled here.
+    fn tell_windows(&mut self) -> Result<()> {
+        while let Some(window) = self.work.window() {
+            self.settled(Direction::Back, &window, self.hosts.not_sent_there)?;
+        }
+        Ok(())
+    }
+
+    /// Tells of a window.
+    fn settled(&mut self, direction: Direction, window: &Window, not_sent: u64) -> Result<()> {
+        let hosts = &mut self.hosts;
+        let here = self.run.counters().unwrap_or_default().since(&hosts.begin);
+        let now = [here, hosts.there.clone()];
+        // A window is settled after the loss timeout; messages that say what has left, and bring the counters, come once a second.
+        let stream = match direction {
+            Direction::There => &self.test.there,
+            Direction::Back => &self.test.back,
+        };
+        let length = stream.as_ref().zip(self.test.window);
+        let length = length.map_or(Nanos(0), |(stream, count)| stream.due(count));
+        let since = length.plus(self.test.patience).plus((4 * ALIVE).into());
+        let told = self.run.clock().now();
+        let past = &mut hosts.past[direction as usize];
+        let is_before = |(at, _): &(Nanos, [Counters; 2])| told.since(*at) >= since;
+        while past.get(1).is_some_and(is_before) {
+            past.pop_front();
+        }
+        let before = past.front().filter(|it| is_before(it));
+        let before = before
+            .map(|(_, counted)| counted.clone())
+            .unwrap_or_default();
+        let changes = [0, 1].map(|end| now[end].since(&before[end]));
+        if past
+            .back()
+            .is_none_or(|(at, _)| told.since(*at) >= SLOW_LOOK.into())
+        {
+            past.push_back((told, now));
+        }
+        let [here, there] = [0, 1].map(|end| Side {
+            counters: &changes[end],
+            interface: hosts.interfaces[end].as_deref(),
+        });
+        let (sender, receiver) = direction.ends(here, there);
+        (self.show)(&Event::Settled(&Settled {
+            direction,
+            window,
+            not_sent,
+            sender,
+            receiver,
+        }))
+        .map_err(SessionError::Told)
+    }
+}
+
+fn say_alive(control: &mut Control, work: &Work) -> Result<(), ControlError> {
+    let (unique, used) = (work.arrived(), work.used());
+    control.send(&FromClient::Alive { unique, used })
+}
+
+/// What both hosts have counted since the beginning, from window to window of either way.
+#[derive(Default)]
+pub(super) struct Hosts {
+    pub(super) begin: Counters,
+    pub(super) there: Counters,
+    pub(super) not_sent_there: u64,
+    /// Numbers of its stream that the responder has used in all, once it has said so.
+    pub(super) used_there: Option<u64>,
+    /// Here and there.
+    pub(super) interfaces: [Option<String>; 2],
+    /// Of each way: here and there, when windows were told; back to before the next one that is told can have begun.
+    pub(super) past: [VecDeque<(Nanos, [Counters; 2])>; 2],
+}

@@ -1,32 +1,31 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
 
-use std::collections::VecDeque;
+mod room;
+mod running;
+
 use std::error::Error;
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::iter;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
-use evlbi_net::clock::{Signal, Thread};
-use evlbi_net::host::Counters;
+use evlbi_net::clock::Thread;
 use evlbi_net::run::Run;
-use evlbi_net::tcp::{Door, Listener, Stream as Connection, TcpError};
+use evlbi_net::tcp::{Listener, Stream as Connection, TcpError};
 use evlbi_net::udp::OpenError;
 use evlbi_wire::units::show_rate;
 use parking_lot::Mutex;
 use smart_default::SmartDefault;
 
+use self::room::{Room, Taken};
 use crate::control::{Control, ControlError, nonce};
-use crate::endpoint::{
-    Files, FromClient, FromResponder, Limits, Port, Test, TestError, VERSION, Work, WorkError,
-};
-use crate::measure::{Channel, Role, Stream, Token};
-use crate::session::{ALIVE, GONE, Gone, LOOK, Link, SLOW_LOOK, draining, look, plain};
+use crate::endpoint::{FromClient, FromResponder, Limits, TestError, VERSION, WorkError};
+use crate::measure::{Channel, Role, Token};
+use crate::session::{Gone, LOOK, SLOW_LOOK};
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
 const MOST_STRANGERS: usize = 64;
@@ -36,12 +35,6 @@ const MOST_SESSIONS: usize = 64;
 const PROVING: Duration = Duration::from_secs(5);
 /// A session without a test ends after this time.
 const IDLE: Duration = Duration::from_secs(120);
-/// Longest time that a client waits for others' tests.
-const MOST_QUEUE: Nanos = Nanos(600_000_000_000);
-/// A test may take so much longer than its streams: finding each other, round trips, results.
-const AROUND: Duration = Duration::from_secs(30);
-/// A client's first datagram is waited for so long.
-const CALLING: Duration = Duration::from_secs(3);
 
 /// Address, token and limits of a responder.
 #[derive(Clone, Debug, SmartDefault)]
@@ -273,66 +266,6 @@ struct Responder {
     run: Run,
 }
 
-/// What the tests and sessions of this moment take.
-#[derive(Clone, Copy, Debug, Default)]
-struct Taken {
-    tests: u32,
-    sessions: usize,
-    /// Bits per second on the wire: to this host, and from it.
-    rates: [f64; 2],
-}
-
-/// What is taken, and who waits for more, in the order in which it was asked for.
-#[derive(Default)]
-struct Room {
-    taken: Taken,
-    waiting: VecDeque<(Arc<Signal>, Taken)>,
-}
-
-impl Room {
-    /// Takes so much more, if it is there.
-    fn take(&mut self, more: Taken, limits: &Limits) -> bool {
-        let rates = [0, 1].map(|at| self.taken.rates[at] + more.rates[at]);
-        let all = Taken {
-            tests: self.taken.tests + more.tests,
-            sessions: self.taken.sessions + more.sessions,
-            rates,
-        };
-        let most = limits.rate.map_or(f64::INFINITY, |most| most.get() as f64);
-        // Sums and differences of rates leave a trace of rounding.
-        let fits = rates.iter().all(|rate| *rate <= most * (1.0 + 1e-9));
-        let has_room = all.tests <= limits.tests && all.sessions <= MOST_SESSIONS && fits;
-        if has_room {
-            self.taken = all;
-        }
-        has_room
-    }
-
-    /// Gives so much back.
-    fn give_back(&mut self, less: Taken, limits: &Limits) {
-        let all = &mut self.taken;
-        all.tests -= less.tests;
-        all.sessions -= less.sessions;
-        for (all, less) in all.rates.iter_mut().zip(less.rates) {
-            *all -= less;
-        }
-        if all.tests == 0 {
-            all.rates = [0.0; 2];
-        }
-        self.serve(limits);
-    }
-
-    /// Gives those who wait what they asked for, one after the other, until one does not fit: nobody is overtaken.
-    fn serve(&mut self, limits: &Limits) {
-        while let Some((_, more)) = self.waiting.front()
-            && self.take(*more, limits)
-        {
-            let served = self.waiting.pop_front();
-            served.inspect(|(is_there, _)| is_there.give());
-        }
-    }
-}
-
 /// Connected clients.
 #[derive(Default)]
 struct Peers {
@@ -531,445 +464,14 @@ impl Responder {
         Ok(())
     }
 
-    fn test(&self, control: &mut Control, test: &Test, peer: SocketAddr) -> Served {
-        self.options.limits.allow(test)?;
-        let _room = self.make_room(control, test)?;
-        let mut local = control.stream().local_addr()?;
-        local.set_port(0);
-        let local = plain(local);
-        let mut port =
-            self.at_a_port(local, |local| Ok(Port::open(local, test, None, &self.run)?))?;
-        let key = self.run.clock().random();
-        let number = port.local_address().port();
-        let interface = port.interface();
-        let flows = test.flows.as_ref();
-        let door = flows
-            .map(|flows| {
-                self.at_a_port(local, |local| Ok(flows.door(local, test.dscp, &self.run)?))
-            })
-            .transpose()?;
-        control.send(&FromResponder::Opened {
-            key,
-            port: number,
-            door: door.as_ref().map(Door::port),
-            interface,
-        })?;
-        let theirs = self.until(control, |message| match message {
-            FromClient::Start { port } => Some(port),
-            _ => None,
-        })?;
-        let caller = port.caller(peer.ip(), key, CALLING, &self.run)?;
-        self.go_on()?;
-        if caller.is_none() && test.back.is_some() {
-            return Err(ServeError::Blocked {
-                from: peer.ip(),
-                to: number,
-            });
-        }
-        let other = caller.unwrap_or_else(|| plain(SocketAddr::new(peer.ip(), theirs)));
-        let connections = match (flows, door) {
-            (Some(flows), Some(door)) => flows.take(door, key, &self.run)?,
-            _ => Vec::new(),
-        };
-        // A test that cannot begin makes no file.
-        let files = self.files(test)?;
-        let most = Some(test.reply_rate());
-        let stream = test.there.as_ref();
-        let mut work = Work::begin(port, Some(other), key, stream, test, most, &self.run)?;
-        // Before anything comes that may be dropped.
-        work.observe()?;
-        control.send(&FromResponder::Started)?;
-        self.until(control, |message| {
-            matches!(message, FromClient::Go).then_some(())
-        })?;
-        tracing::info!("{peer}: {}", describe(test));
-        if let Some(stream) = test.back {
-            work.send(stream, test)?;
-        }
-        if let Some(flows) = flows {
-            work.begin_flows(connections, flows, files, false, test.most_time)?;
-        }
-        self.watch(control, &mut work, test)?;
-        let end = work.finish()?;
-        Ok(control.send(&FromResponder::Done(Box::new(end)))?)
-    }
-
-    /// Opens something at one of the ports that tests may listen on, which nobody else has.
-    fn at_a_port<T>(&self, local: SocketAddr, open: impl Fn(SocketAddr) -> Served<T>) -> Served<T> {
-        let Some(ports) = &self.options.ports else {
-            return open(local);
-        };
-        let (from, to) = (*ports.start(), *ports.end());
-        let all = u32::from(to - from) + 1;
-        // Two tests that begin at once seldom try the same.
-        let first = (self.run.clock().random() % u64::from(all)) as u32;
-        for offset in 0..all {
-            let port = from + ((first + offset) % all) as u16;
-            match open(SocketAddr::new(local.ip(), port)) {
-                Err(error) if error.is_in_use() => {}
-                opened => return opened,
-            }
-        }
-        Err(ServeError::NoPort { from, to })
-    }
-
-    /// The files of a test that are this end's.
-    fn files(&self, test: &Test) -> Served<Files> {
-        let Some(flows) = &test.flows else {
-            return Ok(Files::default());
-        };
-        let path = |name: &String| -> Served<PathBuf> {
-            let folder = self.options.files.as_ref();
-            let folder = folder.ok_or(ServeError::NoFiles)?;
-            let mut parts = Path::new(name).components();
-            match (parts.next(), parts.next()) {
-                (Some(Component::Normal(_)), None) => Ok(folder.join(name)),
-                _ => Err(ServeError::FileName(name.clone())),
-            }
-        };
-        let gives = !flows.back.is_empty();
-        let mut files = Files::default();
-        if let Some(name) = flows.source.as_ref().filter(|_| gives) {
-            let path = path(name)?;
-            let opened = File::open(&path);
-            files.source = Some(opened.map_err(|source| ServeError::Read { path, source })?);
-        }
-        if let Some(name) = flows.sink.as_ref().filter(|_| !gives) {
-            let path = path(name)?;
-            let made = File::create_new(&path);
-            files.sink = Some(made.map_err(|source| ServeError::Make { path, source })?);
-        }
-        Ok(files)
-    }
-
-    /// While the streams last.
-    fn watch(&self, control: &mut Control, work: &mut Work, test: &Test) -> Served {
-        // A sender that cannot keep its rate takes longer than it should, but no longer than a test may.
-        // What waits on TCP is waited for as long as it comes at all.
-        let longest = match test.flows {
-            Some(_) => self.options.limits.duration,
-            None => test.most_time.min(self.options.limits.duration),
-        };
-        let most = Nanos(longest.0.saturating_add(test.patience.0)).plus(AROUND.into());
-        let clock = self.run.clock();
-        let begun = clock.now();
-        let mut link = Link::new(test, begun);
-        let (mut is_over, mut in_haste, mut has_told) = (false, false, test.back.is_none());
-        // What came by TCP so far, and when that was so first.
-        let mut come = (0, begun);
-        let counters = self.run.counters().unwrap_or_default();
-        loop {
-            let message = control.receive::<FromClient>(look(test, in_haste))?;
-            let now = clock.now();
-            link.check(control, now)?;
-            let mut is_due = link.is_due(now);
-            match message {
-                Some(FromClient::Alive { unique, used }) => {
-                    link.arrived(unique, now);
-                    work.told_used(used, false);
-                }
-                Some(FromClient::Over { used, is_in_haste }) => {
-                    work.told_used(used, true);
-                    work.stop_sending();
-                    if is_in_haste {
-                        work.make_haste();
-                    }
-                    // It asks whether somebody is there.
-                    is_due |= is_in_haste;
-                    (is_over, in_haste) = (true, is_in_haste);
-                }
-                _ => {}
-            }
-            if is_due {
-                let is_settled_there = test.back.is_some() && test.window.is_some();
-                control.send(&FromResponder::Alive {
-                    unique: work.arrived(),
-                    used: work.used(),
-                    not_sent: work.not_sent(),
-                    host: is_settled_there.then(|| Box::new(self.since(&counters))),
-                })?;
-            }
-            self.tell_windows(control, work, &counters)?;
-            let has_sent = work.has_sent()?;
-            if !has_sent && link.is_broken(now) {
-                tracing::warn!("{}", link.broken());
-                work.give_up();
-            }
-            if has_sent
-                && !has_told
-                && let Some(departed) = work.departed()
-            {
-                control.send(&FromResponder::Sent(Box::new(departed.clone())))?;
-                has_told = true;
-            }
-            if is_over && has_sent && work.has_heard() {
-                return Ok(self.tell_windows(control, work, &counters)?);
-            }
-            if work.arrived() > come.0 || !is_over {
-                come = (work.arrived(), now);
-            }
-            if now.since(come.1) > draining(in_haste).into() {
-                work.give_up();
-            }
-            if now.since(begun) > most {
-                return Err(ServeError::TooLong);
-            }
-            self.go_on()?;
-        }
-    }
-
-    /// Tells of windows that are settled, and what this host has counted since the beginning.
-    fn tell_windows(
-        &self,
-        control: &mut Control,
-        work: &Work,
-        begin: &Counters,
-    ) -> Result<(), ControlError> {
-        while let Some(window) = work.window() {
-            control.send(&FromResponder::Window {
-                window: Box::new(window),
-                host: Box::new(self.since(begin)),
-            })?;
-        }
-        Ok(())
-    }
-
-    fn since(&self, begin: &Counters) -> Counters {
-        self.run.counters().unwrap_or_default().since(begin)
-    }
-
-    /// Waits for a message.
-    fn until<T>(
-        &self,
-        control: &mut Control,
-        mut is_it: impl FnMut(FromClient) -> Option<T>,
-    ) -> Served<T> {
-        let clock = self.run.clock();
-        let end = clock.now().plus(GONE.into());
-        while clock.now() < end {
-            let message = control.receive(LOOK)?;
-            if let Some(found) = message.and_then(&mut is_it) {
-                return Ok(found);
-            }
-            self.go_on()?;
-        }
-        Err(ServeError::Stuck)
-    }
-
     fn go_on(&self) -> Served {
         match self.run.is_stopped() {
             true => Err(ServeError::Ending),
             false => Ok(()),
         }
     }
-
-    /// Waits until all that were asked for before have room, and the test fits in beside the others.
-    fn make_room(&self, control: &mut Control, test: &Test) -> Served<Place<'_>> {
-        let more = Taken {
-            tests: 1,
-            sessions: 0,
-            // What is as fast as its host can is allowed only where any rate is.
-            rates: test.wire_rates().map(|rate| rate.unwrap_or(0.0)),
-        };
-        let place = self.ask(more);
-        let clock = self.run.clock();
-        let end = clock.now().plus(test.queue.min(MOST_QUEUE));
-        let (mut until, mut heard) = (clock.now(), None);
-        while !place.is_there.wait(clock, until) {
-            let (now, reason) = (clock.now(), self.why_not(place.waits_behind()));
-            if now >= end {
-                return Err(ServeError::Busy(reason));
-            }
-            control.send(&FromResponder::Waiting { reason })?;
-            // A client that is gone holds up nobody behind it. Older ones say nothing while they wait.
-            while control.receive::<FromClient>(Duration::ZERO)?.is_some() {
-                heard = Some(now);
-            }
-            if heard.is_some_and(|heard| now.since(heard) >= GONE.into()) {
-                return Err(ServeError::GoneWaiting(GONE.as_secs()));
-            }
-            self.go_on()?;
-            until = end.min(now.plus(ALIVE.into()));
-        }
-        self.go_on()?;
-        Ok(place)
-    }
-
-    /// Takes so much more, or waits for it behind those who asked before.
-    fn ask(&self, more: Taken) -> Place<'_> {
-        let is_there = Arc::<Signal>::default();
-        let mut room = self.room.lock();
-        room.waiting.push_back((Arc::clone(&is_there), more));
-        room.serve(&self.options.limits);
-        Place {
-            responder: self,
-            taken: more,
-            is_there,
-        }
-    }
-
-    /// Takes so much more, if it is there; for sessions, which do not wait.
-    fn place(&self, more: Taken) -> Option<Place<'_>> {
-        let is_taken = self.room.lock().take(more, &self.options.limits);
-        is_taken.then(|| Place {
-            responder: self,
-            taken: more,
-            is_there: Arc::default(),
-        })
-    }
-
-    /// Why a test has no room, where so many wait before it.
-    fn why_not(&self, before: usize) -> String {
-        let taken = self.room.lock().taken;
-        let before = match before {
-            0 => String::new(),
-            1 => ", and 1 test waits before this one".to_owned(),
-            more => format!(", and {more} tests wait before this one"),
-        };
-        format!(
-            "{} tests run now, which take {} to this host and {} from it{before}; it allows {} tests and {}",
-            taken.tests,
-            show_rate(taken.rates[0]),
-            show_rate(taken.rates[1]),
-            self.options.limits.tests,
-            rate_or_any(self.options.limits.rate.map(|rate| rate.get() as f64))
-        )
-    }
-}
-
-/// What a test or a session takes, or waits for, until it is dropped.
-struct Place<'a> {
-    responder: &'a Responder,
-    taken: Taken,
-    is_there: Arc<Signal>,
-}
-
-impl Place<'_> {
-    /// Its number among those that wait, if it does.
-    fn of_waiting(&self, room: &Room) -> Option<usize> {
-        let of_this = |(waiting, _): &(Arc<Signal>, _)| Arc::ptr_eq(waiting, &self.is_there);
-        room.waiting.iter().position(of_this)
-    }
-
-    /// How many wait before it.
-    fn waits_behind(&self) -> usize {
-        let room = self.responder.room.lock();
-        self.of_waiting(&room).unwrap_or(0)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let limits = &self.responder.options.limits;
-        let mut room = self.responder.room.lock();
-        match self.of_waiting(&room) {
-            // Those behind it may fit where it did not.
-            Some(waits) => {
-                room.waiting.remove(waits);
-                room.serve(limits);
-            }
-            None => room.give_back(self.taken, limits),
-        }
-    }
 }
 
 fn rate_or_any(rate: Option<f64>) -> String {
     rate.map_or("any rate".to_owned(), show_rate)
-}
-
-fn describe(test: &Test) -> String {
-    let way = |name: &str, stream: &Option<Stream>| {
-        stream.as_ref().map(|stream| {
-            let rate = rate_or_any(stream.rate());
-            format!("{} bytes at {rate} {name}", stream.size)
-        })
-    };
-    let ways = [way("to here", &test.there), way("from here", &test.back)];
-    let flows = test.flows.as_ref().map(|flows| {
-        let [there, back] = [&flows.there, &flows.back].map(Vec::len);
-        format!("{there} TCP connections to here, {back} from here")
-    });
-    let ways: Vec<String> = ways.into_iter().chain([flows]).flatten().collect();
-    match ways.as_slice() {
-        [] => "requests".to_owned(),
-        some => some.join(", "),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use evlbi_core::rate::BitRate;
-
-    use super::*;
-
-    fn responder(tests: u32, rate: u64) -> Responder {
-        let options = RespondOptions {
-            limits: Limits {
-                rate: BitRate::new(rate),
-                tests,
-                ..RespondOptions::default().limits
-            },
-            ..RespondOptions::default()
-        };
-        Responder::new(&options, &Run::silent())
-    }
-
-    fn test(rates: [f64; 2]) -> Taken {
-        Taken {
-            tests: 1,
-            sessions: 0,
-            rates,
-        }
-    }
-
-    #[test]
-    fn tests_fit_in_or_wait() {
-        let responder = responder(3, 70_000_000);
-        let place = |rates| responder.place(test(rates));
-        let [first, second] = [0; 2].map(|_| place([30e6, 0.0]).expect("room"));
-        assert!(place([30e6, 0.0]).is_none());
-        assert_eq!(
-            responder.why_not(0),
-            "2 tests run now, which take 60.000 Mbit/s to this host and 0.000 bit/s from it; it allows 3 tests and 70.000 Mbit/s"
-        );
-        // In the other direction there is room; but then there are three.
-        let back = place([0.0, 70e6]).expect("room");
-        assert!(place([0.0, 0.0]).is_none());
-        // What ends leaves its room to others, all of it.
-        drop(first);
-        drop(back);
-        let third = place([40e6, 70e6]).expect("room");
-        assert!(place([0.0, 1.0]).is_none());
-        drop((second, third));
-        assert_eq!(responder.room.lock().taken.rates, [0.0; 2]);
-        assert_eq!(responder.room.lock().taken.tests, 0);
-    }
-
-    /// Sums and differences of rates leave a trace of rounding, which keeps nobody out.
-    #[test]
-    fn rounding_keeps_nobody_out() {
-        let responder = responder(100, 1_000_000);
-        let place = || responder.place(test([1e5, 1e6 / 3.0]));
-        for _ in 0..1000 {
-            let all = [0; 3].map(|_| place().expect("room"));
-            assert!(place().is_none());
-            drop(all);
-        }
-    }
-
-    #[test]
-    fn sessions_have_a_limit_of_their_own() {
-        let responder = responder(1, 1_000_000);
-        let session = Taken {
-            sessions: 1,
-            ..Taken::default()
-        };
-        let all: Vec<Place<'_>> = (0..MOST_SESSIONS)
-            .map(|_| responder.place(session).expect("room"))
-            .collect();
-        assert!(responder.place(session).is_none());
-        assert!(responder.place(test([0.0; 2])).is_some());
-        drop(all);
-        assert!(responder.place(session).is_some());
-    }
 }

@@ -60,10 +60,10 @@ pub enum FileError {
     #[error("this user")]
     User(#[source] io::Error),
     /// The folder belongs to another user.
-    #[error("the folder {} belongs to somebody else: give another one", .0.display())]
+    #[error("the folder {} belongs to somebody else", .0.display())]
     Foreign(PathBuf),
     /// Other users may write into the folder.
-    #[error("others may write to the folder {folder}: chmod go-w {folder}", folder = .0.display())]
+    #[error("others may write to the folder {}", .0.display())]
     Open(PathBuf),
 }
 

@@ -14,18 +14,16 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 /// Why there are no namespaces here.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unavailable {
     /// This process may not make them.
-    #[error(
-        "network namespaces need root or unprivileged user namespaces (sysctl user.max_user_namespaces, \
-         kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): {0}"
-    )]
+    #[error("network namespaces need root or unprivileged user namespaces: {0}")]
     NotPermitted(io::Error),
     /// The kernel refused something else.
     #[error("cannot make a network namespace: {0}")]
     Kernel(#[from] io::Error),
     /// A program that sets them up is not installed.
-    #[error("`{0}` is not installed (Debian: apt install iproute2 util-linux ethtool nftables)")]
+    #[error("`{0}` is not installed")]
     NoTool(&'static str),
     /// A program that sets them up failed.
     #[error("`{command}` failed: {message}")]

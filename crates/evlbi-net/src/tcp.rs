@@ -58,9 +58,7 @@ pub struct Options {
 #[non_exhaustive]
 pub enum TcpError {
     /// The kernel does not have it.
-    #[error(
-        "this kernel has no congestion control `{name}`, but {available}; if it has the module, as root: modprobe tcp_{name}"
-    )]
+    #[error("this kernel has no congestion control `{name}`, but {available}")]
     NoAlgorithm {
         /// What was asked for.
         name: String,
@@ -68,9 +66,7 @@ pub enum TcpError {
         available: String,
     },
     /// Not everybody may use it.
-    #[error(
-        "not everybody may use the congestion control `{0}`: as root, sysctl -w net.ipv4.tcp_allowed_congestion_control=\"... {0}\""
-    )]
+    #[error("not everybody may use the congestion control `{0}`")]
     NotAllowed(String),
     /// The other end cannot be reached.
     #[error("cannot connect to {address} by TCP: {source}")]

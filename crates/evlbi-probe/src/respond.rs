@@ -102,7 +102,7 @@ pub enum ServeError {
     #[error("{0}")]
     Test(#[from] TestError),
     /// Other tests leave it no room, for as long as the client waits.
-    #[error("{0}; try again later, or wait longer")]
+    #[error("{0}")]
     Busy(String),
     /// All ports for tests are in use.
     #[error("all ports from {from} to {to}, which tests may listen on here, are in use")]

@@ -37,7 +37,7 @@ pub enum Unusable {
     #[error("it was not made by evlbi")]
     Foreign,
     /// Its tables are of another version.
-    #[error("it is of version {version} of the tables, and this program knows {known}{}", if version > known { ": use a newer evlbi" } else { "" })]
+    #[error("it is of version {version} of the tables, and this program knows {known}")]
     Version {
         /// Version of the tables in the file.
         version: i64,

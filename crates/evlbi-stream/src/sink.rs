@@ -208,12 +208,13 @@ impl Output {
     }
 
     fn fail(&mut self, error: &WriteError) {
+        let why = self.run.explain(error);
         self.run.say(format_args!(
-            "{error}; receiving goes on, and what is not written is counted"
+            "{why}; receiving goes on, and what is not written is counted"
         ));
         self.unwritten += self.written.saturating_sub(error.written);
         self.written = error.written;
-        self.error = Some(error.to_string());
+        self.error = Some(why);
         self.writer = None;
     }
 

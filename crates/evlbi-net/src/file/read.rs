@@ -45,6 +45,7 @@ impl Default for ReaderOptions {
 /// A file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {path} at byte {offset}: {source}")]
+#[non_exhaustive]
 pub struct ReadError {
     /// The file.
     pub path: PathBuf,

@@ -69,10 +69,8 @@ pub struct WriterOptions {
 
 /// A recording that cannot be written (any further).
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot write {path} beyond {written} bytes: {source}{}",
-    remedy(source)
-)]
+#[error("cannot write {path} beyond {written} bytes: {source}")]
+#[non_exhaustive]
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,
@@ -87,15 +85,6 @@ fn unopened(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
         path: path.to_owned(),
         written: 0,
         source,
-    }
-}
-
-fn remedy(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT) => "; free some space or record to another disk",
-        Some(libc::EFBIG) => "; raise `ulimit -f`, or record to a file system for large files",
-        Some(libc::EIO) => "; the disk or its connection fails: see dmesg",
-        _ => "",
     }
 }
 

@@ -51,7 +51,8 @@ pub struct Honours {
 
 /// An option that a transport has no use for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{option} has no effect on {scheme}://{here}; leave it out")]
+#[error("{option} has no effect on {scheme}://{here}")]
+#[non_exhaustive]
 pub struct NotHonoured {
     /// The option: the name of its field in [`InOptions`] or [`OutOptions`], or as a URL has it (`?ttl=`).
     pub option: &'static str,

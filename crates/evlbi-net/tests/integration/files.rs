@@ -166,16 +166,12 @@ fn pipes_are_written_to() {
 }
 
 #[test]
-fn a_full_device_is_an_error_that_says_what_to_do() {
+fn a_full_device_is_an_error_that_names_it() {
     let mut writer = Writer::create(Path::new("/dev/full"), WriterOptions::default()).unwrap();
     let error = writer.write(&content(5000)).unwrap_err();
     assert_eq!(error.source.raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(error.written, 0);
-    let text = error.to_string();
-    assert!(
-        text.contains("/dev/full") && text.contains("free some space"),
-        "{text}"
-    );
+    assert!(error.to_string().contains("/dev/full"), "{error}");
 }
 
 #[test]
@@ -226,7 +222,6 @@ fn a_limit_on_file_length_is_an_error() {
             .find_map(|piece| writer.write(piece).err())
             .unwrap();
         assert_eq!(error.source.raw_os_error(), Some(libc::EFBIG), "{error}");
-        assert!(error.to_string().contains("ulimit -f"));
         let kept = writer.finish().unwrap() as usize;
         // `ulimit -f` counts in 512 or 1024 bytes.
         assert!(kept <= 2000 * 1024);

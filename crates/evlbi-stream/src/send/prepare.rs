@@ -160,7 +160,7 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
         return clock.now().plus(Nanos(ahead)).max(soon);
     }
     run.warn(format_args!(
-        "--start {asked} is over, so the data leaves at once"
+        "the start, {asked}, is over, so the data leaves at once"
     ));
     soon
 }

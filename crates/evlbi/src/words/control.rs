@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use evlbi_control::FileError;
 use evlbi_control::agent::{AgentError, NoFolder, SettingError};
 use evlbi_control::session::run::RunError;
 use evlbi_control::session::{AccessError, ControllerError};
@@ -9,6 +10,7 @@ use evlbi_control::session::{AccessError, ControllerError};
 /// What is said in place of an error's own words.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_folder))
+        .or_else(|| error.downcast_ref().and_then(of_file))
         .or_else(|| error.downcast_ref().and_then(of_agent))
         .or_else(|| error.downcast_ref().and_then(of_setting))
         .or_else(|| error.downcast_ref().and_then(of_controller))
@@ -18,6 +20,14 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 
 fn of_folder(error: &NoFolder) -> Option<String> {
     Some(format!("{error} Give a --dir"))
+}
+
+fn of_file(error: &FileError) -> Option<String> {
+    Some(match error {
+        FileError::Foreign(_) => format!("{error}: give another one"),
+        FileError::Open(folder) => format!("{error}: chmod go-w {}", folder.display()),
+        _ => return None,
+    })
 }
 
 fn of_agent(error: &AgentError) -> Option<String> {

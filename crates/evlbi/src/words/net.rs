@@ -1,16 +1,24 @@
 //! Errors of evlbi-net and evlbi-core.
 
 use std::error::Error;
+use std::io::ErrorKind;
 
 use evlbi_core::packetise::PacketiseError;
 use evlbi_core::shed::ShedError;
+use evlbi_net::file::WriteError;
+use evlbi_net::netns::Unavailable;
 use evlbi_net::ring::RingError;
+use evlbi_net::tcp::TcpError;
 use evlbi_net::transport::NotHonoured;
+use nix::errno::Errno;
 
 /// What is said in place of an error's own words.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_option))
         .or_else(|| error.downcast_ref().and_then(of_ring))
+        .or_else(|| error.downcast_ref().and_then(of_file))
+        .or_else(|| error.downcast_ref().and_then(of_tcp))
+        .or_else(|| error.downcast_ref().and_then(of_namespaces))
         .or_else(|| error.downcast_ref().and_then(of_packets))
         .or_else(|| error.downcast_ref().and_then(of_shedding))
 }
@@ -26,7 +34,7 @@ fn of_option(error: &NotHonoured) -> Option<String> {
         ("window", _) => "--window",
         ("hold", _) => "--hold",
         // As a URL has it.
-        _ => return None,
+        (option, _) => option,
     };
     let (scheme, here) = (error.scheme, error.here);
     Some(format!(
@@ -39,6 +47,45 @@ fn of_ring(error: &RingError) -> Option<String> {
         RingError::Size { .. } => format!("{error}; a larger --ring holds them"),
         RingError::Memory { .. } => {
             format!("{error}; a smaller --ring (or --window, where the ring follows it) needs less")
+        }
+        _ => return None,
+    })
+}
+
+fn of_file(error: &WriteError) -> Option<String> {
+    let remedy = match error.source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "free some space or record to another disk"
+        }
+        ErrorKind::FileTooLarge => "raise `ulimit -f`, or record to a file system for large files",
+        _ if error.source.raw_os_error() == Some(Errno::EIO as i32) => {
+            "the disk or its connection fails: see dmesg"
+        }
+        _ => return None,
+    };
+    Some(format!("{error}; {remedy}"))
+}
+
+fn of_tcp(error: &TcpError) -> Option<String> {
+    Some(match error {
+        TcpError::NoAlgorithm { name, .. } => {
+            format!("{error}; if it has the module, as root: modprobe tcp_{name}")
+        }
+        TcpError::NotAllowed(name) => format!(
+            "{error}: as root, sysctl -w net.ipv4.tcp_allowed_congestion_control=\"... {name}\""
+        ),
+        _ => return None,
+    })
+}
+
+fn of_namespaces(error: &Unavailable) -> Option<String> {
+    Some(match error {
+        Unavailable::NotPermitted(why) => format!(
+            "network namespaces need root or unprivileged user namespaces (sysctl user.max_user_namespaces, \
+             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): {why}"
+        ),
+        Unavailable::NoTool(_) => {
+            format!("{error} (Debian: apt install iproute2 util-linux ethtool nftables)")
         }
         _ => return None,
     })

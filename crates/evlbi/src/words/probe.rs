@@ -10,6 +10,7 @@ use evlbi_probe::plan::link::PlanLinkError;
 use evlbi_probe::plan::tcp::PlanTcpError;
 use evlbi_probe::report::matrix::MatrixError;
 use evlbi_probe::respond::{RespondError, ServeError};
+use evlbi_probe::sqlite::Unusable;
 use evlbi_probe::tcp::ProbeTcpError;
 use evlbi_probe::udp::ProbeUdpError;
 use evlbi_probe::watch::StoreError;
@@ -27,6 +28,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_serving))
         .or_else(|| error.downcast_ref().and_then(of_watching))
         .or_else(|| error.downcast_ref().and_then(of_campaign))
+        .or_else(|| error.downcast_ref().and_then(of_tables))
         .or_else(|| error.downcast_ref().and_then(of_table))
         .or_else(|| error.downcast_ref().and_then(of_analysis))
         .or_else(|| error.downcast_ref().and_then(of_plan))
@@ -114,7 +116,7 @@ fn of_serving(error: &ServeError) -> Option<String> {
     Some(match error {
         ServeError::NoFiles => format!("{error} (its --files)"),
         ServeError::Make { .. } => format!("{error}: give another --into"),
-        ServeError::Busy(_) => format!("{error} with --wait"),
+        ServeError::Busy(_) => format!("{error}; try again later, or wait longer with --wait"),
         _ => return None,
     })
 }
@@ -136,6 +138,15 @@ fn of_campaign(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Foreign { path, .. } => {
             Some(format!("{} is no file of evlbi watch", path.display()))
+        }
+        _ => None,
+    }
+}
+
+fn of_tables(error: &Unusable) -> Option<String> {
+    match error {
+        Unusable::Version { version, known } if version > known => {
+            Some(format!("{error}: use a newer evlbi"))
         }
         _ => None,
     }

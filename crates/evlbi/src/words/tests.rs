@@ -3,16 +3,20 @@
 use std::io;
 
 use anyhow::Error;
+use evlbi_control::FileError;
 use evlbi_core::packetise::PacketiseError;
 use evlbi_core::shed::ShedError;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::{CorrelateError, FormatError, PlanError, StreamError, WindowError};
 use evlbi_host::doctor::DoctorError;
-use evlbi_net::file::OutputError;
+use evlbi_net::file::{OutputError, Writer, WriterOptions};
+use evlbi_net::netns::Unavailable;
+use evlbi_net::tcp::TcpError;
 use evlbi_net::transport::{InOptions, OutOptions, Url};
 use evlbi_path::{ControlError, PathError};
 use evlbi_probe::endpoint::TestError;
 use evlbi_probe::respond::ServeError;
+use evlbi_probe::sqlite::Unusable;
 use evlbi_probe::tcp::ProbeTcpError;
 use evlbi_probe::udp::ProbeUdpError;
 use evlbi_probe::watch::{StoreError, TablesError, WatchError};
@@ -208,6 +212,34 @@ fn errors_of_tests_name_the_arguments() {
     for (error, line) in cases {
         assert_eq!(explain(&error), line);
     }
+}
+
+/// What only this host's user can change.
+#[test]
+fn errors_of_the_host_say_what_to_change() {
+    let mut writer = Writer::create("/dev/full".as_ref(), WriterOptions::default()).unwrap();
+    said(
+        writer.write(&[0; 5000]).unwrap_err(),
+        "cannot write /dev/full beyond 0 bytes: No space left on device (os error 28); free some space or record to another disk",
+    );
+    let (name, available) = ("bic".to_owned(), "reno cubic".to_owned());
+    said(
+        TcpError::NoAlgorithm { name, available },
+        "this kernel has no congestion control `bic`, but reno cubic; if it has the module, as root: modprobe tcp_bic",
+    );
+    said(
+        PathError::from(Unavailable::NoTool("tc")),
+        "`tc` is not installed (Debian: apt install iproute2 util-linux ethtool nftables)",
+    );
+    said(
+        FileError::Open("/a".into()),
+        "others may write to the folder /a: chmod go-w /a",
+    );
+    let (version, known) = (9, 2);
+    said(
+        Unusable::Version { version, known },
+        "it is of version 9 of the tables, and this program knows 2: use a newer evlbi",
+    );
 }
 
 /// Also the options of transports, of which two have one name.

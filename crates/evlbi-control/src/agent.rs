@@ -126,7 +126,8 @@ pub struct Serving {
     _lock: File,
 }
 
-/// Starts an agent. From now on this process works in the agent's folder, so there is one agent a process.
+/// Starts an agent, whose flows are processes of the program of `language`. From now on this process works in the agent's folder, so there
+/// is one agent a process.
 ///
 /// # Errors
 /// When another agent uses the folder, a file in it cannot be used, the settings cannot be understood, or the agent cannot listen.

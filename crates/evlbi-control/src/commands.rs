@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use evlbi_net::transport::Url;
@@ -20,6 +21,12 @@ pub trait Grammar: Sync {
     /// # Errors
     /// What cannot be understood or is not allowed.
     fn check(&self, words: Vec<String>) -> Result<Meaning, String>;
+
+    /// Returns the path of the program, which is started with these words, after `--control PATH`, as a flow's process. It is this process'
+    /// own, if nothing else is said.
+    fn program(&self) -> PathBuf {
+        "/proc/self/exe".into()
+    }
 }
 
 /// The [`Grammar`] of a process.

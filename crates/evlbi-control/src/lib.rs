@@ -3,18 +3,19 @@
 //! A flow is a command of the program `evlbi` in a process of its own ([`evlbi_stream::control_socket`]), which outlives whoever started it. Here
 //! are the two that see to flows, and what they need: [`agent`] runs those of its host, and [`session`] drives those of many hosts through
 //! their agents, by a schedule, a script or a console. Both keep a history, and serve a page and an interface over HTTPS, whose other end
-//! is [`Client`]. What the flows do with data is in the crates below. What is written on a command line is the program's alone: it
-//! gives it as a [`Grammar`](commands::Grammar).
+//! is [`Client`]. What the flows do with data is in the crates below. What is written on a command line is the program's alone: a
+//! [`Grammar`](commands::Grammar) says what it can be, and whose process a flow is: that of `evlbi`, for an agent within another program.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
+//! use std::path::PathBuf;
 //! use evlbi_control::agent::{self, AgentOptions};
 //! use evlbi_control::commands::{CommandOption, Grammar, Meaning, Sends};
 //! use evlbi_control::threads::Threads;
 //! use evlbi_control::{Client, Identity, Remote, Role};
 //! use evlbi_net::run::Run;
 //!
-//! /// The command line of the program; this one knows no options.
+//! /// The command line of the program that carries flows out; this one knows no options.
 //! struct Bare;
 //!
 //! impl Grammar for Bare {
@@ -24,6 +25,10 @@
 //!
 //!     fn check(&self, _words: Vec<String>) -> Result<Meaning, String> {
 //!         Ok(Meaning { sends: Sends::Nothing, start: None, duration: None, responds: None })
+//!     }
+//!
+//!     fn program(&self) -> PathBuf {
+//!         "/usr/bin/evlbi".into()
 //!     }
 //! }
 //!

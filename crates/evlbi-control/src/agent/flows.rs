@@ -40,7 +40,7 @@ const LOOK_EARLY: Duration = Duration::from_millis(20);
 const ANSWERING: Duration = Duration::from_secs(2);
 
 /// The agent of a host.
-pub struct Agent {
+pub(crate) struct Agent {
     pub config: Config,
     pub history: Arc<History>,
     language: Language,
@@ -242,7 +242,7 @@ impl Agent {
             turn: Arc::default(),
         };
         self.take_place(&kept)?;
-        let child = make(&kept, &allowed).inspect_err(|_| {
+        let child = make(&self.language.program(), &kept, &allowed).inspect_err(|_| {
             self.flows.lock().remove(&id);
         })?;
         let _ = self.with(&id, |entry| entry.process = child.id());
@@ -623,8 +623,8 @@ fn flow_dir(id: &FlowId) -> FlowDir {
     FlowDir(Path::new(FLOW_DIRS).join(id.as_str()))
 }
 
-/// Makes a flow's folder, and starts it there.
-fn make(kept: &Entry, allowed: &Allowed) -> Reply<Child> {
+/// Makes a flow's folder, and starts a process of `program` there.
+fn make(program: &Path, kept: &Entry, allowed: &Allowed) -> Reply<Child> {
     let flow_dir = flow_dir(&kept.flow.id);
     let made = || -> Result<Child, FlowDirError> {
         // An agent that is killed leaves either all of it or nothing that has its name.
@@ -633,7 +633,7 @@ fn make(kept: &Entry, allowed: &Allowed) -> Reply<Child> {
         private_folder(&draft.0)?;
         write(&draft, kept)?;
         fs::rename(&draft.0, &flow_dir.0)?;
-        flow_dir.start(allowed)
+        flow_dir.start(program, allowed)
     };
     made().map_err(|error| {
         // It never was: its name can be used.

@@ -79,16 +79,16 @@ impl FlowDir {
         self.0.join(name)
     }
 
-    /// Starts the flow's process, which goes on when this one ends.
+    /// Starts the flow's process, one of `program`, which goes on when this one ends.
     ///
     /// # Errors
     /// When there is no room for its files, or no process can be had.
-    pub fn start(&self, allowed: &Allowed) -> Result<Child, FlowDirError> {
+    pub fn start(&self, program: &Path, allowed: &Allowed) -> Result<Child, FlowDirError> {
         let result = File::create(self.file("result.json")).map_err(FlowDirError::Result)?;
         let log = File::create(self.file("log")).map_err(FlowDirError::Log)?;
         // The process holds it from its first moment to its last: an agent that finds it locked knows that the flow lives.
         log.try_lock().map_err(FlowDirError::Lock)?;
-        Command::new("/proc/self/exe")
+        Command::new(program)
             .arg0("evlbi")
             // The name of a socket must be short.
             .args(["--control", "control"])

@@ -571,7 +571,7 @@ async fn course_of(
         return Err(Problem::unknown(&id));
     }
     let history = Arc::clone(&api.history);
-    let course = off_thread(move || history.course(&id, span, now)).await?;
+    let course = off_thread(move || history.time_series(&id, span, now)).await?;
     course.map_err(Problem::internal)
 }
 

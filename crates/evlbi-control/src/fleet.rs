@@ -153,7 +153,7 @@ pub(crate) enum Drive {
 
 /// A session: what is to come, and which hosts are out of reach.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SessionPlan {
+pub(crate) struct SessionPlan {
     /// Name of this run of it.
     pub run: String,
     pub state: SessionState,
@@ -167,7 +167,7 @@ pub struct SessionPlan {
 /// How far a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum SessionState {
+pub(crate) enum SessionState {
     /// It waits for somebody to begin it.
     Held,
     Running,
@@ -178,7 +178,7 @@ pub enum SessionState {
 
 /// A scan of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ScanPlan {
+pub(crate) struct ScanPlan {
     pub name: String,
     /// Seconds since 1970; none before a session that is held has begun.
     pub starts: Option<f64>,
@@ -190,7 +190,7 @@ pub struct ScanPlan {
 
 /// A flow that is not there yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct FlowToCome {
+pub(crate) struct FlowToCome {
     pub id: FlowId,
     pub host: String,
     pub command: String,
@@ -225,6 +225,7 @@ pub struct Storage {
 /// Why something that was asked for is not done.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct Problem {
     /// The status of HTTP that it is answered with.
     pub status: StatusCode,

@@ -117,7 +117,7 @@ pub struct Event {
 /// The course of a flow. The lists of values are as long as that of times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 #[schema(as = Course)]
-pub struct TimeSeries {
+pub(crate) struct TimeSeries {
     /// Seconds that each value is of.
     pub step_s: i64,
     /// When each begins, in seconds since 1970.
@@ -133,7 +133,7 @@ pub struct TimeSeries {
 
 /// The course of a baseline's fringe: means of the integrations that ended in each step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
-pub struct Fringes {
+pub(crate) struct Fringes {
     /// Seconds since 1970.
     pub time: Vec<i64>,
     pub amplitude: Vec<f64>,
@@ -144,7 +144,7 @@ pub struct Fringes {
 
 /// Which part of a course.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub(crate) struct Span {
     /// Seconds since 1970.
     pub from: i64,
     pub to: i64,
@@ -153,7 +153,7 @@ pub struct Span {
 }
 
 /// The file, open.
-pub struct History {
+pub(crate) struct History {
     path: PathBuf,
     connection: Mutex<Connection>,
     /// When each flow began, and what it had counted when it was looked at last.
@@ -166,7 +166,7 @@ pub struct History {
 
 /// Values of counters over time, in the order of the columns.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lists(Vec<(&'static Counter, Vec<Number>)>);
+pub(crate) struct Lists(Vec<(&'static Counter, Vec<Number>)>);
 
 impl History {
     /// Opens or makes a file. Moves a damaged or foreign file aside, reports it, and makes a new one. If the
@@ -296,9 +296,9 @@ impl History {
         self.with(|connection| events(connection, after))
     }
 
-    /// The course of a flow, in steps that are long enough for what is kept and for 4000 points.
-    pub fn course(&self, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
-        self.with(|connection| course(connection, flow, span, now))
+    /// Returns the time series of a flow, in steps that are long enough for what is kept and for 4000 points.
+    pub fn time_series(&self, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
+        self.with(|connection| time_series(connection, flow, span, now))
     }
 }
 
@@ -320,7 +320,7 @@ fn events(connection: &Connection, after: i64) -> Result<Vec<Event>> {
     Ok(events)
 }
 
-fn course(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
+fn time_series(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
     let is_old = span.from < now - KEEP_SECONDS;
     let least = if is_old { MEAN } else { 1 };
     let least = least.max(span.to.saturating_sub(span.from) / MOST_POINTS);

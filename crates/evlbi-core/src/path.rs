@@ -15,8 +15,9 @@ mod law;
 mod network;
 mod train;
 
-pub use cell::{Cell, Fate, Identity, Logged, Truth as CellTruth};
+pub use cell::{Cell, Fate, Identity, Logged, Outcome, Truth as CellTruth};
 pub use flow::{Impairment, Path, Truth};
+pub use item::Item;
 pub use law::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
 pub use network::{CellId, Line, Network, Output};
 pub use train::{Marks, Piece, Train};

@@ -84,9 +84,11 @@ pub struct Found {
 pub struct Dump {
     /// Middle of the dump in seconds from the first dump's beginning.
     pub seconds: f64,
-    /// By the samples at which both stations have data.
+    /// Amplitude, by the samples at which both stations have data.
     pub amplitude: f64,
+    /// Phase in radians, -pi to pi.
     pub phase_rad: f64,
+    /// Fraction of the dump at which both stations have data, 0 to 1.
     pub weight: f64,
     /// Standard error of the amplitude, and of the phase where it is small.
     pub error: f64,

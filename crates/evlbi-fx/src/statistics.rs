@@ -20,6 +20,7 @@ const MAX_CHANNELS: u64 = 4096;
 /// A header can tell of billions of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("statistics are gathered of 1 to {MAX_CHANNELS} channels, not of {0}")]
+#[non_exhaustive]
 pub struct ChannelsError(pub u64);
 
 /// Statistics of one channel.

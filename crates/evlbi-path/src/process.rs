@@ -119,7 +119,9 @@ struct Served {
     is_over: AtomicBool,
 }
 
-/// Serves a path until its command ends, or a request ends it.
+/// Serves a path until its command ends, or a request ends it. It takes the process over: the hosts' names are put over its `/etc/hosts`, it ends
+/// with its parent, and where no command is given it writes `ready` to standard output, when the path is up, and then closes that and
+/// standard error.
 ///
 /// # Errors
 /// If this is not the first process of a container, or the path cannot be made.

@@ -121,14 +121,14 @@ pub struct ProbeCapacity {
     pub size: usize,
     /// Datagrams back to back.
     pub burst: u32,
-    /// The highest rate that was confirmed, as it was sent; none if there is none. Where `limit` is `path`, that is the
+    /// The highest rate that was confirmed, as it was sent, in bits of UDP payload per second; none if there is none. Where `limit` is `path`, that is the
     /// path's capacity; else the path carries at least so much.
     pub rate: Option<f64>,
-    /// The same on an Ethernet.
+    /// The same on an Ethernet, headers included, in bits per second.
     pub wire_rate: Option<f64>,
     /// Datagrams per second at that rate: of short ones, the limit of packets.
     pub datagrams_per_second: Option<f64>,
-    /// The lowest rate at which too much was lost, or which the sender could not reach.
+    /// The lowest rate at which too much was lost, or which the sender could not reach, in bits of UDP payload per second.
     pub above: Option<f64>,
     /// When the search ends, in words.
     pub stop_rule: String,

@@ -20,6 +20,7 @@ pub struct Measured<R> {
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}", path.display())]
+#[non_exhaustive]
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,

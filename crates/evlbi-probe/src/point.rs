@@ -55,7 +55,7 @@ pub struct Point {
     pub unique: u64,
     /// network_lost + host_lost + unattributed.
     pub lost: u64,
-    /// Part of the sent.
+    /// Fraction of the sent that is lost, 0 to 1.
     pub loss: f64,
     /// Of the lost, those that the path lost.
     pub network_lost: u64,
@@ -67,31 +67,31 @@ pub struct Point {
     pub attribution: Attribution,
     /// Arrivals beyond the first of a datagram.
     pub duplicates: u64,
-    /// RFC 4737.
+    /// Datagrams that came after one with a higher number (RFC 4737).
     pub reordered: u64,
     /// Of the unique: later than the loss timeout.
     pub late: u64,
     /// With the test's key, but a number that it does not have.
     pub foreign: u64,
-    /// Between datagrams, or bursts; none where as fast as the host can.
+    /// Time between datagrams, or bursts, in nanoseconds; none where as fast as the host can.
     pub spacing_asked: Option<f64>,
-    /// Mean of the departures.
+    /// Mean time between departures, in nanoseconds.
     pub spacing_achieved: Option<f64>,
-    /// UDP payload.
+    /// UDP payload that was asked for, in bits per second.
     pub rate_asked: Option<f64>,
-    /// UDP payload that left.
+    /// UDP payload that left, in bits per second.
     pub rate_sent: f64,
-    /// UDP payload that came, duplicates too.
+    /// UDP payload that came, duplicates too, in bits per second.
     pub rate_received: f64,
-    /// On an Ethernet, with 66 bytes more for each datagram (IPv6: 86).
+    /// What left on an Ethernet, with 66 bytes more for each datagram (IPv6: 86), in bits per second.
     pub wire_rate_sent: f64,
     /// The same of what came.
     pub wire_rate_received: f64,
     /// How long it was sent, in seconds.
     pub seconds: f64,
-    /// Between departures; of trains, where the host sends as fast as it can.
+    /// Nanoseconds between departures; of trains, where the host sends as fast as it can.
     pub departures: Option<Summary>,
-    /// Between arrivals.
+    /// Nanoseconds between arrivals.
     pub arrivals: Option<Summary>,
     /// Datagrams that the receiving kernel took up joined have one time of arrival in common.
     pub most_joined: u64,
@@ -111,11 +111,11 @@ pub struct Point {
     pub reordering_free_runs: FreeRuns,
     /// One-way delay (RFC 7679), as far as the clocks are known.
     pub delay: Option<Delay>,
-    /// Delay variation to the smallest (RFC 5481): median, 99 %, 99.9 %.
+    /// Delay variation to the smallest (PDV, RFC 5481) in nanoseconds: median, 99 %, 99.9 %.
     pub pdv: Option<[i64; 3]>,
-    /// Delay variation from one datagram to the next (RFC 3393).
+    /// Delay variation from one datagram to the next (RFC 3393), in nanoseconds.
     pub ipdv: Option<Summary>,
-    /// RFC 3550.
+    /// Interarrival jitter (RFC 3550, section 6.4.1) in nanoseconds.
     pub jitter: f64,
     /// What the sending host tells.
     pub sender: SenderSide,
@@ -176,10 +176,15 @@ impl Shares {
 /// One-way delay in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Delay {
+    /// The smallest.
     pub min: f64,
+    /// Half of the datagrams had no more.
     pub median: f64,
+    /// Mean of all.
     pub mean: f64,
+    /// 99 % of the datagrams had no more.
     pub p99: f64,
+    /// The largest.
     pub max: f64,
     /// How far all of these may be off together, if the shortest ways there and back are alike.
     pub error_if_symmetric: f64,
@@ -187,33 +192,43 @@ pub struct Delay {
     pub error: f64,
 }
 
+/// What the sending host tells of a stream.
 #[derive(Clone, Debug, Serialize)]
 pub struct SenderSide {
     /// What became of the datagrams at the sending socket.
     pub counts: SendCounts,
     /// Time that the sender gave up because its host fell behind.
     pub slips: Slips,
+    /// Processor time of the sending thread, in seconds.
     pub cpu_seconds: f64,
+    /// The interface that it left by, where that is known.
     pub interface: Option<String>,
+    /// Why it ended before its time, if it did.
     pub stopped: Option<String>,
+    /// What the host counted meanwhile.
     pub host: Observed,
 }
 
+/// What the receiving host tells of a stream.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReceiverSide {
     /// Messages that the socket dropped.
     pub socket_drops: u64,
+    /// The socket's receive buffer, as it was asked for and granted, in bytes.
     pub buffer: Option<GrantedBuffer>,
+    /// Processor time of the receiving thread, in seconds.
     pub cpu_seconds: f64,
     /// Datagrams that were no part of the test.
     pub strangers: u64,
+    /// The interface that it came by, where that is known.
     pub interface: Option<String>,
+    /// What the host counted meanwhile.
     pub host: Observed,
 }
 
 impl Point {
     /// Of a stream between two ends whose clocks are so far apart; none where the sender has not sent.
-    pub fn new(
+    pub(crate) fn new(
         direction: Direction,
         stream: &Stream,
         burden: Option<Burden>,

@@ -59,9 +59,9 @@ pub struct DirectionReport {
     pub reordered: u64,
     /// From the first window to the last, in seconds.
     pub seconds: f64,
-    /// Of this, covered by windows.
+    /// Of these seconds, covered by windows.
     pub covered: f64,
-    /// Mean of what was received while windows lasted.
+    /// Mean rate of what was received while windows lasted, in bits per second.
     pub rate_received: f64,
     /// By how much the rates that were received in nine of ten windows differ from their median at most, as a part of it; none of
     /// fewer than ten windows, nor where nothing came in most of them.

@@ -156,7 +156,7 @@ type Show<'a> = dyn FnMut(&Event<'_>) -> Result<(), Box<dyn Error + Send + Sync>
 
 /// What both ends know of a test.
 #[derive(Debug)]
-pub struct TestReport {
+pub(crate) struct TestReport {
     pub here: EndpointReport,
     pub there: EndpointReport,
     /// What the responder's address is.

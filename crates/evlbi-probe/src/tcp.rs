@@ -27,7 +27,7 @@ use crate::endpoint::{EndpointReport, Files, Flows, Test, TestError, usual_sampl
 use crate::measure::{ClockFit, Spacing, Stream};
 
 pub(crate) use self::diagnosis::{held_back, steady};
-use self::flow::Flow;
+pub use self::flow::{Flow, Messages, Stage};
 use self::matrix::Matrix;
 use super::direction::Direction;
 use super::parts::{Measured, Parts, WriteError};

@@ -360,13 +360,13 @@ impl Received {
 }
 
 /// Describes the counters of a receiver for the interface.
-pub fn received_schema() -> Schema {
+pub(crate) fn received_schema() -> Schema {
     let counters = RECEIVED.iter().map(|field| &field.counter);
     schema(counters, |it| it.help.to_owned(), Schema::Object)
 }
 
 /// Describes the counters of a sender for the interface.
-pub fn sent_schema() -> Schema {
+pub(crate) fn sent_schema() -> Schema {
     let counters = SENT.iter().map(|field| &field.counter);
     schema(counters, |it| it.help.to_owned(), Schema::Object)
 }

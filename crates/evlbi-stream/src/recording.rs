@@ -178,13 +178,13 @@ impl Recording {
     }
 
     /// Bytes after the last whole frame.
-    pub fn truncated_tail(&self) -> u64 {
+    pub(crate) fn truncated_tail(&self) -> u64 {
         self.frame_length
             .map_or(0, |length| (self.size - self.leading) % length as u64)
     }
 
     /// Returns the frames of each thread from the first to the last, the distance by which a repeat is moved on.
-    pub fn span_frames(&self) -> Option<i64> {
+    pub(crate) fn span_frames(&self) -> Option<i64> {
         let rate = self.frame_rate?;
         Some(self.last?.index(rate) - self.first?.index(rate) + 1)
     }

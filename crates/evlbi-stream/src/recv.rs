@@ -27,8 +27,7 @@ use thiserror::Error;
 use self::result::{Beside, HostDelta, finish};
 
 pub use self::result::{RecvResult, text};
-use self::seen::Seen;
-pub use self::seen::nothing_but;
+pub use self::seen::{Seen, nothing_but};
 use crate::drain::{self, Shown};
 use crate::numbering::FrameNumbers;
 use crate::running::Running;
@@ -182,7 +181,8 @@ impl Default for RecvOptions {
 pub type Receiving = Running<Seen, RecvResult>;
 
 /// Begins to receive a stream: until it ends, its time is over, or `run` is stopped. Only the reader of a named pipe is waited
-/// for before.
+/// for before. A limit on file sizes (`ulimit -f`) is an error of the recording only after
+/// [`report_size_limits`](evlbi_net::file::report_size_limits); else it ends the process.
 ///
 /// # Errors
 /// When the options do not fit together, or the recording exists, or a socket, a file or memory cannot be had.

@@ -26,7 +26,7 @@ use thiserror::Error;
 pub use self::prepare::out_options;
 use self::prepare::prepare;
 pub use self::result::{SendResult, text};
-use self::seen::Seen;
+pub use self::seen::Seen;
 use crate::running::Running;
 use crate::source::SourceError;
 use evlbi_host::host::{HostError, HostOptions};

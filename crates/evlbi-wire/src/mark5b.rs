@@ -48,11 +48,13 @@ pub enum HeaderError {
 /// This word of the time code holds a digit above 9, or a second that no day has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the Mark 5B time code {0:#010x} is no time in BCD")]
+#[non_exhaustive]
 pub struct TimeCodeError(pub u32);
 
 /// The frame number does not fit the 15 bits of the header, or is none of a second at this rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a second of {rate} Mark 5B frames has no frame {frame}", rate = rate.get())]
+#[non_exhaustive]
 pub struct TimeError {
     /// The frame number that was asked for.
     pub frame: u32,

@@ -19,6 +19,7 @@ const HIGHEST_RATE: u32 = 1 << 24;
 #[error(
     "pattern frames of {0} bytes are not possible: the length is a multiple of 8 from 40 to 134217720"
 )]
+#[non_exhaustive]
 pub struct LengthError(pub usize);
 
 /// The frame rate of a pattern: so many frames per second, from 1 to 2^24.

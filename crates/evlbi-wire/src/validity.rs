@@ -51,6 +51,7 @@ impl From<Schema> for &'static str {
 /// The document is of another format, or of another version of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gaps document says schema {0:?}, this program reads {NAME:?}", NAME = Schema::NAME)]
+#[non_exhaustive]
 pub struct SchemaError(pub String);
 
 impl TryFrom<String> for Schema {

@@ -43,6 +43,7 @@ pub enum HeaderError {
 #[error(
     "the time {0:?} lies outside of VDIF's epochs (2000 to 2031) or its frame number needs more than 24 bits"
 )]
+#[non_exhaustive]
 pub struct TimeError(pub FrameTime);
 
 /// Why a header cannot describe frames of a shape.

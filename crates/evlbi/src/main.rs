@@ -5,6 +5,7 @@
 //! `demo` the demonstration. Here belongs what speaks of the command line or the terminal, and nothing that another program could call.
 
 #![forbid(unsafe_code)]
+#![allow(unnameable_types, reason = "clap's structs are of one file each")]
 // `say` prints messages and `output` results: a macro of std panics where it cannot print.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

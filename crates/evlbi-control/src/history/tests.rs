@@ -78,7 +78,7 @@ fn seconds_become_half_minutes() {
             .sample(&[flow("ef", second)], second as i64)
             .unwrap();
     }
-    let seconds = history.course(&id, span(0, 100, 1), 100).unwrap();
+    let seconds = history.time_series(&id, span(0, 100, 1), 100).unwrap();
     assert_eq!((seconds.step_s, seconds.time.len()), (1, 90));
     assert_eq!(seconds.time[..3], [0, 1, 2]);
     assert_eq!(seconds.of("rate_bps")[1], 2e6);
@@ -93,7 +93,7 @@ fn seconds_become_half_minutes() {
     assert!(seconds.of("ring_waits").iter().all(|waits| *waits == 0.5));
     let fringes = &seconds.baselines["Ef-Jb"];
     assert_eq!(fringes.time[..3], [0, 1, 3], "each integration once");
-    let halves = history.course(&id, span(0, 100, 30), 100).unwrap();
+    let halves = history.time_series(&id, span(0, 100, 30), 100).unwrap();
     assert_eq!((halves.step_s, &halves.time[..]), (30, &[0, 30, 60][..]));
     assert_eq!(halves.of("expected"), [3000.0; 3]);
     assert_eq!(halves.of("rate_bps")[0], 15.5e6);
@@ -105,11 +105,14 @@ fn seconds_become_half_minutes() {
     assert_eq!(csv.lines().count(), 4);
     // Of long ago only half minutes are left; of a flow that is not known, nothing.
     let later = 100 + KEEP_SECONDS;
-    assert_eq!(history.course(&id, span(0, 100, 1), later).unwrap(), halves);
+    assert_eq!(
+        history.time_series(&id, span(0, 100, 1), later).unwrap(),
+        halves
+    );
     let other = "jb".parse().unwrap();
     assert!(
         history
-            .course(&other, span(0, 100, 1), 100)
+            .time_series(&other, span(0, 100, 1), 100)
             .unwrap()
             .time
             .is_empty()
@@ -128,7 +131,7 @@ fn flows_that_were_there_before_begin_where_they_are() {
     history.sample(&[old(1000)], 1000).unwrap();
     history.sample(&[old(1001)], 1001).unwrap();
     let course = history
-        .course(&"ef".parse().unwrap(), span(0, 1100, 1), 1100)
+        .time_series(&"ef".parse().unwrap(), span(0, 1100, 1), 1100)
         .unwrap();
     assert_eq!(
         (&course.time[..], &course.of("lost")[..]),
@@ -152,7 +155,7 @@ fn a_name_that_is_taken_again_is_another_flow() {
     };
     history.sample(&[again], 1001).unwrap();
     let course = history
-        .course(&"ef".parse().unwrap(), span(0, 1100, 1), 1100)
+        .time_series(&"ef".parse().unwrap(), span(0, 1100, 1), 1100)
         .unwrap();
     assert_eq!(course.of("lost"), [10_000.0, 20.0]);
 }
@@ -171,7 +174,7 @@ fn half_minutes_are_not_forgotten() {
     }
     let history = History::open(&path).unwrap();
     history.sample(&[flow("ef", 95)], 95).unwrap();
-    let halves = history.course(&id, span(0, 100, 30), 100).unwrap();
+    let halves = history.time_series(&id, span(0, 100, 30), 100).unwrap();
     assert_eq!(halves.time, [0, 30]);
 }
 
@@ -291,7 +294,9 @@ fn a_history_of_an_earlier_version_continues() {
         (4, "the agent ends")
     );
     let (rec, now) = ("rec".parse().unwrap(), 1_795_627_778);
-    let course = history.course(&rec, span(now - 4, now, 1), now).unwrap();
+    let course = history
+        .time_series(&rec, span(now - 4, now, 1), now)
+        .unwrap();
     assert_eq!(course.time.len(), 4);
 }
 
@@ -392,7 +397,7 @@ fn a_clock_set_back_loses_nothing() {
         }
     };
     let lost = |from, to, step, now| {
-        let course = history.course(&id, span(from, to, step), now).unwrap();
+        let course = history.time_series(&id, span(from, to, step), now).unwrap();
         (course.step_s, course.of("lost").iter().sum::<f64>() as i64)
     };
     seconds(1..=90);
@@ -428,7 +433,7 @@ fn a_clock_set_ahead_keeps_the_past() {
         history.sample(&[], ahead + half * MEAN).unwrap();
     }
     let left = history
-        .course(&id, span(0, 1000 * MEAN, MEAN), 1000 * MEAN)
+        .time_series(&id, span(0, 1000 * MEAN, MEAN), 1000 * MEAN)
         .unwrap();
     assert!(left.time.len() >= 1000 - 20, "{}", left.time.len());
 }

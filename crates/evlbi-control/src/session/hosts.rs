@@ -51,7 +51,7 @@ pub enum ResultError {
 }
 
 /// Hosts with their flows.
-pub struct Hosts {
+pub(crate) struct Hosts {
     name: String,
     started: f64,
     pub hosts: Vec<Connected>,
@@ -63,7 +63,7 @@ pub struct Hosts {
 }
 
 /// A host, and the way to its agent.
-pub struct Connected {
+pub(crate) struct Connected {
     pub plan: Host,
     pub agent: Box<dyn Remote>,
 }

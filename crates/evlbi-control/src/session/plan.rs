@@ -123,7 +123,7 @@ pub struct Session {
 /// A host with an agent.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Host {
+pub(crate) struct Host {
     pub name: String,
     /// `https://HOST:PORT`; that which the agent of `folder` wrote down, where none is given.
     #[serde(default)]

@@ -8,7 +8,7 @@ use crate::identity::{FileError, Fingerprint, read_if_there, write_private};
 
 /// The confirmed fingerprints, kept in a file of the controller's folder.
 #[derive(Debug)]
-pub struct Trusted {
+pub(crate) struct Trusted {
     path: PathBuf,
     /// The file: a line for each agent, its fingerprint and the name of its host.
     text: String,

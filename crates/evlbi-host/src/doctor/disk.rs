@@ -2,13 +2,13 @@
 
 use std::error::Error as StdError;
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
 use evlbi_net::run::{Run, explain};
-use nix::errno::Errno;
 use nix::sys::statfs::{self, TMPFS_MAGIC};
 use nix::sys::statvfs::statvfs;
 use thiserror::Error;
@@ -173,11 +173,12 @@ fn noise(length: usize) -> Vec<u8> {
 /// The system does not tell what is free in a folder.
 #[derive(Debug, Error)]
 #[error("cannot see what is free in {}", folder.display())]
+#[non_exhaustive]
 pub struct FreeError {
     /// The folder.
     pub folder: PathBuf,
     /// What the system says.
-    pub source: Errno,
+    pub source: io::Error,
 }
 
 /// Returns how many bytes are free where `folder` is.
@@ -187,7 +188,7 @@ pub struct FreeError {
 pub fn free_bytes(folder: &Path) -> Result<u64, FreeError> {
     let found = statvfs(folder).map_err(|source| FreeError {
         folder: folder.to_owned(),
-        source,
+        source: source.into(),
     })?;
     Ok(found.blocks_available() * found.fragment_size())
 }

@@ -28,14 +28,14 @@ const JUMBO: usize = 9000;
 #[derive(Debug)]
 pub struct Route {
     to: SocketAddr,
-    way: Result<Way, String>,
+    way: Result<Outbound, String>,
     /// In seconds.
     round_trip: Result<f64, String>,
 }
 
 /// How packets leave this host.
 #[derive(Debug)]
-struct Way {
+struct Outbound {
     from: IpAddr,
     interface: Result<String, String>,
     /// In bytes.
@@ -86,7 +86,7 @@ fn split(target: &str) -> Result<(String, u16), DoctorError> {
     found.ok_or_else(|| DoctorError::NotAHost(target.to_owned()))
 }
 
-fn way(root: &Root, to: SocketAddr) -> Result<Way, String> {
+fn way(root: &Root, to: SocketAddr) -> Result<Outbound, String> {
     let options = SenderOptions {
         fragmentation: Fragmentation::Forbid,
         ..SenderOptions::default()
@@ -99,7 +99,7 @@ fn way(root: &Root, to: SocketAddr) -> Result<Way, String> {
         .clone()
         .and_then(|name| root.number(&format!("{CARDS}/{name}/mtu")));
     let path_mtu = sender.path_mtu().map_err(|error| error.to_string());
-    Ok(Way {
+    Ok(Outbound {
         from,
         interface,
         interface_mtu,
@@ -175,7 +175,7 @@ fn leaves(route: &Route) -> Item {
     ))
 }
 
-fn mtu(route: &Route, way: &Way) -> Found {
+fn mtu(route: &Route, way: &Outbound) -> Found {
     let path = way.path_mtu.clone()?;
     let of_card = match &way.interface_mtu {
         Ok(mtu) => format!("the card's is {mtu}"),
@@ -206,7 +206,7 @@ mod tests {
     fn route(path: usize, card: i64) -> Route {
         Route {
             to: "192.0.2.1:8620".parse().unwrap(),
-            way: Ok(Way {
+            way: Ok(Outbound {
                 from: "192.0.2.2".parse().unwrap(),
                 interface: Ok("eth1".into()),
                 interface_mtu: Ok(card),

@@ -435,6 +435,7 @@ fn error(failed: Failed) -> io::Error {
         Failed::Reset => ErrorKind::ConnectionReset,
         Failed::TimedOut => ErrorKind::TimedOut,
         Failed::Closed => ErrorKind::BrokenPipe,
+        _ => ErrorKind::Other,
     };
     io::Error::new(kind, failed)
 }

@@ -63,13 +63,13 @@ pub struct ClockFit {
     pub offset: f64,
     /// When that is, by the clock here, in nanoseconds.
     pub at: u64,
-    /// How much faster the clock there runs; 0 where that cannot be told from 0.
+    /// How much faster the clock there runs, in seconds per second; 0 where that cannot be told from 0.
     pub skew: f64,
     /// Standard error of the skew; none of too few exchanges.
     pub skew_error: Option<f64>,
     /// How far the offset may be off, in nanoseconds, if the smallest delays of both ways are alike.
     pub error_if_symmetric: f64,
-    /// How far it may be off whatever they are: half of the smallest round trip more.
+    /// How far it may be off whatever they are, in nanoseconds: half of the smallest round trip more.
     pub error: f64,
     /// The smallest round trip in nanoseconds.
     pub round_trip: f64,

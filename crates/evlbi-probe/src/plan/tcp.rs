@@ -96,44 +96,44 @@ pub enum PlanTcpError {
 pub struct TcpPlan {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
-    /// Payload to carry.
+    /// Payload to carry, in bits per second.
     pub rate: u64,
-    /// Round trip.
+    /// Round-trip time in seconds.
     pub rtt_s: f64,
-    /// Payload of a segment.
+    /// Payload of a segment, in bytes.
     pub mss: u32,
     /// Segments for each step of the window (b).
     pub acks: u32,
-    /// Payload that the link carries; none where it is wide enough.
+    /// Payload that the link carries, in bits per second; none where it is wide enough.
     pub link_payload: Option<f64>,
-    /// Bandwidth-delay product.
+    /// Bandwidth-delay product, in bytes.
     pub bdp_bytes: f64,
     /// The same in segments.
     pub window: f64,
-    /// What the only law asked for needs.
+    /// What the only algorithm asked for needs.
     #[serde(flatten)]
-    pub only: Option<OfLaw>,
+    pub only: Option<OfAlgorithm>,
     /// What each needs, where several are.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub laws: Vec<OfLaw>,
+    #[serde(rename = "laws", skip_serializing_if = "Vec::is_empty")]
+    pub algorithms: Vec<OfAlgorithm>,
 }
 
-/// One law.
+/// What one algorithm of congestion control needs.
 #[derive(Clone, Debug, Serialize)]
-pub struct OfLaw {
+pub struct OfAlgorithm {
     /// Name of the congestion control.
     pub algorithm: &'static str,
     /// Where the figures come from.
     pub by: &'static str,
-    /// Time after a loss until the window is as before.
+    /// Time after a loss until the window is as before, in seconds.
     pub recovery_s: f64,
-    /// Most that is late meanwhile.
+    /// Most that is late meanwhile, in bytes.
     pub delayed_bytes: f64,
-    /// None where messages are never timely again.
+    /// Time after a loss until messages are on time again, in seconds; none where they never are.
     pub drain_s: Option<f64>,
-    /// What the sender must hold.
+    /// What the sender must hold, in bytes.
     pub buffer_bytes: f64,
-    /// None where the law does not slow down for a loss.
+    /// Highest fraction of segments lost at which the rate survives; none where the algorithm does not slow down for a loss.
     pub max_loss: Option<f64>,
     /// Whether the buffer that was given holds what is late.
     pub buffer_suffices: Option<bool>,
@@ -175,7 +175,7 @@ pub(super) fn wire(options: &PlanTcpOptions) -> u64 {
     wire_bytes_of_segment(options.mss as usize, Family::V4)
 }
 
-/// The laws asked for, or all.
+/// The algorithms asked for, or all.
 pub(super) fn algorithms(options: &PlanTcpOptions) -> &[Algorithm] {
     match options.algorithm.as_slice() {
         [] => &Algorithm::ALL,
@@ -195,11 +195,11 @@ pub fn plan(options: &PlanTcpOptions) -> Result<TcpPlan, PlanTcpError> {
         return Err(PlanTcpError::NotOneLoss);
     }
     let flow = flow(options, *round_trip, options.link.map(BitRate::get))?;
-    let mut laws: Vec<OfLaw> = algorithms(options)
+    let mut all: Vec<OfAlgorithm> = algorithms(options)
         .iter()
-        .map(|algorithm| of_law(options, &flow, *algorithm))
+        .map(|algorithm| of_algorithm(options, &flow, *algorithm))
         .collect();
-    let only = (laws.len() == 1).then(|| laws.remove(0));
+    let only = (all.len() == 1).then(|| all.remove(0));
     Ok(TcpPlan {
         schema: "evlbi.plan.tcp/1",
         rate: options.rate.get(),
@@ -210,13 +210,13 @@ pub fn plan(options: &PlanTcpOptions) -> Result<TcpPlan, PlanTcpError> {
         bdp_bytes: flow.bdp(),
         window: flow.window(),
         only,
-        laws,
+        algorithms: all,
     })
 }
 
-fn of_law(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> OfLaw {
+fn of_algorithm(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> OfAlgorithm {
     let needs = flow.needs(algorithm);
-    OfLaw {
+    OfAlgorithm {
         algorithm: algorithm.name(),
         by: match algorithm {
             Algorithm::Reno => EQUATIONS,
@@ -245,30 +245,30 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
         plan.acks,
         if plan.acks == 1 { "" } else { "s" },
     )];
-    let laws = || plan.only.iter().chain(&plan.laws);
-    let rows = laws().map(|law| {
-        let drain = law.drain_s.map(|time| format!("{time:.2} s"));
-        let loss = law.max_loss.map(|loss| format!("{loss:.2e}"));
+    let all = || plan.only.iter().chain(&plan.algorithms);
+    let rows = all().map(|of| {
+        let drain = of.drain_s.map(|time| format!("{time:.2} s"));
+        let loss = of.max_loss.map(|loss| format!("{loss:.2e}"));
         vec![
-            law.algorithm.to_owned(),
-            format!("{:.2} s", law.recovery_s),
-            show_bytes(law.delayed_bytes),
+            of.algorithm.to_owned(),
+            format!("{:.2} s", of.recovery_s),
+            show_bytes(of.delayed_bytes),
             drain.unwrap_or("never".into()),
-            show_bytes(law.buffer_bytes),
+            show_bytes(of.buffer_bytes),
             loss.unwrap_or("any".into()),
         ]
     });
     let heads = ",recovery,delayed,timely after,buffer,loss at most";
     lines.push(table(heads, rows));
-    let failed = |holds: fn(&OfLaw) -> Option<bool>| {
-        let some = laws().filter(|law| holds(law) == Some(false));
-        some.map(|law| law.algorithm)
+    let failed = |holds: fn(&OfAlgorithm) -> Option<bool>| {
+        let some = all().filter(|of| holds(of) == Some(false));
+        some.map(|of| of.algorithm)
             .collect::<Vec<&str>>()
             .join(", ")
     };
     if let Some(buffer) = options.buffer {
         let buffer = show_bytes(buffer as f64);
-        let too_small = failed(|law| law.buffer_suffices);
+        let too_small = failed(|of| of.buffer_suffices);
         lines.push(match too_small.is_empty() {
             true => format!("{buffer} hold what is late"),
             false => {
@@ -277,13 +277,13 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
         });
     }
     if let Some(loss) = options.loss.first() {
-        let too_much = failed(|law| law.rate_survives);
+        let too_much = failed(|of| of.rate_survives);
         lines.push(match too_much.is_empty() {
             true => format!("the rate survives a loss of {loss:.2e}"),
             false => format!("a loss of {loss:.2e} is too much for {too_much}"),
         });
     }
-    if laws().any(|law| law.algorithm == "reno") {
+    if all().any(|of| of.algorithm == "reno") {
         lines.push(format!("reno by {EQUATIONS}, with b = --acks"));
     }
     lines.join("\n")

@@ -24,7 +24,9 @@ const BIN: u64 = 100_000;
 /// A connection. Times are in seconds where nothing else is said.
 #[derive(Debug, Serialize)]
 pub struct Flow {
+    /// Its place among the connections of the test, from 0 on.
     pub number: usize,
+    /// Which way its data goes.
     pub direction: Direction,
     /// Congestion control of the sender.
     pub algorithm: String,
@@ -46,22 +48,25 @@ pub struct Flow {
     pub rate: f64,
     /// Segments that were sent, in all.
     pub segments: u64,
-    /// Segments that were sent again, and of these needlessly.
+    /// Segments that were sent again.
     pub sent_again: u32,
+    /// Of these, needlessly (DSACK, RFC 2883).
     pub needless: u32,
     /// Times that nothing was acknowledged for too long.
     pub timeouts: u32,
     /// Segments that came out of order.
     pub out_of_order: u32,
-    /// Time in which the sender had something to send, and what of it the receiver's window and the send buffer held back, as
-    /// the kernel says.
+    /// Time in which the sender had something to send, in seconds as the kernel says.
     pub busy: f64,
+    /// Of this, held back by the receiver's window.
     pub receiver_limited: f64,
+    /// Of this, held back by the send buffer.
     pub buffer_limited: f64,
     /// Time in which the connection took nothing of what the sender had.
     pub blocked: f64,
-    /// Processor time of sender and of receiver.
+    /// Processor time of the sender.
     pub sender_cpu_seconds: f64,
+    /// Processor time of the receiver.
     pub receiver_cpu_seconds: f64,
     /// Bits per second that each stage of a file's way reaches while it works, and does not wait for another.
     pub stages: Vec<Stage>,
@@ -69,6 +74,7 @@ pub struct Flow {
     pub course: TimeSeries,
     /// How evenly data came after the first loss.
     pub bursts: Option<Bursts>,
+    /// The throughput in each interval of the test.
     pub intervals: Vec<Interval>,
     /// What the stream beside it did to its rate.
     pub disturbance: Option<Disturbance>,
@@ -84,6 +90,7 @@ pub struct Flow {
 /// A stage of a file's way.
 #[derive(Debug, Serialize)]
 pub struct Stage {
+    /// What it does: read, send, receive, write.
     pub name: &'static str,
     /// Bits per second.
     pub limit: f64,
@@ -92,14 +99,17 @@ pub struct Stage {
 /// Messages at a constant rate.
 #[derive(Debug, Serialize)]
 pub struct Messages {
-    /// Messages that were due, and of these: given to the connection, given up for want of room, come.
+    /// Messages that were due.
     pub due: u64,
+    /// Of these, given to the connection.
     pub sent: u64,
+    /// Of these, given up for want of room.
     pub shed: u64,
+    /// Of these, come.
     pub received: u64,
     /// Most bytes that waited before the send buffer.
     pub most_waiting: u64,
-    /// Time that messages waited for room there.
+    /// Seconds that messages waited for room there.
     pub blocked: f64,
     /// Whether they came when they should.
     pub timely: Timeliness,
@@ -119,7 +129,7 @@ pub type Kept = (u64, i64, i64, i64);
 impl Flow {
     /// Of a connection between two ends whose clocks are so far apart, with its throughput in intervals of so many seconds;
     /// none of a connection that neither end knows.
-    pub fn new(
+    pub(crate) fn new(
         number: usize,
         direction: Direction,
         asked: &Asked,

@@ -44,31 +44,48 @@ impl Sampling {
 /// A run of missing frames of a thread.
 #[derive(Clone, Serialize)]
 pub struct Gap {
+    /// The station's two letters, or its number.
     pub station: String,
+    /// Its number, as frames have it.
     pub station_id: u16,
+    /// Number of the thread.
     pub thread: u16,
     /// Time of the first of them.
     pub start: Moment,
+    /// How many there are.
     pub frames: u64,
 }
 
 /// What is said of a thread.
 #[derive(Serialize)]
 pub struct ThreadReport {
+    /// The station's two letters, or its number.
     pub station: String,
+    /// Its number, as frames have it.
     pub station_id: u16,
+    /// Number of the thread.
     pub thread: u16,
+    /// Frames of the recording.
     pub frames: u64,
+    /// Of these, with the invalid bit set.
     pub invalid: u64,
+    /// Frames that are not there, between the first and the last.
     pub missing: u64,
+    /// Frames whose time another one had.
     pub duplicates: u64,
+    /// Frames that are before their predecessor in time.
     pub backward: u64,
+    /// Time of the earliest frame.
     pub first: Option<Moment>,
+    /// Time of the latest frame.
     pub last: Option<Moment>,
     /// Bits of a sample, or of a component of a complex one; none in Mark 5B, which does not tell.
     pub bits: Option<u8>,
+    /// Channels of a frame.
     pub channels: Option<u64>,
+    /// Whether samples are complex.
     pub complex: Option<bool>,
+    /// Whether headers are short (legacy, 16 bytes).
     pub legacy: Option<bool>,
     /// Samples of each channel in a frame.
     pub samples_per_frame: Option<u64>,

@@ -113,8 +113,11 @@ struct Ends {
 /// What this host's own counters say of the time of the run, all programs together.
 #[derive(Serialize)]
 pub struct HostDelta {
+    /// UDP over IPv4.
     pub udp: host::Udp,
+    /// UDP over IPv6.
     pub udp6: host::Udp,
+    /// Packets that the kernel dropped before any protocol saw them, since too many waited (`/proc/net/softnet_stat`).
     pub softnet_dropped: u64,
 }
 

@@ -10,7 +10,7 @@ use super::{SendError, SendOptions};
 use crate::control_socket;
 
 /// What has to be known to change a flow while it is sent.
-pub struct Changes {
+pub(super) struct Changes {
     /// The rates that were asked for, one after the other.
     pub rates: Vec<u64>,
     pub sent: Arc<Sent>,

@@ -29,7 +29,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn new(changes: Changes, total: Option<u64>, run: &Run) -> Seen {
+    pub(super) fn new(changes: Changes, total: Option<u64>, run: &Run) -> Seen {
         Seen {
             sent: Arc::clone(&changes.sent),
             total,

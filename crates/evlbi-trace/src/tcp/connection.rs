@@ -59,6 +59,7 @@ impl Default for Settings {
 
 /// Reasons for which a connection does nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Failed {
     /// The remote host has no listener.
     #[error("connection refused")]

@@ -16,6 +16,7 @@ const KILO: u64 = 1_000;
 /// The rate is no whole number of kHz, or needs more than the 23 bits that the header has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a VDIF header cannot tell a rate of {0} complex samples per second")]
+#[non_exhaustive]
 pub struct RateError(pub u64);
 
 /// What the extended user data says.

@@ -1,6 +1,7 @@
 //! The program over real sockets: what can happen to a recording, losses told apart in namespaces, signals, abuse, and jive5ab's
 //! protocol byte by byte. What streams are made of is tested in their libraries.
 
+mod control_socket;
 mod correlate;
 mod jive5ab;
 mod messages;
@@ -10,7 +11,6 @@ mod robust;
 mod sender;
 mod settings;
 mod signals;
-mod steer;
 pub mod support;
 mod unix;
 mod what_can_happen_to_a_recording;

@@ -60,7 +60,7 @@ fn each_counter_is_in_the_history_the_metrics_and_the_console() {
         to: 2000,
         step: 1,
     };
-    let course = kept.course(&flow.id, span, 2000).unwrap();
+    let course = kept.time_series(&flow.id, span, 2000).unwrap();
     let json = serde_json::to_value(&course).unwrap();
     let csv = course.csv().unwrap();
     let mut lines = csv

@@ -21,6 +21,7 @@
 mod candidate;
 mod flow;
 mod frames;
+mod live;
 mod numbering;
 mod pace;
 mod streams;
@@ -32,12 +33,12 @@ use std::time::Duration;
 use crate::account::{Counters, Report};
 use crate::deframe::Wanted;
 use crate::peer::Peer;
-use crate::reorder::{Event, Reorder, Settings as Window, Verdict};
+use crate::reorder::{Event, Reorder, Settings as Window};
 use crate::time::Nanos;
 
 use self::candidate::{Candidate, MAX_SEARCHED};
 use self::flow::Flow;
-use self::frames::Frames;
+use self::live::Live;
 use self::pace::Pace;
 
 pub use self::candidate::{ENOUGH, RAW_ENOUGH};
@@ -58,12 +59,6 @@ const MOST_REFUSED: usize = 64;
 pub const FORGOTTEN: Nanos = Nanos(2_000_000_000);
 /// Time in which no more than [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search keeps the receiver.
 const SPELL: Nanos = Nanos(50_000_000);
-/// A sample of a live stream without valid frames has this many bytes and at least `MIN_SAMPLE` datagrams, or `MAX_SAMPLE` datagrams.
-const SAMPLE_BYTES: usize = 192 << 10;
-const MIN_SAMPLE: usize = 64;
-const MAX_SAMPLE: usize = 1024;
-/// Datagrams from one sample to the next.
-const SAMPLE_EVERY: u64 = 4096;
 /// A jump that admission allows is a gap for the window.
 const ANY_GAP: u64 = 1 << 61;
 
@@ -170,28 +165,6 @@ struct Tally {
     /// Of a stream whose ring was not free.
     overflow: u64,
     refused: Vec<Refused>,
-}
-
-/// The live stream.
-struct Live {
-    flow: Flow,
-    numbering: Box<dyn Numbering>,
-    frames: Option<Frames>,
-    /// Its newest data, while frames are searched in it, since it has none that are valid.
-    sample: Vec<(u64, Vec<u8>)>,
-    /// When the next sample begins, counted in datagrams.
-    sample_at: u64,
-    /// No frames were found in a sample since it had valid ones.
-    is_raw: bool,
-    wanted: Wanted,
-    pace: Pace,
-    data: usize,
-    /// The datagram that the window wants to see again.
-    kept: Vec<u8>,
-    /// How many of its datagrams came, which of all that came was its last, and when its first came.
-    count: u64,
-    newest: u64,
-    begun: Nanos,
 }
 
 impl Admission {
@@ -680,107 +653,6 @@ impl Admission {
                 datagrams: count,
                 frames,
             });
-        }
-    }
-}
-
-impl Live {
-    /// Bytes of data that would have come between its last and `now`, at its mean rate.
-    fn missing_until(&self, now: Nanos) -> u64 {
-        let heard = self.flow.last.since(self.begun).0;
-        let silence = now.since(self.flow.last).0;
-        let missing = u128::from(self.count) * u128::from(silence) / u128::from(heard.max(1));
-        if self.count < RAW_ENOUGH as u64 {
-            return 0;
-        }
-        let missing = u64::try_from(missing).unwrap_or(u64::MAX);
-        missing.saturating_sub(1).saturating_mul(self.data as u64)
-    }
-
-    /// Takes a datagram that belongs to the stream; says whether it does. The sockets were read before and now, at these times.
-    #[inline]
-    fn take(
-        &mut self,
-        reorder: &mut Reorder,
-        arrival: &Arrival<'_>,
-        (read, now): (Nanos, Nanos),
-        freed: u64,
-        place: &mut impl FnMut(u64, &[u8]),
-    ) -> bool {
-        if !self.flow.may_have(arrival) {
-            return false;
-        }
-        let Some((number, data)) = self.numbering.split(arrival.bytes) else {
-            return false;
-        };
-        loop {
-            let mut verdict = reorder.offer(number, freed);
-            if verdict == Verdict::Strange {
-                let silence = self.flow.silence_before(arrival.stamp, read, now);
-                let jump = self.pace.jump(silence);
-                if reorder.ahead(number).is_none_or(|ahead| ahead > jump) {
-                    return false;
-                }
-                verdict = reorder.consider(number);
-            }
-            match verdict {
-                Verdict::Place(position) => break place(position, data),
-                Verdict::Replay => self.replay(reorder, freed, place),
-                Verdict::Keep => {
-                    // It is not heard before another confirms it.
-                    self.kept.clear();
-                    self.kept.extend_from_slice(arrival.bytes);
-                    return true;
-                }
-                _ => break,
-            }
-        }
-        let has_frames = self.frames.as_mut().is_some_and(|frames| {
-            frames.see(number, data);
-            frames.are_there()
-        });
-        if !has_frames {
-            self.look_for_frames(number, data);
-        }
-        self.numbering.heard(arrival.bytes);
-        self.flow.heard(arrival, read, now);
-        self.pace.heard(now);
-        self.count += 1;
-        true
-    }
-
-    /// Takes a sample of the stream now and then and looks for frames in it: they may be larger than what was seen before, begin
-    /// later, or have changed.
-    fn look_for_frames(&mut self, number: u64, data: &[u8]) {
-        if self.count < self.sample_at {
-            return;
-        }
-        self.sample.push((number, data.to_vec()));
-        let (count, bytes) = (self.sample.len(), self.sample.len() * data.len());
-        let frame = self.wanted.frame_length.unwrap_or(0);
-        let wanted = SAMPLE_BYTES.max(frame.saturating_mul(4)).min(MAX_SEARCHED);
-        if count < MAX_SAMPLE && (count < MIN_SAMPLE || bytes < wanted) {
-            return;
-        }
-        let sample = std::mem::take(&mut self.sample);
-        let data: Vec<(u64, &[u8])> = sample.iter().map(|(n, d)| (*n, &d[..])).collect();
-        if let Some(frames) = Frames::find(&data, true, self.wanted) {
-            self.frames = Some(frames);
-            self.is_raw = false;
-        } else {
-            self.is_raw = true;
-            self.sample_at = self.count + SAMPLE_EVERY;
-        }
-    }
-
-    /// The kept datagram again. The window has just made room for it, so it is not kept once more.
-    #[cold]
-    fn replay(&mut self, reorder: &mut Reorder, freed: u64, place: &mut impl FnMut(u64, &[u8])) {
-        let kept = std::mem::take(&mut self.kept);
-        if let Some((number, data)) = self.numbering.split(&kept)
-            && let Verdict::Place(position) = reorder.offer(number, freed)
-        {
-            place(position, data);
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{FRAME, MS, Receiver, assert_end, counts, datagram, raw, sender};
-use crate::admission::{Arrival, Refused, SAMPLE_BYTES};
+use crate::admission::live::SAMPLE_BYTES;
+use crate::admission::{Arrival, Refused};
 use crate::time::Nanos;
 
 #[test]

@@ -1,45 +1,27 @@
 //! The demonstration: simulated stations stream in real time over loopback through a lossy relay into
 //! recordings, and every number of the relay's truth is held against the receivers' accounts.
 
+mod compare;
 mod page;
+mod streams;
 
-use std::collections::BTreeMap;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
-use evlbi_core::deframe::{self, Deframer, FrameState, Wanted};
-use evlbi_core::pace::{ByTime, train_length};
+use anyhow::{Context, Result, bail};
 use evlbi_core::path::Impairment;
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{Policy, Replace, Shed, Stream};
-use evlbi_core::time::Nanos;
-use evlbi_fx::quantise::VanVleck;
-use evlbi_fx::sky::{SkyPlan, StationPlan};
-use evlbi_net::clock::Thread;
-use evlbi_net::file::Durability;
-use evlbi_net::receive::{self, Numbers, ReceiveOptions, ReceiveReport, Receiving};
-use evlbi_net::relay::{Relay, RelayFlow, RelayReport};
+use evlbi_net::receive::ReceiveReport;
+use evlbi_net::relay::RelayReport;
 use evlbi_net::run::{Run, explain};
-use evlbi_net::sim::Host;
-use evlbi_net::transmit::{self, Clock, Flow, FlowOptions, SendReport, Sent};
-use evlbi_net::transport::{InOptions, Local, OutOptions, Url};
-use evlbi_wire::time::FrameRate;
+use evlbi_net::transmit::SendReport;
+use evlbi_stream::counters::Counted;
+use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 
+use self::compare::compare;
 pub use self::page::Page;
-use evlbi_correlate::{CorrelateOptions, Hertz, Recordings, Stretch};
-use evlbi_stream::control_socket::Rate;
-use evlbi_stream::counters::Counted;
-use evlbi_stream::drain::{self, Drained};
-use evlbi_stream::recording::{self, Blocks};
-use evlbi_stream::running;
-use evlbi_stream::sink::{self, Files};
-use evlbi_stream::source::{self, Input};
-use evlbi_wire::units::{show_count, show_rate};
+use self::streams::{make_stations, stream};
 
 /// Bit rate of a station where none is asked for.
 const RATE: BitRate = BitRate::new(256_000_000).unwrap();
@@ -47,16 +29,8 @@ const RATE: BitRate = BitRate::new(256_000_000).unwrap();
 const PAYLOAD: usize = 8000;
 /// Samples in a frame: four of two bits in a byte.
 const SAMPLES: u64 = PAYLOAD as u64 * 4;
-/// Rounds of noise in a second: each round is made beforehand and sent again and again.
-const ROUNDS: u64 = 4;
 /// Packets that overtake one that is held back.
 const DISTANCE: u32 = 4;
-/// When the stations begin, from now.
-const SOON: Nanos = Nanos(100_000_000);
-/// How long the kernel may still be passing on what the relay sent last.
-const SETTLING: Duration = Duration::from_millis(500);
-/// Seconds of the recordings that are correlated.
-const CORRELATED: f64 = 4.0;
 const STATIONS: [&str; 16] = [
     "Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh", "Ys", "Sv", "Zc", "Bd", "Ur", "Sh", "Ir", "Cm",
 ];
@@ -235,459 +209,6 @@ impl Drop for Temporary {
     }
 }
 
-/// The stations' noise, made beforehand.
-fn make_stations(options: &DemoOptions, run: &Run) -> Result<Vec<(String, Input)>> {
-    let frame_length = PAYLOAD as u64 + 32;
-    let per_round = (options.rate.get() / (8 * frame_length * ROUNDS)).max(1);
-    let frame_rate = per_round * ROUNDS;
-    if frame_rate >= 1 << 24 {
-        let rate = options.rate;
-        bail!("--rate {rate} is more than VDIF frames can be numbered for");
-    }
-    let names = &STATIONS[..options.stations as usize];
-    let plan = SkyPlan {
-        start: run.clock().second(),
-        duration: 1.0 / ROUNDS as f64,
-        seed: options.seed,
-        sample_rate: (frame_rate * SAMPLES) as f64,
-        payload: PAYLOAD,
-        stations: names.iter().map(|name| StationPlan::new(name)).collect(),
-        ..SkyPlan::default()
-    };
-    let frames = (options.duration.as_secs_f64() * frame_rate as f64).ceil() as u64;
-    let makers = plan.stations()?.into_iter().map(|station| {
-        run.clock().spawn("sky", move || {
-            let input = source::simulate(&station)?.lasting(frames * frame_length);
-            Ok((station.name().to_string(), input))
-        })
-    });
-    // All of them begin before the first is joined.
-    let makers = makers.collect::<io::Result<Vec<Thread<_>>>>()?;
-    makers.into_iter().map(Thread::join).collect()
-}
-
-/// Everything that came of a station's stream.
-struct Streamed {
-    name: String,
-    sent: SendReport,
-    relay: RelayReport,
-    received: ReceiveReport,
-    drained: Drained,
-}
-
-/// One station's receiving end.
-struct Sinked {
-    name: String,
-    receiving: Receiving,
-    drainer: Thread<Drained>,
-}
-
-fn stream(
-    options: &DemoOptions,
-    stations: Vec<(String, Input)>,
-    impairment: Impairment,
-    directory: &Path,
-    run: &Run,
-) -> Result<Vec<Streamed>> {
-    let mut receivers = Vec::new();
-    let mut relay = Vec::new();
-    let mut flows = Vec::new();
-    let mut sent = Vec::new();
-    let start = run.clock().now().plus(SOON);
-    for (number, (name, input)) in (0u64..).zip(stations) {
-        let receiver = receiver(name, directory, run)?;
-        let Some(Local::Socket(to)) = receiver.receiving.local().first().cloned() else {
-            bail!("a receiver has no address");
-        };
-        let (at, to) = (url(None, run)?, url(Some(to), run)?);
-        let seed = options.seed.wrapping_add(1 + number);
-        let flow = RelayFlow::new(&at, &to, impairment, seed, run)?;
-        let Some(Local::Socket(address)) = flow.local().first().cloned() else {
-            bail!("the relay has no address");
-        };
-        let progress = Sent::new();
-        flows.push(sender(address, input, start, &progress, run)?);
-        sent.push(progress);
-        relay.push(flow);
-        receivers.push(receiver);
-    }
-    let relay = Relay::start(relay, run.clock())?;
-    let sent = transmit_shown(options, flows, &sent, &receivers, run)?;
-    let relayed = relay.finish()?;
-    if let Some(error) = sent.iter().find_map(|report| report.error.as_ref()) {
-        bail!("a station could not send any more: {error}");
-    }
-    // Receivers take what their sockets hold, and end. No silence ends them, because a busy host may hold up the stations for any time.
-    run.clock().sleep(SETTLING);
-    for receiver in &receivers {
-        receiver.receiving.stop();
-    }
-    let streamed = receivers.into_iter().zip(sent).zip(relayed);
-    let streamed = streamed.map(|((receiver, sent), relay)| Streamed {
-        name: receiver.name,
-        sent,
-        relay,
-        received: receiver.receiving.join(),
-        drained: receiver.drainer.join(),
-    });
-    Ok(streamed.collect())
-}
-
-fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
-    let asked = ReceiveOptions {
-        from: url(None, run)?,
-        with: InOptions {
-            // So that drops of the socket count single datagrams.
-            single: true,
-            ..InOptions::default()
-        },
-        numbering: Box::new(Numbers),
-        wanted: Wanted::default(),
-        window: 16 << 20,
-        // A relay that is held up makes nothing late.
-        hold: Duration::from_secs(60),
-        ring: 64 << 20,
-        idle: None,
-        duration: None,
-        cpu: None,
-        priority: None,
-    };
-    // What the relay still passes on when the run is stopped is received.
-    let run = run.apart();
-    let (receiving, opening) = receive::start(asked, &run)?;
-    let path = directory.join(format!("{name}.vdif"));
-    let sink = sink::open(
-        path.to_str().context("the directory's name is not UTF-8")?,
-        Files {
-            durability: Durability::Kernel,
-            force: true,
-            run: run.clone(),
-        },
-    )?;
-    let clock = run.clock().clone();
-    let drainer = clock.spawn("sink", move || {
-        let settings = deframe::Settings::default();
-        drain::all(&opening, settings, sink, &run)
-    })?;
-    Ok(Sinked {
-        name,
-        receiving,
-        drainer,
-    })
-}
-
-/// The URL of an address of the run's host, or of any that is free.
-fn url(address: Option<SocketAddr>, run: &Run) -> Result<Url> {
-    let host = run.host().map(Host::address);
-    let host = host.unwrap_or(Ipv4Addr::LOCALHOST.into());
-    let address = address.unwrap_or(SocketAddr::new(host, 0));
-    match run.host() {
-        Some(host) => Ok(host.network().to(address)),
-        None => format!("udp://{address}")
-            .parse()
-            .map_err(|error: String| anyhow!(error)),
-    }
-}
-
-fn sender(to: SocketAddr, input: Input, start: Nanos, sent: &Arc<Sent>, run: &Run) -> Result<Flow> {
-    let to = url(Some(to), run)?;
-    let outlet = to.open_out(&OutOptions::default(), run)?;
-    let frame_length = input
-        .frame_length
-        .context("a simulated station has frames")?;
-    let frame_rate = input.frame_rate.context("a simulated station has times")?;
-    let rate = input.rate().context("a simulated station has a rate")?;
-    let clock = Clock::Time(ByTime::new(frame_rate, input.keys.len()));
-    let stream = Stream {
-        rate: Some(rate),
-        unit_bytes: frame_length as u64,
-        wire_bytes: frame_length as u64,
-        threads: vec![0],
-        frame_rate: Some(frame_rate),
-    };
-    let interval = rate.due(frame_length as u64);
-    let (source, _) = input.into_source(frame_length, 1, run.clock())?;
-    let options = FlowOptions {
-        frame_length,
-        datagram_data: frame_length,
-        vdif: true,
-        frame_rate: Some(frame_rate),
-        sequence: Some(0),
-        stream: None,
-        clock,
-        start,
-        end: None,
-        // Several stations share a thread: better asleep than exact to the microsecond.
-        burst: train_length(interval).max(2),
-        shed: Shed::new(Policy::None, 0, &stream)?,
-        shed_packets: false,
-        replace: Replace::Nothing,
-        replacement: Vec::new(),
-    };
-    Ok(Flow::new(source, outlet, options, Arc::clone(sent))?)
-}
-
-fn transmit_shown(
-    options: &DemoOptions,
-    flows: Vec<Flow>,
-    sent: &[Arc<Sent>],
-    receivers: &[Sinked],
-    run: &Run,
-) -> Result<Vec<SendReport>> {
-    let worker = run.clock().spawn("transmit", {
-        let run = run.clone();
-        move || transmit::run(flows, &run)
-    })?;
-    let progress = run.progress(Some(options.duration.as_millis() as u64));
-    let start = run.clock().now();
-    let mut rate = Rate::from(start);
-    running::watch(
-        progress,
-        || worker.is_finished(),
-        || {
-            let now = run.clock().now();
-            let offset = sent.iter().map(|sent| sent.last().offset).sum();
-            let (mut lost, mut expected) = (0, 0);
-            for receiver in receivers {
-                let counters = receiver.receiving.watch().last().counters;
-                lost += counters.lost;
-                expected += counters.expected;
-            }
-            let share = lost as f64 * 100.0 / f64::max(expected as f64, 1.0);
-            let line = format!(
-                "{} stations  {}  lost {} ({share:.3} %)",
-                sent.len(),
-                show_rate(rate.of(offset, now)),
-                show_count(lost)
-            );
-            (now.since(start).0 / 1_000_000, line)
-        },
-        run.clock(),
-    );
-    Ok(worker.join())
-}
-
-fn compare(
-    options: &DemoOptions,
-    streamed: Vec<Streamed>,
-    frame_rate: FrameRate,
-    impairment: Impairment,
-    run: &Run,
-) -> Result<DemoResult> {
-    let interrupted = run.is_stopped();
-    let mut stations = Vec::new();
-    for streamed in streamed {
-        let recording = read_again(&streamed.drained, frame_rate, options.out.is_some())?;
-        stations.push(StationResult {
-            checks: checks(&streamed, &recording),
-            station: streamed.name,
-            sent: streamed.sent.into(),
-            relay: streamed.relay,
-            received: streamed.received.into(),
-            recording,
-        });
-    }
-    let seconds = stations.iter().map(|station| station.sent.seconds);
-    let mut checks = stations.iter().flat_map(|station| &station.checks);
-    Ok(DemoResult {
-        schema: "evlbi.demo/1",
-        accounting_agrees: checks.all(|check| check.agrees),
-        rate_bps: stations.iter().map(|station| station.sent.rate_bps).sum(),
-        seconds: seconds.fold(0.0, f64::max),
-        impairment,
-        baselines: match interrupted {
-            true => Vec::new(),
-            false => correlate(&stations, frame_rate, run)?,
-        },
-        interrupted,
-        seed: options.seed,
-        directory: options.out.clone(),
-        stations,
-    })
-}
-
-/// Correlates the recordings, if there are two of which something arrived.
-fn correlate(
-    stations: &[StationResult],
-    frame_rate: FrameRate,
-    run: &Run,
-) -> Result<Vec<BaselineCheck>> {
-    let arrived = |station: &&StationResult| station.recording.frames > station.recording.invalid;
-    let arrived: Vec<&StationResult> = stations.iter().filter(arrived).collect();
-    if arrived.len() < 2 {
-        return Ok(Vec::new());
-    }
-    run.line(format_args!("correlating the recordings"));
-    let paths: Vec<String> = arrived
-        .iter()
-        .filter_map(|station| Some(station.recording.file.to_str()?.to_owned()))
-        .collect();
-    let options = CorrelateOptions {
-        sample_rate: Some(Hertz(f64::from(frame_rate.get()) * SAMPLES as f64)),
-        stretch: Stretch::First(CORRELATED),
-        ..CorrelateOptions::default()
-    };
-    let recordings = Recordings::open(&paths, &options, run)?;
-    let found = evlbi_correlate::correlate(&recordings, &options, run, &mut ())?;
-    if found.interrupted {
-        return Ok(Vec::new());
-    }
-    let Some(codec) = recordings.layout(0).map(|layout| layout.codec) else {
-        return Ok(Vec::new());
-    };
-    let amplitude = VanVleck::between(codec, codec).correlated(SkyPlan::default().correlation);
-    let whole = |name: &str| {
-        let station = arrived.iter().find(|station| station.station == name);
-        station.map_or(0.0, |station| {
-            1.0 - station.recording.invalid as f64 / station.recording.frames as f64
-        })
-    };
-    let baselines = found.fringes().into_iter().map(|baseline| {
-        let weight: f64 = baseline.stations.iter().map(|name| whole(name)).product();
-        BaselineCheck {
-            amplitude_expected: amplitude,
-            amplitude_found: baseline.amplitude.valid,
-            weight_expected: weight,
-            weight_found: baseline.weight,
-            snr_expected: amplitude * (weight * found.parts() as f64).sqrt(),
-            snr_found: baseline.snr,
-            stations: baseline.stations,
-        }
-    });
-    Ok(baselines.collect())
-}
-
-/// Every number that is known in two places, those of the sockets included.
-///
-/// A datagram that a socket dropped makes a loss, or takes the duplicate away that it would have been; at
-/// the very beginning or end of the stream nobody misses it. So the sum of these is exact, and duplicates
-/// and reordering agree within the number of drops.
-fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
-    let (sent, relay, received) = (&streamed.sent, &streamed.relay, &streamed.received);
-    let truth = &relay.truth;
-    let counters = &received.account.counters;
-    let before_the_path = relay.socket_drops + sent.live.not_sent;
-    let behind_the_path = relay.not_sent + received.live.socket_drops + counters.ring_full;
-    let unknown = before_the_path + behind_the_path;
-    let near = |what, truth: u64, found: u64, within| Check {
-        what,
-        truth,
-        found,
-        within,
-        agrees: truth.abs_diff(found) <= within,
-    };
-    let equal = |what, truth, found| near(what, truth, found, 0);
-    let between = sent.live.offered - truth.lost_before - truth.lost_after;
-    let missed = between.saturating_sub(counters.expected);
-    let not_doubled = truth.duplicates.saturating_sub(counters.duplicates);
-    let (live, attribution) = (&received.live, &received.attribution);
-    let in_sockets = live
-        .socket_drops_within
-        .min(counters.lost - counters.ring_full);
-    let lost_frames = streamed.drained.frames.counts.lost_frames;
-    let mut checks = vec![
-        equal(
-            "sent = entered the relay + dropped before",
-            sent.live.offered,
-            truth.offered + before_the_path,
-        ),
-        equal(
-            "left the relay = received + dropped behind",
-            truth.delivered + truth.duplicates,
-            counters.received - counters.ring_full + behind_the_path,
-        ),
-        near(
-            "expected = sent - lost before the first and after the last",
-            between,
-            counters.expected,
-            unknown,
-        ),
-        equal(
-            "expected = unique + lost",
-            counters.expected,
-            counters.unique + counters.lost,
-        ),
-        equal(
-            "lost by the path + dropped = lost (+ not doubled, not missed)",
-            truth.lost + unknown,
-            counters.lost + not_doubled + missed,
-        ),
-        equal(
-            "dropped at the socket + ring full = lost in this host",
-            in_sockets + counters.ring_full,
-            attribution.host_lost,
-        ),
-        equal(
-            "lost = in this host + in the network + unattributed",
-            counters.lost,
-            attribution.host_lost + attribution.network_lost + attribution.unattributed,
-        ),
-        near("duplicates", truth.duplicates, counters.duplicates, unknown),
-        near("reordered", truth.reordered, counters.reordered, unknown),
-        equal("foreign", 0, live.foreign() + relay.foreign),
-        equal(
-            "datagrams lost + late = frames lost",
-            counters.lost + counters.late,
-            lost_frames,
-        ),
-        equal(
-            "expected = frames in the recording",
-            counters.expected,
-            recording.frames,
-        ),
-        equal(
-            "frames lost = invalid frames in the recording",
-            lost_frames,
-            recording.invalid,
-        ),
-        equal(
-            "frames out of step in the recording",
-            0,
-            recording.out_of_step,
-        ),
-    ];
-    if unknown == 0 {
-        let runs = |runs: &BTreeMap<u64, u64>| runs.values().sum();
-        checks.push(Check {
-            what: "runs of loss, length by length",
-            truth: runs(&truth.runs),
-            found: runs(&received.account.runs),
-            within: 0,
-            agrees: truth.runs == received.account.runs,
-        });
-    }
-    checks
-}
-
-/// Reads a recording again, as anyone else would.
-fn read_again(drained: &Drained, frame_rate: FrameRate, keep: bool) -> Result<RecordingReport> {
-    let Some(file) = drained.sink.files.first() else {
-        return Ok(RecordingReport::default());
-    };
-    let mut report = RecordingReport {
-        file: file.path.clone(),
-        path: keep.then(|| file.path.clone()),
-        bytes: file.bytes,
-        ..RecordingReport::default()
-    };
-    let mut deframer = Deframer::new(deframe::Settings {
-        frame_rate: Some(frame_rate),
-        ..deframe::Settings::default()
-    });
-    let mut last = None;
-    Blocks::new(recording::open(&file.path)?, file.bytes).walk(&mut deframer, |chunk| {
-        for frame in chunk.frames {
-            report.frames += 1;
-            report.invalid += u64::from(frame.state == FrameState::SourceInvalid);
-            let index = frame.time.map(|time| time.index(frame_rate));
-            let in_step = last.is_none_or(|last: i64| index == Some(last + 1));
-            report.out_of_step += u64::from(!in_step);
-            last = index;
-        }
-    })?;
-    Ok(report)
-}
-
 /// The same for people.
 pub fn text(result: &DemoResult) -> String {
     let mut shown = String::new();
@@ -757,8 +278,10 @@ pub fn text(result: &DemoResult) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::net::SocketAddr;
 
+    use evlbi_core::time::Nanos;
     use evlbi_net::clock::Clock as Time;
     use evlbi_net::sim::Network;
     use evlbi_testkit::Room;

@@ -200,9 +200,10 @@ fn check_declared(member: &Member, version: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the sources of a crate say: no circles, no unsafe code but in evlbi-net; a library prints nothing and ends no process.
+/// What the sources of a crate say: what each file is for, no circles, no unsafe code but in evlbi-net; a library prints nothing and ends no process.
 fn check_sources(name: &str) -> Result<()> {
     let folder = Path::new("crates").join(name);
+    check_heads(&folder)?;
     let circles = circles::circles(&folder)?;
     if let Some(circle) = circles.first() {
         bail!(
@@ -220,6 +221,21 @@ fn check_sources(name: &str) -> Result<()> {
     for (line, is_free) in [(QUIET, is_program), (SAFE, name == "evlbi-net")] {
         if !is_free && !text.lines().any(|it| it == line) {
             bail!("{} lacks {line}", root.display());
+        }
+    }
+    Ok(())
+}
+
+/// Each file says in its first line what it is for.
+fn check_heads(folder: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    rust_files(folder, &mut files)?;
+    for path in files {
+        if !fs::read_to_string(&path)?.starts_with("//! ") {
+            bail!(
+                "{} does not begin with `//! ` and what it is for",
+                path.display()
+            );
         }
     }
     Ok(())

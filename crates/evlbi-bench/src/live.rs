@@ -1,6 +1,8 @@
 //! `cargo xtask live`: what can only be measured on a machine that has time for it, scene by scene, each figure beside what it
 //! should be and beside what the host did meanwhile. The exit status tells of facts, which hold on any host, and of
 //! scenes that could not be played to their end: their facts are not known.
+//!
+//! Here belongs a scene, in the file of its subject: what it does, what it should give and how far off it may be.
 
 mod agents;
 mod attacks;

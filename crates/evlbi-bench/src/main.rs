@@ -1,5 +1,8 @@
 //! `cargo xtask bench`: how fast and how evenly the program carries, correlates and reads data, beside its peers. Each figure is
 //! the median of repeated runs that take turns with the peer's.
+//!
+//! Here belongs a scene whose figure depends on the machine: of a bench in the file of its subject, with a peer beside it; of `cargo xtask
+//! live` in `live`.
 #![allow(clippy::disallowed_methods, reason = "benches measure")]
 
 mod analyse;

@@ -3,6 +3,8 @@
 //! Each flow is a process of its own, with a folder of its own below the agent's: what it is, the socket by which it is
 //! asked and told, its result and what it had to say. So a flow goes on when the agent ends or is killed, an agent
 //! that is started again finds its flows, and nothing that an agent does can hold up data.
+//!
+//! Here belongs what an agent does for the flows of its own host: its settings (`config`), what it allows (`guard`), and their processes.
 
 mod config;
 mod flows;

@@ -1,5 +1,8 @@
 //! What flows did, second by second for the last hours and in half minutes for a month, and what happened: kept in an
 //! SQLite file, so that a page that is opened shows the past at once.
+//!
+//! Here belongs what is kept of flows and how it is asked for. Which counters there are is in [`evlbi_stream::counters`]; a new version of
+//! the tables is a further SQL file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error as _;

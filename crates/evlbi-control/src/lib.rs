@@ -6,6 +6,8 @@
 //! is [`Client`]. What the flows do with data is in the crates below. What is written on a command line is the program's alone: a
 //! [`Grammar`](commands::Grammar) says what it can be, and whose process a flow is: that of `evlbi`, for an agent within another program.
 //!
+//! Here belongs what starts, shows, changes or ends flows from outside of their processes, and what others may do by it.
+//!
 //! ```
 //! use std::net::Ipv4Addr;
 //! use std::path::PathBuf;

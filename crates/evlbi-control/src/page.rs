@@ -1,4 +1,6 @@
 //! The page: what a browser is given, all of it from here.
+//!
+//! Here belong the files of the page; what they show comes by the interface ([`api`](crate::api)).
 
 use axum::Router;
 use axum::http::header;

@@ -9,6 +9,8 @@
 //! So when the first and the last datagram of a sender arrive, sent = unique + lost. A number enters the
 //! runs and intervals of loss only when it has left a long history ([`HISTORY`] numbers, the waiting time of
 //! RFC 7680 and RFC 4737), or at the end: a datagram that is late is taken back from loss.
+//!
+//! Here belongs what is counted of numbers and times of arrival. What a user is shown of it is in `evlbi-stream/src/counters.rs`.
 
 mod distribution;
 mod histogram;

@@ -17,6 +17,8 @@
 //!
 //! What took the place of something else is a sequence of its own ([`Reorder::begin`]); with datagrams of another length it needs
 //! other slots ([`Begins`]).
+//!
+//! Here belongs a further rule of what is the stream, with the attack or accident that it is for as its test.
 
 mod candidate;
 mod flow;

@@ -7,6 +7,8 @@
 //!
 //! Once frames are found they are taken at their length one after another, whatever their headers say: a
 //! recording with a damaged frame comes out as it went in.
+//!
+//! Here belongs what is learnt from frames or made in place of missing ones. Headers and their fields are in `evlbi-wire`.
 
 mod cadence;
 mod format;

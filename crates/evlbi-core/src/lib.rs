@@ -5,6 +5,9 @@
 //! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`admission`] with [`pudp`] and
 //! [`reorder`], [`account`], [`deframe`].
 //!
+//! Here belongs what is decided about frames, datagrams and packets, each module with the cases that it was made for as tests. Bytes and
+//! their meaning are in `evlbi-wire`, sockets, threads and files in `evlbi-net`.
+//!
 //! ```
 //! use evlbi_core::account::{Account, HISTORY};
 //!

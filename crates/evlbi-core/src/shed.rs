@@ -3,6 +3,8 @@
 //!
 //! A decision is about one *unit*: a whole frame, or a packet. Fractions are exact in integers: what is
 //! left over from one decision is carried to the next.
+//!
+//! Here belongs a further policy of what is left out, and a further thing to put in its place.
 
 mod policy;
 

@@ -1,5 +1,7 @@
 //! What comes of a stream on its way from the drain to the correlator: frames go into a track, and slabs of it are taken when
 //! all has come, or was waited for long enough.
+//!
+//! Here belongs what happens to frames of a live stream before they are correlated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -1,4 +1,6 @@
 //! Searches fringes in visibilities or recordings, and draws them.
+//!
+//! Here belongs what is searched and drawn; the search itself is in [`evlbi_fx::fringe`].
 
 mod picture;
 

@@ -4,6 +4,8 @@
 //! which they have data, gaps and late streams, and what is told of the sums. [`correlate`] takes recordings and [`correlate_streams`]
 //! streams as they come; [`fringe`] searches and draws fringes, and [`loss_curve`] measures what lost data cost.
 //!
+//! Here belongs what needs several stations at once: which data are correlated when, results, and what is measured of them.
+//!
 //! ```
 //! use evlbi_correlate::{CorrelateOptions, Recordings, correlate};
 //! use evlbi_net::run::Run;

@@ -2,6 +2,8 @@
 //!
 //! Each point harms the recordings on their way into the correlator with one shedding policy, loss and replacement,
 //! and correlates them at the delay and rate of the whole recordings.
+//!
+//! Here belongs a further harm to recordings, or what is concluded from a curve; what theory says is in [`evlbi_fx::loss`].
 
 mod picture;
 mod theory;

@@ -26,7 +26,7 @@ pub enum PictureError {
     Without(PathBuf),
 }
 
-/// Whether figures of these names can be written into a directory by [`write`]: asked before what takes long.
+/// Whether figures of these names can be written into a directory by [`write()`]: asked before what takes long.
 ///
 /// # Errors
 /// When a picture exists and is not to be overwritten, or the crate was built without its feature `pictures`.

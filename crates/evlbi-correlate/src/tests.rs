@@ -1,3 +1,5 @@
+//! What tests of streams in virtual time and of recordings share.
+
 mod in_virtual_time;
 
 use std::io::Write;

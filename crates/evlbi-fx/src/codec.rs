@@ -4,6 +4,8 @@
 //! first. A complete sample holds one component for each channel, or two (real, imaginary) where samples
 //! are complex; complete samples follow each other without a break. So a payload decodes to *interleaved
 //! components*: time outermost, then channel, then real and imaginary.
+//!
+//! Here belongs a further code of samples.
 
 mod levels;
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! (or of the whole block where that loses next to nothing), the transform is taken, and the rest of the
 //! delay is taken out as a slope of phase. The spectra are multiplied and summed.
 //!
+//! Here belongs a step from samples to sums. Delays are in [`crate::delay`], which blocks are valid in [`crate::track`].
+//!
 //! ```text
 //! slab -> decode -> zero what is bad -> rotate -> transform -> slope -> multiply with the others -> sum
 //! ```

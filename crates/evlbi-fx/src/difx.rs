@@ -4,6 +4,8 @@
 //! station to get that at the centre of the Earth. [`crate::delay`] counts the other way, so both change their sign
 //! here. (mpifxcorr adds the clock polynomial to the delay polynomial; that a positive delay is early is seen in
 //! jobs whose first integrations lack the time of the delay.)
+//!
+//! Here belongs a further file of DiFX, with one that DiFX wrote as its test.
 
 mod input;
 mod model;

@@ -1,6 +1,9 @@
 //! From samples to visibilities: how samples lie in payloads, what their statistics say, simulated stations, and
 //! the correlator with its delay model.
 //!
+//! Here belongs what is calculated from samples, and the files that other correlators write or read of it. Which recordings, stations and
+//! times are correlated is known in `evlbi-correlate`.
+//!
 //! ```
 //! use evlbi_fx::codec::Codec;
 //! use evlbi_fx::loss::Lost;

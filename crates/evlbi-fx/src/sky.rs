@@ -21,6 +21,8 @@
 //! Earth turns, it is off by at most 0.006 samples. The power of the error is then 43 dB below the common
 //! signal; where the delay stands still, 80 dB. The common signal fills the channel but for slopes of 2 %
 //! of it at its edges, as filters have them.
+//!
+//! Here belongs what a simulated source or station can do.
 
 mod frames;
 mod noise;

@@ -4,6 +4,8 @@
 //! two with the same, the one that was started first), and the time is that moment. So whole systems run in virtual time, as fast
 //! as they can, and twice alike. Their threads are no threads of the system: all are started by [`Clock::spawn`], wait by the clock
 //! alone, and run on the thread that called [`Clock::simulate`].
+//!
+//! Here belongs a further thing to wait for, never another way to wait.
 #![allow(clippy::disallowed_methods, reason = "this is the clock")]
 
 use std::any::Any;

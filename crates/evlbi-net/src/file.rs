@@ -1,4 +1,6 @@
 //! Files: recordings, read ahead of the sender and written in large pieces from the ring; documents and tables of results.
+//!
+//! Here belongs how files are read and written. What a recording is, and where it goes, is in `evlbi-stream`.
 
 mod output;
 mod read;

@@ -2,6 +2,8 @@
 //! cores did. The difference of two readings tells what happened in between.
 //!
 //! Network counters are those of the current thread's network namespace, and of all its programs.
+//!
+//! Here belongs a further counter of the kernel's. What it means for a user is in `evlbi-host`.
 
 pub mod card;
 pub mod clock;

@@ -4,6 +4,9 @@
 //! work: take a batch from the transport, admit what belongs to the stream, ask the window
 //! where it goes, copy it there, hand on what is complete. A stream of bytes is read to its place in the ring, and not read while
 //! there is no room.
+//!
+//! Here belongs what every stream needs at its arrival. What one transport needs is in [`transport`](crate::transport); what is decided of
+//! a datagram, in `evlbi-core`.
 
 mod bytes;
 mod datagrams;

@@ -2,6 +2,9 @@
 //!
 //! A [`Run`](crate::run::Run) on such a host uses its sockets, its clock and its counters instead of the kernel's. Everything that
 //! happens is written to the clock's log, if one is kept, so that two runs can be held against each other.
+//!
+//! Here belongs what a simulated host or its network can do that a kernel can: sockets, counters, faults. What befalls packets on their way
+//! is in [`evlbi_core::path`].
 
 mod socket;
 mod stream;

@@ -1,5 +1,7 @@
 //! TCP as a carrier: connections with the congestion control, the buffers, the segments and the class of service that are
 //! asked for, what the kernel says of them at any moment, and messages at a constant rate over them.
+//!
+//! Here belongs what is set on, or asked of, a connection. What TCP does by itself is modelled in `evlbi-trace`.
 
 mod info;
 mod receive;

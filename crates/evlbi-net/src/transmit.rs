@@ -3,6 +3,8 @@
 //!
 //! One thread paces all flows of a host ([`run`]). Nothing is copied but headers: the payload goes to
 //! the kernel from where the source holds it.
+//!
+//! Here belongs what every flow needs at its departure, and a further [`Source`] of frames in memory.
 
 mod flow;
 mod source;

@@ -9,6 +9,8 @@
 //! - The time is an argument.
 //! - A reliable transport is not read while there is no room for what it brings, and none of its data is dropped.
 //! - Which station a datagram is of, its number, and whether it belongs to the stream are not the transport's to know.
+//!
+//! Here belongs a further transport, as a file and a row of that list (CONTRIBUTING.md, "How to add").
 
 mod listening;
 mod options;

@@ -4,6 +4,8 @@
 //! super-packets that it cuts up as late as it can (generic segmentation offload, `UDP_SEGMENT`), the
 //! receiver takes them up again joined (`UDP_GRO`), and both do several per system call. Where the
 //! kernel or a device lacks an offload, the same calls carry single datagrams.
+//!
+//! Here belongs what one system call can do for many datagrams. What a stream needs of UDP is in [`transport`](crate::transport).
 
 mod ancillary;
 mod messages;

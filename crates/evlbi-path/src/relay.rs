@@ -1,5 +1,7 @@
 //! The relay: threads that take frames from hosts, send them through a network of cells, and hand them to hosts
 //! when their time has come.
+//!
+//! Here belongs what is done to real packets beside what a network of cells decides.
 
 mod frames;
 mod turns;

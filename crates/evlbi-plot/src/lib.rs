@@ -2,6 +2,8 @@
 //! terminal; [`columns`] and [`lines()`] set rows of text. What a result looks like is known where the result is; here is only how it is
 //! drawn. Without the feature `pictures`, which is on by default, there is text alone, and nothing that draws is brought in.
 //!
+//! Here belongs a further kind of series, mark or axis, and a further way to draw a figure.
+//!
 //! ```
 //! use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 //!

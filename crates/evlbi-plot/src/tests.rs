@@ -1,3 +1,5 @@
+//! Figures of any values are drawn, as SVG that parses, PNG and text.
+
 use proptest::prelude::*;
 
 use super::*;

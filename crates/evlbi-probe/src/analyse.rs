@@ -1,4 +1,6 @@
 //! What a capture tells of the connections and streams in it (`evlbi analyse`).
+//!
+//! Here belongs what is said or drawn of a capture, and a further format of its file. What packets tell is in [`evlbi_trace::capture`].
 
 mod csv;
 mod file;

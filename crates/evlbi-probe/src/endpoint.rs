@@ -3,6 +3,9 @@
 //!
 //! Both ends use one UDP socket of their own for a test, [`Port`]. Whatever it carries bears the test's key. A test of TCP
 //! has connections beside it, [`Flows`].
+//!
+//! Here belongs what both ends do, and the messages by which they agree ([`message`](FromClient)). The bytes of test datagrams are in
+//! [`evlbi_wire::probe`]; who may test, and when, is in [`respond`](mod@crate::respond).
 
 mod flows;
 mod listen;

@@ -1,5 +1,7 @@
 //! What tests of a path send and measure: streams of datagrams, what became of them and where, distributions of times,
 //! and the far end's clock.
+//!
+//! Here belongs what is made of numbers and times, without I/O. What a result says of it is in `point`.
 
 mod attribution;
 mod channel;

@@ -1,4 +1,6 @@
 //! What can be known before anything is sent (`evlbi plan`).
+//!
+//! Here belongs what can be reckoned beforehand; models of TCP are in [`evlbi_trace::tcp`].
 
 use evlbi_plot::columns;
 

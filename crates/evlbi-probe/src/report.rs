@@ -1,5 +1,7 @@
 //! What a campaign found: how much got through, what was lost and when, in a sentence and in a picture. Or the results of
 //! many probes in one table (`evlbi report`).
+//!
+//! Here belongs what is said or drawn of tests that are over.
 
 pub mod matrix;
 

@@ -1,4 +1,6 @@
 //! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
+//!
+//! Here belongs what a responder allows, keeps apart and cleans up. What a test does is in [`endpoint`](crate::endpoint).
 
 mod room;
 mod running;

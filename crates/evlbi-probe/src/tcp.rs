@@ -1,4 +1,6 @@
 //! Messages at a constant rate over TCP, or as much as goes, and what the kernels say of it (`evlbi probe tcp`).
+//!
+//! Here belongs what is asked of a test of TCP, and what is said or drawn of it.
 
 mod csv;
 mod diagnosis;

@@ -1,4 +1,7 @@
 //! A path tested for hours or days, window by window, kept in an SQLite file as it goes (`evlbi watch`).
+//!
+//! Here belongs what a campaign does and keeps; a new version of the tables is a further SQL file. What is said of it is in
+//! [`report`](crate::report).
 
 pub(crate) mod store;
 

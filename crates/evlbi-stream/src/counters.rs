@@ -1,5 +1,7 @@
 //! What is counted of a stream. Each counter is defined here, once: results, statuses, the history with its CSV, metrics, the console,
 //! the page, the description of the interface and docs/src/counters.md are made from these tables.
+//!
+//! Here belongs a further counter, as a row (CONTRIBUTING.md, "How to add").
 
 use std::collections::HashMap;
 use std::ops::Deref;

@@ -1,4 +1,6 @@
 //! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
+//!
+//! Here belongs what happens between ring and sink, for any sink and once for each span.
 
 use std::collections::VecDeque;
 use std::time::Duration;

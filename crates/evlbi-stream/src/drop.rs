@@ -1,4 +1,6 @@
 //! Loses frames or packets of a recording under control.
+//!
+//! Here belongs how recordings are cut. What is left out is decided in [`evlbi_core::shed`].
 
 mod cut;
 mod gaps;

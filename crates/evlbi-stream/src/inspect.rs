@@ -1,4 +1,6 @@
 //! What a recording holds, from reading the whole of it.
+//!
+//! Here belongs what is said of a recording whose frames are all read. What its beginning tells is in [`recording`].
 
 mod extended;
 mod picture;

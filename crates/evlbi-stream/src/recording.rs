@@ -1,4 +1,6 @@
 //! What a recording is, found out by reading as little of it as that takes.
+//!
+//! Here belongs a further kind of recording, or of recordings that belong together.
 
 mod turns;
 

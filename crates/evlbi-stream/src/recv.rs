@@ -1,4 +1,7 @@
 //! Receives a stream and records it, with what was lost marked in time.
+//!
+//! Here belong options and result of receiving. The thread that receives is in [`evlbi_net::receive`], where data go in
+//! [`sink`].
 
 mod names;
 mod result;

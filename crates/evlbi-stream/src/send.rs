@@ -1,4 +1,7 @@
 //! Sends a recording, a test pattern or a simulated station.
+//!
+//! Here belong options and result of sending. The thread that sends is in [`evlbi_net::transmit`], where data come from in
+//! [`source`](crate::source).
 
 mod changes;
 #[cfg(test)]

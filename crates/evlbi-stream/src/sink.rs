@@ -1,4 +1,6 @@
 //! Where received frames go: one file, a file for each station or thread, nowhere, or to a check.
+//!
+//! Here belongs a further place for frames (CONTRIBUTING.md, "How to add").
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};

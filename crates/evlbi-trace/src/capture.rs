@@ -1,4 +1,6 @@
 //! What a capture tells of the connections and streams in it, packet by packet, in memory that does not grow with its length.
+//!
+//! Here belongs what packets of one more kind tell. Files are read in `evlbi-probe`.
 
 mod direction;
 mod ranges;

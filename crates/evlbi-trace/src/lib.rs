@@ -1,6 +1,9 @@
 //! TCP as it is and as it was seen: algorithms of congestion control and connections without sockets ([`tcp`]), and what a capture
 //! tells of connections and streams ([`capture`]). Nothing here opens a socket or a file, and the time is an argument.
 //!
+//! Here belongs what is known of TCP without a kernel: an algorithm, a model, what packets say. Files of captures, and what a finding
+//! advises, are in `evlbi-probe`.
+//!
 //! ```
 //! use evlbi_trace::tcp::{Algorithm, Cbr};
 //!

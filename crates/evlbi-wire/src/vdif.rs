@@ -1,4 +1,6 @@
 //! VDIF 1.1 frames: the header of eight (legacy: four) little-endian 32-bit words, and the payload after it.
+//!
+//! Here belongs a further version of extended user data (`extended`).
 
 mod extended;
 #[cfg(test)]

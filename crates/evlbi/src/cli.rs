@@ -1,4 +1,7 @@
 //! The command line: one grammar for all commands.
+//!
+//! Here belongs a further command or option: clap's structs, their conversion to options of a library, and what is printed
+//! (CONTRIBUTING.md, "How to add").
 
 #[macro_use]
 mod convert;

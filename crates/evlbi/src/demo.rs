@@ -1,5 +1,7 @@
 //! The demonstration: simulated stations stream in real time over loopback through a lossy relay into
 //! recordings, and every number of the relay's truth is held against the receivers' accounts.
+//!
+//! Here belongs what the demonstration shows; it uses the libraries as any other program can.
 
 mod compare;
 mod page;

@@ -1,4 +1,6 @@
 //! What the command line says of errors of libraries in place of their own words: it names its options, and what to do.
+//!
+//! Here belongs what to do about an error, in the file of the library that it comes from.
 
 mod control;
 mod correlate;

@@ -1,3 +1,5 @@
+//! What is kept is what flows counted, over days, restarts and damaged files.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,3 +1,5 @@
+//! Numbers that are lost, late, doubled and out of order, with counts known beforehand; the sums hold for any.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

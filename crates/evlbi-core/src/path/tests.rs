@@ -1,3 +1,5 @@
+//! What cells do to packets, exactly, and that a train fares as its segments.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Numbers from the times and threads of frames, whatever their clocks and order.
+
 use evlbi_wire::vdif::{Extended, Nict, Shape, StationId};
 use proptest::prelude::*;
 

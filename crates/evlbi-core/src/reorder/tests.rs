@@ -1,3 +1,5 @@
+//! Orders of arrival whose places are known, and any order against a slow model (`truth`).
+
 mod truth;
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+//! What each policy leaves out, counted.
+
 use evlbi_wire::vdif::StationId;
 use proptest::prelude::*;
 

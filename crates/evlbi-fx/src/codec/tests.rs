@@ -1,3 +1,5 @@
+//! Levels and thresholds of the standard; payloads decoded as in a plain way, and back to their codes.
+
 use evlbi_wire::mark5b::{Header, SYNC};
 use proptest::prelude::*;
 

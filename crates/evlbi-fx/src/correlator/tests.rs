@@ -1,3 +1,5 @@
+//! Sums of signals that are known, whatever the blocks, threads and delays.
+
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Theory against correlations of noise.
+
 use std::f64::consts::TAU;
 
 use proptest::prelude::*;

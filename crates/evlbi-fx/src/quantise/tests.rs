@@ -1,3 +1,5 @@
+//! Curves and efficiencies against the literature and against noise.
+
 use std::f64::consts::FRAC_2_PI;
 
 use proptest::prelude::*;

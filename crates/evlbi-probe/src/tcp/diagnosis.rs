@@ -1,5 +1,7 @@
 //! What a connection's course says, in sentences: what was carried, what held it back, loss and round trips, how steady it
 //! was, and what to change (questions i to v of Sansa 2006).
+//!
+//! Here belongs a further sentence, which names what was measured and the option or setting that changes it.
 
 use evlbi_trace::tcp::{Algorithm, Cbr, Late};
 

@@ -1,3 +1,5 @@
+//! The tables are whole: names, sums, docs and all that shows them.
+
 use std::collections::HashSet;
 use std::path::Path;
 

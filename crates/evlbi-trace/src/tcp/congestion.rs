@@ -2,6 +2,8 @@
 //!
 //! Each law is that of its paper or RFC with the constants of Linux 6.1, in whose kernels stations run it. Windows are in
 //! segments, and need not be whole.
+//!
+//! Here belongs a further algorithm (CONTRIBUTING.md, "How to add").
 
 mod bic;
 mod cubic;

@@ -1,3 +1,5 @@
+//! Each option of the command line is thought of in flows, and the examples of the pages are sessions.
+
 use std::fs;
 use std::path::Path;
 

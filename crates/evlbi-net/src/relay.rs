@@ -1,4 +1,5 @@
-//! A relay that loses, doubles and reorders datagrams under control, and knows what it did.
+//! A relay that loses, doubles and reorders datagrams under control, and knows what it did. It stands between a sender and a receiver of
+//! any transport for datagrams, and needs neither rights nor namespaces. Whole paths between hosts are made by `evlbi-path`.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! SQLite files that the program keeps: their mark, the version of their tables, and how they are written.
+//! SQLite files that the program keeps, campaigns here and histories in `evlbi-control`: their mark, the version of their tables, and how they are written.
 
 use std::time::Duration;
 

@@ -239,16 +239,6 @@ fn packets_that_are_too_long_are_refused_and_told() {
     assert_eq!((told, delivered), (vec![(1, 1400)], vec![0]));
 }
 
-/// A rate of packets that are as long on the wire as they are here.
-fn bare_rate(bits: u64, buffer: u64) -> Law {
-    Law::Rate {
-        rate: rate(bits),
-        buffer,
-        overhead: 0,
-        mark: None,
-    }
-}
-
 /// However many are held back, as few wakes as can be are waited for.
 #[test]
 fn many_that_are_held_back_cost_no_time() {

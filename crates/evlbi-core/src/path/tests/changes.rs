@@ -1,6 +1,6 @@
 //! Cells whose laws change: when, and what becomes of packets that wait.
 
-use super::{MS, bare_rate, delay, single};
+use super::{MS, delay, rate, single};
 use crate::path::{Law, Loss, Network, Output};
 use crate::time::Nanos;
 
@@ -28,6 +28,16 @@ fn laws_change_at_their_time_and_at_once() {
         });
     }
     assert_eq!(arrived, (0..100).chain(200..300).collect::<Vec<u64>>());
+}
+
+/// A rate of packets that are as long on the wire as they are here.
+fn bare_rate(bits: u64, buffer: u64) -> Law {
+    Law::Rate {
+        rate: rate(bits),
+        buffer,
+        overhead: 0,
+        mark: None,
+    }
 }
 
 /// What waits when a rate or a delay changes leaves in its order, and no room is lost or won.

@@ -3,7 +3,6 @@
 mod abuse;
 mod asked;
 mod loss;
-mod parts;
 mod results;
 mod tcp;
 

@@ -1,4 +1,5 @@
 //! Probes and responders of this process over real sockets.
 
+mod abuse;
 mod parts;
 mod support;

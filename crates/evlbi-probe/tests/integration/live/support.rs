@@ -2,15 +2,33 @@
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 
-use evlbi_net::run::{Run, explain};
+use evlbi_net::run::{Note, Notes, Run, explain};
 use evlbi_probe::measure::Token;
 use evlbi_probe::respond::{RespondOptions, Responding, respond};
 use evlbi_probe::sweep::Sizes;
-use evlbi_probe::udp::ProbeUdpOptions;
-use evlbi_probe::{Measured, Target};
+use evlbi_probe::udp::{ProbeUdp, ProbeUdpError, ProbeUdpOptions};
+use evlbi_probe::{Measured, Point, Target};
+use evlbi_testkit::buffer;
 
 pub const TOKEN: &str = "a token of tests";
+
+/// Requests for the clock that a receiver who stands still must hold beside a stream: those of 1.2 s, and those before and after.
+const REQUESTS: usize = 60;
+
+/// A stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however long that
+/// stands still, nothing is lost.
+#[track_caller]
+pub fn assert_fits(count: usize, size: usize) {
+    let holds = buffer::holds(size);
+    let all = count + REQUESTS;
+    assert!(
+        all <= holds,
+        "a receiver must hold {all} datagrams of {size} bytes, but holds {holds} (net.core.rmem_max, net.core.netdev_max_backlog)"
+    );
+}
 
 /// Of a responder that allows whatever is asked for, but load.
 pub fn open() -> RespondOptions {
@@ -61,4 +79,93 @@ where
     let measured = measured.unwrap_or_else(|error| panic!("{}", explain(&*error.into())));
     measured.written.unwrap();
     measured.result
+}
+
+/// The result of a probe that ends well.
+#[track_caller]
+pub fn whole(measured: Result<Measured<ProbeUdp>, ProbeUdpError>) -> ProbeUdp {
+    let result = kept(measured);
+    assert_eq!(result.stopped, None);
+    result
+}
+
+/// Whatever was measured, the sums hold.
+#[track_caller]
+pub fn assert_sums(point: &Point) {
+    let Point {
+        sent,
+        received,
+        unique,
+        lost,
+        ..
+    } = point;
+    assert_eq!(*sent, unique + lost);
+    assert_eq!(*received, unique + point.duplicates);
+    let parts = point.network_lost + point.host_lost + point.unattributed;
+    assert_eq!(*lost, parts, "{:?}", point.attribution);
+    let runs = point.loss_runs.iter();
+    let in_runs: u64 = runs.map(|(length, count)| length * count).sum();
+    assert_eq!(*lost, in_runs, "{:?}", point.loss_runs);
+}
+
+/// A probe at work.
+pub struct Probing<T> {
+    run: Run,
+    working: Option<JoinHandle<T>>,
+    lines: Arc<Lines>,
+}
+
+/// What a run says that it does.
+#[derive(Default)]
+struct Lines(Mutex<Vec<String>>);
+
+impl Notes for Lines {
+    fn take(&self, note: &Note<'_>) {
+        match note {
+            Note::Line(line) => self.0.lock().unwrap().push(line.to_string()),
+            Note::Progress { line, .. } => self.0.lock().unwrap().push((*line).to_owned()),
+            _ => {}
+        }
+    }
+}
+
+impl<T: Send + 'static> Probing<T> {
+    /// Begins it on this host.
+    pub fn begin(work: impl FnOnce(&Run) -> T + Send + 'static) -> Probing<T> {
+        let lines = Arc::new(Lines::default());
+        let run = Run::new(Arc::<Lines>::clone(&lines));
+        let own = run.clone();
+        let working = thread::spawn(move || work(&own));
+        Probing {
+            run,
+            working: Some(working),
+            lines,
+        }
+    }
+
+    /// Whether it has said this.
+    pub fn has_said(&self, what: &str) -> bool {
+        let lines = self.lines.0.lock().unwrap();
+        lines.iter().any(|line| line.contains(what))
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn end(mut self) -> T {
+        let ended = self.working.take().unwrap().join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Has it end before its time.
+    #[track_caller]
+    pub fn interrupt(self) -> T {
+        self.run.stop();
+        self.end()
+    }
+}
+
+impl<T> Drop for Probing<T> {
+    fn drop(&mut self) {
+        self.run.stop();
+    }
 }

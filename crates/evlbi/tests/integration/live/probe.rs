@@ -75,11 +75,6 @@ impl Probing {
         }
     }
 
-    /// What it has said so far.
-    fn said(&self) -> String {
-        self.room.text("err")
-    }
-
     /// Waits for its end.
     #[track_caller]
     fn end(mut self) -> Output {

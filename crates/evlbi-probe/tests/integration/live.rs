@@ -1,5 +1,7 @@
-//! Probes and responders of this process over real sockets.
+//! Probes and responders of this process over real sockets, mostly between two namespaces, with the kernel's own counters as the
+//! truth.
 
 mod abuse;
 mod parts;
 mod support;
+mod tcp;

@@ -1,19 +1,40 @@
 //! Probes and responders at work in this process.
 
 use std::error::Error;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use evlbi_net::run::{Note, Notes, Run, explain};
+use evlbi_plot::Figure;
 use evlbi_probe::measure::Token;
 use evlbi_probe::respond::{RespondOptions, Responding, respond};
 use evlbi_probe::sweep::Sizes;
 use evlbi_probe::udp::{ProbeUdp, ProbeUdpError, ProbeUdpOptions};
 use evlbi_probe::{Measured, Point, Target};
 use evlbi_testkit::buffer;
+use evlbi_testkit::netns::{End, Pair, Wire};
 
 pub const TOKEN: &str = "a token of tests";
+
+/// A wire that carries every datagram as a packet of its own.
+pub fn exact_wire() -> Wire {
+    Wire {
+        mtu: 9000,
+        segmentation: false,
+        join: false,
+    }
+}
+
+/// Packets that a host's rule of this comment has counted.
+pub fn counted(end: &End, comment: &str) -> u64 {
+    let rules = end.namespace.command("nft", &["list", "table", "ip", "t"]);
+    let rules = rules.unwrap();
+    let line = rules.lines().find(|line| line.contains(comment));
+    let mut words = line.unwrap().split_whitespace();
+    words.find(|word| *word == "packets").unwrap();
+    words.next().unwrap().parse().unwrap()
+}
 
 /// Requests for the clock that a receiver who stands still must hold beside a stream: those of 1.2 s, and those before and after.
 const REQUESTS: usize = 60;
@@ -42,6 +63,21 @@ pub fn open() -> RespondOptions {
 /// A responder on loopback.
 pub fn respond_here(options: &RespondOptions) -> Responding {
     respond(options, &Run::silent()).unwrap()
+}
+
+/// A responder at this address of the far namespace.
+pub fn respond_at(pair: &Pair, address: impl Into<IpAddr>, options: &RespondOptions) -> Responding {
+    let options = RespondOptions {
+        bind: SocketAddr::new(address.into(), 0),
+        ..options.clone()
+    };
+    let far = &pair.far.namespace;
+    far.run(|| respond_here(&options)).unwrap()
+}
+
+/// A responder in the far namespace.
+pub fn respond_far(pair: &Pair, options: &RespondOptions) -> Responding {
+    respond_at(pair, pair.far.v4, options)
 }
 
 /// Ends a responder, of which no session may have panicked.
@@ -143,6 +179,12 @@ impl<T: Send + 'static> Probing<T> {
         }
     }
 
+    /// Begins it in the near namespace.
+    pub fn begin_near(pair: &Pair, work: impl FnOnce(&Run) -> T + Send + 'static) -> Probing<T> {
+        let near = &pair.near.namespace;
+        near.run(|| Probing::begin(work)).unwrap()
+    }
+
     /// Whether it has said this.
     pub fn has_said(&self, what: &str) -> bool {
         let lines = self.lines.0.lock().unwrap();
@@ -168,4 +210,9 @@ impl<T> Drop for Probing<T> {
     fn drop(&mut self) {
         self.run.stop();
     }
+}
+
+/// A picture as a terminal shows it, wide enough for all of its words.
+pub fn drawn(figure: &Figure) -> String {
+    figure.text(400, 60)
 }

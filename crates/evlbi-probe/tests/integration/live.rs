@@ -3,5 +3,6 @@
 
 mod abuse;
 mod parts;
+mod results;
 mod support;
 mod tcp;

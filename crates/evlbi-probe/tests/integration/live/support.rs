@@ -10,7 +10,7 @@ use evlbi_plot::Figure;
 use evlbi_probe::measure::Token;
 use evlbi_probe::respond::{RespondOptions, Responding, respond};
 use evlbi_probe::sweep::Sizes;
-use evlbi_probe::udp::{ProbeUdp, ProbeUdpError, ProbeUdpOptions};
+use evlbi_probe::udp::{self, ProbeUdp, ProbeUdpError, ProbeUdpOptions};
 use evlbi_probe::{Measured, Point, Target};
 use evlbi_testkit::buffer;
 use evlbi_testkit::netns::{End, Pair, Wire};
@@ -123,6 +123,32 @@ pub fn whole(measured: Result<Measured<ProbeUdp>, ProbeUdpError>) -> ProbeUdp {
     let result = kept(measured);
     assert_eq!(result.stopped, None);
     result
+}
+
+/// The result of a probe with these options.
+#[track_caller]
+pub fn udp(responder: &Responding, options: ProbeUdpOptions) -> ProbeUdp {
+    let target = target(responder);
+    whole(udp::probe(
+        &ProbeUdpOptions { target, ..options },
+        &Run::silent(),
+    ))
+}
+
+/// The result of one from the near namespace, with a responder of its own in the far one.
+#[track_caller]
+pub fn once(pair: &Pair, options: ProbeUdpOptions) -> ProbeUdp {
+    let responder = respond_far(pair, &open());
+    let near = &pair.near.namespace;
+    let result = near.run(|| udp(&responder, options)).unwrap();
+    end(responder);
+    result
+}
+
+/// Its points.
+#[track_caller]
+pub fn between(pair: &Pair, options: ProbeUdpOptions) -> Vec<Point> {
+    once(pair, options).points
 }
 
 /// Whatever was measured, the sums hold.

@@ -2,6 +2,8 @@
 //! truth.
 
 mod abuse;
+mod asked;
+mod loss;
 mod parts;
 mod results;
 mod support;

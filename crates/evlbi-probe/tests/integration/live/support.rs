@@ -26,6 +26,12 @@ pub fn exact_wire() -> Wire {
     }
 }
 
+/// Datagrams that a host's sockets had no room for, as its kernel counts.
+pub fn no_room(end: &End) -> u64 {
+    let counters = end.namespace.run(evlbi_net::host::Counters::read);
+    counters.unwrap().unwrap().udp.receive_buffer_errors
+}
+
 /// Packets that a host's rule of this comment has counted.
 pub fn counted(end: &End, comment: &str) -> u64 {
     let rules = end.namespace.command("nft", &["list", "table", "ip", "t"]);

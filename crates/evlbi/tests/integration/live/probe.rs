@@ -1,7 +1,7 @@
-//! Probes between two namespaces, with the kernel's own counters as the truth.
+//! Probes by processes of the program, which are stopped and killed, see other clocks and print. All else of probes has its live
+//! tests in evlbi-probe.
 
 mod abuse;
-mod asked;
 mod loss;
 mod results;
 mod tcp;
@@ -14,7 +14,6 @@ use crate::live::support::{Recv, evlbi, exact_wire, no_room};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::Pair;
 use evlbi_testkit::{Room, Running, buffer};
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const TOKEN: &str = "a token of tests";
@@ -84,37 +83,14 @@ impl Probing {
             stderr: self.room.read("err"),
         }
     }
-
-    /// Has it end before its time: what it measured.
-    #[track_caller]
-    fn interrupt(self) -> Value {
-        self.child.signal(Signal::SIGINT);
-        let output = self.end();
-        assert_refused(&output, "interrupted");
-        let result: Value = serde_json::from_slice(&output.stdout).expect("what was measured");
-        assert_eq!(result["stopped"], "interrupted");
-        result
-    }
 }
 
-/// Threads of a process that have this name: those of a responder tell what it does.
-fn threads(process: &Running, name: &str) -> Vec<String> {
+/// How many threads of a process have this name: those of a responder tell what it does.
+fn threads(process: &Running, name: &str) -> usize {
     let folder = format!("/proc/{}/task", process.0.id());
     let tasks = fs::read_dir(folder).into_iter().flatten().flatten();
-    let paths = tasks.map(|task| task.path());
-    let named = paths.filter(|path| {
-        let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
-        comm.trim() == name
-    });
-    named.map(|path| path.display().to_string()).collect()
-}
-
-/// A field of a thread's `stat` (proc(5)), by its number from 3 on.
-fn field(thread: &str, number: usize) -> String {
-    let stat = fs::read_to_string(format!("{thread}/stat")).unwrap_or_default();
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let field = fields.split_whitespace().nth(number - 3);
-    field.unwrap_or_default().to_owned()
+    let comms = tasks.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+    comms.filter(|comm| comm.trim() == name).count()
 }
 
 /// Requests for the clock that a receiver who stands still must hold beside a stream: those of 1.2 s, and those before and after.
@@ -180,17 +156,4 @@ fn ask(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Output {
 fn begin(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Probing {
     let start = || Probing::start(&mut probe_of(kind, responder.address(), more));
     pair.near.namespace.run(start).unwrap()
-}
-
-/// One UDP probe from the near namespace, with a responder of its own in the far one.
-fn once(pair: &Pair, more: &[&str]) -> Output {
-    let responder = respond_far(pair, &[]);
-    let output = ask(pair, &responder, "udp", more);
-    end(responder);
-    output
-}
-
-/// Its points.
-fn between(pair: &Pair, more: &[&str]) -> Vec<Value> {
-    points(&once(pair, more))
 }

@@ -50,7 +50,7 @@ fn a_killed_client_leaves_nothing_behind() {
     let more = ["--rate", "50M", "--duration", "1h", "--reverse"];
     let mut killed = Probing::start(&mut probe(address, &more));
     until("a stream is sent", || {
-        threads(&responder.child, "send").len() == 1
+        threads(&responder.child, "send") == 1
     });
     killed.child.signal(Signal::SIGKILL);
     killed.child.wait();

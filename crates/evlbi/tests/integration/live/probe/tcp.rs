@@ -133,7 +133,7 @@ fn a_killed_client_leaves_nothing_behind() {
     ];
     let mut probing = begin(&pair, &responder, "tcp", &more);
     until("all of its threads are at work", || {
-        let [give, take] = ["give", "take"].map(|name| threads(&responder.child, name).len());
+        let [give, take] = ["give", "take"].map(|name| threads(&responder.child, name));
         [give, take] == [8, 8]
     });
     probing.child.signal(Signal::SIGKILL);

@@ -38,6 +38,25 @@ pub fn fit(wanted: u32, datagrams: usize, data: usize) -> u32 {
     wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
 
+/// Requests for the clock that a receiver who stands still must hold beside a stream of a probe: those of 1.2 s, and those before and
+/// after.
+const REQUESTS: usize = 60;
+
+/// A probe's stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however
+/// long that stands still, nothing is lost.
+///
+/// # Panics
+/// When they do not.
+#[track_caller]
+pub fn assert_fits(count: usize, size: usize) {
+    let holds = holds(size);
+    let all = count + REQUESTS;
+    assert!(
+        all <= holds,
+        "a receiver must hold {all} datagrams of {size} bytes, but holds {holds} (net.core.rmem_max, net.core.netdev_max_backlog)"
+    );
+}
+
 fn in_buffer(size: usize) -> usize {
     let (receiver, one) = with_one(size);
     // The kernel lets twice as much wait as it says that it granted. A little is left for datagrams that take more than this one.

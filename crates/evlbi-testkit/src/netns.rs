@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use evlbi_net::host::Counters;
 use evlbi_net::netns::{Namespace, Unavailable};
 
 use crate::need::{Inner, Kind, REPORT_TO, is_refused, skip};
@@ -26,6 +27,18 @@ impl Default for Wire {
         Wire {
             mtu: 1500,
             segmentation: true,
+            join: false,
+        }
+    }
+}
+
+impl Wire {
+    /// One that carries every datagram as a packet of its own.
+    #[must_use]
+    pub fn exact() -> Wire {
+        Wire {
+            mtu: 9000,
+            segmentation: false,
             join: false,
         }
     }
@@ -136,6 +149,17 @@ impl End {
     fn ip(&self, command: &str) -> Result<String, Unavailable> {
         let args: Vec<&str> = command.split(' ').collect();
         self.namespace.command("ip", &args)
+    }
+
+    /// Datagrams that its sockets had no room for, as its kernel counts.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    #[must_use]
+    #[track_caller]
+    pub fn no_room(&self) -> u64 {
+        let counters = self.namespace.run(Counters::read).expect("a namespace");
+        counters.expect("counters").udp.receive_buffer_errors
     }
 
     /// Its address of the family of `other`.

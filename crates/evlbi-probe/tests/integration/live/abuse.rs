@@ -12,12 +12,13 @@ use evlbi_probe::respond::{RespondOptions, Responding};
 use evlbi_probe::udp::{self, ProbeUdpError, ProbeUdpOptions};
 use evlbi_probe::{SessionError, Target};
 use evlbi_testkit::address::deaf;
+use evlbi_testkit::buffer::assert_fits;
 use evlbi_testkit::result::refused;
 use evlbi_testkit::until;
 use evlbi_testkit::until::WATCHDOG;
 
 use super::support::{
-    Probing, TOKEN, assert_fits, assert_sums, end, kept, open, respond_here, stream, target, whole,
+    Probing, TOKEN, assert_sums, end, kept, open, respond_here, stream, target, whole,
 };
 
 /// A responder that allows 100 Mbit/s on the wire, and so many tests at once.

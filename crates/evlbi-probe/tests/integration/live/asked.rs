@@ -10,18 +10,18 @@ use evlbi_probe::sweep::Sizes;
 use evlbi_probe::udp::{self, ProbeUdpOptions};
 use evlbi_probe::watch::{Row, WatchOptions, watch};
 use evlbi_probe::{Direction, Target, picture};
-use evlbi_testkit::netns::{filter, pair, pair_with};
+use evlbi_testkit::buffer::assert_fits;
+use evlbi_testkit::netns::{Wire, filter, pair, pair_with};
 use evlbi_testkit::result::refused;
 use evlbi_testkit::{Room, name, until_some};
 
 use super::support::{
-    Probing, assert_fits, assert_sums, counted, drawn, end, exact_wire, kept, no_room, once, open,
-    respond_far, stream, target, whole,
+    Probing, assert_sums, counted, drawn, end, kept, once, open, respond_far, stream, target, whole,
 };
 
 #[test]
 fn datagrams_carry_their_class_of_service() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
     // Data, requests and replies begin with EVPD, EVPQ and EVPR.
@@ -68,7 +68,7 @@ fn datagrams_carry_their_class_of_service() {
 
 #[test]
 fn only_the_interface_that_is_named_is_used() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     assert_fits(100, 100);
@@ -102,7 +102,7 @@ fn only_the_interface_that_is_named_is_used() {
 /// Several buffers in one sweep: whatever is lost, the receiver's socket had no room for it.
 #[test]
 fn buffers_are_drawn() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     assert_fits(80, 1400);
@@ -123,7 +123,7 @@ fn buffers_are_drawn() {
         assert_eq!(point.attribution.receiver_socket, point.lost);
     }
     // The kernel also counts dropped requests for the clock, which are not datagrams of the test: as many as the responder needs time.
-    assert!(no_room(&pair.far) >= small.lost, "{}", small.finding);
+    assert!(pair.far.no_room() >= small.lost, "{}", small.finding);
     assert_eq!(large.lost, 0, "{}", large.finding);
     let drawn = drawn(&picture::figure(&result));
     assert!(drawn.contains("receive buffer asked") && drawn.contains("runs of loss"));
@@ -133,7 +133,7 @@ fn buffers_are_drawn() {
 /// check what limits them.
 #[test]
 fn a_sweep_has_all_of_its_points() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     assert_fits(50, 1400);
@@ -166,7 +166,7 @@ fn a_sweep_has_all_of_its_points() {
 /// Tests on a schedule, both ways, some of which lose; what there is so far can be looked at.
 #[test]
 fn tests_every_now_and_then() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
     let rules = ["meta l4proto udp @th,64,32 0x45565044 numgen inc mod 10 0 counter drop"];

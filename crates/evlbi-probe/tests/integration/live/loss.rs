@@ -16,13 +16,14 @@ use evlbi_probe::endpoint::{Burden, Limits};
 use evlbi_probe::respond::RespondOptions;
 use evlbi_probe::udp::{self, ProbeUdpOptions};
 use evlbi_probe::{Direction, Point, Target, show};
+use evlbi_testkit::buffer::assert_fits;
 use evlbi_testkit::netns::{End, Pair, Wire, filter, pair, pair_with, tc};
 use evlbi_testkit::result::{refused, shown};
 use evlbi_testkit::{Room, name, processor, until};
 
 use super::support::{
-    Probing, TOKEN, assert_fits, assert_sums, between, counted, end, exact_wire, kept, once, open,
-    respond_far, respond_here, stream, target, udp, whole,
+    Probing, TOKEN, assert_sums, between, counted, end, kept, once, open, respond_far,
+    respond_here, stream, target, udp, whole,
 };
 
 /// Datagrams of a stream, of which every 50th, from the first on, is dropped.
@@ -37,7 +38,7 @@ fn drop_one_in_fifty(pair: &Pair) {
 
 #[test]
 fn one_in_fifty_is_lost_in_the_network() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
     drop_one_in_fifty(&pair);
@@ -141,7 +142,7 @@ impl<'a> Bucket<'a> {
 fn short_wire() -> Wire {
     Wire {
         mtu: 1500,
-        ..exact_wire()
+        ..Wire::exact()
     }
 }
 
@@ -251,7 +252,7 @@ fn bits(text: &str) -> BitRate {
 /// Nothing is lost but by a host that stands still: what is found follows from what was tried.
 #[test]
 fn a_capacity_follows_from_its_trials() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     let options = ProbeCapacityOptions {
@@ -396,7 +397,7 @@ impl Notes for Doorkeeper {
 /// A path without a way back: what is sent and what is received is known by the plan alone.
 #[test]
 fn a_path_without_a_way_back() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
     drop_one_in_fifty(&pair);

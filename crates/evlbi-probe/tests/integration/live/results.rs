@@ -13,14 +13,15 @@ use evlbi_probe::report::matrix;
 use evlbi_probe::sweep::Sizes;
 use evlbi_probe::udp::{self, ProbeUdpOptions};
 use evlbi_probe::{Direction, Measured, Target, picture, show};
+use evlbi_testkit::buffer::assert_fits;
 use evlbi_testkit::need::Kind;
-use evlbi_testkit::netns::{filter, pair, pair_with};
+use evlbi_testkit::netns::{Wire, filter, pair, pair_with};
 use evlbi_testkit::result::{number, refused};
 use evlbi_testkit::{Lines, Room, Running, buffer, command, name, processor, skip, until};
 
 use super::support::{
-    Probing, assert_fits, assert_sums, between, counted, drawn, end, exact_wire, kept, open,
-    respond_at, respond_far, respond_here, stream, target, udp, whole,
+    Probing, assert_sums, between, counted, drawn, end, kept, open, respond_at, respond_far,
+    respond_here, stream, target, udp, whole,
 };
 
 /// Both ends have one clock, which is found within the reported error.
@@ -41,7 +42,7 @@ fn counts(result: &ProbeLatency) -> Vec<[u64; 3]> {
 
 #[test]
 fn round_trips_are_counted() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
     // Requests begin with EVPQ; those of a hundred bytes lose each tenth. Replies begin with EVPR.
@@ -118,7 +119,7 @@ fn round_trips_are_counted() {
 
 #[test]
 fn both_ways_in_every_shape() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     let count = (buffer::holds(8972) / 2).min(50) as u64;
@@ -275,7 +276,7 @@ const COUNT: usize = 300;
 /// The histogram of times between arrivals is that of a capture of the same packets, bin by bin.
 #[test]
 fn the_histogram_is_tsharks() {
-    let Some(pair) = pair_with(&["tcpdump", "tshark"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["tcpdump", "tshark"], &Wire::exact(), name!()) else {
         return;
     };
     // It gives up its groups first, which the root of a user namespace may not.

@@ -12,25 +12,9 @@ use evlbi_probe::respond::{RespondOptions, Responding, respond};
 use evlbi_probe::sweep::Sizes;
 use evlbi_probe::udp::{self, ProbeUdp, ProbeUdpError, ProbeUdpOptions};
 use evlbi_probe::{Measured, Point, Target};
-use evlbi_testkit::buffer;
-use evlbi_testkit::netns::{End, Pair, Wire};
+use evlbi_testkit::netns::{End, Pair};
 
 pub const TOKEN: &str = "a token of tests";
-
-/// A wire that carries every datagram as a packet of its own.
-pub fn exact_wire() -> Wire {
-    Wire {
-        mtu: 9000,
-        segmentation: false,
-        join: false,
-    }
-}
-
-/// Datagrams that a host's sockets had no room for, as its kernel counts.
-pub fn no_room(end: &End) -> u64 {
-    let counters = end.namespace.run(evlbi_net::host::Counters::read);
-    counters.unwrap().unwrap().udp.receive_buffer_errors
-}
 
 /// Packets that a host's rule of this comment has counted.
 pub fn counted(end: &End, comment: &str) -> u64 {
@@ -40,21 +24,6 @@ pub fn counted(end: &End, comment: &str) -> u64 {
     let mut words = line.unwrap().split_whitespace();
     words.find(|word| *word == "packets").unwrap();
     words.next().unwrap().parse().unwrap()
-}
-
-/// Requests for the clock that a receiver who stands still must hold beside a stream: those of 1.2 s, and those before and after.
-const REQUESTS: usize = 60;
-
-/// A stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however long that
-/// stands still, nothing is lost.
-#[track_caller]
-pub fn assert_fits(count: usize, size: usize) {
-    let holds = buffer::holds(size);
-    let all = count + REQUESTS;
-    assert!(
-        all <= holds,
-        "a receiver must hold {all} datagrams of {size} bytes, but holds {holds} (net.core.rmem_max, net.core.netdev_max_backlog)"
-    );
 }
 
 /// Of a responder that allows whatever is asked for, but load.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use evlbi_probe::endpoint::Limits;
 use evlbi_probe::respond::{RespondOptions, Responding};
 use evlbi_probe::tcp::{self, Buffer, ProbeTcp, ProbeTcpError, ProbeTcpOptions, Tested, picture};
-use evlbi_testkit::netns::{End, Pair, filter, pair, pair_with};
+use evlbi_testkit::netns::{End, Pair, Wire, filter, pair, pair_with};
 use evlbi_testkit::result::refused;
 use evlbi_testkit::{Room, disk, name, until};
 
-use super::support::{Probing, counted, drawn, end, exact_wire, kept, open, respond_far, target};
+use super::support::{Probing, counted, drawn, end, kept, open, respond_far, target};
 
 /// The result of one test.
 #[track_caller]
@@ -85,7 +85,7 @@ fn of_ss(line: &str, name: &str) -> Option<u64> {
 
 #[test]
 fn connections_share_what_there_is_both_ways() {
-    let Some(pair) = pair_with(&["ss"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["ss"], &Wire::exact(), name!()) else {
         return;
     };
     let room = Room::new();
@@ -157,7 +157,7 @@ fn connections_share_what_there_is_both_ways() {
 /// of the time.
 #[test]
 fn samples_are_what_ss_says() {
-    let Some(pair) = pair_with(&["ss"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["ss"], &Wire::exact(), name!()) else {
         return;
     };
     let responder = respond_far(&pair, &open());
@@ -246,7 +246,7 @@ fn samples_are_what_ss_says() {
 /// has its tests in `src/tcp/diagnosis`.
 #[test]
 fn what_is_asked_for_comes_although_some_is_dropped() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
     // Of segments with data each fiftieth, from the first on; those of the control connection are shorter.
@@ -306,7 +306,7 @@ fn what_is_asked_for_comes_although_some_is_dropped() {
 /// What cannot be is refused, and says why.
 #[test]
 fn what_cannot_be_is_refused() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     let responder = respond_far(
@@ -359,7 +359,7 @@ fn what_cannot_be_is_refused() {
 /// Connections that a firewall holds back are missed.
 #[test]
 fn connections_that_do_not_come_are_missed() {
-    let Some(pair) = pair_with(&["nft"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
     let responder = respond_far(&pair, &open());
@@ -378,7 +378,7 @@ fn connections_that_do_not_come_are_missed() {
 /// A file goes there, and comes back, byte by byte; what is there already stays, and so does what is nobody's business.
 #[test]
 fn files_go_there_and_come_back() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     let [near, far] = [0; 2].map(|_| Room::new());
@@ -442,7 +442,7 @@ fn files_go_there_and_come_back() {
 #[test]
 fn a_full_disk_is_told() {
     disk::small(8, name!(), |folder| {
-        let Some(pair) = pair(&exact_wire(), name!()) else {
+        let Some(pair) = pair(&Wire::exact(), name!()) else {
             return;
         };
         let responder = respond_far(

@@ -10,10 +10,10 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
-use crate::live::support::{Recv, evlbi, exact_wire, no_room};
+use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::Pair;
-use evlbi_testkit::{Room, Running, buffer};
+use evlbi_testkit::{Room, Running};
 use serde_json::Value;
 
 const TOKEN: &str = "a token of tests";
@@ -91,21 +91,6 @@ fn threads(process: &Running, name: &str) -> usize {
     let tasks = fs::read_dir(folder).into_iter().flatten().flatten();
     let comms = tasks.map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
     comms.filter(|comm| comm.trim() == name).count()
-}
-
-/// Requests for the clock that a receiver who stands still must hold beside a stream: those of 1.2 s, and those before and after.
-const REQUESTS: usize = 60;
-
-/// A stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however long that
-/// stands still, nothing is lost.
-#[track_caller]
-fn assert_fits(count: usize, size: usize) {
-    let holds = buffer::holds(size);
-    let all = count + REQUESTS;
-    assert!(
-        all <= holds,
-        "a receiver must hold {all} datagrams of {size} bytes, but holds {holds} (net.core.rmem_max, net.core.netdev_max_backlog)"
-    );
 }
 
 /// The points of a probe that ends well.

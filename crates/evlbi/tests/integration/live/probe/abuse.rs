@@ -1,11 +1,10 @@
 //! What a responder does not allow, and what is left of a client that was killed.
 
+use evlbi_testkit::buffer::assert_fits;
 use evlbi_testkit::until;
 use nix::sys::signal::Signal;
 
-use super::{
-    Probing, assert_fits, assert_refused, end, points, probe, probe_of, respond, run, threads,
-};
+use super::{Probing, assert_refused, end, points, probe, probe_of, respond, run, threads};
 use crate::result::number;
 
 #[test]

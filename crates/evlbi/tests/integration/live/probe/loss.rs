@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use super::{TOKEN, assert_sums, exact_wire, no_room, run};
+use super::{TOKEN, assert_sums, run};
 use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
-use evlbi_testkit::netns::{Pair, pair};
+use evlbi_testkit::netns::{Pair, Wire, pair};
 use evlbi_testkit::{Room, buffer, name, until};
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ fn to_a_stopped_receiver(pair: &Pair, plan: &[&str], is_sent: impl Fn() -> bool)
 /// for is the loss in the report, in the receiving socket.
 #[test]
 fn what_the_socket_drops_is_the_hosts() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     let plan = [
@@ -56,11 +56,11 @@ fn what_the_socket_drops_is_the_hosts() {
         "--loss-timeout",
         "100ms",
     ];
-    let [sent, received] = to_a_stopped_receiver(&pair, &plan, || no_room(&pair.far) > 0);
+    let [sent, received] = to_a_stopped_receiver(&pair, &plan, || pair.far.no_room() > 0);
     assert_eq!(number(&sent["points"][0], "used"), 450);
     let point = &received["points"][0];
     assert_sums(point);
-    let lost = no_room(&pair.far);
+    let lost = pair.far.no_room();
     assert!(lost > 0 && lost < 450, "{lost}");
     for (name, count) in [
         ("sent", 450),
@@ -85,7 +85,7 @@ fn what_the_socket_drops_is_the_hosts() {
 /// Trains that a large buffer holds and a small one does not, while the receiver stands still (Spencer et al., figure 5-3).
 #[test]
 fn a_small_buffer_loses_what_a_large_one_holds() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     const SIZE: usize = 1400;
@@ -107,14 +107,14 @@ fn a_small_buffer_loses_what_a_large_one_holds() {
             "--loss-timeout",
             "100ms",
         ];
-        let before = no_room(&pair.far);
-        let has_come = || no_room(&pair.far) - before >= least_lost;
+        let before = pair.far.no_room();
+        let has_come = || pair.far.no_room() - before >= least_lost;
         let [_, received] = to_a_stopped_receiver(&pair, &plan, has_come);
         let point = &received["points"][0];
         assert_sums(point);
         assert_eq!(number(point, "sent"), count as u64);
         let lost = number(point, "lost");
-        assert_eq!(no_room(&pair.far) - before, lost);
+        assert_eq!(pair.far.no_room() - before, lost);
         assert_eq!(number(point, "host_lost"), lost, "{}", brief(point));
         assert_eq!(number(&point["attribution"], "receiver_socket"), lost);
         let file = room.write(&format!("{buffer}.json"), received.to_string());

@@ -1,9 +1,10 @@
 //! Where the program draws results, and what it finds of a far clock that is wrong.
 
-use super::{assert_fits, end, points, probe, respond, responder, run};
+use super::{end, points, probe, respond, responder, run};
 use crate::live::support::Recv;
 use crate::result::number;
 use evlbi_testkit::Room;
+use evlbi_testkit::buffer::assert_fits;
 use evlbi_testkit::clock::Shifted;
 use serde_json::Value;
 

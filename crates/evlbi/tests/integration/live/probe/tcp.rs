@@ -1,10 +1,10 @@
 //! `evlbi probe tcp` between two namespaces: messages by a clock that is wrong, and what is left when an end of it is killed.
 
-use super::{ask, assert_refused, begin, end, exact_wire, respond_far, responder, threads};
+use super::{ask, assert_refused, begin, end, respond_far, responder, threads};
 use crate::live::support::Recv;
 use crate::result::number;
 use evlbi_testkit::clock::Shifted;
-use evlbi_testkit::netns::{pair, pair_with};
+use evlbi_testkit::netns::{Wire, pair, pair_with};
 use evlbi_testkit::{Room, name, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn result(output: &std::process::Output) -> Value {
 /// Messages come each once and in order, and the clock that is wrong is found to be.
 #[test]
 fn messages_at_a_constant_rate_all_come() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     let room = Room::new();
@@ -87,7 +87,7 @@ fn messages_at_a_constant_rate_all_come() {
 /// The other end vanishes in mid-test: the probe says so, and what it measured is kept.
 #[test]
 fn what_was_measured_is_kept_when_the_peer_vanishes() {
-    let Some(pair) = pair(&exact_wire(), name!()) else {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
     let responder = respond_far(&pair, &[]);
@@ -113,7 +113,7 @@ fn what_was_measured_is_kept_when_the_peer_vanishes() {
 /// A client that is killed in mid-test leaves nothing behind at the responder: no thread, no connection.
 #[test]
 fn a_killed_client_leaves_nothing_behind() {
-    let Some(pair) = pair_with(&["ss"], &exact_wire(), name!()) else {
+    let Some(pair) = pair_with(&["ss"], &Wire::exact(), name!()) else {
         return;
     };
     let responder = respond_far(&pair, &[]);

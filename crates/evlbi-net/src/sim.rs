@@ -158,7 +158,7 @@ impl Identity for Packet {
 
 /// A direction of a [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// To the far end.
     There,
     /// To the near end.
@@ -239,17 +239,17 @@ impl Network {
     }
 
     /// Gives a cell another law from now on.
-    pub fn change(&self, way: Way, cell: usize, law: Law) {
+    pub fn change(&self, direction: Direction, cell: usize, law: Law) {
         let now = self.0.clock.now();
         let mut state = self.0.state.lock();
-        let cell = state.lines[way as usize].cells[cell];
+        let cell = state.lines[direction as usize].cells[cell];
         state.cells.cell_mut(cell).change(now, law);
     }
 
     /// What a cell has done so far.
-    pub fn truth(&self, way: Way, cell: usize) -> CellTruth {
+    pub fn truth(&self, direction: Direction, cell: usize) -> CellTruth {
         let state = self.0.state.lock();
-        let cell = state.lines[way as usize].cells[cell];
+        let cell = state.lines[direction as usize].cells[cell];
         state.cells.cell(cell).truth().clone()
     }
 }

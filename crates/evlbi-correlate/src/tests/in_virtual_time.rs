@@ -9,7 +9,7 @@ use evlbi_core::shed::Policy;
 use evlbi_core::time::Nanos;
 use evlbi_fx::quantise::VanVleck;
 use evlbi_net::clock::Clock;
-use evlbi_net::sim::{Network, Way};
+use evlbi_net::sim::{Direction, Network};
 use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_wire::vdif::Header;
 use serde_json::{Value, json};
@@ -588,7 +588,7 @@ fn connections_bring_every_frame() {
         }
         correlating.join().unwrap()
     });
-    assert!(network.truth(Way::There, 1).dropped > 0);
+    assert!(network.truth(Direction::There, 1).dropped > 0);
     assert_eq!(json!(correlation.result(false))["seconds"], 4.0);
     assert_eq!(correlation.fringes()[0].weight, 1.0);
 }

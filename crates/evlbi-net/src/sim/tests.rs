@@ -112,7 +112,8 @@ fn packets_of_connections_are_logged() {
         packets.collect()
     };
     let (sent, mut received) = (packets(" transmits to "), packets(" takes from "));
-    let dropped = [Way::There, Way::Back].map(|way| near.network().truth(way, 0).dropped);
+    let dropped =
+        [Direction::There, Direction::Back].map(|way| near.network().truth(way, 0).dropped);
     assert!(dropped.iter().sum::<u64>() > 0);
     assert_eq!(
         sent.len() - received.len(),

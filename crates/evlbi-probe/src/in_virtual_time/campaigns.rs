@@ -6,7 +6,7 @@ use std::time::Duration;
 use evlbi_core::path::{Law, Loss, Times};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
-use evlbi_net::sim::Way;
+use evlbi_net::sim;
 use tempfile::TempDir;
 
 use super::{BEGINNING, Path, Scene, bits, delay, twice};
@@ -143,7 +143,7 @@ fn sampled(hours: u64) {
                 ..WatchOptions::default()
             },
         );
-        (report, scene.network.truth(Way::There, 0))
+        (report, scene.network.truth(sim::Direction::There, 0))
     });
     assert_eq!(report.windows.len() as u64, hours * 6);
     for (place, window) in report.windows.iter().enumerate() {

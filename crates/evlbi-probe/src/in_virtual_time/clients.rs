@@ -5,7 +5,7 @@ use std::time::Duration;
 use evlbi_core::path::{Law, Loss};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::{Run, explain};
-use evlbi_net::sim::Way;
+use evlbi_net::sim;
 
 use super::{Path, bits, delay};
 use crate::Measured;
@@ -158,7 +158,7 @@ fn a_client_that_falls_silent_is_gone_after_8_s() {
             let clock = scene.near.clock();
             clock.sleep(Duration::from_secs(10));
             let cut = |fraction| {
-                for way in [Way::There, Way::Back] {
+                for way in [sim::Direction::There, sim::Direction::Back] {
                     scene
                         .network
                         .change(way, 0, Law::Loss(Loss::Random { fraction }));

@@ -14,7 +14,7 @@ use evlbi_net::clock::Clock;
 use evlbi_net::receive::{self, Ended};
 use evlbi_net::relay::{Relay, RelayFlow};
 use evlbi_net::run::Run;
-use evlbi_net::sim::{Network, Way};
+use evlbi_net::sim::{Direction, Network};
 use evlbi_testkit::Room;
 use evlbi_wire::{fill, pattern};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -239,7 +239,7 @@ fn what_is_held_back_for_too_long_is_late() {
                 ..receiver(&network)
             };
             let results = played(&network, &sender(&network, 4_000_000, seconds(4)), &options);
-            (results, network.truth(Way::There, 0))
+            (results, network.truth(Direction::There, 0))
         });
         let (late, unique) = (of(&received, "late"), of(&received, "unique"));
         assert_eq!((unique, of(&received, "lost")), (of(&sent, "sent"), 0));
@@ -330,7 +330,10 @@ fn what_the_path_does_is_counted() {
                 ..receiver(&network)
             };
             let results = played(&network, &send_options, &recv_options);
-            (results, [0, 1].map(|cell| network.truth(Way::There, cell)))
+            (
+                results,
+                [0, 1].map(|cell| network.truth(Direction::There, cell)),
+            )
         });
         let came: BTreeSet<usize> = receipts(&clock.take_log()).collect();
         let frames = (*came.first().unwrap()..=*came.last().unwrap()).flat_map(|number| {

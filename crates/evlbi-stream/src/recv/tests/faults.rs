@@ -22,7 +22,7 @@ use evlbi_net::clock::{Clock, Signal};
 use evlbi_net::cpu::Waiting;
 use evlbi_net::file::Durability;
 use evlbi_net::run::Run;
-use evlbi_net::sim::{Host, Network, Way};
+use evlbi_net::sim::{Direction, Host, Network};
 use evlbi_testkit::Room;
 use evlbi_testkit::faults::{Faults, config};
 use evlbi_wire::time::FrameRate;
@@ -209,7 +209,7 @@ impl Scene {
         Played {
             sent: sent.into(),
             received: received.into(),
-            dropped: scene.network.truth(Way::There, 0).dropped,
+            dropped: scene.network.truth(Direction::There, 0).dropped,
             log: clock.take_log(),
         }
     }
@@ -408,7 +408,7 @@ impl Scene {
     }
 
     /// Another fault cuts a way, or one is over.
-    fn cut(&self, way: Way, by: i32) {
+    fn cut(&self, way: Direction, by: i32) {
         let cuts = &mut self.cuts.lock()[way as usize];
         *cuts = cuts.saturating_add_signed(by);
         let lost = if *cuts > 0 { 1.0 } else { 0.0 };

@@ -10,8 +10,8 @@ use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::Header;
 
 use super::{
-    BEGINNING, DELAY, End, FRAME, FRAMES, Fault, LEAD, Life, Place, Played, Received, RecvResult,
-    SPACING, Sent, Span, Way, What, buffer, frame, frame_rate, is_open, sender,
+    BEGINNING, DELAY, Direction, End, FRAME, FRAMES, Fault, LEAD, Life, Place, Played, Received,
+    RecvResult, SPACING, Sent, Span, What, buffer, frame, frame_rate, is_open, sender,
 };
 
 /// What has come is on the disk by then, if its receiver runs: a new stream waits 300 ms for the silence of the one before, what
@@ -114,7 +114,7 @@ impl Journal {
 pub fn check(faults: &Faults<Fault>, played: &Played) {
     let journal = Journal::read(&played.log);
     let cuts = faults.0.iter().filter_map(|fault| match fault.what {
-        What::IsCut(span) if fault.place == Place::Network(Way::There) => {
+        What::IsCut(span) if fault.place == Place::Network(Direction::There) => {
             let begin = Nanos::from(fault.at);
             Some([begin, begin.plus(span.into())])
         }

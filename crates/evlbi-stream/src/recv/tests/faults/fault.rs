@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use evlbi_core::admission::ENOUGH;
-use evlbi_net::sim::Way;
+use evlbi_net::sim::Direction;
 use evlbi_testkit::faults::{self, Faults, faults};
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ pub(super) struct Fault {
 pub(super) enum Place {
     Sender(usize),
     Receiver(usize),
-    Network(Way),
+    Network(Direction),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,8 +72,8 @@ impl fmt::Display for Place {
         match self {
             Place::Sender(number) => write!(f, "s{}", number + 1),
             Place::Receiver(number) => write!(f, "r{}", number + 1),
-            Place::Network(Way::There) => f.write_str("there"),
-            Place::Network(Way::Back) => f.write_str("back"),
+            Place::Network(Direction::There) => f.write_str("there"),
+            Place::Network(Direction::Back) => f.write_str("back"),
         }
     }
 }
@@ -112,7 +112,7 @@ impl FromStr for Fault {
         };
         let all = [0, 1, 2].into_iter();
         let hosts = all.flat_map(|number| [Place::Sender(number), Place::Receiver(number)]);
-        let ways = [Way::There, Way::Back].map(Place::Network);
+        let ways = [Direction::There, Direction::Back].map(Place::Network);
         let mut places = hosts.chain(ways);
         Ok(Fault {
             at: evlbi_wire::units::duration(at)?,
@@ -155,7 +155,7 @@ pub(super) fn any() -> BoxedStrategy<Faults<Fault>> {
     let sender = || number().prop_map(Place::Sender);
     let receiver = || number().prop_map(Place::Receiver);
     let host = || prop_oneof![sender(), receiver()];
-    let way = prop_oneof![3 => Just(Way::There), 1 => Just(Way::Back)];
+    let way = prop_oneof![3 => Just(Direction::There), 1 => Just(Direction::Back)];
     let kind = prop::sample::select(&KINDS[..]);
     let noise = (number(), 1..40u32, kind).prop_map(|(number, count, (kind, _))| {
         // No more than is too little for a stream.

@@ -1,5 +1,6 @@
 //! Senders and receivers of this process over real sockets on loopback.
 
+mod namespaces;
 mod options;
 mod recordings;
 mod robust;

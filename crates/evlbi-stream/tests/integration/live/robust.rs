@@ -1,7 +1,8 @@
 //! Whatever arrives, the stream is recorded and everything else is counted.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::O_NONBLOCK;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use socket2::{Domain, Socket, Type};
 
 use super::support::{HERE, Recv, recording, send, sending};
 
@@ -272,4 +274,41 @@ fn raw_bytes_over_tcp_are_counted_as_they_are() {
     recv.finish();
     assert_eq!(number(&sent, "bytes"), data.len() as u64);
     assert!(room.read("out.bin") == data);
+}
+
+/// A connection to a receiver, from an address of loopback.
+fn connect(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let from = SocketAddr::from((Ipv4Addr::from(from), 0));
+    socket.bind(&from.into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+/// Over TCP, too, only the source that is named is recorded, and the recording ends when it is silent for the idle time.
+#[test]
+fn source_and_idle_hold_over_tcp() {
+    let room = Room::new();
+    let out = room.path("out.vdif");
+    let recv = Recv::with(&RecvOptions {
+        source: Some([127, 0, 0, 2].into()),
+        idle: Some(Duration::from_millis(200)),
+        ..recording("tcp://127.0.0.1:0", &out)
+    });
+    let frames = pattern::frames(1032, 1_700_000_000, pattern::frame_rate(64), 20).unwrap();
+    let mut other = connect([127, 0, 0, 3], recv.address());
+    // It may be closed already.
+    let _ = other.write_all(&[0xff; 4000]);
+    let mut sender = connect([127, 0, 0, 2], recv.address());
+    sender.write_all(&frames).unwrap();
+    // The connection stays open.
+    let result = recv.finish();
+    assert_eq!(result["ended"], "idle");
+    assert_eq!(number(&result, "bytes"), frames.len() as u64);
+    assert!(
+        result["sender"].as_str().unwrap().starts_with("127.0.0.2:"),
+        "{}",
+        result["sender"]
+    );
+    assert!(room.read("out.vdif") == frames);
 }

@@ -1,19 +1,14 @@
-//! What options of the host do: how much is said, priority, settings in another place; and who may send over TCP, and how long.
+//! What options of the host do: how much is said, priority, settings in another place.
 
 use std::fs;
-use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
 
 use evlbi_testkit::address::deaf;
 use evlbi_testkit::{Room, Running, until_some};
-use evlbi_wire::pattern;
-use socket2::{Domain, Socket, Type};
 
 use crate::control::support::ready;
 use crate::live::support::{Recv, evlbi};
-use crate::result::number;
 
 /// A responder says who comes only to who wants to know.
 #[test]
@@ -140,38 +135,4 @@ fn a_relay_outside_of_a_container_is_refused() {
     assert!(said.contains("`evlbi path run`"), "{said}");
     assert_eq!(relay.status.code(), Some(1));
     assert!(!Path::new(&socket).exists());
-}
-
-/// A connection to a receiver, from an address of loopback.
-fn connect(from: [u8; 4], to: SocketAddr) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    let from = SocketAddr::from((Ipv4Addr::from(from), 0));
-    socket.bind(&from.into()).unwrap();
-    socket.connect(&to.into()).unwrap();
-    socket.into()
-}
-
-/// Over TCP, too, only the source that is named is recorded, and the recording ends when it is silent for the idle time.
-#[test]
-fn source_and_idle_hold_over_tcp() {
-    let room = Room::new();
-    let out = room.path("out.vdif");
-    let options = ["--source", "127.0.0.2", "--idle", "200ms"];
-    let recv = Recv::start("tcp://127.0.0.1:0", Path::new(&out), &options);
-    let frames = pattern::frames(1032, 1_700_000_000, pattern::frame_rate(64), 20).unwrap();
-    let mut other = connect([127, 0, 0, 3], recv.address());
-    // It may be closed already.
-    let _ = other.write_all(&[0xff; 4000]);
-    let mut sender = connect([127, 0, 0, 2], recv.address());
-    sender.write_all(&frames).unwrap();
-    // The connection stays open.
-    let result = recv.finish();
-    assert_eq!(result["ended"], "idle");
-    assert_eq!(number(&result, "bytes"), frames.len() as u64);
-    assert!(
-        result["sender"].as_str().unwrap().starts_with("127.0.0.2:"),
-        "{}",
-        result["sender"]
-    );
-    assert!(room.read("out.vdif") == frames);
 }

@@ -8,7 +8,6 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
-use evlbi_testkit::netns::{End, Wire};
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Room, Running, command, processor, until};
 use serde_json::Value;
@@ -268,19 +267,4 @@ pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {
         command.arg("--max");
     }
     command.args(more).output().expect("the sender starts")
-}
-
-/// A wire that carries every datagram as a packet of its own.
-pub fn exact_wire() -> Wire {
-    Wire {
-        mtu: 9000,
-        segmentation: false,
-        join: false,
-    }
-}
-
-/// Datagrams that a host's sockets had no room for, as its kernel counts.
-pub fn no_room(end: &End) -> u64 {
-    let counters = end.namespace.run(evlbi_net::host::Counters::read);
-    counters.unwrap().unwrap().udp.receive_buffer_errors
 }

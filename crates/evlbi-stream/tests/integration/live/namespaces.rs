@@ -1,0 +1,177 @@
+//! Losses in the network, and groups, between two namespaces, with the kernel's own counters as the truth. A receiver that stands still
+//! needs a process of its own: its tests are the program's.
+
+use evlbi_stream::recv::RecvOptions;
+use evlbi_stream::send::{Burst, SendOptions};
+use evlbi_testkit::buffer::fit;
+use evlbi_testkit::netns::{Pair, Wire, filter, pair, pair_with};
+use evlbi_testkit::result::{assert_numbers, brief, number};
+use evlbi_testkit::{Room, name};
+use evlbi_wire::pattern;
+use serde_json::Value;
+
+use super::support::{self, Recv, recording, sending};
+
+/// A receiver in the far namespace.
+fn listen(pair: &Pair, options: &RecvOptions) -> Recv {
+    let far = &pair.far.namespace;
+    far.run(|| Recv::with(options)).unwrap()
+}
+
+/// A receiver at the far namespace's address, which checks the test pattern.
+fn checking(pair: &Pair) -> RecvOptions {
+    recording(&format!("udp://{}:0", pair.far.v4), "check")
+}
+
+/// Sends so many frames of the test pattern, 1024 bytes each, from the near namespace.
+fn send(pair: &Pair, to: &str, frames: u32, options: SendOptions) -> Value {
+    let room = Room::new();
+    let rate = pattern::frame_rate(25_600);
+    let frames = pattern::frames(1024, 1_700_000_000, rate, frames).unwrap();
+    let source = room.write("in.vdif", frames);
+    let SendOptions { source, to, .. } = sending(&source, to);
+    let options = SendOptions {
+        source,
+        to,
+        ..options
+    };
+    let near = &pair.near.namespace;
+    near.run(|| support::send(&options)).unwrap()
+}
+
+/// As fast as it can be sent.
+fn fast() -> SendOptions {
+    sending("", "udp://127.0.0.1:9")
+}
+
+/// Drops one in `period` of the datagrams that arrive.
+fn drop_every(pair: &Pair, period: u32) {
+    let rule = format!("ip protocol udp numgen inc mod {period} 0 counter drop");
+    filter(&pair.far, &[&rule]);
+}
+
+fn dropped(pair: &Pair) -> u64 {
+    let rules = pair
+        .far
+        .namespace
+        .command("nft", &["list", "table", "ip", "t"])
+        .unwrap();
+    let (_, after) = rules.split_once("packets ").unwrap();
+    after.split_once(' ').unwrap().0.parse().unwrap()
+}
+
+#[test]
+fn loss_in_the_network_is_the_rules_counter() {
+    let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
+        return;
+    };
+    drop_every(&pair, 100);
+    let recv = listen(
+        &pair,
+        &RecvOptions {
+            join: false,
+            ..checking(&pair)
+        },
+    );
+    let count = fit(2000, 1, 1024);
+    let sent = send(
+        &pair,
+        &recv.url(),
+        count,
+        SendOptions {
+            offload: false,
+            ..fast()
+        },
+    );
+    assert_numbers(&sent, &[("sent", count.into())]);
+    // The first and then each hundredth, which no busy host changes.
+    let lost = u64::from(count.div_ceil(100));
+    let unique = u64::from(count) - lost;
+    let result = recv.finish_after(unique);
+    assert_eq!(dropped(&pair), lost);
+    // A receiver cannot miss the first; the last may be one of them.
+    let behind = number(&sent, "last_seq") - number(&result, "last_seq");
+    assert_eq!(number(&result, "first_seq"), 1);
+    let missed = lost - 1 - behind;
+    assert_numbers(
+        &result,
+        &[
+            ("unique", unique),
+            ("lost", missed),
+            ("network_lost", missed),
+            ("host_lost", 0),
+            ("unattributed", 0),
+        ],
+    );
+    let runs = result["runs"].as_array().unwrap();
+    assert_eq!((runs.len(), number(&runs[0], "length")), (1, 1));
+    for gap in result["intervals"].as_array().unwrap() {
+        assert_eq!(number(gap, "first") % 100, 0);
+    }
+}
+
+/// Datagrams that the kernel takes as one super-packet.
+const TRAIN: u32 = 16;
+
+#[test]
+fn with_joined_datagrams_the_parts_still_sum_up() {
+    let wire = Wire {
+        mtu: 9000,
+        ..Wire::default()
+    };
+    let Some(pair) = pair_with(&["nft"], &wire, name!()) else {
+        return;
+    };
+    drop_every(&pair, 10);
+    let recv = listen(&pair, &checking(&pair));
+    let trains = fit(100, TRAIN as usize, 1024);
+    let count = u64::from(TRAIN * trains);
+    let sent = send(
+        &pair,
+        &recv.url(),
+        TRAIN * trains,
+        SendOptions {
+            burst: Burst::Fixed(TRAIN),
+            ..fast()
+        },
+    );
+    assert_numbers(&sent, &[("sent", count)]);
+    // A rule counts a train once; each of its datagrams is lost.
+    let lost = u64::from(trains.div_ceil(10) * TRAIN);
+    let result = recv.finish_after(count - lost);
+    assert_eq!(dropped(&pair), u64::from(trains.div_ceil(10)));
+    let part = |name| number(&result, name);
+    assert_eq!(part("unique"), count - lost);
+    assert_eq!(part("expected"), part("unique") + part("lost"));
+    // The first train cannot be missed, and neither can one at the end.
+    let outside = count - part("expected");
+    assert_eq!(part("lost"), lost - outside);
+    assert_eq!(part("first_seq"), u64::from(TRAIN));
+    let parts = part("host_lost") + part("network_lost") + part("unattributed");
+    assert_eq!(parts, part("lost"), "{}", brief(&result));
+    assert!(part("host_lost") <= part("host_lost_max"));
+}
+
+#[test]
+fn a_group_is_joined_and_sent_to_by_interface_and_source() {
+    let Some(pair) = pair(&Wire::default(), name!()) else {
+        return;
+    };
+    let (far, near) = (&pair.far, &pair.near);
+    let count = fit(500, 1, 1024);
+    for (group, only) in [
+        ("239.1.2.3", String::new()),
+        ("232.1.2.3", format!("&source={}", near.v4)),
+    ] {
+        let from = format!("udp://{group}:2630?interface={}{only}", far.device);
+        let recv = listen(&pair, &recording(&from, "check"));
+        let to = format!("udp://{group}:2630?interface={}&ttl=4", near.device);
+        send(&pair, &to, count, fast());
+        let result = recv.finish_after(count.into());
+        assert_numbers(&result, &[("unique", count.into()), ("lost", 0)]);
+        assert_numbers(
+            &result["check"],
+            &[("good", count.into()), ("corrupted", 0)],
+        );
+    }
+}

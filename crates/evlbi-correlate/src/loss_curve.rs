@@ -173,7 +173,7 @@ pub struct LossCurveOptions {
     pub seed: u64,
     /// How they are correlated.
     pub correlate: CorrelateOptions,
-    /// Directory for the curves, as they grow, and their pictures.
+    /// Directory for the curves, as they grow, and their pictures, if the crate has its feature `pictures`.
     pub out: Option<PathBuf>,
     /// Whether results that exist are overwritten.
     pub force: bool,
@@ -313,9 +313,11 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
     check_new(curves.as_deref(), asked.force)?;
     if let Some(directory) = &asked.out {
         make_directory(directory)?;
-        let losing = asked.losing();
-        let stems = losing.iter().map(|(shed, at)| stem(*at, *shed));
-        pictures::check(directory, stems, asked.force)?;
+        if pictures::ARE_DRAWN {
+            let losing = asked.losing();
+            let stems = losing.iter().map(|(shed, at)| stem(*at, *shed));
+            pictures::check(directory, stems, asked.force)?;
+        }
     }
     // Points take hours: each is on disk once it is measured.
     let keep = |result: &LossCurve| match &curves {
@@ -324,7 +326,7 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
     };
     let result = measure_all(asked, run, &keep)?;
     keep(&result)?;
-    if let Some(directory) = &asked.out {
+    if let Some(directory) = asked.out.as_ref().filter(|_| pictures::ARE_DRAWN) {
         let mut drawn = Vec::new();
         for Harm { at, shed, .. } in result.curves.iter().map(|curve| curve.harm) {
             if drawn.contains(&(at, shed)) {

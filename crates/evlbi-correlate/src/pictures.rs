@@ -22,22 +22,23 @@ pub enum PictureError {
     #[error("{0}")]
     Draw(#[from] evlbi_plot::DrawError),
     /// The crate was built without its feature `pictures`.
+    #[cfg(not(feature = "pictures"))]
     #[error("cannot draw {}: this program was built without pictures", .0.display())]
     Without(PathBuf),
 }
 
+/// Whether figures are drawn: the crate was built with its feature `pictures`.
+pub const ARE_DRAWN: bool = cfg!(feature = "pictures");
+
 /// Whether figures of these names can be written into a directory by [`write()`]: asked before what takes long.
 ///
 /// # Errors
-/// When a picture exists and is not to be overwritten, or the crate was built without its feature `pictures`.
+/// When a picture exists and is not to be overwritten.
 pub fn check(
     directory: &Path,
     stems: impl IntoIterator<Item = String>,
     force: bool,
 ) -> Result<(), PictureError> {
-    if cfg!(not(feature = "pictures")) {
-        return Err(PictureError::Without(directory.to_owned()));
-    }
     let paths = stems
         .into_iter()
         .flat_map(|stem| ["svg", "png"].map(|ending| directory.join(format!("{stem}.{ending}"))));

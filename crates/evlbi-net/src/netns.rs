@@ -22,6 +22,21 @@ pub enum Unavailable {
     /// The kernel refused something else.
     #[error("cannot make a network namespace: {0}")]
     Kernel(#[from] io::Error),
+    /// A tap device, which a host on an emulated path has, cannot be had.
+    #[error("cannot open /dev/net/tun: {0}")]
+    Tap(io::Error),
+    /// A host on an emulated path cannot have a setting.
+    #[error("cannot set {name} of {host} to {value}: {source}")]
+    Setting {
+        /// Its name below `net.ipv4`.
+        name: String,
+        /// The host.
+        host: String,
+        /// What was to be set.
+        value: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A program that sets them up is not installed.
     #[error("`{0}` is not installed")]
     NoTool(&'static str),

@@ -148,7 +148,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// An option that the transport has no use for.
-    #[error(transparent)]
+    #[error("{0}")]
     NotHonoured(#[from] NotHonoured),
     /// A socket of UDP cannot be had.
     #[error(transparent)]

@@ -1,11 +1,9 @@
 //! The hosts of a path: network namespaces with a tap device each.
 
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use evlbi_net::netns::{Namespace, Unavailable};
 use evlbi_net::path::Tap;
-use nix::errno::Errno;
 
 use super::plan::Plan;
 use super::relay::address;
@@ -48,18 +46,7 @@ impl Hosts {
         for (host, node) in plan.hosts().enumerate() {
             let namespace = Namespace::new()?;
             let tap = namespace.run(|| Tap::new(DEVICE))?;
-            taps.push(tap.map_err(|error| Unavailable::Tool {
-                command: "open /dev/net/tun".into(),
-                message: match error.kind() {
-                    io::ErrorKind::PermissionDenied => {
-                        "only root may; let others by chmod a+rw /dev/net/tun".into()
-                    }
-                    io::ErrorKind::NotFound => {
-                        "it is not there; load the module: modprobe tun".into()
-                    }
-                    _ => error.to_string(),
-                },
-            })?);
+            taps.push(tap.map_err(Unavailable::Tap)?);
             // Nothing but what is meant to be on the path.
             for name in ["accept_ra", "accept_dad", "router_solicitations"] {
                 let path = format!("/proc/sys/net/ipv6/conf/{DEVICE}/{name}");
@@ -153,14 +140,10 @@ impl Hosts {
 
 fn set(namespace: &Namespace, name: &str, value: &str, host: &str) -> Result<(), Unavailable> {
     let written = namespace.run(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value))?;
-    written.map_err(|error| Unavailable::Tool {
-        command: format!("set {name} of {host} to {value}"),
-        message: match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ENOENT) => "this kernel does not have it (cat /proc/sys/net/ipv4/tcp_available_congestion_control; modprobe tcp_NAME)".into(),
-            Some(Errno::EPERM) if name == "tcp_congestion_control" => format!(
-                "namespaces may use only what is allowed: sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno {value}\""
-            ),
-            _ => error.to_string(),
-        },
+    written.map_err(|source| Unavailable::Setting {
+        name: name.to_owned(),
+        host: host.to_owned(),
+        value: value.to_owned(),
+        source,
     })
 }

@@ -14,7 +14,7 @@ use evlbi_net::clock::Clock;
 use evlbi_net::file::{OutputError, Table, TableError, replace_json};
 use evlbi_net::netns::Unavailable;
 use evlbi_net::path::container;
-use evlbi_net::run::explain;
+use evlbi_net::run::Run;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -116,16 +116,17 @@ struct Served {
     relay: Relay,
     begun: Nanos,
     socket: PathBuf,
+    run: Run,
     is_over: AtomicBool,
 }
 
-/// Serves a path until its command ends, or a request ends it. It takes the process over: the hosts' names are put over its `/etc/hosts`, it ends
+/// Serves a path until its command ends, or a request ends it; what is told of errors is as `run` explains them. It takes the process over: the hosts' names are put over its `/etc/hosts`, it ends
 /// with its parent, and where no command is given it writes `ready` to standard output, when the path is up, and then closes that and
 /// standard error.
 ///
 /// # Errors
 /// If this is not the first process of a container, or the path cannot be made.
-pub fn run(options: &RelayOptions) -> Result<Relayed> {
+pub fn run(options: &RelayOptions, run: &Run) -> Result<Relayed> {
     if std::process::id() != 1 {
         return Err(RelayError::NotContained);
     }
@@ -152,6 +153,7 @@ pub fn run(options: &RelayOptions) -> Result<Relayed> {
         relay,
         begun: Clock::real().now(),
         socket: options.socket.clone(),
+        run: run.clone(),
         is_over: AtomicBool::new(false),
     });
     // A socket that nobody listens at is taken for one that was left behind: this one gets its name once it is listened at.
@@ -324,7 +326,7 @@ fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
             let answered = control::request(&stream)
                 .and_then(|request| answer(&served, &stream, &request, is_run));
             if let Err(error) = answered {
-                let error = json!({ "error": explain(&error) });
+                let error = json!({ "error": served.run.explain(&error) });
                 let _ = control::answer(&stream, &error, &[]);
             }
             // Who waits for the end hears it.

@@ -120,7 +120,7 @@ impl Command {
             Command::Correlate(args) => correlate::correlate(args, program),
             Command::Fringe(args) => correlate::fringe(args, program),
             Command::LossCurve(args) => correlate::loss_curve(args, program),
-            Command::Path(command) => path::run(command),
+            Command::Path(command) => path::run(command, program),
             Command::Analyse(args) => analyse::run(args, program),
             Command::Plan(command) => plan::run(command, program),
             Command::Probe(command) => probe::run(command, program),

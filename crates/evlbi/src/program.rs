@@ -9,7 +9,7 @@ use std::sync::{Arc, Once};
 use anyhow::{Result, ensure};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::{Note, Notes, Run, explain_in};
-use evlbi_net::transport::{NotHonoured, OpenError};
+use evlbi_net::transport::NotHonoured;
 use evlbi_stream::control_socket::{ControlSocket, Watched};
 use evlbi_stream::running;
 use evlbi_stream::send::SendError;
@@ -104,10 +104,7 @@ pub fn complete(is_interrupted: bool) -> Result<()> {
 /// The exit status of an error.
 pub fn status_of(error: &anyhow::Error) -> ExitCode {
     let is_unknown = |cause: &(dyn Error + 'static)| {
-        let (opened, sent) = (cause.downcast_ref(), cause.downcast_ref());
-        cause.is::<NotHonoured>()
-            || matches!(opened, Some(OpenError::NotHonoured(_)))
-            || matches!(sent, Some(SendError::NoDatagrams(_)))
+        cause.is::<NotHonoured>() || matches!(cause.downcast_ref(), Some(SendError::NoDatagrams(_)))
     };
     match error.chain().any(is_unknown) {
         // As for an option that does not exist.

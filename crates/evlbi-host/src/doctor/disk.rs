@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::file::{Durability, WriteError, Writer, WriterOptions};
-use evlbi_net::run::{Run, explain};
+use evlbi_net::run::Run;
 use nix::sys::statfs::{self, TMPFS_MAGIC};
 use nix::sys::statvfs::statvfs;
 use thiserror::Error;
@@ -54,7 +54,7 @@ pub fn item(folder: Option<&Path>, aim: &Aim, run: &Run) -> Item {
     };
     let name = format!("writing in {}", folder.display());
     let found = tried(folder, run).map(|trial| judge(&trial, aim, in_memory(folder)));
-    let found = found.map_err(|error| explain(&*error));
+    let found = found.map_err(|error| run.explain(&*error));
     Item::new(GROUP, &name, why, found)
 }
 

@@ -18,7 +18,7 @@ pub enum OutputError {
     #[error("{} exists", .0.display())]
     Exists(PathBuf),
     /// Two outputs would go to it.
-    #[error("{} would be written twice; give each output a name of its own", .0.display())]
+    #[error("{} would be written twice", .0.display())]
     Twice(PathBuf),
     /// Something else wrote it while this was under way.
     #[error("{} was written by something else meanwhile", .0.display())]

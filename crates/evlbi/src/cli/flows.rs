@@ -1,4 +1,6 @@
 //! The command line as the grammar of flows, which agents check and consoles complete.
+//!
+//! Here belongs what agents have to know of a command's options that clap does not say.
 
 use anyhow::{Error, Result};
 use clap::{Arg, ArgAction, CommandFactory, Parser};

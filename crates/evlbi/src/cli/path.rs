@@ -14,6 +14,7 @@ use evlbi_path::report::{self, State};
 use evlbi_wire::units;
 
 use crate::output::Results;
+use crate::program::Program;
 use crate::say;
 
 #[derive(Subcommand)]
@@ -128,11 +129,14 @@ convert! { PathRunArgs => PathRunOptions { plan, json, log, force, command } }
 convert! { PathRelayArgs => RelayOptions { plan, socket, json, log, command } }
 
 /// Does as the command says.
-pub fn run(command: PathCommand) -> Result<()> {
+pub fn run(command: PathCommand, program: &Program) -> Result<()> {
     match command {
-        PathCommand::Run(args) => exit(evlbi_path::run_command(&args.into(), relay(program()?))?),
+        PathCommand::Run(args) => exit(evlbi_path::run_command(
+            &args.into(),
+            relay(this_program()?),
+        )?),
         PathCommand::Up { plan } => {
-            let Some(name) = evlbi_path::up(&plan, relay(program()?))? else {
+            let Some(name) = evlbi_path::up(&plan, relay(this_program()?))? else {
                 // Its relay has said why.
                 exit(1);
             };
@@ -156,7 +160,7 @@ pub fn run(command: PathCommand) -> Result<()> {
             &args.command,
         )?),
         PathCommand::Relay(args) => {
-            let relayed = process::run(&args.into())?;
+            let relayed = process::run(&args.into(), program.run())?;
             if relayed.status.is_some() {
                 say::text(&report::text(&relayed.state));
             }
@@ -169,7 +173,7 @@ pub fn run(command: PathCommand) -> Result<()> {
 }
 
 /// This program.
-fn program() -> Result<PathBuf> {
+fn this_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find this program")
 }
 

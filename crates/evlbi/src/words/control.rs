@@ -2,15 +2,16 @@
 
 use std::error::Error;
 
-use evlbi_control::FileError;
 use evlbi_control::agent::{AgentError, NoFolder, SettingError};
 use evlbi_control::session::run::RunError;
 use evlbi_control::session::{AccessError, ControllerError};
+use evlbi_control::{FileError, IdentityError};
 
 /// What is said in place of an error's own words.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_folder))
         .or_else(|| error.downcast_ref().and_then(of_file))
+        .or_else(|| error.downcast_ref().and_then(of_identity))
         .or_else(|| error.downcast_ref().and_then(of_agent))
         .or_else(|| error.downcast_ref().and_then(of_setting))
         .or_else(|| error.downcast_ref().and_then(of_controller))
@@ -26,6 +27,13 @@ fn of_file(error: &FileError) -> Option<String> {
     Some(match error {
         FileError::Foreign(_) => format!("{error}: give another one"),
         FileError::Open(folder) => format!("{error}: chmod go-w {}", folder.display()),
+        _ => return None,
+    })
+}
+
+fn of_identity(error: &IdentityError) -> Option<String> {
+    Some(match error {
+        IdentityError::ShortToken(_) => format!("{error}; remove the file to have one made up"),
         _ => return None,
     })
 }

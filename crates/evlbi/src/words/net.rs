@@ -84,6 +84,34 @@ fn of_namespaces(error: &Unavailable) -> Option<String> {
             "network namespaces need root or unprivileged user namespaces (sysctl user.max_user_namespaces, \
              kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): {why}"
         ),
+        Unavailable::Tap(why) => match why.kind() {
+            ErrorKind::PermissionDenied => {
+                "cannot open /dev/net/tun: only root may; let others by chmod a+rw /dev/net/tun"
+                    .to_owned()
+            }
+            ErrorKind::NotFound => {
+                "cannot open /dev/net/tun: it is not there; load the module: modprobe tun"
+                    .to_owned()
+            }
+            _ => return None,
+        },
+        Unavailable::Setting {
+            name,
+            host,
+            value,
+            source,
+        } if name == "tcp_congestion_control" => {
+            let remedy = match source.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::ENOENT) => {
+                    "this kernel does not have it (cat /proc/sys/net/ipv4/tcp_available_congestion_control; modprobe tcp_NAME)".to_owned()
+                }
+                Some(Errno::EPERM) => format!(
+                    "namespaces may use only what is allowed: sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno {value}\""
+                ),
+                _ => return None,
+            };
+            format!("cannot set {name} of {host} to {value}: {remedy}")
+        }
         Unavailable::NoTool(_) => {
             format!("{error} (Debian: apt install iproute2 util-linux ethtool nftables)")
         }

@@ -10,7 +10,6 @@ use evlbi_probe::plan::link::PlanLinkError;
 use evlbi_probe::plan::tcp::PlanTcpError;
 use evlbi_probe::report::matrix::MatrixError;
 use evlbi_probe::respond::{RespondError, ServeError};
-use evlbi_probe::sqlite::Unusable;
 use evlbi_probe::tcp::ProbeTcpError;
 use evlbi_probe::udp::ProbeUdpError;
 use evlbi_probe::watch::StoreError;
@@ -28,7 +27,6 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_serving))
         .or_else(|| error.downcast_ref().and_then(of_watching))
         .or_else(|| error.downcast_ref().and_then(of_campaign))
-        .or_else(|| error.downcast_ref().and_then(of_tables))
         .or_else(|| error.downcast_ref().and_then(of_table))
         .or_else(|| error.downcast_ref().and_then(of_analysis))
         .or_else(|| error.downcast_ref().and_then(of_plan))
@@ -139,13 +137,7 @@ fn of_campaign(error: &StoreError) -> Option<String> {
         StoreError::Foreign { path, .. } => {
             Some(format!("{} is no file of evlbi watch", path.display()))
         }
-        _ => None,
-    }
-}
-
-fn of_tables(error: &Unusable) -> Option<String> {
-    match error {
-        Unusable::Version { version, known } if version > known => {
+        StoreError::Version { version, known, .. } if version > known => {
             Some(format!("{error}: use a newer evlbi"))
         }
         _ => None,

@@ -26,6 +26,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 fn of_output(error: &OutputError) -> Option<String> {
     Some(match error {
         OutputError::Exists(_) => format!("{error}; {OVERWRITE}"),
+        OutputError::Twice(_) => format!("{error}; give each output a name of its own"),
         OutputError::Overtaken(_) => format!("{error}; choose another name, or {OVERWRITE}"),
         _ => return None,
     })

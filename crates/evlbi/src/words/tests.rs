@@ -1,9 +1,9 @@
 //! What is printed of errors of libraries, with the options of the command line.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use anyhow::Error;
-use evlbi_control::FileError;
+use evlbi_control::{FileError, IdentityError};
 use evlbi_core::packetise::PacketiseError;
 use evlbi_core::shed::ShedError;
 use evlbi_correlate::fringe::FringeError;
@@ -16,7 +16,6 @@ use evlbi_net::transport::{InOptions, OutOptions, Url};
 use evlbi_path::{ControlError, PathError};
 use evlbi_probe::endpoint::TestError;
 use evlbi_probe::respond::ServeError;
-use evlbi_probe::sqlite::Unusable;
 use evlbi_probe::tcp::ProbeTcpError;
 use evlbi_probe::udp::ProbeUdpError;
 use evlbi_probe::watch::{StoreError, TablesError, WatchError};
@@ -235,10 +234,17 @@ fn errors_of_the_host_say_what_to_change() {
         FileError::Open("/a".into()),
         "others may write to the folder /a: chmod go-w /a",
     );
-    let (version, known) = (9, 2);
     said(
-        Unusable::Version { version, known },
-        "it is of version 9 of the tables, and this program knows 2: use a newer evlbi",
+        IdentityError::ShortToken("/a".into()),
+        "/a holds a token of less than 16 characters, which can be guessed; remove the file to have one made up",
+    );
+    said(
+        PathError::from(Unavailable::Tap(ErrorKind::PermissionDenied.into())),
+        "cannot open /dev/net/tun: only root may; let others by chmod a+rw /dev/net/tun",
+    );
+    said(
+        OutputError::Twice("a".into()),
+        "a would be written twice; give each output a name of its own",
     );
 }
 

@@ -9,6 +9,7 @@ mod experiment;
 mod picture;
 mod theory;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -315,7 +316,8 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
         make_directory(directory)?;
         if pictures::ARE_DRAWN {
             let losing = asked.losing();
-            let stems = losing.iter().map(|(shed, at)| stem(*at, *shed));
+            let stems: BTreeSet<String> =
+                losing.iter().map(|(shed, at)| stem(*at, *shed)).collect();
             pictures::check(directory, stems, asked.force)?;
         }
     }

@@ -1,4 +1,6 @@
 //! `evlbi-correlate` from outside: simulated stations, as recordings and as streams, and recordings that other correlators have results of.
+//!
+//! Here belongs what a user of the library relies on.
 
 mod correlate;
 mod live;

@@ -1,5 +1,7 @@
 //! `cargo xtask attack`: hostile datagrams, clients and files against the program while real data flow. Each attack is made of a
 //! seed and has an expectation that holds on a host of any speed; the table at the end holds the outcome against it.
+//!
+//! Here belongs a further attack, in the file of what it attacks, with what must come of it.
 
 mod agent;
 mod connections;

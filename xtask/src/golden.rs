@@ -1,5 +1,7 @@
 //! `cargo xtask golden`: command lines that cover every command of the program, played with this tree and with another revision
 //! on one machine. Their exit status, output and files are compared: nothing may change or be missing, and what is new is listed.
+//!
+//! Here belongs how runs are compared; a further command line is a line of `xtask/golden/cases.txt`.
 
 mod cases;
 mod compare;

@@ -1,4 +1,6 @@
 //! `cargo xtask lines`: lines of code, of comments and of tests of each crate, and how they differ from another revision.
+//!
+//! Here belongs what can be counted of sources.
 
 pub mod count;
 
@@ -22,7 +24,7 @@ pub struct LinesArgs {
     /// Show the difference to this git revision (nothing is built)
     #[arg(long, value_name = "REV")]
     against: Option<String>,
-    /// Leave out files whose paths begin with this, e.g. crates/evlbi-net/src/transport/sim
+    /// Leave out files whose paths begin with this, e.g. crates/evlbi-net/src/sim
     #[arg(long, value_name = "PATH")]
     except: Vec<String>,
     /// Print JSON

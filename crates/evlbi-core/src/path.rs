@@ -8,8 +8,8 @@
 //!
 //! [`Path`] is a simpler path of one numbered flow, whose truth is in the receiver's terms.
 //!
-//! Here belongs a further law of a cell. Hosts at the ends of a path are simulated in `evlbi-net/src/sim.rs`, and real ones made in `evlbi-
-//! path`.
+//! Here belongs a further law of a cell. Hosts at the ends of a path are simulated in `evlbi-net/src/sim.rs`, and real ones made in
+//! `evlbi-path`.
 
 mod cell;
 mod flow;

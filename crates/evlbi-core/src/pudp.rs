@@ -8,6 +8,8 @@
 //!
 //! What is known changes only with datagrams that were taken ([`Sequencer::heard`]), and only for what comes later: how many
 //! frames a second has (module `seconds`), a thread that begins or ends, the order of the threads.
+//!
+//! Here belongs what can be learnt of numbers from frames alone.
 
 mod seconds;
 

@@ -19,6 +19,8 @@
 //!
 //! A *position* counts slots from the beginning of the recording and never goes back, whatever the numbers
 //! do.
+//!
+//! Here belongs what decides about places; what belongs to the stream at all is decided in [`admission`](crate::admission).
 
 mod hold;
 mod repeat;

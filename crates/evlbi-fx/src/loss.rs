@@ -24,6 +24,8 @@
 //!
 //! Fill that coincides at both stations is not noise but a signal, of k / r times the overlap of the fill in
 //! units of the amplitude without loss at zero delay and fringe rate. There is no theory of it here.
+//!
+//! Here belongs what theory says of another kind of loss, with a measurement of noise as its test.
 
 use evlbi_wire::fill;
 use rustfft::num_complex::Complex64;

@@ -16,6 +16,8 @@
 //!
 //! VDIF's 4-bit levels reach one step further below zero than above. The even part of the curve that this
 //! gives is left out, so that all curves are odd: r is off by 2e-5 at |rho| = 0.5, 3e-4 at 1.
+//!
+//! Here belongs what a sampler of another kind does to noise.
 
 use std::f64::consts::{FRAC_PI_2, PI, SQRT_2, TAU};
 

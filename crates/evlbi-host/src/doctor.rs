@@ -1,7 +1,7 @@
 //! Checks whether this host is fit for a data rate, and says what to change and why (`evlbi doctor`). Nothing is changed, and
 //! nothing is said of what was not seen.
 //!
-//! Here belongs a further check, in the file of the part of the host that it looks at. What speaks to people names commands of this system
+//! Here belongs a further check, in the file of the part of the host that it looks at. Texts for people name commands of this system
 //! and options of `evlbi`, since that is what they change.
 
 mod card;

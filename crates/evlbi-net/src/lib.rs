@@ -6,7 +6,7 @@
 //! [`receive`] → [`ring`] → [`file::Writer`].
 //!
 //! Here belongs what needs the kernel or stands for it: a call, a counter, a clock, a transport, a simulated host. What is done with a
-//! stream is that of the crates above; what needs neither kernel nor clock is in `evlbi-core`.
+//! stream is for the crates above; what needs neither kernel nor clock is in `evlbi-core`.
 //!
 //! All time is a [`clock::Clock`], which may be simulated; then hosts of a [`sim::Network`] stand for the kernel:
 //!

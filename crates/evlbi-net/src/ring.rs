@@ -5,6 +5,8 @@
 //! stream and never goes back; it lies in slot `position % capacity`. The memory is mapped twice in a
 //! row, so that a span of up to `capacity` slots is contiguous wherever it begins.
 //!
+//! Here belongs what writer and reader of the ring agree on; where a datagram goes is decided in [`evlbi_core::reorder`].
+//!
 //! ```text
 //!            freed                handed                  freed + capacity
 //!              |  consumer's span   |   producer places here     |

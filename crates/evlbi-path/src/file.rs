@@ -1,4 +1,6 @@
 //! Plans of paths, as people write them.
+//!
+//! Here belongs what people can write in a plan: of a cell, in `cell`.
 
 mod cell;
 

@@ -1,4 +1,6 @@
 //! Whole tests of a path, by both ends, in virtual time: the scene that all of them share, and streams of datagrams.
+//!
+//! Here belongs a test of whatever depends on a rate, a delay or a timeout, in the file of its command.
 
 mod campaigns;
 mod capacity;

@@ -1,4 +1,6 @@
 //! A client's session with a responder: who it is, and tests one after the other.
+//!
+//! Here belongs what a client does before, between and after tests; a test itself is in [`endpoint`](crate::endpoint).
 
 mod connect;
 mod link;

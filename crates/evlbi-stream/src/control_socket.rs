@@ -86,7 +86,7 @@ pub enum Answer {
     Refused(String),
 }
 
-/// How a run is. Counters are those of `docs/counters`, from its start on.
+/// How a run is. Counters are those of `docs/src/counters.md`, from its start on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// When this was so, in seconds since 1970.

@@ -1,6 +1,6 @@
 //! Receives a stream and records it, with what was lost marked in time.
 //!
-//! Here belong options and result of receiving. The thread that receives is in [`evlbi_net::receive`], where data go in
+//! Here belong options and result of receiving. The thread that receives is in [`evlbi_net::receive`], where data go is in
 //! [`sink`].
 
 mod names;

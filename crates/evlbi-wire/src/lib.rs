@@ -3,8 +3,8 @@
 //! Nothing here reads a file, a socket or a clock, and no accessor panics, whatever bytes it is given. A module is a format, or what
 //! several formats share: [`time`], [`units`].
 //!
-//! Here belongs a further format of frames, headers or documents, with known bytes as its test. What is done with frames is in `evlbi-
-//! core`.
+//! Here belongs a further format of frames, headers or documents, with known bytes as its test. What is done with frames is in
+//! `evlbi-core`.
 //!
 //! ```
 //! use evlbi_wire::time::{FrameRate, FrameTime};

@@ -1,4 +1,6 @@
 //! A network card: its link, queues, rings and offloads, and what it has dropped.
+//!
+//! Here belongs what one card tells, and what to change of it.
 
 use std::io;
 

@@ -1,4 +1,6 @@
 //! Datagrams on their way into the ring: admitted, placed by their numbers, handed on.
+//!
+//! Here belongs what happens to each datagram, without a lock and without memory of its own.
 
 use std::io;
 use std::sync::mpsc;

@@ -1,4 +1,6 @@
 //! One flow: a source, its clock, its shedding and the transport that it leaves by.
+//!
+//! Here belongs what one flow does at its departures; what is common to all flows of a thread is in the directory above.
 
 use std::io;
 use std::sync::Arc;

@@ -104,7 +104,7 @@ pub struct TcpPlan {
     pub mss: u32,
     /// Segments for each step of the window (b).
     pub acks: u32,
-    /// Payload that the link carries, in bits per second; none where it is wide enough.
+    /// Payload that the link carries, in bits per second; none where no link was given.
     pub link_payload: Option<f64>,
     /// Bandwidth-delay product, in bytes.
     pub bdp_bytes: f64,
@@ -133,7 +133,7 @@ pub struct OfAlgorithm {
     pub drain_s: Option<f64>,
     /// What the sender must hold, in bytes.
     pub buffer_bytes: f64,
-    /// Highest fraction of segments lost at which the rate survives; none where the algorithm does not slow down for a loss.
+    /// Highest fraction of segments lost at which the rate survives; none where any loss will do.
     pub max_loss: Option<f64>,
     /// Whether the buffer that was given holds what is late.
     pub buffer_suffices: Option<bool>,

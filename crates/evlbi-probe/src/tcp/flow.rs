@@ -90,7 +90,7 @@ pub struct Flow {
 /// A stage of a file's way.
 #[derive(Debug, Serialize)]
 pub struct Stage {
-    /// What it does: read, send, receive, write.
+    /// What it does: `reading the file and sending`, `sending` or `writing the file`.
     pub name: &'static str,
     /// Bits per second.
     pub limit: f64,

@@ -65,7 +65,7 @@ pub struct ThreadReport {
     pub station_id: u16,
     /// Number of the thread.
     pub thread: u16,
-    /// Frames of the recording.
+    /// Frames of the thread that are there.
     pub frames: u64,
     /// Of these, with the invalid bit set.
     pub invalid: u64,
@@ -73,7 +73,7 @@ pub struct ThreadReport {
     pub missing: u64,
     /// Frames whose time another one had.
     pub duplicates: u64,
-    /// Frames that are before their predecessor in time.
+    /// Frames that come after a later one, duplicates apart.
     pub backward: u64,
     /// Time of the earliest frame.
     pub first: Option<Moment>,

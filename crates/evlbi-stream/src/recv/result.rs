@@ -26,7 +26,7 @@ use crate::sink::{self, SinkReport};
 const INTERVALS_SHOWN: usize = 1000;
 
 /// What came of a stream that was received. Counts are datagrams between the first and the last number seen, unless said;
-/// docs/counters defines each.
+/// docs/src/counters.md defines each.
 #[derive(Serialize)]
 pub struct RecvResult {
     schema: &'static str,

@@ -1,4 +1,6 @@
 //! Senders and receivers of this process over real sockets on loopback.
+//!
+//! Here belongs one test of each kind of what only a kernel can show.
 
 mod namespaces;
 mod options;

@@ -1,4 +1,6 @@
 //! What a run leaves when it is killed, and what it reports of skips: asked of test binaries that are started for that.
+//!
+//! Here belongs what only a run of tests as a whole shows.
 
 mod arq;
 mod leftovers;

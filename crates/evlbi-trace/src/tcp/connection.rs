@@ -1,4 +1,6 @@
 //! One end of a connection, without clock, socket or chance: what it is given and what arrives goes in, packets come out.
+//!
+//! Here belongs what Linux's TCP does that flows depend on, with what a kernel did as its test.
 
 use thiserror::Error;
 

@@ -1,4 +1,6 @@
 //! `correlate`, `doctor`, `drop`, `inspect` and `sky` on files, run as a user runs them.
+//!
+//! Here belongs what the command line makes of files; what is in them is tested in the libraries.
 
 mod analyse;
 mod correlate;

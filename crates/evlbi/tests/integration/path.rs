@@ -1,4 +1,6 @@
 //! `evlbi path`: real kernels at the ends, cells of a plan in the middle.
+//!
+//! Here belongs what real kernels do at the ends of a path; what cells do is tested in evlbi-core.
 
 mod analyse;
 mod cells;

@@ -37,6 +37,7 @@ impl Out {
         let parsed = lines.iter().map(|line| serde_json::from_str(line).unwrap());
         let parsed: Vec<Value> = parsed.collect();
         let result = serde_json::to_value(result).unwrap();
+        assert!(result["stopped"].is_null(), "{result}");
         assert_eq!(parsed[0]["schema"], "evlbi.probe.parts/1");
         assert_eq!(parsed[0]["of"], result["schema"]);
         let parts = parsed.iter().filter(|line| !line[part].is_null()).count();

@@ -3,6 +3,8 @@
 //!
 //! A case that fails plays again as [`evlbi_testkit::faults`] says, with places as in `EVLBI_FAULTS='1.2s s1 restarts 300ms'`: `s1` to `s3`
 //! are senders, `r1` to `r3` their receivers, `there` and `back` ways of the network.
+//!
+//! Here belongs a further fault (`fault`), and what it may cost (`account`).
 
 mod account;
 mod fault;

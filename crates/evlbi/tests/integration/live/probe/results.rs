@@ -1,6 +1,6 @@
 //! Where the program draws results, and what it finds of a far clock that is wrong.
 
-use super::{end, points, probe, respond, responder, run};
+use super::{end, points, probe, probe_of, respond, responder, run};
 use crate::live::support::Recv;
 use crate::result::number;
 use evlbi_testkit::Room;
@@ -57,7 +57,11 @@ fn a_far_clock_is_found_out() {
         "--rate", "10M", "--size", "100", "--count", "100", "--both", "--json",
     ];
     let output = run(&mut probe(responder.address(), &more));
+    let few = ["--count", "20", "--interval", "1ms", "--json"];
+    let latency = run(&mut probe_of("latency", responder.address(), &few));
     end(responder);
+    let latency: Value = serde_json::from_slice(&latency.stdout).unwrap();
+    assert_clock(&latency["clock"], -3600.25);
     let points = points(&output);
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_clock(&result["clock"], -3600.25);

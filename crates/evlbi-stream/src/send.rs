@@ -47,6 +47,9 @@ pub enum SendError {
     /// The source, which is named, is raw data, and nothing else sets the times.
     #[error("{0} is raw data (no frames of VDIF or Mark 5B are in it), which has no times")]
     NoTimes(String),
+    /// The start lies before now: only a warning, since the data leaves at once.
+    #[error("the start, {0}, is over")]
+    StartOver(jiff::Timestamp),
     /// An option has no effect on the transport.
     #[error("{0}")]
     NotHonoured(#[from] NotHonoured),

@@ -159,9 +159,8 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
     if let Ok(ahead) = u64::try_from(ahead) {
         return clock.now().plus(Nanos(ahead)).max(soon);
     }
-    run.warn(format_args!(
-        "the start, {asked}, is over, so the data leaves at once"
-    ));
+    let why = run.explain(&SendError::StartOver(asked));
+    run.warn(format_args!("{why}, so the data leaves at once"));
     soon
 }
 

@@ -162,6 +162,33 @@ impl End {
         counters.expect("counters").udp.receive_buffer_errors
     }
 
+    /// Packets that its rule of this comment has counted.
+    ///
+    /// # Panics
+    /// When there is no such rule, or it does not count.
+    #[must_use]
+    #[track_caller]
+    pub fn counted(&self, comment: &str) -> u64 {
+        let rules = self.namespace.command("nft", &["list", "table", "ip", "t"]);
+        let rules = rules.expect("the rules");
+        let line = rules.lines().find(|line| line.contains(comment));
+        let mut words = line.expect("the rule").split_whitespace();
+        words.find(|word| *word == "packets").expect("a counter");
+        let count = words.next().and_then(|word| word.parse().ok());
+        count.expect("a count")
+    }
+
+    /// Drops one in `period` of the datagrams that arrive, from the first on; its rule counts them as `dropped`.
+    ///
+    /// # Panics
+    /// As [`filter`].
+    #[track_caller]
+    pub fn drop_every(&self, period: u32) {
+        let rule =
+            format!("ip protocol udp numgen inc mod {period} 0 counter drop comment \"dropped\"");
+        filter(self, &[&rule]);
+    }
+
     /// Its address of the family of `other`.
     pub fn address_like(&self, other: IpAddr) -> IpAddr {
         match other {

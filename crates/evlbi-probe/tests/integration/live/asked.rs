@@ -16,7 +16,7 @@ use evlbi_testkit::result::refused;
 use evlbi_testkit::{Room, name, until_some};
 
 use super::support::{
-    Probing, assert_sums, counted, drawn, end, kept, once, open, respond_far, stream, target, whole,
+    Probing, assert_sums, drawn, end, kept, once, open, respond_far, stream, target, whole,
 };
 
 #[test]
@@ -45,11 +45,11 @@ fn datagrams_carry_their_class_of_service() {
     let measured = near.run(|| udp::probe(&options, &Run::silent()));
     assert_eq!(whole(measured.unwrap()).points.len(), 2);
     for end in [&pair.near, &pair.far] {
-        assert_eq!(counted(end, "0x45565044"), 100);
+        assert_eq!(end.counted("0x45565044"), 100);
     }
     let round_trips = || {
-        let asked = counted(&pair.far, "0x45565051");
-        (asked, counted(&pair.near, "0x45565052"))
+        let asked = pair.far.counted("0x45565051");
+        (asked, pair.near.counted("0x45565052"))
     };
     let (asked, replied) = round_trips();
     let options = ProbeLatencyOptions {

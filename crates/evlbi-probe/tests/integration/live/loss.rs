@@ -22,8 +22,8 @@ use evlbi_testkit::result::{refused, shown};
 use evlbi_testkit::{Room, name, processor, until};
 
 use super::support::{
-    Probing, TOKEN, assert_sums, between, counted, end, kept, once, open, respond_far,
-    respond_here, stream, target, udp, whole,
+    Probing, TOKEN, assert_sums, between, end, kept, once, open, respond_far, respond_here, stream,
+    target, udp, whole,
 };
 
 /// Datagrams of a stream, of which every 50th, from the first on, is dropped.
@@ -134,7 +134,7 @@ impl<'a> Bucket<'a> {
 
     /// Datagrams of the stream, and all datagrams, that it has dropped.
     fn dropped(&self) -> [u64; 2] {
-        ["stream", "all"].map(|what| counted(self.from, what) - counted(self.to, what))
+        ["stream", "all"].map(|what| self.from.counted(what) - self.to.counted(what))
     }
 }
 
@@ -378,7 +378,7 @@ fn a_receiver_under_load() {
     end(responder);
 }
 
-/// Holds a run up where it says that it listens, until it may go on.
+/// Stops a run where it says that it listens, until it may continue.
 struct Doorkeeper {
     listens: Mutex<Sender<String>>,
     goes_on: Mutex<Receiver<()>>,

@@ -21,8 +21,8 @@ use evlbi_testkit::result::{number, refused};
 use evlbi_testkit::{Lines, Room, Running, buffer, command, name, processor, skip, until};
 
 use super::support::{
-    Probing, assert_sums, between, counted, drawn, end, kept, open, respond_at, respond_far,
-    respond_here, stream, target, udp, whole,
+    Probing, assert_sums, between, drawn, end, kept, open, respond_at, respond_far, respond_here,
+    stream, target, udp, whole,
 };
 
 /// Both ends have one clock, which is found within the reported error.
@@ -77,9 +77,9 @@ fn round_trips_are_counted() {
     // It waits for those that were dropped until it is interrupted. Nobody else has a socket there, nor had one before.
     let lossy = begin(&[100], 50, patient);
     until("all requests and replies have come", || {
-        counted(&pair.far, "requests") == 50 && counted(&pair.near, "replies") == 45
+        pair.far.counted("requests") == 50 && pair.near.counted("replies") == 45
     });
-    let come = counted(&pair.near, "any");
+    let come = pair.near.counted("any");
     until("all that has come is read", || {
         let counters = pair.near.namespace.run(Counters::read);
         counters.unwrap().unwrap().udp.in_datagrams >= come

@@ -12,19 +12,9 @@ use evlbi_probe::respond::{RespondOptions, Responding, respond};
 use evlbi_probe::sweep::Sizes;
 use evlbi_probe::udp::{self, ProbeUdp, ProbeUdpError, ProbeUdpOptions};
 use evlbi_probe::{Measured, Point, Target};
-use evlbi_testkit::netns::{End, Pair};
+use evlbi_testkit::netns::Pair;
 
 pub const TOKEN: &str = "a token of tests";
-
-/// Packets that a host's rule of this comment has counted.
-pub fn counted(end: &End, comment: &str) -> u64 {
-    let rules = end.namespace.command("nft", &["list", "table", "ip", "t"]);
-    let rules = rules.unwrap();
-    let line = rules.lines().find(|line| line.contains(comment));
-    let mut words = line.unwrap().split_whitespace();
-    words.find(|word| *word == "packets").unwrap();
-    words.next().unwrap().parse().unwrap()
-}
 
 /// Of a responder that allows whatever is asked for, but load.
 pub fn open() -> RespondOptions {

@@ -12,7 +12,7 @@ use evlbi_testkit::netns::{End, Pair, Wire, filter, pair, pair_with};
 use evlbi_testkit::result::refused;
 use evlbi_testkit::{Room, disk, name, until};
 
-use super::support::{Probing, counted, drawn, end, kept, open, respond_far, target};
+use super::support::{Probing, drawn, end, kept, open, respond_far, target};
 
 /// The result of one test.
 #[track_caller]
@@ -306,7 +306,7 @@ fn what_is_asked_for_comes_although_some_is_dropped() {
             "{parts:?}"
         );
     }
-    let dropped = counted(&pair.far, "dropped");
+    let dropped = pair.far.counted("dropped");
     let again = u64::from(lossy.flows[0].sent_again);
     assert!(dropped > 0 && again >= dropped, "{again} for {dropped}");
     let said = lossy.findings.join("\n");

@@ -4,7 +4,7 @@
 use evlbi_stream::recv::RecvOptions;
 use evlbi_stream::send::{Burst, SendOptions};
 use evlbi_testkit::buffer::fit;
-use evlbi_testkit::netns::{Pair, Wire, filter, pair, pair_with};
+use evlbi_testkit::netns::{Pair, Wire, pair, pair_with};
 use evlbi_testkit::result::{assert_numbers, brief, number};
 use evlbi_testkit::{Room, name};
 use evlbi_wire::pattern;
@@ -44,28 +44,12 @@ fn fast() -> SendOptions {
     sending("", "udp://127.0.0.1:9")
 }
 
-/// Drops one in `period` of the datagrams that arrive.
-fn drop_every(pair: &Pair, period: u32) {
-    let rule = format!("ip protocol udp numgen inc mod {period} 0 counter drop");
-    filter(&pair.far, &[&rule]);
-}
-
-fn dropped(pair: &Pair) -> u64 {
-    let rules = pair
-        .far
-        .namespace
-        .command("nft", &["list", "table", "ip", "t"])
-        .unwrap();
-    let (_, after) = rules.split_once("packets ").unwrap();
-    after.split_once(' ').unwrap().0.parse().unwrap()
-}
-
 #[test]
 fn loss_in_the_network_is_the_rules_counter() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
-    drop_every(&pair, 100);
+    pair.far.drop_every(100);
     let recv = listen(
         &pair,
         &RecvOptions {
@@ -88,7 +72,7 @@ fn loss_in_the_network_is_the_rules_counter() {
     let lost = u64::from(count.div_ceil(100));
     let unique = u64::from(count) - lost;
     let result = recv.finish_after(unique);
-    assert_eq!(dropped(&pair), lost);
+    assert_eq!(pair.far.counted("dropped"), lost);
     // A receiver cannot miss the first; the last may be one of them.
     let behind = number(&sent, "last_seq") - number(&result, "last_seq");
     assert_eq!(number(&result, "first_seq"), 1);
@@ -122,7 +106,7 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
     let Some(pair) = pair_with(&["nft"], &wire, name!()) else {
         return;
     };
-    drop_every(&pair, 10);
+    pair.far.drop_every(10);
     let recv = listen(&pair, &checking(&pair));
     let trains = fit(100, TRAIN as usize, 1024);
     let count = u64::from(TRAIN * trains);
@@ -139,7 +123,7 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
     // A rule counts a train once; each of its datagrams is lost.
     let lost = u64::from(trains.div_ceil(10) * TRAIN);
     let result = recv.finish_after(count - lost);
-    assert_eq!(dropped(&pair), u64::from(trains.div_ceil(10)));
+    assert_eq!(pair.far.counted("dropped"), u64::from(trains.div_ceil(10)));
     let part = |name| number(&result, name);
     assert_eq!(part("unique"), count - lost);
     assert_eq!(part("expected"), part("unique") + part("lost"));

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 
 use crate::live::support::Recv;
-use evlbi_testkit::netns::{Pair, Wire, filter, pair, pair_with};
+use evlbi_testkit::netns::{Pair, Wire, pair, pair_with};
 use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::{name, processor, until};
 use evlbi_wire::pattern;
@@ -21,22 +21,6 @@ fn listen(pair: &Pair, more: &[&str]) -> Recv {
 
 fn pattern(frames: u32) -> Vec<u8> {
     pattern::frames(1024, 1_700_000_000, pattern::frame_rate(25_600), frames).unwrap()
-}
-
-/// Drops one in `period` of the datagrams that arrive.
-fn drop_every(pair: &Pair, period: u32) {
-    let rule = format!("ip protocol udp numgen inc mod {period} 0 counter drop");
-    filter(&pair.far, &[&rule]);
-}
-
-fn dropped(pair: &Pair) -> u64 {
-    let rules = pair
-        .far
-        .namespace
-        .command("nft", &["list", "table", "ip", "t"])
-        .unwrap();
-    let (_, after) = rules.split_once("packets ").unwrap();
-    after.split_once(' ').unwrap().0.parse().unwrap()
 }
 
 /// Datagrams to a receiver that stands still: more than its buffer of 200 kB holds, and fewer than the kernel's queue before it
@@ -107,10 +91,10 @@ fn loss_in_host_and_network_is_told_apart() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
-    drop_every(&pair, 50);
+    pair.far.drop_every(50);
     let result = stalled(&pair, Some(50));
     let host = pair.far.no_room();
-    let dropped = dropped(&pair);
+    let dropped = pair.far.counted("dropped");
     assert_eq!(dropped, u64::from(TOO_MANY.div_ceil(50)));
     // The rule's first victim is the stream's first datagram, which a receiver cannot miss.
     let network = dropped - 1;

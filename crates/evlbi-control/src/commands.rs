@@ -22,8 +22,8 @@ pub trait Grammar: Sync {
     /// What cannot be understood or is not allowed.
     fn check(&self, words: Vec<String>) -> Result<Meaning, String>;
 
-    /// Returns the path of the program, which is started with these words, after `--control PATH`, as a flow's process. It is this process'
-    /// own, if nothing else is said.
+    /// Returns the path of the program, which is started with these words, after `--control PATH`, as a flow's process. The default is the
+    /// program of this process.
     fn program(&self) -> PathBuf {
         "/proc/self/exe".into()
     }

@@ -1,7 +1,7 @@
 //! The controller: flows on many hosts, driven by a session's schedule, a script, a console or a page, which all do the
 //! same to the same hosts.
 //!
-//! Here belongs what concerns several hosts at once: the session's file (`plan`), what stands against it (`check`), who does what when
+//! Here belongs what concerns several hosts at once: the session's file (`plan`), what prevents it (`check`), who does what when
 //! (`schedule`), and the ways to drive it (`run`, `console`).
 
 mod check;

@@ -120,9 +120,10 @@ struct Served {
     is_over: AtomicBool,
 }
 
-/// Serves a path until its command ends, or a request ends it; what is told of errors is as `run` explains them. It takes the process over: the hosts' names are put over its `/etc/hosts`, it ends
-/// with its parent, and where no command is given it writes `ready` to standard output, when the path is up, and then closes that and
-/// standard error.
+/// Serves a path until its command ends, or a request ends it. `run` explains the errors that it answers requests with.
+///
+/// It takes over the process: it mounts the hosts' names over `/etc/hosts`, and ends with its parent. Without a command it writes `ready` to
+/// standard output once the path is up, and then closes standard output and standard error.
 ///
 /// # Errors
 /// If this is not the first process of a container, or the path cannot be made.

@@ -79,7 +79,7 @@ impl FlowDir {
         self.0.join(name)
     }
 
-    /// Starts the flow's process, one of `program`, which goes on when this one ends.
+    /// Starts the flow's process, one of `program`, which continues when this one ends.
     ///
     /// # Errors
     /// When there is no room for its files, or no process can be had.

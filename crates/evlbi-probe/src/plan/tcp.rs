@@ -127,7 +127,7 @@ pub struct OfAlgorithm {
     pub by: &'static str,
     /// Time after a loss until the window is as before, in seconds.
     pub recovery_s: f64,
-    /// Most that is late meanwhile, in bytes.
+    /// Maximum backlog in that time, in bytes.
     pub delayed_bytes: f64,
     /// Time after a loss until messages are on time again, in seconds; none where they never are.
     pub drain_s: Option<f64>,

@@ -8,21 +8,21 @@ use evlbi_probe::measure::{Channel, Role, Token};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-const LONGEST: usize = 64 << 10;
+const MAX: usize = 64 << 10;
 
 pub fn run(bytes: &[u8]) {
     let Some((how, rest)) = bytes.split_first() else {
         return;
     };
-    let mut channel = Channel::new(Role::Responder, LONGEST);
+    let mut channel = Channel::new(Role::Responder, MAX);
     let is_secure = how & 1 == 1;
     if is_secure {
-        channel.secure(&Token::from("token"), [&[1; 16], &[2; 16]], LONGEST);
+        channel.secure(&Token::from("token"), [&[1; 16], &[2; 16]], MAX);
     }
     for piece in rest.chunks(usize::from(how >> 1) + 1) {
         channel.feed(piece);
         while let Ok(Some(message)) = channel.next_message() {
-            assert!(!is_secure && message.len() <= LONGEST);
+            assert!(!is_secure && message.len() <= MAX);
             read(&message);
         }
     }

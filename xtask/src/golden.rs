@@ -347,9 +347,9 @@ fn report(
 }
 
 fn show(mark: &str, found: &[String]) {
-    const MOST: usize = 400;
+    const MAX: usize = 400;
     for line in found.iter().take(SHOWN) {
-        println!("  {mark} {}", line.chars().take(MOST).collect::<String>());
+        println!("  {mark} {}", line.chars().take(MAX).collect::<String>());
     }
     if found.len() > SHOWN {
         println!(

@@ -14,7 +14,7 @@ const EXCHANGES: u32 = 100_000;
 /// How often a run is repeated whose processors did not stay near each other.
 const TRIES: usize = 4;
 /// How long all runs of a bench together wait for them to be so, in half seconds: some machines' never are.
-static PATIENCE: AtomicUsize = AtomicUsize::new(120);
+static TIMEOUT: AtomicUsize = AtomicUsize::new(120);
 
 /// Nanoseconds for a cache line to go from one thread's processor to another's and back.
 pub fn round_trip() -> f64 {
@@ -47,9 +47,9 @@ pub fn near<T>(mut run: impl FnMut() -> Result<T>) -> Result<(T, f64)> {
     let mut tries = TRIES;
     loop {
         let before = round_trip();
-        let patience = PATIENCE.load(Ordering::Relaxed);
+        let patience = TIMEOUT.load(Ordering::Relaxed);
         if before >= NEAR && patience > 0 {
-            PATIENCE.store(patience - 1, Ordering::Relaxed);
+            TIMEOUT.store(patience - 1, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(500));
             continue;
         }

@@ -45,11 +45,11 @@ use super::time::now;
 use super::{metrics, page};
 
 /// Longest body of a request, in bytes.
-const LONGEST_BODY: usize = 64 << 10;
+const MAX_BODY: usize = 64 << 10;
 /// A body comes within this time.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Seconds that a course has where nothing is said.
-const USUAL_COURSE: i64 = 600;
+const DEFAULT_COURSE: i64 = 600;
 
 /// What requests are answered from.
 #[derive(Clone)]
@@ -108,7 +108,7 @@ impl Api {
             .route_layer(is_known)
             .with_state(self)
             .layer(middleware::from_fn(take_body))
-            .layer(DefaultBodyLimit::max(LONGEST_BODY));
+            .layer(DefaultBodyLimit::max(MAX_BODY));
         // Made once: it is given to whoever asks.
         let document = Bytes::from(document.to_json().unwrap_or_default());
         let document = ([(header::CONTENT_TYPE, "application/json")], document);
@@ -167,7 +167,7 @@ fn document() -> OpenApiRouter<Api> {
 async fn take_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let request = Request::from_parts(parts.clone(), body);
-    let problem = match tokio::time::timeout(PATIENCE, Bytes::from_request(request, &())).await {
+    let problem = match tokio::time::timeout(TIMEOUT, Bytes::from_request(request, &())).await {
         Ok(Ok(bytes)) => return next.run(Request::from_parts(parts, bytes.into())).await,
         Ok(Err(error)) => Problem::new(error.status(), error.body_text()),
         Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come"),
@@ -289,7 +289,7 @@ const REFUSALS: [(&str, &str); TELLS] = [
     ("413", ""),
     ("422", ""),
 ];
-const LOOKS: usize = 1;
+const POLLS: usize = 1;
 const ACTS: usize = 2;
 const TELLS: usize = 6;
 
@@ -389,7 +389,7 @@ pub struct Events {
 }
 
 /// What answers here, and its clock
-#[utoipa::path(get, path = "/api/v1/about", responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/about", responses(Refused<POLLS>,
     (status = 200, body = AboutYou)))]
 async fn about(api: State<Api>, Extension(role): Extension<Role>) -> Json<AboutYou> {
     Json(AboutYou {
@@ -399,7 +399,7 @@ async fn about(api: State<Api>, Extension(role): Extension<Role>) -> Json<AboutY
 }
 
 /// All flows
-#[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(Refused<POLLS>,
     (status = 200, body = Flows), (status = 422, body = ProblemBody)))]
 async fn flows(api: State<Api>, sight: Query<Sight>) -> Json<Flows> {
     let mut flows = api.fleet.flows();
@@ -410,7 +410,7 @@ async fn flows(api: State<Api>, sight: Query<Sight>) -> Json<Flows> {
 }
 
 /// A session: its scans, the flows that are to come, and the hosts that do not answer
-#[utoipa::path(get, path = "/api/v1/session", responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/session", responses(Refused<POLLS>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent")))]
 async fn session(api: State<Api>) -> Reply<Json<SessionPlan>> {
@@ -458,7 +458,7 @@ async fn start(
 }
 
 /// One flow, with the pictures of its fringes
-#[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<POLLS>,
     (status = 200, body = Flow), (status = 404, body = ProblemBody)))]
 async fn flow(api: State<Api>, Named(id): Named) -> Reply<Json<Flow>> {
     let flows = api.fleet.flows().into_iter();
@@ -513,7 +513,7 @@ async fn forget(api: State<Api>, Named(id): Named, _: Operator) -> Reply<StatusC
 }
 
 /// What a flow printed as its result, as its command does with --json
-#[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(Refused<POLLS>,
     (status = 200, body = Object),
     (status = 404, body = ProblemBody, description = "There is no such flow, or no result (yet)")))]
 async fn result(api: State<Api>, Named(id): Named) -> Reply<Response> {
@@ -522,7 +522,7 @@ async fn result(api: State<Api>, Named(id): Named) -> Reply<Response> {
 }
 
 /// The end of what a flow had to say beside its result
-#[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(Refused<POLLS>,
     (status = 200, body = String, content_type = "text/plain"),
     (status = 404, body = ProblemBody)))]
 async fn log(api: State<Api>, Named(id): Named) -> Reply<String> {
@@ -530,7 +530,7 @@ async fn log(api: State<Api>, Named(id): Named) -> Reply<String> {
 }
 
 /// The course of a flow: rate, loss and where, shed, ring fill, fringes
-#[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(Refused<POLLS>,
     (status = 200, body = TimeSeries),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
@@ -539,7 +539,7 @@ async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Json<Tim
 }
 
 /// The same as a table
-#[utoipa::path(get, path = "/api/v1/flows/{id}/course.csv", params(("id" = FlowId, Path), Part), responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course.csv", params(("id" = FlowId, Path), Part), responses(Refused<POLLS>,
     (status = 200, body = String, content_type = "text/csv"),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
@@ -558,7 +558,7 @@ async fn course_of(
     let now = now() as i64;
     let at = |time: i64| time.saturating_add(if time < 0 { now } else { 0 });
     let to = at(part.to.unwrap_or(now));
-    let usual = to.saturating_sub(USUAL_COURSE).max(0);
+    let usual = to.saturating_sub(DEFAULT_COURSE).max(0);
     let span = Span {
         from: at(part.from.unwrap_or(usual)),
         to,
@@ -576,7 +576,7 @@ async fn course_of(
 }
 
 /// What happened, the oldest first
-#[utoipa::path(get, path = "/api/v1/events", params(After), responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/events", params(After), responses(Refused<POLLS>,
     (status = 200, body = Events),
     (status = 422, body = ProblemBody)))]
 async fn events(api: State<Api>, Query(asked): Query<After>) -> Reply<Json<Events>> {
@@ -587,7 +587,7 @@ async fn events(api: State<Api>, Query(asked): Query<After>) -> Reply<Json<Event
 }
 
 /// Counters of all flows as Prometheus reads them (OpenMetrics); `/metrics` answers the same
-#[utoipa::path(get, path = "/api/v1/metrics", responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/metrics", responses(Refused<POLLS>,
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn scrape(api: State<Api>) -> Reply<Response> {
     let text = metrics::text(api.fleet.about(), api.fleet.flows());
@@ -596,7 +596,7 @@ async fn scrape(api: State<Api>) -> Reply<Response> {
 }
 
 /// What each counter of a status counts
-#[utoipa::path(get, path = "/api/v1/counters", responses(Refused<LOOKS>,
+#[utoipa::path(get, path = "/api/v1/counters", responses(Refused<POLLS>,
     (status = 200, body = Counters)))]
 async fn counters() -> Json<Counters> {
     Json(Counters::default())

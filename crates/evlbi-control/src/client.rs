@@ -22,7 +22,7 @@ use super::history::Event;
 use super::identity::Fingerprint;
 
 /// An agent answers within this time.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection is used again within this time. An agent keeps one that asks nothing for longer (its configuration is refused
 /// otherwise): what is asked at the moment at which it ends it would get no answer.
@@ -70,7 +70,7 @@ impl Client {
             .tls_backend_preconfigured(tls)
             .https_only(true)
             .no_proxy()
-            .timeout(PATIENCE)
+            .timeout(TIMEOUT)
             .pool_idle_timeout(KEPT)
             .build()
             .map_err(ClientError::Http)?;

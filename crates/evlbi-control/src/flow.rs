@@ -10,7 +10,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 /// Longest name of a flow.
-const LONGEST_ID: usize = 64;
+const MAX_ID: usize = 64;
 
 /// The name of a flow: up to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit. It is used once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
@@ -31,9 +31,9 @@ impl FromStr for FlowId {
     fn from_str(text: &str) -> Result<FlowId, String> {
         let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if !begins || text.len() > LONGEST_ID || !text.chars().all(is_good) {
+        if !begins || text.len() > MAX_ID || !text.chars().all(is_good) {
             return Err(format!(
-                "`{}` is no name of a flow: up to {LONGEST_ID} letters, digits, -, _ and ., the first a letter or digit",
+                "`{}` is no name of a flow: up to {MAX_ID} letters, digits, -, _ and ., the first a letter or digit",
                 text.escape_debug()
             ));
         }

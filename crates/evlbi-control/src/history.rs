@@ -45,11 +45,11 @@ const MEAN: i64 = 30;
 /// Limit in seconds of one removal of the past: more than is added meanwhile, so that the file stays bounded.
 const PRUNED: i64 = 2 * MEAN;
 /// Events that are kept.
-const MOST_EVENTS: i64 = 100_000;
+const MAX_EVENTS: i64 = 100_000;
 /// Events that are given at once.
 const EVENTS_AT_ONCE: u32 = 1000;
 /// Points of a course that are given at once.
-const MOST_POINTS: i64 = 4000;
+const MAX_POINTS: i64 = 4000;
 
 /// Statements of each half minute look up what they want of each flow of the last month, however long its past is.
 const TABLES: &str = "
@@ -326,7 +326,7 @@ fn events(connection: &Connection, after: i64) -> Result<Vec<Event>> {
 fn time_series(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
     let is_old = span.from < now - KEEP_SECONDS;
     let least = if is_old { MEAN } else { 1 };
-    let least = least.max(span.to.saturating_sub(span.from) / MOST_POINTS);
+    let least = least.max(span.to.saturating_sub(span.from) / MAX_POINTS);
     let step = span.step.max(least);
     let kept = if step >= MEAN { MEAN } else { 1 };
     let step = (step + kept - 1) / kept * kept;
@@ -681,7 +681,7 @@ fn prune(transaction: &Transaction<'_>, now: i64) -> Result<()> {
     )?;
     transaction.execute(
         "delete from event where id <= (select max(id) from event) - ?",
-        [MOST_EVENTS],
+        [MAX_EVENTS],
     )?;
     Ok(())
 }

@@ -16,14 +16,14 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 /// Connections that have not shown a token yet; of more, the oldest are closed.
-const MOST_STRANGERS: usize = 128;
+const MAX_STRANGERS: usize = 128;
 /// Connections of those who have; of more, the oldest are closed, so that a new one can always act.
-const MOST_KNOWN: usize = 512;
+const MAX_KNOWN: usize = 512;
 /// Default limit for the handshake, and for the wait for the head of the next request. It is long so that a browser seldom finds
 /// a connection closed that it is about to use.
 pub const IDLE: Duration = Duration::from_secs(20);
 /// The longest head of a request, in bytes.
-const LONGEST_HEAD: usize = 32 << 10;
+const MAX_HEAD: usize = 32 << 10;
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, Default)]
@@ -59,8 +59,8 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, router: Router
         let is_stranger = |peer: &Peer| !peer.is_known.load(Ordering::Relaxed);
         let strangers = open.iter().filter(|(peer, _)| is_stranger(peer)).count();
         for (of_strangers, is_full) in [
-            (true, strangers >= MOST_STRANGERS),
-            (false, open.len() - strangers >= MOST_KNOWN),
+            (true, strangers >= MAX_STRANGERS),
+            (false, open.len() - strangers >= MAX_KNOWN),
         ] {
             let mut oldest = open.iter();
             let oldest = oldest.position(|(peer, _)| is_stranger(peer) == of_strangers);
@@ -85,7 +85,7 @@ async fn answer(acceptor: TlsAcceptor, stream: TcpStream, router: Router, idle: 
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(idle)
-        .max_buf_size(LONGEST_HEAD)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await;
 }

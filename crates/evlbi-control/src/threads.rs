@@ -8,9 +8,9 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
 /// How often work looks whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What still waits for a disk or a host at the end is given up after this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The system has no threads to give.
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(threads) = self.0.take() {
-            threads.shutdown_timeout(PATIENCE);
+            threads.shutdown_timeout(TIMEOUT);
         }
     }
 }
@@ -52,6 +52,6 @@ impl Drop for Threads {
 /// Waits until a run is stopped, within 50 ms.
 pub async fn stopped(run: &Run) {
     while !run.is_stopped() {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -32,9 +32,9 @@ pub use self::reordering::FreeRuns;
 /// Numbers over which a duplicate is told from a late arrival, at least.
 pub const HISTORY: u64 = 1 << 22;
 /// Intervals of loss that are listed; the rest is counted only.
-pub const MOST_INTERVALS: usize = 1_000_000;
+pub const MAX_INTERVALS: usize = 1_000_000;
 /// Sequences that are listed.
-pub const MOST_SEGMENTS: usize = 10_000;
+pub const MAX_SEGMENTS: usize = 10_000;
 
 /// A datagram of the stream as it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ pub struct Segment {
     pub first_seq: u64,
     /// Highest number; the smaller one where the numbers wrapped.
     pub last_seq: u64,
-    /// What of it is lost, as far as [`MOST_INTERVALS`] go.
+    /// What of it is lost, as far as [`MAX_INTERVALS`] go.
     pub intervals: Vec<SequenceGap>,
 }
 
@@ -111,7 +111,7 @@ pub struct Report {
     pub reordering_gaps_not_listed: u64,
     /// Reordering-free runs (RFC 4737, section 4.6).
     pub free_runs: FreeRuns,
-    /// Sequences, one after the other; of more than [`MOST_SEGMENTS`] the first and the very last.
+    /// Sequences, one after the other; of more than [`MAX_SEGMENTS`] the first and the very last.
     pub segments: Vec<Segment>,
     /// Sequences beyond those listed.
     pub segments_not_listed: u64,
@@ -256,7 +256,7 @@ impl Account {
             last_seq: base.wrapping_add(end - 1),
             intervals: std::mem::take(&mut loss.intervals),
         };
-        if self.segments.len() == MOST_SEGMENTS
+        if self.segments.len() == MAX_SEGMENTS
             && let Some(last) = self.segments.pop()
         {
             self.segments_not_listed += 1;
@@ -318,7 +318,7 @@ impl Loss {
     fn note(&mut self, first: u64, count: u64) {
         self.runs.add(count);
         self.lengths.add(i64::try_from(count).unwrap_or(i64::MAX));
-        if self.listed + self.intervals.len() >= MOST_INTERVALS {
+        if self.listed + self.intervals.len() >= MAX_INTERVALS {
             self.not_listed += 1;
         } else if let Some(base) = self.base {
             self.intervals.push(SequenceGap {

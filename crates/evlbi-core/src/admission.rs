@@ -10,7 +10,7 @@
 //!   one that began first, so that each follows the one before it), or when the last 64 datagrams of the live stream in which a frame
 //!   begins held no header, or never any, while its own do. A live stream with valid frames gives way to such a one only. Of two with
 //!   valid frames, the one that was recorded first gets its place back when it returns.
-//! - The numbers of the live stream may jump forward by [`LEAST_JUMP`], or by half as many again as came in the busiest second so far
+//! - The numbers of the live stream may jump forward by [`MIN_JUMP`], or by half as many again as came in the busiest second so far
 //!   for each second of the silence and two more: that is a gap. Beyond, and behind all that is remembered, a datagram belongs to a
 //!   candidate, although its sender is the live stream's: a sender that began again.
 //! - Of fewer datagrams than needed it is decided at the end, if nothing else became the stream.
@@ -46,17 +46,17 @@ use self::pace::Pace;
 pub use self::candidate::{ENOUGH, RAW_ENOUGH};
 pub use self::flow::Arrival;
 pub use self::numbering::{Numbering, Numbers};
-pub use self::pace::LEAST_JUMP;
+pub use self::pace::MIN_JUMP;
 pub use self::streams::{Dismissed, ENOUGH_BYTES, Streams};
 
 /// How long the live stream must be silent before another may take its place.
 pub const SILENCE: Nanos = Nanos(300_000_000);
 /// Candidates that are remembered at the same time.
-const MOST_CANDIDATES: usize = 256;
+const MAX_CANDIDATES: usize = 256;
 /// Flows that were recorded and have a claim to come back.
-const MOST_RECORDED: usize = 16;
+const MAX_RECORDED: usize = 16;
 /// Senders that were refused and are listed.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED: usize = 64;
 /// A candidate is given up after this silence.
 pub const FORGOTTEN: Nanos = Nanos(2_000_000_000);
 /// Time in which no more than [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search keeps the receiver.
@@ -542,7 +542,7 @@ impl Admission {
             return;
         };
         let is_new = self.claim(&live.flow) == self.recorded.len();
-        if is_new && self.recorded.len() < MOST_RECORDED {
+        if is_new && self.recorded.len() < MAX_RECORDED {
             self.recorded.push(live.flow.clone());
         }
     }
@@ -585,7 +585,7 @@ impl Admission {
             candidates.iter().map(|candidate| candidate.bytes).sum()
         };
         let mut bytes = kept(&self.candidates);
-        while self.candidates.len() > MOST_CANDIDATES || bytes > self.settings.kept {
+        while self.candidates.len() > MAX_CANDIDATES || bytes > self.settings.kept {
             let others = self.candidates.iter().enumerate();
             let others = others.filter(|(other, _)| *other != place);
             let worst = others.min_by_key(|(_, other)| (other.has_frames(), other.flow.last));
@@ -649,7 +649,7 @@ impl Admission {
         if let Some(refused) = refused.find(|listed| listed.sender == sender) {
             refused.datagrams += count;
             refused.frames |= frames;
-        } else if tally.refused.len() < MOST_REFUSED {
+        } else if tally.refused.len() < MAX_REFUSED {
             tally.refused.push(Refused {
                 sender,
                 datagrams: count,

@@ -175,9 +175,9 @@ pub struct Counts {
 /// So many odd headers in a row make a search for frames that lie anew.
 const ODD_RUN: u32 = 16;
 /// So many frames are handed over together at most.
-const MOST_FRAMES: usize = 1 << 16;
+const MAX_FRAMES: usize = 1 << 16;
 /// Longest padding of a last datagram, in bytes.
-const MOST_PADDING: usize = 1 << 16;
+const MAX_PADDING: usize = 1 << 16;
 /// Frames that have no place in the span are made in memory of about this many bytes.
 const SCRATCH_BYTES: usize = 1 << 20;
 
@@ -466,7 +466,7 @@ impl Deframer {
     fn take_frames(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let length = layout.frame_length as u64;
         while span.left() >= length {
-            if self.frames.len() >= MOST_FRAMES {
+            if self.frames.len() >= MAX_FRAMES {
                 self.hand_over(span);
             }
             if self.odd_run >= self.search_at {
@@ -499,7 +499,7 @@ impl Deframer {
     /// Whether all that is left is fill pattern, which may complete the last datagram: it is a frame only if more follows.
     fn is_padding(&self, span: &Span<'_>, length: usize) -> bool {
         let left = span.left();
-        let most = self.settings.hold.min(MOST_PADDING) as u64;
+        let most = self.settings.hold.min(MAX_PADDING) as u64;
         let are_fill = |length| {
             let bytes = span.view().present(span.at, length);
             bytes.is_some_and(fill::is_fill)
@@ -521,7 +521,7 @@ impl Deframer {
         let end = begin + (until - span.at) as usize;
         let mut odd = false;
         let frames = span.view().bytes[begin..end].chunks_exact(length);
-        for bytes in frames.take(MOST_FRAMES - self.frames.len()) {
+        for bytes in frames.take(MAX_FRAMES - self.frames.len()) {
             let head = layout.read(bytes, self.settings.reference);
             let Some(head) = head.filter(|head| self.cadence.believes(head)) else {
                 odd = true;

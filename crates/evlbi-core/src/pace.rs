@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 use crate::time::Nanos;
 
 /// The longest pause of a recording that is kept. A time further ahead is taken for an error.
-const LONGEST_PAUSE: Nanos = Nanos(60_000_000_000);
+const MAX_PAUSE: Nanos = Nanos(60_000_000_000);
 /// How late a frame may come in its recording and still be one out of order. A time further back is
 /// taken for an error.
-const LONGEST_DISORDER: Nanos = Nanos::SECOND;
+const MAX_DISORDER: Nanos = Nanos::SECOND;
 /// At intervals as long as this each datagram leaves by itself, exactly spaced.
 const SINGLE_FROM: Nanos = Nanos(10_000);
 /// Length of a train of datagrams, where they follow each other faster than that.
 const TRAIN: Nanos = Nanos(100_000);
 /// Most datagrams in a train.
-pub const LONGEST_TRAIN: u32 = 256;
+pub const MAX_TRAIN: u32 = 256;
 
 /// Nominal times of frames that leave when their own time comes.
 ///
@@ -124,7 +124,7 @@ impl ByTime {
         let frames = i128::from(index) - i128::from(anchor.index);
         let span = frames * i128::from(Nanos::SECOND.0) / i128::from(self.rate.get());
         let ahead = i128::from(anchor.due.0) + span - i128::from(self.last_due.0);
-        (-i128::from(LONGEST_DISORDER.0)..=i128::from(LONGEST_PAUSE.0))
+        (-i128::from(MAX_DISORDER.0)..=i128::from(MAX_PAUSE.0))
             .contains(&ahead)
             .then(|| self.last_due.plus(Nanos(ahead.max(0) as u64)))
     }
@@ -231,7 +231,7 @@ pub fn train_length(interval: Nanos) -> u32 {
         return 1;
     }
     let datagrams = TRAIN.0.div_ceil(interval.0.max(1));
-    datagrams.min(LONGEST_TRAIN.into()) as u32
+    datagrams.min(MAX_TRAIN.into()) as u32
 }
 
 #[cfg(test)]
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(train_length(Nanos(9_999)), 11);
         assert_eq!(train_length(Nanos(1_000)), 100);
         assert_eq!(train_length(Nanos(390)), 256);
-        assert_eq!(train_length(Nanos(0)), LONGEST_TRAIN);
+        assert_eq!(train_length(Nanos(0)), MAX_TRAIN);
     }
 
     proptest! {

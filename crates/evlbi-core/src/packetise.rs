@@ -36,7 +36,7 @@ pub const TCP_HEADER: usize = 32;
 
 /// Least data that a datagram should carry when frames are cut by a divisor. Below it headers take a
 /// quarter of the link and the packet rate becomes the limit.
-const LEAST_FRAGMENT: usize = 200;
+const MIN_FRAGMENT: usize = 200;
 
 /// Which of jive5ab's two rules cuts the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub fn payload_length(
                 return Err(too_small);
             }
             let best = largest_divisor(frame_length, most);
-            if best >= LEAST_FRAGMENT.min(frame_length) {
+            if best >= MIN_FRAGMENT.min(frame_length) {
                 return Ok(best);
             }
             Err(match smallest_divisor(frame_length, longest) {
@@ -143,7 +143,7 @@ fn largest_divisor(number: usize, most: usize) -> usize {
 
 /// Smallest divisor of `number` that is worth a datagram, where one of at most `most` is.
 fn smallest_divisor(number: usize, most: usize) -> Option<usize> {
-    (LEAST_FRAGMENT.min(number)..=most).find(|part| number.is_multiple_of(*part))
+    (MIN_FRAGMENT.min(number)..=most).find(|part| number.is_multiple_of(*part))
 }
 
 #[cfg(test)]

@@ -36,13 +36,13 @@ use self::repeat::Repeat;
 pub use self::repeat::REPEATS;
 
 /// Longest jump of the numbers forward that is taken for a gap, in datagrams ([`Settings::max_gap`]).
-pub const MOST_GAP: u64 = 1 << 24;
+pub const MAX_GAP: u64 = 1 << 24;
 /// How far before the first number others may lie that were sent before it.
 pub const BEFORE_FIRST: u64 = 1024;
 /// Datagrams of the known sequence after which a kept one is given up as a stray.
 const KEPT_FOR: u32 = 64;
 /// Longest window in slots, for which 256 MB are needed.
-const LONGEST_WINDOW: u64 = 1 << 28;
+const MAX_WINDOW: u64 = 1 << 28;
 /// No gap leads further from the first number, so that offsets do not overflow.
 const FURTHEST: u64 = 1 << 62;
 
@@ -126,7 +126,7 @@ impl Reorder {
     /// A window before its first datagram.
     pub fn new(mut settings: Settings) -> Reorder {
         // A hole must fall out of the window before the ring is full.
-        let longest = settings.capacity.saturating_sub(1).clamp(1, LONGEST_WINDOW);
+        let longest = settings.capacity.saturating_sub(1).clamp(1, MAX_WINDOW);
         settings.window = settings.window.clamp(1, longest);
         Reorder {
             account: Account::new(HISTORY.max(4 * settings.window)),

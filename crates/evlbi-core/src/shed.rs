@@ -20,7 +20,7 @@ use crate::rate::BitRate;
 pub use policy::{Fraction, Policy, PolicyError, Replace};
 
 /// Longest bunch of `bunch:`, in units (report, section 3.3.4).
-const LONGEST_BUNCH: u64 = 10;
+const MAX_BUNCH: u64 = 10;
 
 /// What a policy has to know of the stream that it sheds from.
 #[derive(Clone, Debug)]
@@ -298,7 +298,7 @@ impl State {
                 carried,
             } => {
                 if *to_shed == 0 && *to_keep == 0 {
-                    *to_shed = random.random_range(1..=LONGEST_BUNCH);
+                    *to_shed = random.random_range(1..=MAX_BUNCH);
                     (*to_keep, *carried) = fraction.kept_after(*to_shed, *carried);
                 }
                 let shed = *to_shed > 0;

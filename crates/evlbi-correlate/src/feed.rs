@@ -40,7 +40,7 @@ const BACK: i64 = 1;
 /// Between two looks at what has come.
 pub const NAP: Duration = Duration::from_millis(2);
 /// The same where nothing comes for long: slow streams cost little.
-const LONGEST_NAP: Duration = Duration::from_millis(16);
+const MAX_NAP: Duration = Duration::from_millis(16);
 
 /// What a stream brings, for the drain that fills it and the correlator that empties it.
 pub struct Feed {
@@ -523,7 +523,7 @@ impl LiveStation {
                 return Ok(state);
             }
             self.feed.clock.sleep(nap);
-            nap = (nap * 2).min(LONGEST_NAP);
+            nap = (nap * 2).min(MAX_NAP);
         }
     }
 

@@ -21,7 +21,7 @@ use crate::visibilities::{Description, FrequencyDescription, ProductKey, Visibil
 use crate::{CorrelateError, CorrelateOptions, Recordings, correlate};
 
 /// Values that a fringe is searched in at most.
-const MOST_VALUES: usize = 1 << 27;
+const MAX_VALUES: usize = 1 << 27;
 /// Width and height of a picture in the terminal.
 const TEXT: (usize, usize) = (100, 30);
 
@@ -229,7 +229,7 @@ impl Gathered {
         let place = |record: &Record| ((seconds(record) - first) / integration).round() as usize;
         let periods = records.iter().map(place).max().map_or(0, |last| last + 1);
         let channels = frequency.channels;
-        if periods.saturating_mul(channels) > MOST_VALUES {
+        if periods.saturating_mul(channels) > MAX_VALUES {
             return Err(FringeError::Unfit(format!(
                 "the records span {periods} integrations of {channels} channels: too many, or a time is damaged"
             )));

@@ -15,15 +15,15 @@ use super::station::StationFile;
 use evlbi_wire::units::{show_seconds, utc};
 
 /// Dumps that a fringe is searched in, at least, where the blocks are short enough.
-const LEAST_DUMPS: i64 = 64;
+const MIN_DUMPS: i64 = 64;
 /// Dumps of an integration of streams.
 const LIVE_DUMPS: i64 = 16;
 /// Dumps that are reckoned with where nobody knows the length of a run: an hour of integrations of a second.
 const LONG: i64 = 3600 * LIVE_DUMPS;
 /// Dumps of recordings that are kept at most.
-const MOST_DUMPS: i64 = 1 << 22;
+const MAX_DUMPS: i64 = 1 << 22;
 /// Blocks of a dump, at least.
-const LEAST_BLOCKS: i64 = 4;
+const MIN_BLOCKS: i64 = 4;
 
 /// A set-up and the time that is to be correlated.
 pub struct Job {
@@ -58,7 +58,7 @@ impl Job {
             PlanError::Unfit(format!("no two recordings overlap in time: {shown}"))
         })?;
         let length = common.end - common.start;
-        let wanted = (LEAST_DUMPS * plan.parts() / length.max(1)).clamp(1, LEAST_DUMPS);
+        let wanted = (MIN_DUMPS * plan.parts() / length.max(1)).clamp(1, MIN_DUMPS);
         let there = (
             spans.iter().map(|span| span.start).min().unwrap_or(0),
             spans.iter().map(|span| span.end).max().unwrap_or(0),
@@ -116,7 +116,7 @@ impl Job {
     pub fn series(&self) -> Series {
         let dumps = match self.range.end {
             i64::MAX => LONG,
-            end => (end - self.range.start).clamp(0, MOST_DUMPS),
+            end => (end - self.range.start).clamp(0, MAX_DUMPS),
         };
         Series::new(&self.setup, dumps as usize, self.dump_seconds())
     }
@@ -159,7 +159,7 @@ impl Job {
 fn periods(plan: &Plan, dumps: i64, window: &Window, there: (i64, i64)) -> Periods {
     let (parts, block) = (plan.parts(), 2 * plan.channels as i64);
     let told = (2.0 * window.rate_hz.unwrap_or(0.0) * plan.integration).ceil() as i64;
-    let count = dumps.max(told).min(parts / (LEAST_BLOCKS * block).max(1));
+    let count = dumps.max(told).min(parts / (MIN_BLOCKS * block).max(1));
     Periods {
         count: count.max(1),
         parts,

@@ -32,7 +32,7 @@ const STEPS: [f64; 12] = [
     0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
 ];
 /// Share of the periods that may be off.
-const MOST_OFF: f64 = 0.01;
+const MAX_OFF: f64 = 0.01;
 /// Least weight of a period for the mean with a cut.
 const WEIGHT_CUT: f64 = 0.5;
 
@@ -398,7 +398,7 @@ fn measure_all(
 impl LossCurve {
     /// Adds a point to its curve.
     fn add(&mut self, harm: Harm, point: Point) {
-        let is_broken = point.periods_off.is_some_and(|off| off > MOST_OFF);
+        let is_broken = point.periods_off.is_some_and(|off| off > MAX_OFF);
         let breaks_at = is_broken.then_some(point.loss);
         match self.curves.iter_mut().find(|curve| curve.harm == harm) {
             Some(curve) => {

@@ -20,7 +20,7 @@ use super::stream::StreamResult;
 /// A line stands this far above the median of a spectrum.
 const LINE: f64 = 20.0;
 /// Lines of a spectrum that are listed.
-const MOST_LINES: usize = 64;
+const MAX_LINES: usize = 64;
 /// A false alarm that is more probable than this is no fringe.
 const NO_FRINGE: f64 = 1e-3;
 /// A fringe so far off that amplitudes lose more than this is told.
@@ -255,7 +255,7 @@ impl Correlation {
         });
         let lowest = band.edge_hz - band.zero_hz;
         let hertz = |channel| lowest + channel as f64 * self.setup.channel_width();
-        peaks.take(MOST_LINES).map(hertz).collect()
+        peaks.take(MAX_LINES).map(hertz).collect()
     }
 }
 

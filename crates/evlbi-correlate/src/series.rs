@@ -11,10 +11,10 @@ use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
 
 /// Memory for visibilities that a fringe is searched in, in bytes; beyond that channels are averaged.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 1 << 30;
 
 /// Delays of a picture of a fringe at most.
-const MOST_DELAYS: usize = 512;
+const MAX_DELAYS: usize = 512;
 
 /// Everything that is kept of a run.
 pub struct Series {
@@ -99,7 +99,7 @@ impl Series {
     pub fn new(setup: &Arc<Setup>, dumps: usize, dump_seconds: f64) -> Series {
         let mut averaged = 1;
         let bytes = dumps * setup.products().len() * setup.channels() * size_of::<Complex32>();
-        while bytes / averaged > MOST_BYTES && setup.channels().is_multiple_of(2 * averaged) {
+        while bytes / averaged > MAX_BYTES && setup.channels().is_multiple_of(2 * averaged) {
             averaged *= 2;
         }
         let totals = InputSums {
@@ -292,7 +292,7 @@ impl Series {
             .filter(|index| pair(&products[*index]) == stations)
             .max_by(|a, b| found[*a].snr.total_cmp(&found[*b].snr))?;
         let points = fringe::over_delay(&self.visibilities(index), &found[index].fringe);
-        let together = points.len().div_ceil(MOST_DELAYS).max(1);
+        let together = points.len().div_ceil(MAX_DELAYS).max(1);
         let scale = self.scale(index);
         let amplitudes = points.chunks(together).map(|points| {
             let amplitudes = points.iter().map(|(_, amplitude)| *amplitude);

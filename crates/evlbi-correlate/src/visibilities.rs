@@ -48,7 +48,7 @@ pub struct FrequencyDescription {
 /// Name of the description in the directory.
 const DESCRIPTION: &str = "visibilities.json";
 const SCHEMA: &str = "evlbi.visibilities/1";
-const MOST_CHANNELS: usize = 1 << 20;
+const MAX_CHANNELS: usize = 1 << 20;
 
 /// Why visibilities are not read or not written.
 #[derive(Debug, thiserror::Error)]
@@ -114,7 +114,7 @@ impl Description {
             return Err(VisibilityError::Unfit(why));
         }
         let sound = |frequency: &FrequencyDescription| {
-            (1..=MOST_CHANNELS).contains(&frequency.channels)
+            (1..=MAX_CHANNELS).contains(&frequency.channels)
                 && frequency.channel_width_hz > 0.0
                 && frequency.channel_width_hz.is_finite()
         };

@@ -15,7 +15,7 @@ use super::feed::Feed;
 use super::stream::Stream;
 
 /// How often the streams are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The streams of a live correlation and what it found last, for threads that watch it.
 pub struct Watch {
@@ -69,7 +69,7 @@ impl Watch {
 
     /// Looks at the streams once a second until `over` is dropped, by a panic too.
     pub(super) fn look_on(&self, over: &mpsc::Receiver<Infallible>, run: &Run) {
-        let next = || self.clock.now().plus(LOOK.into());
+        let next = || self.clock.now().plus(POLL_INTERVAL.into());
         while let Err(RecvTimeoutError::Timeout) = self.clock.receive_by(over, next()) {
             self.look(run, false);
         }

@@ -36,7 +36,7 @@ use crate::delay::OutsideModel;
 use crate::track::Slab;
 
 /// Blocks whose spectra are held at the same time: as many as a processor's own cache takes, at most.
-const MOST_BLOCKS: usize = 32;
+const MAX_BLOCKS: usize = 32;
 /// Bytes of spectra that are held at the same time.
 const CACHE: usize = 768 << 10;
 
@@ -90,7 +90,7 @@ impl Correlator {
     pub fn new(setup: &Arc<Setup>) -> Correlator {
         let inputs = setup.inputs().count();
         let bytes = inputs * setup.channels() * 8;
-        let batch = (CACHE / bytes).clamp(1, MOST_BLOCKS);
+        let batch = (CACHE / bytes).clamp(1, MAX_BLOCKS);
         let spectra = || Spectra::new(setup.channels(), batch);
         Correlator {
             setup: Arc::clone(setup),

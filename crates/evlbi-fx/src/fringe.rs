@@ -11,7 +11,7 @@ use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
 
 /// Steps of the refinement, which doubles the digits with each.
-const MOST_STEPS: usize = 12;
+const MAX_STEPS: usize = 12;
 /// Share of the channels that lines may take.
 const LINES: f64 = 0.05;
 
@@ -339,7 +339,7 @@ fn moments(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> [Complex64
 fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -> (f64, f64) {
     let (delay_step, rate_step) = grid.steps(visibilities);
     let (mut at, mut found) = ((delay, rate), moments(visibilities, delay, rate));
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let [
             sum,
             by_delay,

@@ -10,9 +10,9 @@ use serde::Serialize;
 use crate::codec::Codec;
 
 /// Longest transform of a spectrum, in samples.
-const LONGEST: usize = 256;
+const MAX: usize = 256;
 /// Shortest transform that deserves the name of a spectrum.
-const SHORTEST: usize = 8;
+const MIN: usize = 8;
 
 /// Most channels that statistics are gathered of.
 const MAX_CHANNELS: u64 = 4096;
@@ -87,7 +87,7 @@ impl Statistics {
     pub fn add(&mut self, payload: &[u8]) {
         // Whole bytes, as the longest transform is a multiple of eight samples.
         let bits = self.channels * self.group * usize::from(self.codec.bits());
-        for piece in payload.chunks(LONGEST / 8 * bits) {
+        for piece in payload.chunks(MAX / 8 * bits) {
             self.add_piece(piece);
         }
     }
@@ -215,8 +215,8 @@ impl Spectra {
 
 impl Transform {
     fn for_samples(samples: usize, channels: usize) -> Option<Transform> {
-        let length = LONGEST.min(samples.checked_ilog2().map_or(0, |log| 1 << log));
-        if length < SHORTEST {
+        let length = MAX.min(samples.checked_ilog2().map_or(0, |log| 1 << log));
+        if length < MIN {
             return None;
         }
         let forward = FftPlanner::new().plan_fft_forward(length);

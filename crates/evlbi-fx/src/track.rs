@@ -15,10 +15,10 @@ use crate::codec::{Codec, CodecError};
 
 /// Frames that are kept for later, in each thread, at most: what comes then pushes the latest ones out. A header
 /// with a damaged time must not fill the memory.
-const MOST_FRAMES: usize = 1 << 18;
+const MAX_FRAMES: usize = 1 << 18;
 
 /// Frames whose memory is kept at least when they are forgotten.
-const LEAST_SPARE: usize = 1024;
+const MIN_SPARE: usize = 1024;
 /// Frames far ahead that are too many to have damaged times.
 const MANY: usize = 1024;
 /// Frames that a thread is ahead by when others are not waited for any more.
@@ -262,7 +262,7 @@ impl Track {
         };
         lane.frames.insert(at, held);
         self.counts.frames += 1;
-        if lane.frames.len() > MOST_FRAMES {
+        if lane.frames.len() > MAX_FRAMES {
             lane.frames.pop_back();
             self.counts.frames -= 1;
             self.counts.foreign += 1;
@@ -309,7 +309,7 @@ impl Track {
             let count = lane.place(first);
             let over = lane.frames.drain(..count);
             lane.spare.extend(over.map(|held| held.payload));
-            lane.spare.truncate(count.max(LEAST_SPARE));
+            lane.spare.truncate(count.max(MIN_SPARE));
         }
     }
 

@@ -31,7 +31,7 @@ use self::root::Root;
 use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
 /// How long data may wait in a socket where no round trip is known.
-const USUAL_SECONDS: f64 = 0.1;
+const DEFAULT_SECONDS: f64 = 0.1;
 
 /// Why a host cannot be examined as asked.
 #[derive(Debug, Error)]
@@ -122,7 +122,7 @@ impl Aim {
         };
         let (seconds, seconds_from) = match route.and_then(Route::round_trip) {
             Some(seconds) => (seconds, "the round trip"),
-            None => (USUAL_SECONDS, "usual; --to measures a round trip"),
+            None => (DEFAULT_SECONDS, "usual; --to measures a round trip"),
         };
         Aim {
             rate,
@@ -151,7 +151,7 @@ impl Aim {
 /// `0.1 s`, `27.31 ms`.
 fn brief_seconds(seconds: f64) -> String {
     match seconds {
-        usual if usual == USUAL_SECONDS => format!("{usual} s"),
+        usual if usual == DEFAULT_SECONDS => format!("{usual} s"),
         other => show_seconds(other),
     }
 }
@@ -262,7 +262,7 @@ mod tests {
         Aim {
             rate: BitRate::new(10_000_000_000).unwrap(),
             rate_from: "the test".to_owned(),
-            seconds: USUAL_SECONDS,
+            seconds: DEFAULT_SECONDS,
             seconds_from: "the test".to_owned(),
         }
     }

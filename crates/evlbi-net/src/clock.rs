@@ -29,7 +29,7 @@ pub use self::simulation::{Place, Source};
 pub use libc::pollfd;
 
 /// Most descriptors in one wait. With more of them, the wait ends sooner.
-const MOST_POLLS: usize = 128;
+const MAX_POLLS: usize = 128;
 /// And this soon.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -171,7 +171,7 @@ impl Clock {
             fd: -1,
             events: 0,
             revents: 0,
-        }; MOST_POLLS];
+        }; MAX_POLLS];
         let all = events.iter().flat_map(|events| events.polls);
         let count = polls
             .iter_mut()
@@ -183,7 +183,7 @@ impl Clock {
             return;
         }
         let span = Duration::from_nanos(moment.since(cpu::now()).0);
-        let span = if count == MOST_POLLS {
+        let span = if count == MAX_POLLS {
             span.min(NAP)
         } else {
             span

@@ -35,7 +35,7 @@ pub use evlbi_core::admission::{Numbering, Numbers, Refused};
 /// Time without a datagram after which it is waited for in the kernel.
 const QUIET: Nanos = Nanos(2_000_000);
 /// Longest wait there, so that a stop is heard.
-const LONGEST_WAIT: Duration = Duration::from_millis(10);
+const MAX_WAIT: Duration = Duration::from_millis(10);
 
 /// How often whoever watches sees something new.
 const SHOW: Nanos = Nanos(100_000_000);
@@ -393,7 +393,7 @@ pub fn rest(incoming: &[&dyn Incoming], clock: &Clock, last: Nanos) {
         clock.wait_until(now.plus(NAP.into()), Waiting::Sleep);
     } else {
         let events: Vec<Events<'_>> = incoming.iter().map(|one| one.events()).collect();
-        clock.wait(&events, now.plus(LONGEST_WAIT.into()), Waiting::Sleep);
+        clock.wait(&events, now.plus(MAX_WAIT.into()), Waiting::Sleep);
     }
 }
 

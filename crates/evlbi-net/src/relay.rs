@@ -22,7 +22,7 @@ use crate::transport::{
 const QUIET: Nanos = Nanos(200_000_000);
 
 /// Longest wait for room in the socket of a sender.
-const LOOK: Nanos = Nanos(1_000_000);
+const POLL_INTERVAL: Nanos = Nanos(1_000_000);
 
 /// One flow through a relay.
 pub struct RelayFlow {
@@ -135,7 +135,7 @@ fn await_room(outgoing: &mut dyn Outgoing, clock: &Clock) -> io::Result<()> {
         let until = match outgoing.ready(now) {
             Ready::Now(_) => return Ok(()),
             Ready::At(moment) => moment,
-            Ready::OnEvent => now.plus(LOOK),
+            Ready::OnEvent => now.plus(POLL_INTERVAL),
         };
         clock.wait(&[outgoing.events()], until, Waiting::Sleep);
         outgoing.drive(clock.now())?;

@@ -65,7 +65,7 @@ pub enum Refused {
 }
 
 /// A ring has no more slots than there were of so many bytes each: what is kept of each tiny one would take more memory than they do.
-const LEAST_SLOT: usize = 64;
+const MIN_SLOT: usize = 64;
 /// Or as many as this.
 const ALWAYS_SLOTS: usize = 1 << 16;
 
@@ -115,7 +115,7 @@ impl Reserve {
         let Some(capacity) = bytes.checked_div(slot).filter(|slots| *slots > 0) else {
             return Err(RingError::Size { slot, bytes });
         };
-        let capacity = capacity.min((bytes / LEAST_SLOT).max(ALWAYS_SLOTS));
+        let capacity = capacity.min((bytes / MIN_SLOT).max(ALWAYS_SLOTS));
         let present = (0..capacity).map(|_| AtomicBool::new(false)).collect();
         Ok(self.pair(slot, capacity, present, events))
     }

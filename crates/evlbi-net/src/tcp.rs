@@ -20,7 +20,7 @@ use socket2::Socket;
 
 pub use info::info;
 pub use receive::{Kept, MessagesIn, Taken, take_bytes, take_into, take_messages};
-pub use sample::{MOST_SAMPLES, Sampled, begin_sampling, readings};
+pub use sample::{MAX_SAMPLES, Sampled, begin_sampling, readings};
 pub use send::{
     Constant, Given, HEADER_LEN, MessagesOut, Progress, give_bytes, give_file, give_messages,
 };
@@ -34,7 +34,7 @@ const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 /// The other end takes a connection in this time.
 const CONNECTING: Duration = Duration::from_secs(4);
 /// Connections that have not said who they are, at most; later ones are closed.
-const MOST_STRANGERS: usize = 256;
+const MAX_STRANGERS: usize = 256;
 /// Of the connection's key, and of its number.
 const GREETING_LEN: usize = 12;
 
@@ -365,7 +365,7 @@ impl Door {
             // An error is one connection's, or passes.
             if let Ok((stream, _)) = self.listener.accept() {
                 strangers.push((stream, Vec::new()));
-                strangers.truncate(MOST_STRANGERS);
+                strangers.truncate(MAX_STRANGERS);
             } else {
                 clock.sleep(Duration::from_millis(1));
             }

@@ -20,7 +20,7 @@ pub use multicast::{Interface, interface_of};
 pub use receive::{
     Listen, MESSAGE_SPACE, MESSAGES, Received, Receiver, ReceiverOptions, most_joined,
 };
-pub use send::{BUFFER_PATIENCE, Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions};
+pub use send::{BUFFER_TIMEOUT, Fragmentation, MAX_SEGMENTS, SendCounts, Sender, SenderOptions};
 
 /// Why a socket could not be made ready.
 #[derive(Debug, thiserror::Error)]

@@ -17,11 +17,11 @@ pub const SOCKET: &str = "EVLBI_PATH";
 /// What a socket is called behind the path's name.
 const ENDING: &str = "path";
 /// A relay answers within this time.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// And a request comes within this time.
 const ASKING: Duration = Duration::from_secs(5);
 /// Longest request or answer.
-const LONGEST: usize = 1 << 20;
+const MAX: usize = 1 << 20;
 
 /// Why a path cannot be asked, or what it refuses.
 #[derive(Debug, thiserror::Error)]
@@ -218,9 +218,9 @@ pub fn ask_to_end(name: Option<&str>, request: &Value) -> Result<Value> {
 }
 
 fn ask_over(stream: &UnixStream, request: &Value) -> Result<(Value, Vec<OwnedFd>)> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     container::send(stream, format!("{request}\n").as_bytes(), &[])?;
-    let mut answer = vec![0; LONGEST];
+    let mut answer = vec![0; MAX];
     let (mut read, descriptors) =
         container::receive(stream, &mut answer).map_err(silent("answer"))?;
     while read > 0 && answer[read - 1] != b'\n' {
@@ -254,7 +254,7 @@ pub fn string<'a>(value: &'a Value, key: &str) -> Result<&'a str, String> {
 pub fn request(stream: &UnixStream) -> Result<Value, RequestError> {
     stream.set_read_timeout(Some(ASKING))?;
     let mut line = String::new();
-    let bounded = io::Read::take(stream, LONGEST as u64);
+    let bounded = io::Read::take(stream, MAX as u64);
     BufReader::new(bounded).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
@@ -265,7 +265,7 @@ pub fn answer(
     answer: &Value,
     descriptors: &[OwnedFd],
 ) -> Result<(), RequestError> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let text = format!("{answer}\n");
     let bytes = text.as_bytes();
     // A socket takes so much at once.

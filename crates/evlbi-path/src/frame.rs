@@ -9,7 +9,7 @@ use evlbi_wire::probe::Probe;
 /// Length of the header before each frame.
 pub const VNET: usize = 10;
 /// Longest frame with it.
-pub const LONGEST: usize = VNET + 18 + 65_535 + 40;
+pub const MAX: usize = VNET + 18 + 65_535 + 40;
 
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_NONE: u8 = 0;

@@ -149,7 +149,7 @@ pub struct PathRunOptions {
 }
 
 /// How often it is looked whether a command has ended.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The next process that is started is the first one of a container.
 fn contain(plan: &Path) -> Result<()> {
@@ -321,7 +321,7 @@ fn wait(
             terminate(child);
         }
         look();
-        Clock::real().sleep(LOOK);
+        Clock::real().sleep(POLL_INTERVAL);
     }
 }
 

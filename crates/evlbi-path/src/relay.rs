@@ -24,7 +24,7 @@ use self::worker::Worker;
 use super::plan::{Direction, Plan};
 
 /// A thread that does not say within this time what it knows is not waited for: what it said last holds.
-const PATIENCE: Nanos = Nanos(5_000_000_000);
+const TIMEOUT: Nanos = Nanos(5_000_000_000);
 /// Entries of each cell's log that wait to be taken.
 const LOGGED: usize = 1 << 16;
 
@@ -187,7 +187,7 @@ impl Relay {
             |(shared, turn): (&Arc<Shared>, &u64)| shared.answered.load(Ordering::Acquire) < *turn;
         // A thread looks at it whenever it wakes.
         let clock = Clock::real();
-        let patience = clock.now().plus(PATIENCE);
+        let patience = clock.now().plus(TIMEOUT);
         while self.workers.iter().zip(&turns).any(waits) && clock.now() < patience {
             clock.sleep(Duration::from_millis(1));
         }

@@ -29,7 +29,7 @@ const SMALLEST: u32 = 7;
 const HEAD: i32 = 796;
 const LEGEND_ROW: u32 = 18;
 /// Rows of the legend; what does not fit has no name there.
-const MOST_ROWS: u32 = 4;
+const MAX_ROWS: u32 = 4;
 const SAMPLE: i32 = 42;
 /// Width of what is drawn in a panel, nearly.
 const COLUMNS: usize = 800;
@@ -280,7 +280,7 @@ fn legend<'a, B: DrawingBackend>(panel: &'a Panel, area: &Area<'_, B>) -> Drawn<
             (row, used) = (row + 1, 0);
         }
         // Curves are worth more than the names of all of them.
-        if row == MOST_ROWS {
+        if row == MAX_ROWS {
             break;
         }
         used += length;

@@ -25,7 +25,7 @@ const TRIES: usize = 3;
 const LOWEST: BitRate = BitRate::new(1_000_000).expect("above 0");
 const HIGHEST: BitRate = BitRate::new(10_000_000_000).expect("above 0");
 /// Rates of a search at most.
-const MOST_RATES: usize = 60;
+const MAX_RATES: usize = 60;
 
 /// Range and rules of a search.
 #[derive(Clone, Debug, SmartDefault)]
@@ -353,7 +353,7 @@ pub fn probe(
     let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target, run)?;
     let mut progress = run.progress(None);
     while let Some(rate) = search.next {
-        let most = MOST_RATES * (options.confirm as usize + TRIES);
+        let most = MAX_RATES * (options.confirm as usize + TRIES);
         if result.trials.len() >= most {
             result.stopped = Some(format!("{most} trials were not enough"));
             break;

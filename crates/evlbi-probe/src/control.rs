@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 use crate::measure::{Channel, ChannelError, Nonce, Role, Token};
 
 /// Longest message before the other end has shown who it is.
-const LONGEST_AT_FIRST: usize = 1 << 10;
+const MAX_AT_FIRST: usize = 1 << 10;
 /// Longest message of a client.
-const LONGEST_OF_CLIENT: usize = 64 << 10;
+const MAX_OF_CLIENT: usize = 64 << 10;
 /// Longest message of a responder, whose results may hold a million datagrams.
-const LONGEST_OF_RESPONDER: usize = 256 << 20;
+const MAX_OF_RESPONDER: usize = 256 << 20;
 /// So long a message may take to be handed to the kernel.
 const WRITING: Duration = Duration::from_secs(10);
 
@@ -70,7 +70,7 @@ impl Control {
     pub fn new(stream: Stream, role: Role, clock: &Clock) -> Control {
         Control {
             stream,
-            channel: Channel::new(role, LONGEST_AT_FIRST),
+            channel: Channel::new(role, MAX_AT_FIRST),
             role,
             heard: clock.now(),
             clock: clock.clone(),
@@ -81,8 +81,8 @@ impl Control {
     /// From now on both ends prove with every message that they know the token.
     pub fn secure(&mut self, token: &Token, nonces: [&Nonce; 2]) {
         let longest = match self.role {
-            Role::Client => LONGEST_OF_RESPONDER,
-            Role::Responder => LONGEST_OF_CLIENT,
+            Role::Client => MAX_OF_RESPONDER,
+            Role::Responder => MAX_OF_CLIENT,
         };
         self.channel.secure(token, nonces, longest);
     }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use smart_default::SmartDefault;
 
 use super::parts::{Measured, Parts, WriteError};
-use super::picture::{MOST_HISTOGRAMS, dots, log_axis, panel};
+use super::picture::{MAX_HISTOGRAMS, dots, log_axis, panel};
 use super::session::{Event, Session, SessionError, Target};
 use super::sweep::Sizes;
 use super::{now, point};
@@ -23,7 +23,7 @@ use crate::endpoint::{Listened, Requests, Test};
 use crate::measure::ClockFit;
 
 /// Shortest request whose reply is no longer.
-const SHORTEST: usize = 48;
+const MIN: usize = 48;
 
 /// Requests to send.
 #[derive(Clone, Debug, SmartDefault)]
@@ -56,7 +56,7 @@ pub struct ProbeLatencyOptions {
 #[non_exhaustive]
 pub enum ProbeLatencyError {
     /// A request of so many bytes is shorter than the shortest reply.
-    #[error("a request of {0} bytes is too short: a reply has {SHORTEST}")]
+    #[error("a request of {0} bytes is too short: a reply has {MIN}")]
     Short(usize),
     /// A file may not be written.
     #[error("{0}")]
@@ -131,7 +131,7 @@ pub fn probe(
     run: &Run,
 ) -> Result<Measured<ProbeLatency>, ProbeLatencyError> {
     check_new(options.out.as_deref(), options.force)?;
-    if let Some(short) = options.size.0.iter().find(|size| **size < SHORTEST) {
+    if let Some(short) = options.size.0.iter().find(|size| **size < MIN) {
         return Err(ProbeLatencyError::Short(*short));
     }
     let apart = Nanos::from(options.interval);
@@ -299,7 +299,7 @@ pub fn figure(result: &ProbeLatency) -> Figure {
         let bins = &point.round_trip.as_ref()?.bins;
         Some(dots(format!("{} B", point.size), bins, 1e-9))
     });
-    let histograms = histograms.take(MOST_HISTOGRAMS).collect();
+    let histograms = histograms.take(MAX_HISTOGRAMS).collect();
     let mut panels = Vec::new();
     if result.points.len() > 1 {
         let title = "round trips against the length of the message";

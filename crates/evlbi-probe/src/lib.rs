@@ -109,9 +109,11 @@ fn seconds(run: &Run) -> f64 {
 /// Waits for `time`, or until the run is stopped.
 fn pause(time: Duration, run: &Run) {
     let clock = run.clock();
-    clock.wait_for(clock.now().plus(time.into()), session::LOOK, || {
-        run.is_stopped()
-    });
+    clock.wait_for(
+        clock.now().plus(time.into()),
+        session::POLL_INTERVAL,
+        || run.is_stopped(),
+    );
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 use evlbi_net::udp::{OpenError, SendCounts};
 
-use super::session::{LOOK, Progress, Target, TestReport};
+use super::session::{POLL_INTERVAL, Progress, Target, TestReport};
 use crate::endpoint::{Departed, EndpointReport, Listened, Port, Test, Work, WorkError};
 use crate::measure::{Stream, Token};
 
@@ -90,7 +90,7 @@ pub fn send(
             seconds: clock.now().since(begun).as_secs_f64(),
             ..Progress::default()
         });
-        clock.sleep(LOOK);
+        clock.sleep(POLL_INTERVAL);
     }
     Ok(work.finish()?)
 }
@@ -143,7 +143,7 @@ pub fn receive(
             seconds: begun.map_or(0.0, |begun| now.since(begun).as_secs_f64()),
             ..Progress::default()
         });
-        clock.sleep(LOOK);
+        clock.sleep(POLL_INTERVAL);
     }
     let there = work.finish()?;
     Ok(TestReport {

@@ -8,7 +8,7 @@ use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 use evlbi_wire::units::show_rate;
 
 /// Points whose times between arrivals are drawn.
-pub(crate) const MOST_HISTOGRAMS: usize = 7;
+pub(crate) const MAX_HISTOGRAMS: usize = 7;
 
 /// The points of a sweep.
 pub fn figure(result: &ProbeUdp) -> Figure {
@@ -208,7 +208,7 @@ fn histogram(
         .iter()
         .filter_map(|point| Some((point, bins(point)?)));
     let with: Vec<_> = with.filter(|(_, bins)| !bins.is_empty()).collect();
-    let shown = with.len().min(MOST_HISTOGRAMS);
+    let shown = with.len().min(MAX_HISTOGRAMS);
     let some = (0..shown).map(|at| with[at * (with.len() - 1) / (shown - 1).max(1)]);
     let series = some.map(|(point, bins)| {
         let (size, way) = (point.size, point.direction.name());

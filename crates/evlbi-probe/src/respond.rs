@@ -27,12 +27,12 @@ use self::room::{Room, Taken};
 use crate::control::{Control, ControlError, nonce};
 use crate::endpoint::{FromClient, FromResponder, Limits, TestError, VERSION, WorkError};
 use crate::measure::{Channel, Role, Token};
-use crate::session::{Gone, LOOK, SLOW_LOOK};
+use crate::session::{Gone, POLL_INTERVAL, SLOW_POLL_INTERVAL};
 
 /// Connections that have not shown yet that they know the token; of more, the oldest are closed.
-const MOST_STRANGERS: usize = 64;
+const MAX_STRANGERS: usize = 64;
 /// Sessions at once of those who know it.
-const MOST_SESSIONS: usize = 64;
+const MAX_SESSIONS: usize = 64;
 /// A stranger has so long to show it.
 const PROVING: Duration = Duration::from_secs(5);
 /// A session without a test ends after this time.
@@ -316,7 +316,7 @@ impl Responder {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    listener.wait(clock, clock.now().plus(SLOW_LOOK.into()));
+                    listener.wait(clock, clock.now().plus(SLOW_POLL_INTERVAL.into()));
                 }
                 // Of one connection that broke off, or of too many open files: others go on.
                 Err(error) => {
@@ -375,7 +375,7 @@ impl Responder {
             ..Taken::default()
         };
         let Some(_place) = self.place(session) else {
-            let full = ServeError::Full(MOST_SESSIONS);
+            let full = ServeError::Full(MAX_SESSIONS);
             let reason = full.to_string();
             control.send(&FromResponder::Refused { reason })?;
             return Err(full);
@@ -399,7 +399,7 @@ impl Responder {
             is_known: false,
         });
         let strangers = peers.all.iter().filter(|peer| !peer.is_known);
-        if strangers.count() > MOST_STRANGERS
+        if strangers.count() > MAX_STRANGERS
             && let Some(oldest) = peers.all.iter().position(|peer| !peer.is_known)
         {
             let _ = peers.all.remove(oldest).stream.shutdown(Shutdown::Both);
@@ -446,7 +446,7 @@ impl Responder {
         let clock = self.run.clock();
         let mut last = clock.now();
         while clock.now().since(last) < IDLE.into() && !self.run.is_stopped() {
-            let message = match control.receive(LOOK * 5) {
+            let message = match control.receive(POLL_INTERVAL * 5) {
                 Ok(message) => message,
                 Err(error @ ControlError::Channel(_)) => return Err(error.into()),
                 // Its way to say that it wants no more.

@@ -29,7 +29,7 @@ use crate::endpoint::{
 use crate::measure::{Channel, Role};
 
 pub use self::connect::{ConnectError, Target};
-pub use self::link::{ALIVE, GONE, Gone, LOOK, Link, SLOW_LOOK, draining, look};
+pub use self::link::{ALIVE, GONE, Gone, Link, POLL_INTERVAL, SLOW_POLL_INTERVAL, draining, look};
 
 /// So long the far host may take to answer.
 const CONNECTING: Duration = Duration::from_secs(10);
@@ -366,7 +366,7 @@ impl Session {
         let mut heard = clock.now();
         loop {
             go_on(run)?;
-            match self.control.receive(LOOK * 5)? {
+            match self.control.receive(POLL_INTERVAL * 5)? {
                 Some(FromResponder::Opened {
                     key,
                     port,
@@ -419,7 +419,7 @@ fn first(control: &mut Control, run: &Run) -> Result<Option<FromResponder>, Cont
     let clock = run.clock();
     let end = clock.now().plus(CONNECTING.into());
     loop {
-        let message = control.receive(LOOK * 5)?;
+        let message = control.receive(POLL_INTERVAL * 5)?;
         if message.is_some() || clock.now() > end || run.is_stopped() {
             return Ok(message);
         }

@@ -10,7 +10,7 @@ use evlbi_wire::units;
 use crate::measure::{Spacing, Stream};
 
 /// Most points of a sweep.
-pub const MOST_POINTS: usize = 10_000;
+pub const MAX_POINTS: usize = 10_000;
 
 /// UDP payloads in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,8 +92,8 @@ fn values<E: Into<String>>(
                 "`{part}` leads nowhere; write FROM..TO:STEP with TO not below FROM and STEP above 0"
             ));
         }
-        if (to - from) / step >= MOST_POINTS as u64 {
-            return Err(format!("`{part}` has more than {MOST_POINTS} points"));
+        if (to - from) / step >= MAX_POINTS as u64 {
+            return Err(format!("`{part}` has more than {MAX_POINTS} points"));
         }
         all.extend((from..=to).step_by(step as usize));
     }

@@ -93,7 +93,7 @@ pub enum ProbeUdpError {
     #[error("there are nice values of competing tasks, and no such tasks")]
     NoTasks,
     /// There are too many points.
-    #[error("{0} points are more than {max}", max = sweep::MOST_POINTS)]
+    #[error("{0} points are more than {max}", max = sweep::MAX_POINTS)]
     TooMany(usize),
     /// A buffer is longer than this host can address.
     #[error("{0}")]
@@ -307,7 +307,7 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>, ProbeUdpE
     }
     let burdens = burdens(options);
     let points = streams.len() * buffers.len() * burdens.len();
-    if points > sweep::MOST_POINTS {
+    if points > sweep::MAX_POINTS {
         return Err(ProbeUdpError::TooMany(points));
     }
     let mut tests = Vec::new();

@@ -30,7 +30,7 @@ use crate::{pause, seconds, udp};
 /// After a failure the next attempt comes so much later.
 const RETRY: Duration = Duration::from_secs(5);
 /// A responder that allows shorter flows than this cannot be watched.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN: Duration = Duration::from_secs(1);
 
 /// Path to watch, and the file for its results.
 #[derive(Clone, Debug, SmartDefault)]
@@ -189,7 +189,7 @@ impl Campaign<'_> {
         let every = options.every;
         let mut session = Session::begin(&options.target, run)?;
         let allowed = Duration::from_nanos(session.limits().duration.0);
-        if allowed < SHORTEST {
+        if allowed < MIN {
             return Err(WatchError::TooShort(allowed));
         }
         let length = every.map_or(left, |_| options.test.into());

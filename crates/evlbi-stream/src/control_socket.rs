@@ -24,9 +24,9 @@ use utoipa::ToSchema;
 use crate::counters::{self, Counter, Counts, Received};
 
 /// Longest request, in bytes.
-const LONGEST: u64 = 1 << 16;
+const MAX: u64 = 1 << 16;
 /// Connections at once; more are closed.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// What is said to a change of a run of which nothing can be changed.
 const FIXED: &str = "nothing of this run can be changed while it lasts";
 
@@ -351,7 +351,7 @@ impl ControlSocket {
                 self.run.clock().sleep(Duration::from_millis(100));
                 continue;
             };
-            if Arc::strong_count(&places) > MOST_CONNECTIONS {
+            if Arc::strong_count(&places) > MAX_CONNECTIONS {
                 continue;
             }
             let (control_socket, place) = (Arc::clone(&self), Arc::clone(&places));
@@ -368,7 +368,7 @@ impl ControlSocket {
         let mut reader = BufReader::new(stream);
         loop {
             let mut line = String::new();
-            if reader.by_ref().take(LONGEST).read_line(&mut line)? == 0 {
+            if reader.by_ref().take(MAX).read_line(&mut line)? == 0 {
                 return Ok(());
             }
             let answer = match serde_json::from_str(&line) {

@@ -22,7 +22,7 @@ const NAP: Duration = Duration::from_millis(2);
 /// The same of a stream of bytes, whose ring is small.
 const STREAM_NAP: Duration = Duration::from_micros(500);
 /// And where little comes: hundreds of slow streams share a host. A stream that becomes fast meanwhile fills 60 MB at 30 Gbit/s.
-const LONGEST_NAP: Duration = Duration::from_millis(16);
+const MAX_NAP: Duration = Duration::from_millis(16);
 /// What is little, in bytes.
 const LITTLE: usize = 256 << 10;
 
@@ -130,7 +130,7 @@ fn empty(
         }
         nap = match taken {
             Some(bytes) if bytes > LITTLE => least,
-            _ => (nap * 2).min(LONGEST_NAP),
+            _ => (nap * 2).min(MAX_NAP),
         };
         if !finished && !drain.deframer.is_filling() {
             clock.sleep(nap);

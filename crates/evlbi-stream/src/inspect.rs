@@ -23,7 +23,7 @@ use evlbi_wire::units;
 pub use self::picture::show as text;
 
 /// Gaps that are listed, the first ones.
-const MOST_GAPS: usize = 1000;
+const MAX_GAPS: usize = 1000;
 
 /// What a recording holds.
 #[derive(Serialize)]
@@ -310,9 +310,9 @@ fn gaps(threads: &[Thread], rate: Option<FrameRate>) -> (Vec<Gap>, u64) {
     let all = threads.iter().flat_map(|thread| thread.gaps(rate));
     let total = all.count() as u64;
     let first = threads.iter();
-    let first = first.flat_map(|thread| thread.gaps(rate).take(MOST_GAPS));
+    let first = first.flat_map(|thread| thread.gaps(rate).take(MAX_GAPS));
     let mut gaps: Vec<Gap> = first.collect();
     gaps.sort_by_key(|gap| (gap.start.time, gap.station_id, gap.thread));
-    gaps.truncate(MOST_GAPS);
+    gaps.truncate(MAX_GAPS);
     (gaps, total)
 }

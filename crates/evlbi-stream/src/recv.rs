@@ -39,14 +39,14 @@ use evlbi_host::host::HostOptions;
 use evlbi_wire::units::show_size;
 
 /// Least memory of the ring.
-const LEAST_RING: u64 = 16 << 20;
+const MIN_RING: u64 = 16 << 20;
 /// Memory of the ring where nothing is said.
-const USUAL_RING: u64 = 256 << 20;
+const DEFAULT_RING: u64 = 256 << 20;
 /// Memory of the ring of a stream of bytes where nothing is said: nothing of it comes late or is dropped, and the less memory, the
 /// more of it is in the processor's caches.
 const STREAM_RING: u64 = 8 << 20;
 /// The window where nothing is said.
-const USUAL_WINDOW: u64 = 64 << 20;
+const DEFAULT_WINDOW: u64 = 64 << 20;
 /// Time to wait for a missing datagram by default.
 const HOLD: Duration = Duration::from_millis(100);
 /// How often the files beside the recording are written.
@@ -297,7 +297,7 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvErro
         _ => Box::new(Numbers),
     };
     let (usual_window, usual_ring) = match service.carries {
-        Carries::Datagrams => (USUAL_WINDOW, USUAL_RING),
+        Carries::Datagrams => (DEFAULT_WINDOW, DEFAULT_RING),
         Carries::Bytes => (STREAM_RING / 4, STREAM_RING),
     };
     let most_usual = |ring| usual_window.min(ring / 4);
@@ -310,7 +310,7 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvErro
     let for_frames = (settings.left_in_a_span() as u64).saturating_mul(2);
     let usual_ring = window.saturating_mul(4).max(usual_ring).max(for_frames);
     let ring = options.ring.unwrap_or(usual_ring);
-    for (least, is_for_frames) in [(LEAST_RING, false), (for_frames, true)] {
+    for (least, is_for_frames) in [(MIN_RING, false), (for_frames, true)] {
         let is_asked = is_for_frames || options.ring.is_some();
         if is_asked && ring < least {
             return Err(RecvError::SmallRing {

@@ -10,7 +10,7 @@ use evlbi_net::run::{Progress, Run};
 use crate::control_socket::Watched;
 
 /// Time between two looks at whether work has ended.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long what is dropped may still write, and how often it is looked at.
 const GRACE: Nanos = Nanos(500_000_000);
@@ -92,6 +92,6 @@ pub fn watch(
             }
             progress.show(done, &line);
         }
-        clock.sleep(LOOK);
+        clock.sleep(POLL_INTERVAL);
     }
 }

@@ -15,7 +15,7 @@ use std::num::TryFromIntError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evlbi_core::pace::{LONGEST_TRAIN, train_length};
+use evlbi_core::pace::{MAX_TRAIN, train_length};
 use evlbi_core::packetise::{PacketiseError, Rule};
 use evlbi_core::rate::{BitRate, BitRateError};
 use evlbi_core::shed::{Policy, PolicyError, Replace, ShedError};
@@ -202,7 +202,7 @@ impl Burst {
         match (self, rate) {
             (Burst::Fixed(count), _) => count,
             (Burst::Auto, Some(rate)) => train_length(rate.due(datagram as u64)),
-            (Burst::Auto, None) => LONGEST_TRAIN,
+            (Burst::Auto, None) => MAX_TRAIN,
         }
     }
 }

@@ -22,14 +22,14 @@ use thiserror::Error;
 use crate::recording::result_beside;
 
 /// Most files that one stream is split into. Damaged headers must not fill a directory.
-const MOST_FILES: usize = 256;
+const MAX_FILES: usize = 256;
 
 /// Bytes that came in too small pieces for a direct write are held back no longer than this.
 const HELD: Duration = Duration::from_millis(250);
 /// Time between two looks at a file that another program holds, or that has no reader yet.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// And how often a new file is looked at.
-const LOOKS: u32 = 100;
+const POLLS: u32 = 100;
 
 /// Why nothing can be recorded there.
 #[derive(Debug, Error)]
@@ -288,7 +288,7 @@ impl Split {
         let thread = self.template.contains("{thread}").then_some(key.thread);
         let place = (station, thread);
         if !self.outputs.contains_key(&place) {
-            if self.outputs.len() == MOST_FILES {
+            if self.outputs.len() == MAX_FILES {
                 return None;
             }
             let name = self
@@ -373,13 +373,13 @@ fn claim(path: &Path, files: &Files) -> Result<File, SinkError> {
         return Ok(file);
     }
     // Another program may look at a new file for a moment.
-    let mut looks = if is_new { LOOKS } else { 1 };
+    let mut looks = if is_new { POLLS } else { 1 };
     while matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
         looks -= 1;
         if looks == 0 {
             return Err(SinkError::Held(path.to_owned()));
         }
-        files.run.clock().sleep(LOOK);
+        files.run.clock().sleep(POLL_INTERVAL);
     }
     if !is_new {
         if !files.force {
@@ -407,7 +407,7 @@ fn open_pipe(path: &Path, run: &Run) -> Result<File, SinkError> {
         if run.is_stopped() {
             return Err(SinkError::NoReader(path.to_owned()));
         }
-        run.clock().sleep(LOOK);
+        run.clock().sleep(POLL_INTERVAL);
     }
 }
 

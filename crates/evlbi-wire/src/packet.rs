@@ -13,7 +13,7 @@ const UDP_HEADER: u32 = 8;
 /// Types of Ethernet's payload that are a tag with another type behind it (IEEE 802.1Q, 802.1ad and its forerunner).
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 /// No packet is longer: Linux joins up to half a mebibyte.
-const LONGEST: u32 = 1 << 20;
+const MAX: u32 = 1 << 20;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
@@ -147,7 +147,7 @@ pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread
             told => (0, u32::from(told) + ip.header().slice().len() as u32),
         },
     };
-    if length > LONGEST {
+    if length > MAX {
         return Err(Unread::Damaged);
     }
     let payload = ip.payload();

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Time for a reader to make room, in milliseconds. One that let it pass is not waited for again until it has read.
-const PATIENCE: u8 = 100;
+const TIMEOUT: u8 = 100;
 /// A pipe that has room takes this many bytes at once (PIPE_BUF).
 const PIECE: usize = 4096;
 
@@ -43,7 +43,7 @@ fn takes(end: &impl AsFd) -> bool {
     static IS_STALLED: AtomicBool = AtomicBool::new(false);
     let patience = match IS_STALLED.load(Ordering::Relaxed) {
         true => PollTimeout::ZERO,
-        false => PollTimeout::from(PATIENCE),
+        false => PollTimeout::from(TIMEOUT),
     };
     let mut ends = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
     let is_ready = loop {

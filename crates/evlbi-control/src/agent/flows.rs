@@ -33,9 +33,9 @@ use crate::time::now;
 use crate::{Control, Fleet, Later, Problem, Reply};
 
 /// How often a flow is asked how it is.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// And while it begins.
-const LOOK_EARLY: Duration = Duration::from_millis(20);
+const EARLY_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Who starts a flow is told how it is when it has said something, or after this time.
 const ANSWERING: Duration = Duration::from_secs(2);
 
@@ -125,7 +125,7 @@ impl Agent {
     /// Ends recordings while there is still room for what they leave behind, and writes down what found no room before.
     async fn watch_disk(self: Arc<Agent>) {
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             for kept in self.those(|entry| entry.is_unwritten) {
                 self.keep(&kept);
             }
@@ -256,7 +256,7 @@ impl Agent {
             if has_said || flow.has_ended() || begun.elapsed() >= ANSWERING {
                 return Ok(flow);
             }
-            sleep(LOOK_EARLY).await;
+            sleep(EARLY_POLL_INTERVAL).await;
         }
     }
 
@@ -363,7 +363,7 @@ impl Agent {
             if !is_new && !flow_dir.is_alive() {
                 return;
             }
-            sleep(LOOK_EARLY).await;
+            sleep(EARLY_POLL_INTERVAL).await;
         }
     }
 
@@ -380,7 +380,12 @@ impl Agent {
                 Err(_) => return,
             }
             let is_early = begun.elapsed() < ANSWERING;
-            sleep(if is_early { LOOK_EARLY } else { LOOK }).await;
+            sleep(if is_early {
+                EARLY_POLL_INTERVAL
+            } else {
+                POLL_INTERVAL
+            })
+            .await;
         }
     }
 

@@ -22,11 +22,11 @@ use crate::flow::Outcome;
 use crate::identity::FileError;
 
 /// A flow answers within this time, unless it was stopped or its host is overrun.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer of a flow, in bytes.
-const LONGEST_ANSWER: u64 = 16 << 20;
+const MAX_ANSWER: u64 = 16 << 20;
 /// How much of what a flow had to say is looked at.
-const LONGEST_LOG: u64 = 64 << 10;
+const MAX_LOG: u64 = 64 << 10;
 
 /// Why something cannot be done with the folder or the process of a flow.
 #[derive(Debug, Error)]
@@ -133,7 +133,7 @@ impl FlowDir {
     /// Asks the flow for something else than how it is.
     pub async fn ask(&self, request: &Request) -> Result<Answer, FlowDirError> {
         let ask = async { self.connect().await?.ask(request).await };
-        match tokio::time::timeout(PATIENCE, ask).await {
+        match tokio::time::timeout(TIMEOUT, ask).await {
             Ok(answer) => answer.map_err(FlowDirError::Reach),
             Err(_) => Err(FlowDirError::Silent),
         }
@@ -171,9 +171,9 @@ impl FlowDir {
     pub fn log(&self) -> io::Result<String> {
         let mut file = File::open(self.file("log"))?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_LOG)))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG)))?;
         let mut bytes = Vec::new();
-        file.take(LONGEST_LOG).read_to_end(&mut bytes)?;
+        file.take(MAX_LOG).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -225,7 +225,7 @@ impl Line {
         let text = format!("{}\n", serde_json::to_string(request)?);
         self.0.get_mut().write_all(text.as_bytes()).await?;
         let mut answer = String::new();
-        let mut most = (&mut self.0).take(LONGEST_ANSWER);
+        let mut most = (&mut self.0).take(MAX_ANSWER);
         most.read_line(&mut answer).await?;
         if answer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::check::{self, Finding};
 use super::hosts::{Hosts, ResultError, listens_or_has_ended};
 use super::plan::{Scan, Session, SessionError};
-use super::schedule::PATIENCE;
+use super::schedule::TIMEOUT;
 use super::{ControllerError, ControllerOptions, name_of_run};
 use crate::commands::{COMMANDS, Command, Language};
 use crate::fleet::AboutYou;
@@ -45,7 +45,7 @@ events                          what happened
 help, quit
 
 A flow may be called by the end of its name after a dot.";
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const WORDS: [&str; 16] = [
     "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",
     "result", "log", "events", "help", "quit",
@@ -226,12 +226,12 @@ impl Console {
                 self.hosts.forget(self.hosts.find(flow)?.id).await?;
                 String::new()
             }
-            ["wait", flow, state] => self.wait(flow, state, PATIENCE).await?,
+            ["wait", flow, state] => self.wait(flow, state, TIMEOUT).await?,
             ["wait", flow, state @ ("running" | "ended"), time] => {
                 self.wait(flow, state, duration(time)?).await?
             }
             ["wait", flow, counter, number] => {
-                self.wait_for_count(flow, counter, number, PATIENCE).await?
+                self.wait_for_count(flow, counter, number, TIMEOUT).await?
             }
             ["wait", flow, counter, number, time] => {
                 let time = duration(time)?;
@@ -356,13 +356,13 @@ impl Console {
                 begun.push(flow);
             }
             for flow in begun.iter_mut().filter(|_| listens) {
-                let seen = self.seen(flow.id.as_str(), PATIENCE, listens_or_has_ended);
+                let seen = self.seen(flow.id.as_str(), TIMEOUT, listens_or_has_ended);
                 let (seen, is_in_time) = seen.await?;
                 if !is_in_time {
                     return no(format!(
                         "{} does not listen after {} s, so no sender was started; the flows that were started still run",
                         seen.id,
-                        PATIENCE.as_secs()
+                        TIMEOUT.as_secs()
                     ));
                 }
                 *flow = seen;
@@ -460,8 +460,8 @@ impl Console {
                 asked.join_all().await.into_iter().flatten().collect();
             let is_told = |id: &FlowId| !refused.iter().any(|(refused, _)| refused == id);
             let begun = Instant::now();
-            while running().iter().any(is_told) && begun.elapsed() <= PATIENCE {
-                sleep(LOOK).await;
+            while running().iter().any(is_told) && begun.elapsed() <= TIMEOUT {
+                sleep(POLL_INTERVAL).await;
             }
             let silent = running().into_iter().filter(is_told);
             problems.extend(silent.map(|id| format!("{id} does not end; it can be killed")));
@@ -548,7 +548,7 @@ impl Console {
             if is_in_time || begun.elapsed() >= time {
                 return Ok((flow, is_in_time));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -19,9 +19,9 @@ use crate::time::now;
 use crate::{Control, Fleet, Later, Problem, Remote, Reply, commands};
 
 /// How often each agent is asked.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest result of a flow that is read as a whole, in bytes.
-const LONGEST_RESULT: usize = 64 << 20;
+const MAX_RESULT: usize = 64 << 20;
 
 /// Why the result of a flow cannot be had as a whole.
 #[derive(Debug, Error)]
@@ -32,7 +32,7 @@ pub enum ResultError {
     Refused(#[from] Problem),
     /// It did not come to its end.
     #[error(
-        "the result of flow {id} broke off, or is longer than {LONGEST_RESULT} bytes: read it from its agent"
+        "the result of flow {id} broke off, or is longer than {MAX_RESULT} bytes: read it from its agent"
     )]
     Cut {
         /// The flow.
@@ -166,7 +166,7 @@ impl Hosts {
         loop {
             let looked = self.look(host, &mut last_event).await;
             self.note(&host.plan, looked.err());
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -268,7 +268,7 @@ impl Hosts {
     /// What a flow printed as its result, if it is not too long to be read as a whole.
     pub async fn whole_result(&self, id: &FlowId) -> Result<Value, ResultError> {
         let result = self.of(id)?.agent.result(id.clone()).await?;
-        let bytes = to_bytes(result, LONGEST_RESULT).await;
+        let bytes = to_bytes(result, MAX_RESULT).await;
         let id = || id.clone();
         let bytes = bytes.map_err(|source| ResultError::Cut { id: id(), source })?;
         serde_json::from_slice(&bytes).map_err(|source| ResultError::Odd { id: id(), source })

@@ -15,7 +15,7 @@ use super::check::{self, Findings};
 use super::hosts::Hosts;
 use super::plan::Session;
 use super::result::RunResult;
-use super::schedule::{LOOK, Schedule, ScheduleError};
+use super::schedule::{POLL_INTERVAL, Schedule, ScheduleError};
 use super::{ControllerError, RunOptions};
 use crate::api::Api;
 use crate::commands::Language;
@@ -225,7 +225,7 @@ impl Running {
                 if run.is_stopped() {
                     return Err(RunError::NotBegun);
                 }
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
             let (begin, same) = (now() + AHEAD, Arc::clone(hosts));
             match Schedule::new(&self.session, &self.name, &self.options, begin, same) {

@@ -21,7 +21,7 @@ use crate::time::now;
 use crate::{Control, Fleet};
 
 /// How often is looked whether something is due.
-pub const LOOK: Duration = Duration::from_millis(50);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A flow whose time is over ends by itself within so many seconds; else it is told to.
 const GRACE: f64 = 10.0;
 /// Flows that were told to end are waited for so long.
@@ -29,7 +29,7 @@ const ENDING: Duration = Duration::from_secs(30);
 /// Ports are free again so long after the flow that listened there, in seconds.
 const FREE_AGAIN: f64 = 0.5;
 /// Time to wait for a flow by default.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the times of a session cannot be kept.
 #[derive(Debug, Error)]
@@ -274,7 +274,7 @@ impl Schedule {
                 let line = self.line();
                 progress.show(((now() - begun) * 1e3) as u64, &line);
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         self.publish(SessionState::Ending);
         let is_through = self.is_over();
@@ -338,7 +338,7 @@ impl Schedule {
         };
         // A sender needs time to make ready, too.
         let patience = match self.is_endless {
-            true => PATIENCE,
+            true => TIMEOUT,
             false => self.around / 2,
         };
         let is_patient = now() - asked < patience.as_secs_f64();
@@ -452,7 +452,7 @@ impl Schedule {
             self.hear_all().await;
             let begun = Instant::now();
             while !running().is_empty() && begun.elapsed() < ENDING {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         }
         self.tell_ends(run);

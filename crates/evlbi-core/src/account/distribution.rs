@@ -12,7 +12,7 @@ const DIGITS: u8 = 3;
 /// As long as there are no more values, each is kept, and quantiles are exact.
 const FEW: usize = 256;
 /// Bins of a histogram that are counted one by one; what falls into further ones is counted together.
-const MOST_BINS: usize = 1 << 20;
+const MAX_BINS: usize = 1 << 20;
 
 /// Values, of times in nanoseconds, which may be negative.
 #[derive(Clone, Debug, Default)]
@@ -88,7 +88,7 @@ impl Distribution {
         Distribution {
             bins: width.map(|width| Bins {
                 width: width.max(1),
-                counts: Histogram::new(MOST_BINS),
+                counts: Histogram::new(MAX_BINS),
             }),
             ..Distribution::default()
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 const SMALL: usize = 64;
 /// Larger values that are counted one by one where nothing else is asked for. Further ones are counted together, so that
 /// nothing that is received can make the table large.
-const MOST_LARGE: usize = 4096;
+const MAX_LARGE: usize = 4096;
 
 /// Counts of values.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram::new(MOST_LARGE)
+        Histogram::new(MAX_LARGE)
     }
 }
 
@@ -77,6 +77,6 @@ mod tests {
         }
         let listed: u64 = histogram.counts().values().sum();
         assert_eq!(listed + histogram.not_listed, 100_007);
-        assert_eq!(histogram.counts().len(), 3 + MOST_LARGE);
+        assert_eq!(histogram.counts().len(), 3 + MAX_LARGE);
     }
 }

@@ -9,9 +9,9 @@ use super::histogram::Histogram;
 
 /// Runs of arrivals that are remembered to find how far a packet was displaced. Where more of them lie
 /// between a packet and its place, its extent is told too small.
-const MOST_RUNS: usize = 65_536;
+const MAX_RUNS: usize = 65_536;
 /// Arrivals that are remembered for n-reordering; a larger n counts as this one.
-const LONGEST_N: u64 = 64;
+const MAX_N: u64 = 64;
 
 /// Arrivals, first copies only, in the order in which they came.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +103,7 @@ impl Reordering {
             run.length += 1;
             return;
         }
-        if self.highest.len() == MOST_RUNS {
+        if self.highest.len() == MAX_RUNS {
             self.highest.pop_front();
         }
         self.highest.push_back(Run {
@@ -128,7 +128,7 @@ impl Reordering {
         if n > 0 {
             self.found.n_reordered.add(n);
         }
-        if self.recent.len() as u64 == LONGEST_N {
+        if self.recent.len() as u64 == MAX_N {
             self.recent.pop_front();
         }
         self.recent.push_back((arrival, number));
@@ -163,7 +163,7 @@ impl Reordering {
         let mut recent = self.recent.iter().rev().peekable();
         let mut runs = self.highest.iter().rev().peekable();
         let mut n = 0;
-        while n < LONGEST_N.min(arrival) {
+        while n < MAX_N.min(arrival) {
             let at = arrival - 1 - n;
             while runs.next_if(|run| run.arrival > at).is_some() {}
             let before = match (runs.peek(), recent.next_if(|(arrival, _)| *arrival == at)) {

@@ -221,20 +221,20 @@ fn a_late_datagram_is_taken_back_from_loss_while_it_is_remembered() {
 fn lists_are_bounded_and_counts_are_not() {
     let mut account = Account::new(64);
     account.open_segment(0);
-    let arrivals = MOST_INTERVALS as u64 + 11;
+    let arrivals = MAX_INTERVALS as u64 + 11;
     for number in 0..arrivals {
         account.unique(2 * number, false);
     }
-    for base in 0..MOST_SEGMENTS as u64 {
+    for base in 0..MAX_SEGMENTS as u64 {
         account.open_segment(base);
         account.unique(0, false);
     }
-    assert_eq!(account.ends(), Some((0, MOST_SEGMENTS as u64 - 1)));
+    assert_eq!(account.ends(), Some((0, MAX_SEGMENTS as u64 - 1)));
     let report = account.finish();
     assert_eq!(report.counters.lost, arrivals - 1);
-    assert_eq!(report.segments[0].intervals.len(), MOST_INTERVALS);
+    assert_eq!(report.segments[0].intervals.len(), MAX_INTERVALS);
     assert_eq!(report.intervals_not_listed, 10);
-    assert_eq!(report.segments.len(), MOST_SEGMENTS);
+    assert_eq!(report.segments.len(), MAX_SEGMENTS);
     assert_eq!(report.segments_not_listed, 1);
 }
 
@@ -242,11 +242,11 @@ fn lists_are_bounded_and_counts_are_not() {
 #[test]
 fn intervals_are_listed_with_their_sequence_or_counted() {
     let mut account = Account::new(64);
-    for base in 0..MOST_SEGMENTS as u64 - 1 {
+    for base in 0..MAX_SEGMENTS as u64 - 1 {
         account.open_segment(base);
         account.unique(0, false);
     }
-    let many = MOST_INTERVALS as u64 * 3 / 5;
+    let many = MAX_INTERVALS as u64 * 3 / 5;
     for _ in 0..3 {
         account.open_segment(7);
         for number in 0..=many {
@@ -254,7 +254,7 @@ fn intervals_are_listed_with_their_sequence_or_counted() {
         }
     }
     let report = account.finish();
-    assert_eq!(report.segments.len(), MOST_SEGMENTS);
+    assert_eq!(report.segments.len(), MAX_SEGMENTS);
     assert_eq!(report.segments_not_listed, 2);
     let last = report.segments.last().unwrap();
     assert_eq!(last.intervals.len() as u64, many);

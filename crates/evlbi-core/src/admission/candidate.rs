@@ -12,7 +12,7 @@ use crate::time::Nanos;
 use super::flow::{Arrival, Flow};
 use super::frames::Frames;
 use super::numbering::Numbering;
-use super::pace::LEAST_JUMP;
+use super::pace::MIN_JUMP;
 
 /// Datagrams with frames that make a stream.
 pub const ENOUGH: usize = 8;
@@ -23,7 +23,7 @@ const MAX_UNNUMBERED: usize = 512;
 /// Limit on the bytes in which frames are searched for at once.
 pub const MAX_SEARCHED: usize = 1 << 20;
 /// A single datagram is a stream only if its number is below this: eight bytes of something else seldom are.
-const MOST_NUMBER: u64 = 1 << 48;
+const MAX_NUMBER: u64 = 1 << 48;
 /// Memory that a kept datagram takes beside its bytes.
 const PENDING_COST: usize = 128;
 
@@ -86,7 +86,7 @@ impl Candidate {
     pub fn may_have(&self, arrival: &Arrival<'_>, number: Option<u64>) -> bool {
         let is_near = |(newest, number): (u64, u64)| {
             let step = number.wrapping_sub(newest);
-            step.min(step.wrapping_neg()) <= LEAST_JUMP
+            step.min(step.wrapping_neg()) <= MIN_JUMP
         };
         self.flow.may_have(arrival) && self.newest.zip(number).is_none_or(is_near)
     }
@@ -224,7 +224,7 @@ impl Candidate {
         let back = numbered
             .iter()
             .map(|(number, _)| first.wrapping_sub(*number));
-        let back = back.filter(|back| *back <= LEAST_JUMP).max();
+        let back = back.filter(|back| *back <= MIN_JUMP).max();
         Some(first.wrapping_sub(back.unwrap_or(0)))
     }
 
@@ -252,7 +252,7 @@ impl Candidate {
     /// can have come to. A port scan cannot.
     pub fn may_be_all(&mut self, template: &dyn Numbering, wanted: Wanted) -> bool {
         if let ([one], Some(number)) = (self.kept.make_contiguous() as &[Pending], self.newest)
-            && (number >= MOST_NUMBER || one.bytes.len() <= vtp::HEADER_LEN)
+            && (number >= MAX_NUMBER || one.bytes.len() <= vtp::HEADER_LEN)
         {
             return false;
         }
@@ -290,7 +290,7 @@ fn number_on(numbered: &[(u64, &[u8])], count: usize) -> bool {
 
 fn follow(one: u64, next: u64) -> bool {
     let step = next.wrapping_sub(one);
-    step != 0 && step.min(step.wrapping_neg()) <= LEAST_JUMP
+    step != 0 && step.min(step.wrapping_neg()) <= MIN_JUMP
 }
 
 /// Whether the data is whole VDIF frames of one length.

@@ -3,7 +3,7 @@
 use crate::time::Nanos;
 
 /// A jump no longer than this is always taken for a gap.
-pub const LEAST_JUMP: u64 = 4096;
+pub const MIN_JUMP: u64 = 4096;
 /// Time in which datagrams may be missing although others came.
 const SLACK: Nanos = Nanos(2_000_000_000);
 
@@ -32,6 +32,6 @@ impl Pace {
     pub fn jump(&self, silence: Nanos) -> u64 {
         let seconds = u128::from(silence.0) + u128::from(SLACK.0);
         let most = u128::from(self.highest) * 3 * seconds / (2 * u128::from(Nanos::SECOND.0));
-        u64::try_from(most).unwrap_or(u64::MAX).max(LEAST_JUMP)
+        u64::try_from(most).unwrap_or(u64::MAX).max(MIN_JUMP)
     }
 }

@@ -12,9 +12,9 @@ use super::Refused;
 /// Bytes of a stream without frames that make it the one that is received.
 pub const ENOUGH_BYTES: usize = 16 << 10;
 /// Peers that are remembered.
-const MOST_PEERS: usize = 128;
+const MAX_PEERS: usize = 128;
 /// Senders that were refused and are listed.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED: usize = 64;
 
 /// Decides which peer's stream is received.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Streams {
     pub fn hear(&mut self, peer: Peer, bytes: &[u8], is_closed: bool) {
         let place = self.heard.iter().position(|it| it.what.peer == peer);
         let place = place.unwrap_or_else(|| {
-            if self.heard.len() >= MOST_PEERS {
+            if self.heard.len() >= MAX_PEERS {
                 let oldest = self.heard.remove(0);
                 self.count(oldest.what);
             }
@@ -97,7 +97,7 @@ impl Streams {
     }
 
     fn count(&mut self, dismissed: Dismissed) {
-        if dismissed.frames && self.others.len() < MOST_REFUSED {
+        if dismissed.frames && self.others.len() < MAX_REFUSED {
             self.others.push(Refused {
                 sender: dismissed.peer,
                 datagrams: 0,
@@ -176,7 +176,7 @@ mod tests {
         for port in 1..2000 {
             streams.hear(peer(port), b"x", false);
         }
-        assert_eq!(streams.heard.len(), MOST_PEERS);
-        assert_eq!(streams.refused(), 1999 - MOST_PEERS as u64);
+        assert_eq!(streams.heard.len(), MAX_PEERS);
+        assert_eq!(streams.refused(), 1999 - MAX_PEERS as u64);
     }
 }

@@ -15,9 +15,9 @@ use super::format::Head;
 use super::rate::{Rate, Tick};
 
 /// So many frames are looked at, at most, to find out which thread's frame is missing.
-pub(super) const MOST_AHEAD: i64 = 256;
+pub(super) const MAX_AHEAD: i64 = 256;
 /// With so many threads, those not seen for a while are forgotten, then all.
-const MOST_STREAMS: usize = 4096;
+const MAX_STREAMS: usize = 4096;
 /// A frame marked invalid whose time is further from that of every thread has a wrong one, in seconds.
 const MAX_ASTRAY: u64 = 86_400;
 /// No index of `streams`.
@@ -147,7 +147,7 @@ impl Cadence {
 
     /// How many frames must be seen after a lost one to tell what it was.
     pub fn reach(&self) -> i64 {
-        self.reach.clamp(1, MOST_AHEAD)
+        self.reach.clamp(1, MAX_AHEAD)
     }
 
     /// The time of the frame after the one at `time` in the same thread.
@@ -204,7 +204,7 @@ impl Cadence {
             stream.time = self.rate.after(stream.seen.into(), -cycles);
             stream.missing = -cycles;
         }
-        self.reach = self.reach.max(cycle).min(MOST_AHEAD);
+        self.reach = self.reach.max(cycle).min(MAX_AHEAD);
         self.latest = NONE;
         let suffice = must_suffice || self.all_twice(first);
         if !suffice {
@@ -250,7 +250,7 @@ impl Cadence {
             self.ambiguous += u64::from(self.rate.contradicts(stream.time, stream.missing, time));
         }
         if clean {
-            self.reach = self.reach.max((at - stream.at).min(MOST_AHEAD));
+            self.reach = self.reach.max((at - stream.at).min(MAX_AHEAD));
         }
         stream.trusted |= at != stream.first.at;
         stream.at = at;
@@ -281,7 +281,7 @@ impl Cadence {
     }
 
     fn begin(&mut self, first: Sighting) {
-        if self.streams.len() >= MOST_STREAMS {
+        if self.streams.len() >= MAX_STREAMS {
             self.forget_some(first.at);
         }
         let time = first.head.time();
@@ -305,7 +305,7 @@ impl Cadence {
     fn forget_some(&mut self, now: i64) {
         let oldest = now - 2 * self.reach();
         self.streams.retain(|stream| stream.at >= oldest);
-        if self.streams.len() >= MOST_STREAMS {
+        if self.streams.len() >= MAX_STREAMS {
             self.streams.clear();
         }
         self.by_key.clear();

@@ -8,7 +8,7 @@ use evlbi_wire::vdif::StreamKey;
 use super::rate::Tick;
 
 /// So many runs are kept; those that begin later are counted only.
-const MOST_GAPS: usize = 1 << 16;
+const MAX_GAPS: usize = 1 << 16;
 
 /// The missing frames so far.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl GapLog {
             *expected = next;
             return;
         }
-        if self.gaps.len() >= MOST_GAPS {
+        if self.gaps.len() >= MAX_GAPS {
             self.overflow += 1;
             return;
         }
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn runs_beyond_those_that_are_kept_are_counted() {
         let mut log = GapLog::default();
-        for number in 0..MOST_GAPS as u32 + 3 {
+        for number in 0..MAX_GAPS as u32 + 3 {
             let missing = frame(2 * number);
             let next = next(&missing);
             log.add(missing, next);
         }
-        assert_eq!((log.gaps.len(), log.overflow), (MOST_GAPS, 3));
+        assert_eq!((log.gaps.len(), log.overflow), (MAX_GAPS, 3));
     }
 }

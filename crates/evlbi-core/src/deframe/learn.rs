@@ -5,7 +5,7 @@ use std::cell::Cell;
 use evlbi_wire::mark5b;
 use evlbi_wire::vdif;
 
-use super::cadence::{MOST_AHEAD, Sighting};
+use super::cadence::{MAX_AHEAD, Sighting};
 use super::format::{Format, Head, Layout};
 use super::holes::{Holes, View};
 use super::{Deframer, ODD_RUN, Settings, Span, State, Step};
@@ -15,9 +15,9 @@ const CHAIN: usize = 32;
 /// So many headers must agree.
 const AGREE: usize = 3;
 /// Frames longer than this are only believed when the user gives their length.
-const LONGEST: usize = 16 << 20;
+const MAX: usize = 16 << 20;
 /// VDIF is at version 0 or 1.
-const MOST_VERSION: u32 = 1;
+const MAX_VERSION: u32 = 1;
 
 /// The search for frames that lie anew waits for so many bytes.
 const SEARCH_BYTES: usize = 256 << 10;
@@ -66,8 +66,8 @@ impl Deframer {
     /// Learns the order of the frames before the first of them is taken, so that one lost at the very
     /// beginning finds its thread and time as well.
     pub(super) fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
-        self.look_ahead(span, layout, 0, MOST_AHEAD);
-        let window = MOST_AHEAD as u64 * layout.frame_length as u64;
+        self.look_ahead(span, layout, 0, MAX_AHEAD);
+        let window = MAX_AHEAD as u64 * layout.frame_length as u64;
         let must_suffice = span.left() >= window || span.must_go_on(self.settings.hold);
         if !self.cadence.prime(self.place, &self.ahead, must_suffice) {
             return Step::Wait;
@@ -250,7 +250,7 @@ impl Search<'_> {
         // Most bytes are no header: the word with the version and the length tells that soonest.
         let third = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
         let too_long = (third & 0xff_ffff) as usize > longest / 8;
-        if third >> 29 > MOST_VERSION || too_long || wanted == Some(Format::Mark5b) {
+        if third >> 29 > MAX_VERSION || too_long || wanted == Some(Format::Mark5b) {
             return None;
         }
         let layout = Layout::of_vdif(&vdif::Header::parse(bytes).ok()?);
@@ -258,7 +258,7 @@ impl Search<'_> {
     }
 
     fn longest(&self) -> usize {
-        let learnt = (self.settings.hold / AGREE).min(LONGEST);
+        let learnt = (self.settings.hold / AGREE).min(MAX);
         self.settings.frame_length.unwrap_or(learnt)
     }
 

@@ -11,7 +11,7 @@ use super::law::{Law, Loss, Shape, Times, Until};
 use crate::time::Nanos;
 
 /// A packet that is held back leaves after so long at the latest.
-const LONGEST_HELD: Nanos = Nanos(100_000_000);
+const MAX_HELD: Nanos = Nanos(100_000_000);
 
 /// What a cell did, in packets as the network sees them (segments).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -597,7 +597,7 @@ impl<P: Clone + Identity> Cell<P> {
                         out.passed.push(one.at(at));
                     }
                     Until::Passed(distance) => {
-                        let deadline = one.piece.at.plus(LONGEST_HELD);
+                        let deadline = one.piece.at.plus(MAX_HELD);
                         if !self.is_armed {
                             out.wake = Some(deadline);
                             self.is_armed = true;

@@ -12,7 +12,7 @@ use super::mixed;
 
 /// Least block of time of `common:`. It must be much longer than the tens of milliseconds by which a
 /// wavefront is late at one station against another.
-const LEAST_BLOCK: Duration = Duration::from_millis(100);
+const MIN_BLOCK: Duration = Duration::from_millis(100);
 
 /// Mean length of the bursts of `burst:` when none is given, in units.
 const BURST_LENGTH: f64 = 10.0;
@@ -140,7 +140,7 @@ impl FromStr for Policy {
                 .ok_or_else(|| error("threads: needs numbers from 0 to 1023, as 0,2,4-7")),
             ("common", block) => Ok(Policy::Common {
                 fraction: fraction(first)?,
-                block: block.map_or(Ok(LEAST_BLOCK), |text| {
+                block: block.map_or(Ok(MIN_BLOCK), |text| {
                     block_length(text)
                         .ok_or_else(|| error("the block of common: is a time of 100ms or more"))
                 })?,
@@ -190,7 +190,7 @@ fn block_length(text: &str) -> Option<Duration> {
         None => (text.strip_suffix('s')?, 1.0),
     };
     let block = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit).ok()?;
-    let blocks = LEAST_BLOCK..Duration::from_secs(86_400);
+    let blocks = MIN_BLOCK..Duration::from_secs(86_400);
     blocks.contains(&block).then_some(block)
 }
 

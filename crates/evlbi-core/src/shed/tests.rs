@@ -406,7 +406,7 @@ proptest! {
             lost += u64::from(shed.decide(&unit(0, index)));
             // At any moment the share is off by no more than the current bunch.
             let off = lost as f64 - total as f64 * percent as f64 / 100.0;
-            prop_assert!(off.abs() <= LONGEST_BUNCH as f64 + 1.0, "{off}");
+            prop_assert!(off.abs() <= MAX_BUNCH as f64 + 1.0, "{off}");
         }
         let report = shed.report();
         prop_assert_eq!((report.offered, report.shed), (total, lost));

@@ -8,7 +8,7 @@ use crate::track::Layout;
 /// Least and most channels of a spectrum.
 const CHANNELS: Range<usize> = 4..(1 << 20) + 1;
 /// Share of the amplitude that a rotation of whole blocks may lose before samples are rotated.
-const MOST_LOSS: f64 = 1e-4;
+const MAX_LOSS: f64 = 1e-4;
 
 /// A band that a station recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -312,7 +312,7 @@ impl Setup {
         }
         // Two stations may turn in opposite directions. sinc(x) = 1 - (pi x)^2 / 6.
         let loss = (std::f64::consts::PI * 2.0 * most).powi(2) / 6.0;
-        Ok(if loss > MOST_LOSS {
+        Ok(if loss > MAX_LOSS {
             Rotation::Samples
         } else {
             Rotation::Blocks

@@ -19,7 +19,7 @@ use evlbi_wire::units::{show_bytes, show_rate};
 
 const GROUP: &str = "disk";
 /// Bounds of the test.
-const LONGEST: Nanos = Nanos(5 * Nanos::SECOND.0);
+const MAX: Nanos = Nanos(5 * Nanos::SECOND.0);
 const LARGEST: u64 = 4 << 30;
 /// Part of the free space that is used at most, and what must remain of that for a test to mean something, in bytes.
 const PART_OF_FREE: u64 = 4;
@@ -114,13 +114,13 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial, Box<dyn StdError>> {
     let begun = clock.now();
     let elapsed = || clock.now().since(begun);
     let mut bytes = 0;
-    while bytes < most && elapsed() < LONGEST && !run.is_stopped() {
+    while bytes < most && elapsed() < MAX && !run.is_stopped() {
         writer.write(piece)?;
         bytes += piece.len() as u64;
         if progress.is_due() {
             let seconds = elapsed().as_secs_f64();
             let rate = bytes as f64 * 8.0 / seconds.max(1e-9);
-            let time = seconds / LONGEST.as_secs_f64();
+            let time = seconds / MAX.as_secs_f64();
             let done = bytes.max((most as f64 * time) as u64).min(most);
             let line = format!("writing in {}: {}", folder.display(), show_rate(rate));
             progress.show(done, &line);

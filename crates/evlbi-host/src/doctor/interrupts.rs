@@ -7,7 +7,7 @@ use super::item::{Found, Item, change, good, note, quoted};
 use super::root::{Root, processors};
 
 /// Interrupts that are spelt out in a command.
-const MOST_IN_COMMAND: usize = 32;
+const MAX_IN_COMMAND: usize = 32;
 
 pub fn items(root: &Root, name: &str, group: &str) -> Vec<Item> {
     let device = device(root, name);
@@ -160,12 +160,12 @@ fn spread(interrupts: &[Interrupt], on: &[usize]) -> String {
     let mut in_order: Vec<&Interrupt> = interrupts.iter().collect();
     in_order.sort_by_key(|interrupt| interrupt.is_of_sending);
     let places = in_order.into_iter().zip(on.iter().cycle());
-    let lines = places.take(MOST_IN_COMMAND).map(|(interrupt, cpu)| {
+    let lines = places.take(MAX_IN_COMMAND).map(|(interrupt, cpu)| {
         let number = interrupt.number;
         format!("echo {cpu} > /proc/irq/{number}/smp_affinity_list")
     });
     let mut command = lines.collect::<Vec<String>>().join("; ");
-    if interrupts.len() > MOST_IN_COMMAND {
+    if interrupts.len() > MAX_IN_COMMAND {
         command += "  # and so on";
     }
     command

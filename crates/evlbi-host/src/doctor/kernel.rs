@@ -9,21 +9,21 @@ use evlbi_wire::units::{show_count, show_size};
 const RECV_ASKS: u64 = 64 << 20;
 const SEND_ASKS: u64 = 4 << 20;
 /// Linux gives a socket no more, in bytes (half of an int's range).
-const MOST_OF_SOCKET: u64 = (i32::MAX / 2) as u64;
+const MAX_OF_SOCKET: u64 = (i32::MAX / 2) as u64;
 /// Largest value of a setting that is an int.
-const MOST_OF_INT: u64 = i32::MAX as u64;
+const MAX_OF_INT: u64 = i32::MAX as u64;
 /// Bytes of a packet of 1500 on the wire.
 const ON_WIRE: f64 = 1538.0;
 /// How long a processor may be elsewhere while packets queue up for it, in seconds.
 const ELSEWHERE: f64 = 0.1;
 /// Packets beyond which a backlog only takes memory.
-const MOST_BACKLOG: u64 = 250_000;
+const MAX_BACKLOG: u64 = 250_000;
 /// From here on the settings of a gigabit do not do, in bits per second.
 const FAST: u64 = 10_000_000_000;
 /// What the EXPReS report found to end failures to allocate memory at 1 Gbit/s, in kB.
-const LEAST_FREE: u64 = 65_536;
+const MIN_FREE: u64 = 65_536;
 /// Part of the memory that may be kept free.
-const MOST_FREE: u64 = 20;
+const MAX_FREE: u64 = 20;
 /// Settings.
 const QUEUEING: &str = "net.core.default_qdisc";
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
@@ -70,7 +70,7 @@ fn item(name: &str, why: &str, found: Found) -> Item {
 }
 
 fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -> Item {
-    let wanted = aim.bytes().clamp(asks, MOST_OF_SOCKET);
+    let wanted = aim.bytes().clamp(asks, MAX_OF_SOCKET);
     let otherwise = match command {
         "recv" => {
             "what does not fit into its buffer while a program is held up is lost (UDP) or holds the sender up (TCP)"
@@ -79,7 +79,7 @@ fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -
             "with less, TCP with a buffer of its own (--buffer) has less under way than the rate needs"
         }
     };
-    let capped = match aim.bytes() > MOST_OF_SOCKET {
+    let capped = match aim.bytes() > MAX_OF_SOCKET {
         true => "; Linux gives no more than 1 GiB: share the rate among several sockets",
         false => "",
     };
@@ -92,7 +92,7 @@ fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -
 }
 
 fn tcp_buffer(root: &Root, aim: &Aim, name: &str) -> Item {
-    let wanted = (2 * aim.bytes()).clamp(SEND_ASKS, MOST_OF_INT);
+    let wanted = (2 * aim.bytes()).clamp(SEND_ASKS, MAX_OF_INT);
     let why = format!(
         "twice {}, for Linux counts its bookkeeping into it, and 4 MiB at least: with less, TCP sends less than the rate over such a round trip, \
          and cannot catch up after a loss",
@@ -107,7 +107,7 @@ const UDP_MEMORY: &str = "above the limit datagrams of all sockets are dropped (
 /// Memory of all UDP sockets, in pages.
 fn udp_memory(root: &Root, aim: &Aim) -> Item {
     let name = "net.ipv4.udp_mem";
-    let buffer = aim.bytes().clamp(RECV_ASKS, MOST_OF_SOCKET);
+    let buffer = aim.bytes().clamp(RECV_ASKS, MAX_OF_SOCKET);
     let page = match page_bytes(root) {
         Ok(page) => page,
         Err(reason) => return item(name, UDP_MEMORY, Err(reason)),
@@ -134,14 +134,14 @@ fn page_bytes(root: &Root) -> Result<u64, String> {
 
 fn backlog(root: &Root, aim: &Aim) -> Item {
     let packets = (aim.rate.get() as f64 / (ON_WIRE * 8.0) * ELSEWHERE).ceil() as u64;
-    let wanted = packets.clamp(1000, MOST_BACKLOG);
+    let wanted = packets.clamp(1000, MAX_BACKLOG);
     let why = format!(
         "{}bit/s in packets of 1500 bytes make {} in {ELSEWHERE} s{}; where a processor hands packets to another (RPS, virtual \
          cards, loopback) what this queue does not hold is lost",
         aim.rate,
         show_count(packets),
-        match wanted == MOST_BACKLOG {
-            true => format!(", of which {} do", show_count(MOST_BACKLOG)),
+        match wanted == MAX_BACKLOG {
+            true => format!(", of which {} do", show_count(MAX_BACKLOG)),
             false => String::new(),
         }
     );
@@ -183,13 +183,13 @@ fn free_memory(root: &Root, aim: &Aim) -> Item {
     let kilobytes = (aim.rate.get() as f64 * ELSEWHERE / 8.0 / 1024.0).ceil() as u64;
     let memory = root.labelled("proc/meminfo", "MemTotal:");
     let memory = memory.ok().and_then(|kilobytes| kilobytes.parse().ok());
-    let most = memory.map_or(u64::MAX, |memory: u64| memory / MOST_FREE);
+    let most = memory.map_or(u64::MAX, |memory: u64| memory / MAX_FREE);
     // A small host cannot keep so much, but what it has by itself.
-    let wanted = kilobytes.max(LEAST_FREE).min(most.max(1));
+    let wanted = kilobytes.max(MIN_FREE).min(most.max(1));
     let why = format!(
         "what arrives in {ELSEWHERE} s, {} kB at least (EXPReS report, section 4.5), at most a twentieth of the memory: a card's \
          interrupt cannot wait for memory, and loses packets when none is free",
-        show_count(LEAST_FREE)
+        show_count(MIN_FREE)
     );
     let shown = |kilobytes: u64| format!("{} kB", show_count(kilobytes));
     at_least(root, "vm.min_free_kbytes", wanted, shown, &why)

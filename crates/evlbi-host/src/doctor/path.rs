@@ -14,13 +14,13 @@ use super::root::Root;
 use evlbi_wire::units::show_seconds;
 
 /// Where `evlbi respond` listens.
-const USUAL_PORT: u16 = 8620;
+const DEFAULT_PORT: u16 = 8620;
 /// Round trips that are tried; the shortest counts.
 const TRIES: u32 = 3;
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Of IP, in bytes.
-const LONGEST_PACKET: i64 = 65_535;
+const MAX_PACKET: i64 = 65_535;
 /// Jumbo frames, in bytes.
 const JUMBO: usize = 9000;
 
@@ -76,7 +76,7 @@ fn split(target: &str) -> Result<(String, u16), DoctorError> {
         return Err(DoctorError::NoHost);
     }
     if bare.parse::<IpAddr>().is_ok() || !bare.contains(':') {
-        return Ok((bare.to_owned(), USUAL_PORT));
+        return Ok((bare.to_owned(), DEFAULT_PORT));
     }
     let found = target.rsplit_once(':').and_then(|(host, port)| {
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -112,7 +112,7 @@ fn round_trip(to: SocketAddr) -> Result<f64, String> {
     let (clock, mut shortest) = (Clock::real(), f64::INFINITY);
     for _ in 0..TRIES {
         let begun = clock.now();
-        let answer = TcpStream::connect_timeout(&to, PATIENCE);
+        let answer = TcpStream::connect_timeout(&to, TIMEOUT);
         let seconds = clock.now().since(begun).as_secs_f64();
         match answer {
             Ok(_) => {}
@@ -184,7 +184,7 @@ fn mtu(route: &Route, way: &Outbound) -> Found {
     let found = note(format!("{path} bytes; {of_card}"));
     let is_less = way.interface_mtu.as_ref().is_ok_and(|mtu| {
         // No packet is longer, whatever the card takes.
-        (path as i64) < (*mtu).min(LONGEST_PACKET)
+        (path as i64) < (*mtu).min(MAX_PACKET)
     });
     Ok(match path {
         _ if is_less => found.by(look_up(route)),

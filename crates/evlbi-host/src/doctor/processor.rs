@@ -9,7 +9,7 @@ use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 
 /// How long stolen time is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Stolen time that does no harm, as a part.
 const HARMLESS: f64 = 0.001;
 /// Waking up may take so long, in microseconds: `recv` naps for 50.
@@ -19,7 +19,7 @@ const CLOCKS: &str = "sys/devices/system/clocksource/clocksource0";
 
 pub fn items(root: &Root) -> Vec<Item> {
     let before = root.read("proc/stat");
-    Clock::real().sleep(LOOK);
+    Clock::real().sleep(POLL_INTERVAL);
     let after = root.read("proc/stat");
     let item = |name, why, found| Item::new("processor", name, why, found);
     vec![
@@ -145,7 +145,7 @@ fn stolen(before: Result<String, String>, after: Result<String, String>) -> Foun
         return Err("no time passed on the processors' clocks".to_owned());
     }
     let share = stolen_after.saturating_sub(stolen_before) as f64 / all as f64;
-    let found = format!("{:.1} % of {} s", share * 100.0, LOOK.as_secs());
+    let found = format!("{:.1} % of {} s", share * 100.0, POLL_INTERVAL.as_secs());
     Ok(match share > HARMLESS {
         true => note(found).wanting("none"),
         false => good(found),

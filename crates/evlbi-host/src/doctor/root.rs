@@ -6,9 +6,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// No file of the kernel's that is read here is longer, in bytes.
-const LONGEST: u64 = 4 << 20;
+const MAX: u64 = 4 << 20;
 /// More processors than any host has.
-const MOST_PROCESSORS: usize = 1 << 14;
+const MAX_PROCESSORS: usize = 1 << 14;
 
 /// The folder in which proc and sys lie: `/` in earnest.
 #[derive(Clone, Debug)]
@@ -18,8 +18,8 @@ impl Root {
     /// The text of a file, named from the root on (`proc/stat`), without white space around it.
     pub fn read(&self, path: &str) -> Result<String, String> {
         let mut bytes = Vec::new();
-        let read = File::open(self.0.join(path))
-            .and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+        let read =
+            File::open(self.0.join(path)).and_then(|file| file.take(MAX).read_to_end(&mut bytes));
         match read {
             Ok(_) => Ok(String::from_utf8_lossy(&bytes).trim().to_owned()),
             Err(error) => Err(reason(path, &error)),
@@ -99,9 +99,9 @@ pub fn processors(list: &str) -> Vec<usize> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let first: usize = first.trim().parse().ok()?;
         let last: usize = last.trim().parse().ok()?;
-        Some(first..=last.min(MOST_PROCESSORS))
+        Some(first..=last.min(MAX_PROCESSORS))
     });
-    ranges.flatten().take(MOST_PROCESSORS).collect()
+    ranges.flatten().take(MAX_PROCESSORS).collect()
 }
 
 #[cfg(test)]
@@ -166,6 +166,6 @@ mod tests {
     fn lists_of_processors() {
         assert_eq!(processors("0-3,8"), [0, 1, 2, 3, 8]);
         assert_eq!(processors(""), [0usize; 0]);
-        assert!(processors("0-99999999999,x,7-").len() <= MOST_PROCESSORS);
+        assert!(processors("0-99999999999,x,7-").len() <= MAX_PROCESSORS);
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 /// Links in a row that are followed, as many as the system does.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +152,7 @@ fn create_part(path: &Path) -> io::Result<(PathBuf, fs::File)> {
 /// Where a link leads, also if nothing is there yet.
 fn followed(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let Ok(to) = fs::read_link(&path) else {
             break;
         };

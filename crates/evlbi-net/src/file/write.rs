@@ -50,9 +50,9 @@ pub enum Durability {
 }
 
 /// How long the reader of a pipe may take nothing once the recording is over.
-const PATIENCE: Nanos = Nanos(2 * Nanos::SECOND.0);
+const TIMEOUT: Nanos = Nanos(2 * Nanos::SECOND.0);
 /// How often it is looked at meanwhile whether the recording is over.
-const LOOK: Nanos = Nanos(50_000_000);
+const POLL_INTERVAL: Nanos = Nanos(50_000_000);
 
 /// How a [`Writer`] writes.
 #[derive(Clone, Debug, Default)]
@@ -317,14 +317,14 @@ impl Sink {
                 return late("what the reader had not taken was given up");
             }
             // What is wrong shows when it is written to.
-            let next = clock.now().plus(LOOK);
+            let next = clock.now().plus(POLL_INTERVAL);
             clock.wait(&[Events::of(&polls)], next, Waiting::Sleep);
             if clock::poll(&mut polls, Duration::ZERO).unwrap_or(true) {
                 return Ok(());
             }
             let now = clock.now();
             if over.is_some_and(Run::is_stopped)
-                && now.since(*over_since.get_or_insert(now)) >= PATIENCE
+                && now.since(*over_since.get_or_insert(now)) >= TIMEOUT
             {
                 return late("the reader took nothing for 2 s after the end of the recording");
             }

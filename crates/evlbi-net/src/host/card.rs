@@ -21,7 +21,7 @@ const FEATURES: u32 = 4;
 /// Words of a block of offloads: those that can be changed, are asked for, are on, and never change.
 const BLOCK: usize = 4;
 /// No kernel has more offloads than this; it writes no more blocks than there is room for.
-const MOST_FEATURES: usize = 1024;
+const MAX_FEATURES: usize = 1024;
 
 /// Length of each of the texts of `struct ethtool_drvinfo`, which follow its first word, in bytes.
 const TEXT: usize = 32;
@@ -140,7 +140,7 @@ impl Card {
     /// As [`Card::driver`].
     pub fn features(&self) -> io::Result<Vec<Feature>> {
         let names = names(&self.socket, &self.name, FEATURES)?;
-        let blocks = names.len().min(MOST_FEATURES).div_ceil(32);
+        let blocks = names.len().min(MAX_FEATURES).div_ceil(32);
         let mut answer = request(ETHTOOL_GFEATURES, (2 + BLOCK * blocks) * WORD + SPARE);
         set_word(&mut answer, 1, blocks as u32);
         ask(&self.socket, &self.name, &mut answer)?;
@@ -191,7 +191,7 @@ fn parse_features(names: &[String], answer: &[u8]) -> Vec<Feature> {
         let block = number / 32;
         word(answer, 2 + block * BLOCK + what) >> (number % 32) & 1 == 1
     };
-    let named = names.iter().take(MOST_FEATURES).enumerate();
+    let named = names.iter().take(MAX_FEATURES).enumerate();
     named
         .filter(|(_, name)| !name.is_empty())
         .map(|(number, name)| Feature {

@@ -23,7 +23,7 @@ const NAME: usize = 32;
 
 /// No card counts more things than this. The kernel writes as many as there are at that moment, so there is always room
 /// for as many; memory that is not written to costs nothing.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 pub(super) const WORD: usize = size_of::<u32>();
 
 /// Counters of cards that mean packets dropped because the host did not fetch them in time, by the drivers' names.
@@ -61,7 +61,7 @@ fn read(socket: &OwnedFd, interface: &str) -> io::Result<BTreeMap<String, u64>> 
     if count == 0 {
         return Ok(BTreeMap::new());
     }
-    let mut values = request(ETHTOOL_GSTATS, 2 * WORD + MOST * size_of::<u64>());
+    let mut values = request(ETHTOOL_GSTATS, 2 * WORD + MAX * size_of::<u64>());
     set_word(&mut values, 1, count as u32);
     ask(socket, interface, &mut values)?;
     let values = values[2 * WORD..].chunks_exact(size_of::<u64>());
@@ -81,10 +81,10 @@ pub(super) fn names(socket: &OwnedFd, interface: &str, set: u32) -> io::Result<V
     ask(socket, interface, &mut sets)?;
     // A set that the card has not is taken out, and no count follows.
     let count = word(&sets, 4) as usize;
-    if count == 0 || count > MOST / 2 {
+    if count == 0 || count > MAX / 2 {
         return Ok(Vec::new());
     }
-    let mut names = request(ETHTOOL_GSTRINGS, 3 * WORD + MOST * NAME);
+    let mut names = request(ETHTOOL_GSTRINGS, 3 * WORD + MAX * NAME);
     set_word(&mut names, 1, set);
     ask(socket, interface, &mut names)?;
     let names = names[3 * WORD..].chunks_exact(NAME).take(count);

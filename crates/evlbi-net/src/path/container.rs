@@ -187,16 +187,16 @@ pub fn enter(namespaces: Vec<OwnedFd>) -> io::Result<()> {
 }
 
 /// Longest list of descriptors that is sent.
-const MOST: usize = 8;
+const MAX: usize = 8;
 /// Room for as many.
-type Room = [MaybeUninit<u8>; cmsg_space!(ScmRights(MOST))];
+type Room = [MaybeUninit<u8>; cmsg_space!(ScmRights(MAX))];
 
 /// Sends bytes and descriptors.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
-    let descriptors = descriptors.iter().take(MOST).map(AsFd::as_fd);
+    let descriptors = descriptors.iter().take(MAX).map(AsFd::as_fd);
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
     let mut room: Room = [MaybeUninit::uninit(); _];
     let mut control = SendAncillaryBuffer::new(&mut room);

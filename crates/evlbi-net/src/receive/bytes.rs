@@ -15,7 +15,7 @@ use crate::transport::{Incoming, Peer, Read};
 use super::{Came, ReceiveOptions, ReceiveReport, Snapshot};
 
 /// Peers that bring no stream and are named.
-const MOST_SAID: u64 = 10;
+const MAX_SAID: u64 = 10;
 /// Bytes that are read at once.
 const BLOCK: usize = 1 << 20;
 
@@ -129,7 +129,7 @@ impl Bytes {
     /// The next peer that does not bring the stream.
     fn dismiss(&mut self, all: bool) -> Option<Peer> {
         let dismissed = self.streams.dismiss(all)?;
-        let is_told = self.streams.refused() <= MOST_SAID;
+        let is_told = self.streams.refused() <= MAX_SAID;
         if dismissed.bytes > 0 && !dismissed.frames && is_told {
             self.run.say(format_args!(
                 "{} brought {} bytes without frames and no stream: recv ignores them",

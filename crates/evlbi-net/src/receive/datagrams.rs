@@ -23,9 +23,9 @@ const EVENTS: usize = 1024;
 /// Undecided datagrams take at most this part of the ring's size.
 const KEPT_PART: usize = 4;
 /// How often it is looked at the end whether the consumer has left the ring before.
-const LOOKS: u32 = 100;
+const POLLS: u32 = 100;
 /// Time between two such looks.
-const LOOK: Nanos = Nanos(10_000_000);
+const POLL_INTERVAL: Nanos = Nanos(10_000_000);
 /// Least room in the ring, in bytes, at which a reliable transport is read: more than one of its batches.
 const ROOM: usize = 2 << 20;
 
@@ -328,12 +328,12 @@ impl Datagrams {
     /// When the ring cannot be had.
     pub fn end(&mut self, now: Nanos, clock: &Clock) -> Result<(), String> {
         self.admission.end(now);
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             self.begin()?;
             if self.admission.beginning().is_none() {
                 break;
             }
-            clock.wait(&[], clock.now().plus(LOOK), Waiting::Sleep);
+            clock.wait(&[], clock.now().plus(POLL_INTERVAL), Waiting::Sleep);
         }
         let freed = self.ring.freed();
         let ring = &mut self.ring;

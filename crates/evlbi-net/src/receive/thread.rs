@@ -17,9 +17,9 @@ use super::datagrams::Datagrams;
 use super::{Came, Ended, ReceiveOptions, ReceiveReport, SHOW, Snapshot, Watch};
 
 /// Errors of the transport in a row that end the receiver.
-const MOST_FAILURES: u32 = 1000;
+const MAX_FAILURES: u32 = 1000;
 /// Longest wait for an event while no stream flows.
-const PATIENCE: Nanos = Nanos(20_000_000);
+const TIMEOUT: Nanos = Nanos(20_000_000);
 /// A stream that was silent for so long is waited for in the kernel.
 const QUIET: Nanos = Nanos(10_000_000);
 /// Naps in which nothing comes before the stream is waited for in the kernel: hundreds of slow ones share a host.
@@ -148,7 +148,7 @@ impl Loop {
                 Err(failure) => {
                     // A moment without memory passes; a broken socket does not.
                     failures += 1;
-                    if failures > MOST_FAILURES || self.intake.is_connected() {
+                    if failures > MAX_FAILURES || self.intake.is_connected() {
                         self.failure = Some(self.intake.explain(&failure));
                     }
                     Came::default()
@@ -219,7 +219,7 @@ impl Loop {
             let until = sooner(self.clock.now().plus(cpu::NAP.into()));
             self.clock.wait(&[], until, Waiting::Sleep);
         } else {
-            let until = sooner(now.plus(PATIENCE));
+            let until = sooner(now.plus(TIMEOUT));
             let events = self.incoming.events();
             self.clock.wait(&[events], until, Waiting::Sleep);
         }

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 /// Bytes that are taken at once.
 const AT_ONCE: usize = 256 << 10;
 /// Longest time between looks at whether to go on.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Which messages are kept one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,7 +163,7 @@ fn take(
                 last = clock.now();
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let until = clock.now().plus(LOOK.into());
+                let until = clock.now().plus(POLL_INTERVAL.into());
                 connection.stream.wait(Change::Readable, clock, until);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

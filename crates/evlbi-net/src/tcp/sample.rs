@@ -13,9 +13,9 @@ use crate::clock::{Clock, Thread};
 use crate::cpu::{self, Waiting};
 
 /// Samples that an end keeps, at most.
-pub const MOST_SAMPLES: u64 = 200_000;
+pub const MAX_SAMPLES: u64 = 200_000;
 /// Longest time between looks at whether to go on.
-const LOOK: Nanos = Nanos(20_000_000);
+const POLL_INTERVAL: Nanos = Nanos(20_000_000);
 
 /// What was seen, and what looking cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Sampled {
 }
 
 /// Looks at connections as often as this, in a thread of its own, until all that is done with them is over or given up. At most
-/// [`MOST_SAMPLES`] readings are kept; times beyond are missed.
+/// [`MAX_SAMPLES`] readings are kept; times beyond are missed.
 ///
 /// # Errors
 /// When there cannot be a thread.
@@ -60,7 +60,7 @@ fn look(
     let mut due = begun;
     loop {
         let is_last = progress.is_over();
-        if sampled.readings.len() + connections.len() > MOST_SAMPLES as usize {
+        if sampled.readings.len() + connections.len() > MAX_SAMPLES as usize {
             sampled.missed += 1;
         } else {
             sampled.readings.extend(readings(connections, clock));
@@ -73,7 +73,7 @@ fn look(
         sampled.missed += late;
         due = due.plus(Nanos(late.saturating_mul(every.0)));
         while clock.now() < due && !progress.is_over() {
-            clock.wait_until(due.min(clock.now().plus(LOOK)), Waiting::Sleep);
+            clock.wait_until(due.min(clock.now().plus(POLL_INTERVAL)), Waiting::Sleep);
         }
     }
     sampled.seconds = clock.now().since(begun).as_secs_f64();

@@ -24,7 +24,7 @@ const FILE_AT_ONCE: usize = 1 << 20;
 /// What is due within this time is handed over together, so that waking up is not all that a processor does.
 const REST: Nanos = Nanos(100_000);
 /// Longest time between looks at whether to go on.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// What is sent has come, or will not, in this time after the last of it.
 const CLOSING: Duration = Duration::from_secs(600);
 
@@ -240,7 +240,7 @@ impl<'a> Giving<'a> {
                 if next >= length {
                     return Ok(());
                 }
-                let rest = now.plus(REST).max(next).min(now.plus(LOOK.into()));
+                let rest = now.plus(REST).max(next).min(now.plus(POLL_INTERVAL.into()));
                 self.clock.wait_until(self.begun.plus(rest), Waiting::Sleep);
                 continue;
             }
@@ -253,7 +253,7 @@ impl<'a> Giving<'a> {
                     for message in batch[gone.next_multiple_of(size)..end].chunks_exact_mut(size) {
                         message[8..HEADER_LEN].copy_from_slice(&stamp);
                     }
-                    self.wait(Change::Writable, LOOK);
+                    self.wait(Change::Writable, POLL_INTERVAL);
                 }
                 Some(some) => {
                     messages.sent += ((gone + some) / size - gone / size) as u64;
@@ -279,7 +279,7 @@ impl<'a> Giving<'a> {
                 None => {
                     let before = self.clock.now();
                     self.note_waiting(bytes);
-                    self.wait(Change::Writable, LOOK * 20);
+                    self.wait(Change::Writable, POLL_INTERVAL * 20);
                     self.blocked = self.blocked.plus(self.clock.now().since(before));
                 }
             }
@@ -358,7 +358,7 @@ impl<'a> Giving<'a> {
                 Ok(0) => return Ok(()),
                 Ok(_) => return Err(io::Error::other("the other end sends where it should take")),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(Change::Readable, LOOK * 20);
+                    self.wait(Change::Readable, POLL_INTERVAL * 20);
                 }
                 Err(error) => return Err(error),
             }

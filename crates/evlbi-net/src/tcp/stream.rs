@@ -20,7 +20,7 @@ use crate::run::Run;
 use crate::sim;
 
 /// Longest time between two looks at whether a run that connects is stopped.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Connections that may wait to be taken.
 const WAITING: i32 = 128;
 /// Bytes of a file that are read at once for a simulated connection.
@@ -316,7 +316,11 @@ fn await_connection(stream: &Stream, patience: Duration, run: &Run) -> io::Resul
     let end = clock.now().plus(patience.into());
     loop {
         let now = clock.now();
-        stream.wait(Change::Writable, clock, end.min(now.plus(LOOK.into())));
+        stream.wait(
+            Change::Writable,
+            clock,
+            end.min(now.plus(POLL_INTERVAL.into())),
+        );
         if let Some(error) = stream.take_error()? {
             return Err(error);
         }

@@ -23,7 +23,7 @@ use crate::tcp::{self, Change, Listener, Options, Stream, Unconnected};
 use crate::udp::SendCounts;
 
 /// Connections that are kept of which it is not decided whether they bring the stream.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// Pieces handed to the kernel at once.
 const AT_ONCE: usize = 64;
 /// The reader of a stream is woken for this much, or once it has waited as long as it will: it reads more at once, and the kernel
@@ -308,7 +308,7 @@ struct Caller {
 impl In {
     /// Takes connections. One that only connects neither ends the wait for a sender nor keeps it out.
     fn accept(&mut self) {
-        for _ in 0..MOST_WAITING {
+        for _ in 0..MAX_WAITING {
             // Whatever the error is, the next connection may be the sender's.
             let Some(Ok((connection, peer))) = self.listener.as_ref().map(Listener::accept) else {
                 return;
@@ -334,7 +334,7 @@ impl In {
 
     /// No more connections than are to be kept: the oldest goes of the host that has most.
     fn make_room(&mut self) {
-        if self.callers.len() < MOST_WAITING {
+        if self.callers.len() < MAX_WAITING {
             return;
         }
         let of = |ip: IpAddr| {

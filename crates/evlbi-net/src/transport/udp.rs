@@ -16,7 +16,7 @@ use crate::clock::events;
 use crate::run::Run;
 use crate::socket::GrantedBuffer;
 use crate::udp::{
-    BUFFER_PATIENCE, Listen, MAX_SEGMENTS, Received, Receiver, ReceiverOptions, SendCounts, Sender,
+    BUFFER_TIMEOUT, Listen, MAX_SEGMENTS, Received, Receiver, ReceiverOptions, SendCounts, Sender,
     SenderOptions,
 };
 
@@ -52,7 +52,7 @@ impl Transport for Udp {
                 false => Numbers::FromFrames,
             },
             reliable: false,
-            most_ports: url::MOST_PORTS,
+            most_ports: url::MAX_PORTS,
             honours: Honours {
                 buffer: true,
                 mtu: true,
@@ -177,7 +177,7 @@ impl Out {
     fn hold(&mut self, sender: usize, left: &[Piece], now: Nanos) {
         let held = &mut self.held;
         held.sender = sender;
-        held.until = now.plus(BUFFER_PATIENCE.into());
+        held.until = now.plus(BUFFER_TIMEOUT.into());
         held.polls.clear();
         held.polls.push(events::writable(&self.senders[sender]));
         for piece in left {

@@ -46,7 +46,7 @@ const MAX_CONNECTIONS: usize = 64;
 const BACKLOG: c_int = 64;
 /// Time between two looks at a folder where another receiver makes its socket, and most looks.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
-const MOST_LOCK_INTERVALS: usize = 5000;
+const MAX_LOCK_INTERVALS: usize = 5000;
 /// Poll interval while a receiver accepts no more connections.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -220,7 +220,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// Locks a folder until the file that is returned is dropped.
 fn lock(folder: &Path, run: &Run) -> io::Result<File> {
     let folder = File::open(folder)?;
-    for _ in 0..MOST_LOCK_INTERVALS {
+    for _ in 0..MAX_LOCK_INTERVALS {
         match folder.try_lock() {
             Ok(()) => return Ok(folder),
             Err(TryLockError::WouldBlock) if run.is_stopped() => break,

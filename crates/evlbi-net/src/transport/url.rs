@@ -27,7 +27,7 @@ pub mod scheme {
 }
 
 /// Most ports of a range, whatever the transport.
-pub(super) const MOST_PORTS: u16 = 64;
+pub(super) const MAX_PORTS: u16 = 64;
 /// Transports that are known and not here.
 const NOT_BUILT: [&str; 3] = ["dccp", "udt", "quic"];
 
@@ -152,7 +152,7 @@ pub(super) fn host(text: &str, transport: &dyn Transport) -> Result<Place, Strin
     let name = if name.is_empty() { "0.0.0.0" } else { name };
     let (port, ports) = parse_ports(ports).ok_or_else(|| {
         format!(
-            "`{ports}` is no port or range of ports (1 to 65535, at most {MOST_PORTS} at once; 0 to listen on a free one): {}",
+            "`{ports}` is no port or range of ports (1 to 65535, at most {MAX_PORTS} at once; 0 to listen on a free one): {}",
             forms()
         )
     })?;
@@ -175,7 +175,7 @@ fn parse_ports(text: &str) -> Option<(u16, u16)> {
     let first: u16 = first.parse().ok()?;
     let last: u16 = last.parse().ok()?;
     let count = last.checked_sub(first)?.checked_add(1)?;
-    (count <= MOST_PORTS && (first > 0 || count == 1)).then_some((first, count))
+    (count <= MAX_PORTS && (first > 0 || count == 1)).then_some((first, count))
 }
 
 /// A URL to send to, which names a port.

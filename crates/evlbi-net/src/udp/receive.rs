@@ -25,16 +25,16 @@ pub const MESSAGES: usize = 16;
 pub const MESSAGE_SPACE: usize = 64 << 10;
 
 /// A message in a socket takes more memory than its bytes: at least this much, the kernel's own account of it.
-const LEAST_ACCOUNT: usize = 256;
+const MIN_ACCOUNT: usize = 256;
 
 /// Datagrams that a message may hold: GRO joins 64, and a sender of this host may have joined 128 (`UDP_MAX_SEGMENTS`).
-const MOST_JOINED: u64 = 128;
+const MAX_JOINED: u64 = 128;
 /// Bytes of data in a message of joined datagrams, at most.
-const LONGEST_JOINED: u64 = 65_535;
+const MAX_JOINED_BYTES: u64 = 65_535;
 
 /// Datagrams with so much data that one message holds at most, where they are joined: so many one drop may be.
 pub fn most_joined(data: usize) -> u64 {
-    (LONGEST_JOINED / data.max(1) as u64).min(MOST_JOINED)
+    (MAX_JOINED_BYTES / data.max(1) as u64).min(MAX_JOINED)
 }
 
 /// An address to receive on.
@@ -326,7 +326,7 @@ impl Port {
             }
             let length = (headers[i].msg_len as usize).min(MESSAGE_SPACE);
             let start = (first + i) * MESSAGE_SPACE;
-            received.taken += (length + LEAST_ACCOUNT) as u64;
+            received.taken += (length + MIN_ACCOUNT) as u64;
             received.messages.push(Message {
                 range: start..start + length,
                 segment: said.segment.unwrap_or(0),

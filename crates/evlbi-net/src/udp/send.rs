@@ -22,10 +22,10 @@ const MAX_PAYLOAD_V4: usize = 65_535 - 20 - 8;
 const MAX_PAYLOAD_V6: usize = 65_535 - 8;
 
 /// How long a full socket buffer may hold up a train before its datagrams are given up.
-pub const BUFFER_PATIENCE: Duration = Duration::from_millis(100);
+pub const BUFFER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Times that one message is offered again when the kernel reports an earlier datagram's ICMP error.
-const ICMP_PATIENCE: u32 = 8;
+const ICMP_TIMEOUT: u32 = 8;
 
 /// Back-traffic datagrams read in one go, so that a flood of them cannot hold up the sender.
 const DRAIN: usize = 64;
@@ -62,7 +62,7 @@ pub struct SenderOptions {
     pub fragmentation: Fragmentation,
     /// Class of service (RFC 2474), 0 to 63; else the system's: 0.
     pub dscp: Option<u8>,
-    /// A full socket buffer holds the caller up, by [`BUFFER_PATIENCE`] at most.
+    /// A full socket buffer holds the caller up, by [`BUFFER_TIMEOUT`] at most.
     pub waits: bool,
 }
 
@@ -187,7 +187,7 @@ impl Sender {
         let granted =
             socket::ask_send_buffer(&socket, options.buffer).map_err(failed("send buffer"))?;
         let timeout = match options.waits {
-            true => socket.set_write_timeout(Some(BUFFER_PATIENCE)),
+            true => socket.set_write_timeout(Some(BUFFER_TIMEOUT)),
             false => socket.set_nonblocking(true),
         };
         timeout.map_err(failed("send timeout"))?;
@@ -341,7 +341,7 @@ impl Sender {
                 }
                 Err(error) => match self.judge(&error, pieces[next].length()) {
                     Verdict::Again => {}
-                    Verdict::AfterIcmp if icmp_errors < ICMP_PATIENCE => icmp_errors += 1,
+                    Verdict::AfterIcmp if icmp_errors < ICMP_TIMEOUT => icmp_errors += 1,
                     Verdict::AfterIcmp => {
                         next += self.pass_over(|counts| &mut counts.unreachable, &error);
                     }

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use evlbi_core::path::{Identity, Train};
 
-use crate::frame::{Frame, LONGEST, VNET};
+use crate::frame::{Frame, MAX, VNET};
 
 /// Lengths of buffers: for frames of 1500 bytes, of 9000, and for the long ones that are to be segmented.
-const BUFFERS: [usize; 3] = [2048, 10_240, LONGEST];
+const BUFFERS: [usize; 3] = [2048, 10_240, MAX];
 
 /// A frame that is under way; its memory goes back when the last part of it has arrived.
 pub struct Packet {
@@ -100,12 +100,12 @@ mod tests {
     fn memory_of_one_length_serves_another() {
         let mut pool = Pool::default();
         let most = 1 << 20;
-        for frame in [1514, 9014, LONGEST, 60] {
+        for frame in [1514, 9014, MAX, 60] {
             let mut taken = Vec::new();
             while pool.used <= most {
                 taken.push(pool.take(frame, most));
             }
-            assert!(pool.made <= most + 2 * LONGEST as u64, "{}", pool.made);
+            assert!(pool.made <= most + 2 * MAX as u64, "{}", pool.made);
             taken.into_iter().for_each(|buffer| pool.give(buffer));
             assert_eq!(pool.used, 0);
         }

@@ -10,7 +10,7 @@ use evlbi_net::cpu;
 /// A thread wakes up at least so often.
 const NAP: Nanos = Nanos(50_000_000);
 /// A thread that is woken later than this was held up by something else.
-const MOST_LATE: Nanos = Nanos(150_000);
+const MAX_LATE: Nanos = Nanos(150_000);
 /// Spins so long between looks at the hosts,
 const SPIN_STEP: Nanos = Nanos(2_000);
 /// and no more than one part in so many
@@ -131,7 +131,7 @@ impl Turns {
             return;
         }
         // Far too late is the machine's doing, not the price of waking up.
-        let over = slept.since(asleep).0.min(MOST_LATE.0);
+        let over = slept.since(asleep).0.min(MAX_LATE.0);
         self.scatter.0 = (15 * self.scatter.0 + over.abs_diff(self.late.0)) / 16;
         self.late.0 = (15 * self.late.0 + over) / 16;
     }

@@ -14,7 +14,7 @@ use evlbi_net::ring;
 use super::frames::{Handle, Packet, Pool};
 use super::turns::Turns;
 use super::{HostSnapshot, LOGGED, Lateness, Part, Shared};
-use crate::frame::{Frame, LONGEST};
+use crate::frame::{Frame, MAX};
 use crate::plan::{Direction, Plan};
 
 /// Frames that are taken from a host before others are looked after.
@@ -99,8 +99,8 @@ impl<'a> Worker<'a> {
             routes,
             route_of,
             pool: Rc::default(),
-            scratch: Vec::with_capacity(LONGEST),
-            reading: vec![0; LONGEST],
+            scratch: Vec::with_capacity(MAX),
+            reading: vec![0; MAX],
             counts: vec![HostSnapshot::default(); taps.len()],
             late: (0, 0, 0),
             // A rate is to be kept, however the hosts fare.

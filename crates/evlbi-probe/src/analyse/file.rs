@@ -11,7 +11,7 @@ use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
 /// What is read at once, and the longest block that is believed.
 const BUFFER: usize = 1 << 20;
-const LONGEST: usize = 64 << 20;
+const MAX: usize = 64 << 20;
 
 /// Why a file cannot be read as a capture.
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +161,7 @@ impl Reader {
                 },
                 Err(PcapError::BufferTooSmall) => {
                     self.size *= 2;
-                    if self.size > LONGEST || !self.blocks.grow(self.size) {
+                    if self.size > MAX || !self.blocks.grow(self.size) {
                         "a block of more than 64 MiB".into()
                     } else if self.blocks.refill().is_err() {
                         "cannot be read".into()

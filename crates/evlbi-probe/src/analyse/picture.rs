@@ -7,7 +7,7 @@ use super::{Analysis, Seen};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
 
 /// Directions, and streams, that are drawn.
-const MOST: usize = 4;
+const MAX: usize = 4;
 
 /// The largest connections and streams.
 pub fn figure(analysis: &Analysis) -> Figure {
@@ -18,7 +18,7 @@ pub fn figure(analysis: &Analysis) -> Figure {
     });
     let mut ways: Vec<(&Seen<Connection>, usize, &DirectionReport)> = ways.collect();
     ways.sort_by_key(|(_, _, way)| std::cmp::Reverse(way.bytes));
-    ways.truncate(MOST);
+    ways.truncate(MAX);
     let series = |get: &dyn Fn(&DirectionReport, &Interval) -> Option<f64>| -> Vec<Series> {
         let one = |(seen, place, way): &(&Seen<Connection>, usize, &DirectionReport)| Series {
             name: format!("{} {}", seen.number, ["there", "back"][*place]),
@@ -70,7 +70,7 @@ pub fn figure(analysis: &Analysis) -> Figure {
         }
         panels.push(panel("sent again", "segments so far", Unit::Bare, again));
     }
-    let streams = analysis.streams.iter().take(MOST);
+    let streams = analysis.streams.iter().take(MAX);
     let of_streams = |get: &dyn Fn(&Stream, &StreamInterval) -> f64| -> Vec<Series> {
         let one = |Seen { number, found, .. }: &Seen<Stream>| Series {
             name: format!("stream {number}"),

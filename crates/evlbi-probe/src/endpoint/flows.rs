@@ -15,7 +15,7 @@ use evlbi_net::clock::{Clock, Thread};
 use evlbi_net::run::Run;
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_net::tcp::{
-    self, Connection, Constant, Door, Given, HEADER_LEN, Kept, MOST_SAMPLES, Progress, Sampled,
+    self, Connection, Constant, Door, Given, HEADER_LEN, Kept, MAX_SAMPLES, Progress, Sampled,
     Taken, TcpError,
 };
 use evlbi_trace::tcp::{Info, Reading};
@@ -24,15 +24,15 @@ use serde::{Deserialize, Serialize};
 use super::TestError;
 
 /// Connections of a test, at most.
-const MOST: usize = 64;
+const MAX_FLOWS: usize = 64;
 /// Bytes of all buffers of an end, at most.
-const MOST_BUFFERED: usize = 16 << 30;
+const MAX_BUFFERED: usize = 16 << 30;
 /// Longest message, and longest write.
-const LONGEST: usize = 1 << 20;
+const MAX_WRITE: usize = 1 << 20;
 /// Most often that connections are looked at.
-const SHORTEST: Nanos = Nanos(100_000);
+const MIN: Nanos = Nanos(100_000);
 /// Longest name of a congestion control in Linux.
-const LONGEST_NAME: usize = 15;
+const MAX_NAME: usize = 15;
 /// Longest segment on an Ethernet, with time stamps.
 const SEGMENT: u32 = 1448;
 /// The connections come in this time.
@@ -103,7 +103,7 @@ pub struct FlowsEnd {
 /// How often connections are looked at where nothing else is asked for: every 10 ms, and less often where a test of that
 /// length would then have more readings than an end keeps.
 pub fn usual_sampling(length: Nanos, connections: u64) -> Nanos {
-    let least = length.0 / (MOST_SAMPLES / connections.max(1)).max(1);
+    let least = length.0 / (MAX_SAMPLES / connections.max(1)).max(1);
     let mut steps = (7..).flat_map(|power| {
         let power = 10u64.saturating_pow(power);
         [1, 2, 5].map(|step| Nanos(power.saturating_mul(step)))
@@ -122,12 +122,12 @@ impl Flows {
     /// Says what is wrong with it by itself, if anything, where it lasts so long.
     pub(super) fn check(&self, length: Nanos) -> Result<(), TestError> {
         let count = self.algorithms().count();
-        if !(1..=MOST).contains(&count) {
+        if !(1..=MAX_FLOWS).contains(&count) {
             return Err(TestError::Flows(count));
         }
         for name in self.algorithms().flatten() {
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-            if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_plain) {
+            if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(is_plain) {
                 return Err(TestError::Algorithm(name.clone()));
             }
         }
@@ -135,25 +135,25 @@ impl Flows {
         if has_files && (count > 1 || self.constant.is_some()) {
             return Err(TestError::Files);
         }
-        if !(1..=LONGEST).contains(&self.write) {
+        if !(1..=MAX_WRITE).contains(&self.write) {
             return Err(TestError::Write(self.write));
         }
         let buffers = [self.options.send_buffer, self.options.receive_buffer];
         let buffers = buffers.into_iter().flatten();
         let all = buffers.fold(0, usize::saturating_add);
-        if all.saturating_mul(count) > MOST_BUFFERED {
+        if all.saturating_mul(count) > MAX_BUFFERED {
             return Err(TestError::Buffers);
         }
         if let Some(constant) = &self.constant
-            && !(HEADER_LEN..=LONGEST).contains(&constant.size)
+            && !(HEADER_LEN..=MAX_WRITE).contains(&constant.size)
         {
             return Err(TestError::Message(constant.size));
         }
-        if self.every < SHORTEST || length.0 / self.every.0 > MOST_SAMPLES / count as u64 {
+        if self.every < MIN || length.0 / self.every.0 > MAX_SAMPLES / count as u64 {
             return Err(TestError::Samples);
         }
         match self.kept.limit.saturating_mul(count as u64) {
-            many if many > super::message::MOST_KEPT => Err(TestError::Keep(many)),
+            many if many > super::message::MAX_KEPT => Err(TestError::Keep(many)),
             _ => Ok(()),
         }
     }

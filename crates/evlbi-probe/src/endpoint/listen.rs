@@ -22,14 +22,14 @@ use crate::measure::{Exchange, Record, Tallied, Tally, Windows};
 /// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
 pub const CLOCK_FROM: u64 = 1 << 62;
 /// Round trips that are kept.
-const MOST_ROUND_TRIPS: usize = 1 << 20;
+const MAX_ROUND_TRIPS: usize = 1 << 20;
 /// Maximum wait for missing datagrams after a stop.
 const HASTE: Nanos = Nanos(300_000_000);
 /// When all have come, what else may come is waited for so long.
 const LINGER: Nanos = Nanos(20_000_000);
 /// Time whose replies may leave at once, where their rate is bounded; and one that is as long as can be always may.
 const REPLIES_AT_ONCE: Nanos = Nanos(100_000_000);
-const LONGEST_REPLY: f64 = 65_535.0;
+const MAX_REPLY: f64 = 65_535.0;
 
 /// What a listener hears, for others to look at; and what they tell it.
 #[derive(Default)]
@@ -381,7 +381,7 @@ impl Listener<'_> {
 
     fn take_reply(&mut self, sequence: u64, times: Exchange) {
         let round_trips = &mut self.found.round_trips;
-        if round_trips.len() >= MOST_ROUND_TRIPS || !self.replied.insert(sequence) {
+        if round_trips.len() >= MAX_ROUND_TRIPS || !self.replied.insert(sequence) {
             self.found.repeated_replies += 1;
         } else {
             round_trips.push(RoundTrip { sequence, times });
@@ -400,7 +400,7 @@ impl Listener<'_> {
                 let now = self.clock.now();
                 let since = now.since(std::mem::replace(&mut self.allowed_at, now)).0 as f64;
                 let most = rate * REPLIES_AT_ONCE.0 as f64;
-                self.allowance = (self.allowance + rate * since).min(most.max(LONGEST_REPLY));
+                self.allowance = (self.allowance + rate * since).min(most.max(MAX_REPLY));
                 let length = (REPLY_LEN + rest.len()) as f64;
                 if self.allowance < length {
                     continue;

@@ -13,7 +13,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::shed::wire_bytes;
 use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
-use evlbi_net::tcp::MOST_SAMPLES;
+use evlbi_net::tcp::MAX_SAMPLES;
 use serde::{Deserialize, Serialize};
 
 use super::{Departed, Flows, FlowsEnd, Listened, Observed, Window};
@@ -22,17 +22,17 @@ use crate::measure::{MAC_LEN, Nonce, Stream, StreamError};
 /// Version of the messages.
 pub const VERSION: u32 = 2;
 /// Datagrams that a test keeps one by one, at most.
-pub(super) const MOST_KEPT: u64 = 1_000_000;
+pub(super) const MAX_KEPT: u64 = 1_000_000;
 /// Shortest window of a stream.
-const SHORTEST_WINDOW: Nanos = Nanos(50_000_000);
+const MIN_WINDOW: Nanos = Nanos(50_000_000);
 /// Windows that may be waiting to be settled.
-const MOST_WAITING: u64 = 100;
+const MAX_WAITING: u64 = 100;
 /// Bits per second of the requests that tell how the clocks lie, and more.
 const CLOCK_RATE: BitRate = BitRate::new(1_000_000).unwrap();
 /// Threads that compete with a receiver, at most.
-const MOST_TASKS: u32 = 256;
+const MAX_TASKS: u32 = 256;
 /// Longest time that a datagram is waited for.
-const MOST_PATIENCE: Nanos = Nanos(60_000_000_000);
+const MAX_TIMEOUT: Nanos = Nanos(60_000_000_000);
 
 /// What a client wants to test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -121,16 +121,16 @@ pub enum TestError {
     #[error("{0}")]
     Stream(#[from] StreamError),
     /// More is to be kept than may be.
-    #[error("{0} datagrams are to be kept one by one, and {MOST_KEPT} are the most")]
+    #[error("{0} datagrams are to be kept one by one, and {MAX_KEPT} are the most")]
     Keep(u64),
     /// A datagram is to be waited for too long.
-    #[error("a datagram is waited for {} s at most", MOST_PATIENCE.as_secs_f64())]
+    #[error("a datagram is waited for {} s at most", MAX_TIMEOUT.as_secs_f64())]
     Patience,
     /// There is no such class.
     #[error("{0} is no class of service (DSCP): 0 to 63")]
     Class(u8),
     /// Windows are too short.
-    #[error("windows last {} s at least, and a hundredth of the time that a datagram is waited for", SHORTEST_WINDOW.as_secs_f64())]
+    #[error("windows last {} s at least, and a hundredth of the time that a datagram is waited for", MIN_WINDOW.as_secs_f64())]
     Window,
     /// Too few connections, or too many.
     #[error("{0} connections: 1 to 64 can be tested at once")]
@@ -152,11 +152,11 @@ pub enum TestError {
     Files,
     /// Too many samples.
     #[error(
-        "connections are looked at every 0.1 ms at most, and {MOST_SAMPLES} times in all at most: do so less often, or test for a shorter time"
+        "connections are looked at every 0.1 ms at most, and {MAX_SAMPLES} times in all at most: do so less often, or test for a shorter time"
     )]
     Samples,
     /// Such a burden cannot be.
-    #[error("a nice value is -20 to 19, and {MOST_TASKS} competing tasks are the most")]
+    #[error("a nice value is -20 to 19, and {MAX_TASKS} competing tasks are the most")]
     Burden,
     /// No burdens here.
     #[error("this responder runs no competing load")]
@@ -181,24 +181,24 @@ impl Test {
         if let Some(window) = self.window {
             let length = |stream: &Stream| stream.due(window);
             let shortest = self.streams().map(length).min().unwrap_or_default();
-            if shortest < SHORTEST_WINDOW || shortest.0 < self.patience.0 / MOST_WAITING {
+            if shortest < MIN_WINDOW || shortest.0 < self.patience.0 / MAX_WAITING {
                 return Err(TestError::Window);
             }
         }
         if let Some(keep) = &self.keep
-            && keep.limit > MOST_KEPT
+            && keep.limit > MAX_KEPT
         {
             return Err(TestError::Keep(keep.limit));
         }
         if let Some(flows) = &self.flows {
             flows.check(self.most_time)?;
         }
-        if self.patience > MOST_PATIENCE {
+        if self.patience > MAX_TIMEOUT {
             return Err(TestError::Patience);
         }
         let burden = self.burden.unwrap_or_default();
         let mut nices = burden.nice.into_iter().chain([burden.tasks_nice]);
-        if burden.tasks > MOST_TASKS || !nices.all(|nice| (-20..=19).contains(&nice)) {
+        if burden.tasks > MAX_TASKS || !nices.all(|nice| (-20..=19).contains(&nice)) {
             return Err(TestError::Burden);
         }
         match self.dscp {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// Time between two looks at first.
 const EVERY: Duration = Duration::from_secs(1);
 /// Looks that are kept; when there are more, every second one is dropped and the time between them doubles.
-const MOST: usize = 120;
+const MAX: usize = 120;
 
 /// What a host counted over a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl Observer {
                     continue;
                 };
                 samples.push((own.now().since(begun).as_secs_f64(), now));
-                if samples.len() == MOST {
+                if samples.len() == MAX {
                     samples = samples.into_iter().skip(1).step_by(2).collect();
                     every *= 2;
                 }

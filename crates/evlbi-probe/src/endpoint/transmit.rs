@@ -21,7 +21,7 @@ use crate::measure::{Spacing, Stream};
 /// Datagrams handed over at once where they leave as fast as the host can.
 const AT_ONCE: u32 = 64;
 /// Where a rate is asked for, this much is caught up.
-const MOST_LAG: Nanos = Nanos(10_000_000);
+const MAX_LAG: Nanos = Nanos(10_000_000);
 /// Faster than asked by so many per cent: less than what lies between rates that are tested one after the other.
 const PERCENT: u32 = 2;
 /// Time from now to the first departure, so that it is no late one.
@@ -83,7 +83,7 @@ pub(super) fn transmit(
     let end = start.plus(test.most_time);
     let most_lag = match stream.spacing {
         Spacing::Nanoseconds(_) => span,
-        Spacing::BitsPerSecond(_) => MOST_LAG.max(span),
+        Spacing::BitsPerSecond(_) => MAX_LAG.max(span),
     };
     let catch_up = CatchUp {
         most_lag,

@@ -14,7 +14,7 @@ use super::{Path, Rates, Scene, Sizes, Spacings, TOKEN, bits, delay};
 use crate::control::{Control, ControlError, nonce};
 use crate::endpoint::{Flows, FromClient, FromResponder, Test, VERSION};
 use crate::measure::{Channel, Nonce, Role, Spacing, Stream, Token};
-use crate::session::LOOK;
+use crate::session::POLL_INTERVAL;
 
 /// Time that everything takes from one end to the other.
 const WAY: Nanos = Nanos(5_000_000);
@@ -232,7 +232,7 @@ fn a_client_is_gone_at_the_first_look_after_8_s() {
             client.says(&FromClient::Start { port: 9 });
             assert_eq!(client.hears().unwrap(), FromResponder::Started);
             client.says(&FromClient::Go);
-            let patience = seconds(8).plus(LOOK.into());
+            let patience = seconds(8).plus(POLL_INTERVAL.into());
             let mut gone = client.now().plus(WAY).plus(patience);
             if let Some(early) = early {
                 client.until_it_arrives(Nanos(gone.0 - early));

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Stretches of time whose smallest values are kept; when there are more, each gets twice as long.
 const STRETCHES: usize = 64;
 /// A first stretch in nanoseconds.
-const SHORTEST: u64 = 1_000_000;
+const MIN: u64 = 1_000_000;
 /// A skew counts from so many of its standard errors on.
 const SURE: f64 = 3.0;
 
@@ -81,7 +81,7 @@ impl Default for Exchanges {
     fn default() -> Exchanges {
         Exchanges {
             origin: None,
-            length: SHORTEST,
+            length: MIN,
             ways: std::array::from_fn(|_| vec![None; STRETCHES]),
             round_trip: i64::MAX,
             count: 0,

@@ -8,10 +8,10 @@ use evlbi_wire::probe::HEADER_LEN;
 use serde::{Deserialize, Serialize};
 
 /// Datagrams of a burst, and their bytes, at most: what leaves as fast as the host can, whatever the rate.
-const MOST_BURST: u32 = 10_000;
-const MOST_BURST_BYTES: u64 = 4 << 20;
+const MAX_BURST: u32 = 10_000;
+const MAX_BURST_BYTES: u64 = 4 << 20;
 /// Longest payload of UDP over IPv4 in bytes.
-const LONGEST: usize = 65_507;
+const MAX: usize = 65_507;
 
 /// A stream in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,11 +41,11 @@ pub enum Spacing {
 #[non_exhaustive]
 pub enum StreamError {
     /// Too short for the header, or too long for UDP.
-    #[error("datagrams of a test carry {HEADER_LEN} to {LONGEST} bytes, not {0}")]
+    #[error("datagrams of a test carry {HEADER_LEN} to {MAX} bytes, not {0}")]
     Size(usize),
     /// Too much back to back.
     #[error(
-        "a burst is of {MOST_BURST} datagrams and {MOST_BURST_BYTES} bytes at most, not of {0} datagrams and {1} bytes"
+        "a burst is of {MAX_BURST} datagrams and {MAX_BURST_BYTES} bytes at most, not of {0} datagrams and {1} bytes"
     )]
     Burst(u32, u64),
     /// Nothing to send.
@@ -61,14 +61,14 @@ impl Stream {
     /// # Errors
     /// [`StreamError`].
     pub fn check(&self) -> Result<(), StreamError> {
-        if !(HEADER_LEN..=LONGEST).contains(&self.size) {
+        if !(HEADER_LEN..=MAX).contains(&self.size) {
             return Err(StreamError::Size(self.size));
         }
         if self.count == 0 || self.burst == 0 {
             return Err(StreamError::Nothing);
         }
         let bytes = u64::from(self.burst) * self.size as u64;
-        if self.burst > MOST_BURST || self.burst > 1 && bytes > MOST_BURST_BYTES {
+        if self.burst > MAX_BURST || self.burst > 1 && bytes > MAX_BURST_BYTES {
             return Err(StreamError::Burst(self.burst, bytes));
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::tally::{Tallied, Tally};
 
 /// Windows that may be open at once, of long ones and of short ones, which take less memory: of a stream that skips more,
 /// what lies beyond is no part of it.
-const MOST_OPEN: [u64; 2] = [128, 2048];
+const MAX_OPEN: [u64; 2] = [128, 2048];
 /// Numbers that open windows remember, about.
 const REMEMBERED: u64 = 1 << 26;
 
@@ -39,7 +39,7 @@ impl Windows {
         let size = size.unwrap_or(u64::MAX).max(1);
         Windows {
             size,
-            most_open: (REMEMBERED / size).clamp(MOST_OPEN[0], MOST_OPEN[1]),
+            most_open: (REMEMBERED / size).clamp(MAX_OPEN[0], MAX_OPEN[1]),
             count,
             patience,
             width,

@@ -8,13 +8,13 @@ use evlbi_core::time::Nanos;
 use evlbi_net::clock::Signal;
 use evlbi_wire::units::show_rate;
 
-use super::{MOST_SESSIONS, Responder, ServeError, Served, rate_or_any};
+use super::{MAX_SESSIONS, Responder, ServeError, Served, rate_or_any};
 use crate::control::Control;
 use crate::endpoint::{FromClient, FromResponder, Limits, Test};
 use crate::session::{ALIVE, GONE};
 
 /// Longest time that a client waits for others' tests.
-const MOST_QUEUE: Nanos = Nanos(600_000_000_000);
+const MAX_QUEUE: Nanos = Nanos(600_000_000_000);
 
 /// What the tests and sessions of this moment take.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +44,7 @@ impl Room {
         let most = limits.rate.map_or(f64::INFINITY, |most| most.get() as f64);
         // Sums and differences of rates leave a trace of rounding.
         let fits = rates.iter().all(|rate| *rate <= most * (1.0 + 1e-9));
-        let has_room = all.tests <= limits.tests && all.sessions <= MOST_SESSIONS && fits;
+        let has_room = all.tests <= limits.tests && all.sessions <= MAX_SESSIONS && fits;
         if has_room {
             self.taken = all;
         }
@@ -87,7 +87,7 @@ impl Responder {
         };
         let place = self.ask(more);
         let clock = self.run.clock();
-        let end = clock.now().plus(test.queue.min(MOST_QUEUE));
+        let end = clock.now().plus(test.queue.min(MAX_QUEUE));
         let (mut until, mut heard) = (clock.now(), None);
         while !place.is_there.wait(clock, until) {
             let (now, reason) = (clock.now(), self.why_not(place.waits_behind()));
@@ -257,7 +257,7 @@ mod tests {
             sessions: 1,
             ..Taken::default()
         };
-        let all: Vec<Place<'_>> = (0..MOST_SESSIONS)
+        let all: Vec<Place<'_>> = (0..MAX_SESSIONS)
             .map(|_| responder.place(session).expect("room"))
             .collect();
         assert!(responder.place(session).is_none());

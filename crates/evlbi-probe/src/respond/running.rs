@@ -13,7 +13,7 @@ use super::{Responder, ServeError, Served, rate_or_any};
 use crate::control::{Control, ControlError};
 use crate::endpoint::{Files, FromClient, FromResponder, Port, Test, Work};
 use crate::measure::Stream;
-use crate::session::{GONE, LOOK, Link, draining, look, plain};
+use crate::session::{GONE, Link, POLL_INTERVAL, draining, look, plain};
 
 /// A test may take so much longer than its streams: finding each other, round trips, results.
 const AROUND: Duration = Duration::from_secs(30);
@@ -237,7 +237,7 @@ impl Responder {
         let clock = self.run.clock();
         let end = clock.now().plus(GONE.into());
         while clock.now() < end {
-            let message = control.receive(LOOK)?;
+            let message = control.receive(POLL_INTERVAL)?;
             if let Some(found) = message.and_then(&mut is_it) {
                 return Ok(found);
             }

@@ -10,7 +10,7 @@ use evlbi_net::run::Run;
 use evlbi_net::tcp::{Stream, Unconnected};
 use smart_default::SmartDefault;
 
-use super::link::LOOK;
+use super::link::POLL_INTERVAL;
 use super::{CONNECTING, Result, SessionError, go_on};
 use crate::endpoint::Test;
 use crate::measure::Token;
@@ -82,7 +82,7 @@ fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
     let look_up = move || tell.send(name.to_socket_addrs().map(Vec::from_iter));
     clock.spawn("look up", look_up)?;
     loop {
-        match clock.receive_by(&told, clock.now().plus(LOOK.into())) {
+        match clock.receive_by(&told, clock.now().plus(POLL_INTERVAL.into())) {
             Err(RecvTimeoutError::Timeout) => go_on(run)?,
             found => {
                 let found = found.map_err(io::Error::other)?;

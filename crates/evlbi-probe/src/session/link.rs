@@ -27,9 +27,9 @@ const DRAINING: Duration = Duration::from_secs(5);
 /// And so long when the run is stopped.
 const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
 /// Time between looks at what comes.
-pub const LOOK: Duration = Duration::from_millis(20);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The same of what lasts: a test that is told window by window, for hours, or a responder.
-pub const SLOW_LOOK: Duration = Duration::from_millis(200);
+pub const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The other end is silent for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -117,8 +117,8 @@ impl Link {
 /// Time between looks at what comes of a test.
 pub fn look(test: &Test, is_in_haste: bool) -> Duration {
     match test.window {
-        Some(_) if !is_in_haste => SLOW_LOOK,
-        _ => LOOK,
+        Some(_) if !is_in_haste => SLOW_POLL_INTERVAL,
+        _ => POLL_INTERVAL,
     }
 }
 

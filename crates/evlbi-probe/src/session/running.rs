@@ -8,7 +8,7 @@ use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::run::Run;
 
-use super::link::{ALIVE, GONE, LOOK, Link, SLOW_LOOK, STOPPING, draining, look};
+use super::link::{ALIVE, GONE, Link, POLL_INTERVAL, SLOW_POLL_INTERVAL, STOPPING, draining, look};
 use super::{Event, Progress, Result, SessionError, Settled, Show, Side, go_on, unexpected};
 use crate::control::{Control, ControlError};
 use crate::direction::Direction;
@@ -61,7 +61,7 @@ impl Testing<'_, '_> {
         self.ask_clock(1)?;
         self.control.send(&FromClient::Start { port })?;
         loop {
-            match self.control.receive(LOOK)? {
+            match self.control.receive(POLL_INTERVAL)? {
                 Some(FromResponder::Started) => return Ok(()),
                 None if clock.now().since(asked) < GONE.into() => {}
                 other => return Err(unexpected(other)),
@@ -291,7 +291,7 @@ impl Testing<'_, '_> {
         let changes = [0, 1].map(|end| now[end].since(&before[end]));
         if past
             .back()
-            .is_none_or(|(at, _)| told.since(*at) >= SLOW_LOOK.into())
+            .is_none_or(|(at, _)| told.since(*at) >= SLOW_POLL_INTERVAL.into())
         {
             past.push_back((told, now));
         }

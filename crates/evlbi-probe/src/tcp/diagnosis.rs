@@ -16,7 +16,7 @@ const WHOLE_CORE: f64 = 0.9;
 /// Rates that differ by less are steady.
 const STEADY: f64 = 0.05;
 /// Stretches of late messages that are told one by one.
-const MOST_TOLD: usize = 3;
+const MAX_TOLD: usize = 3;
 /// Timeouts in a row of a connection that carries nothing.
 const STUCK: u32 = 3;
 /// A flow carries what is asked for if it lacks no more.
@@ -178,7 +178,7 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
     // The worst, in the order of time.
     let mut worst: Vec<&Late> = messages.timely.late.iter().collect();
     worst.sort_by_key(|late| std::cmp::Reverse(late.worst));
-    let others = worst.split_off(worst.len().min(MOST_TOLD));
+    let others = worst.split_off(worst.len().min(MAX_TOLD));
     worst.sort_by_key(|late| late.message);
     for late in worst {
         let what = format!(

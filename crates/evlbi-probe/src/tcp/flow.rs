@@ -17,7 +17,7 @@ use crate::measure::{ClockFit, Record};
 
 /// A message is late when it comes later than the most timely one by more than this part of the round trip, or this time.
 const TOLERANCE: f64 = 0.1;
-const SHORTEST_TOLERANCE: Nanos = Nanos(5_000_000);
+const MIN_TOLERANCE: Nanos = Nanos(5_000_000);
 /// Width of the bins of delays in nanoseconds.
 const BIN: u64 = 100_000;
 
@@ -278,7 +278,7 @@ impl Messages {
         let times: Vec<(u64, i64, i64)> = come.records.iter().map(times).collect();
         let arrivals = times.iter().map(|(number, _, came)| (*number, *came));
         let arrivals: Vec<Arrival> = arrivals.collect();
-        let tolerance = Nanos((round_trip.0 as f64 * TOLERANCE) as u64).max(SHORTEST_TOLERANCE);
+        let tolerance = Nanos((round_trip.0 as f64 * TOLERANCE) as u64).max(MIN_TOLERANCE);
         let kept = times.iter().zip(lateness(rate, size, &arrivals));
         let kept = kept.map(|((number, left, came), late)| (*number, *left, *came, late));
         let kept: Vec<Kept> = kept.collect();

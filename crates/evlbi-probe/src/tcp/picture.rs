@@ -9,7 +9,7 @@ use super::flow::{Flow, Kept};
 use evlbi_plot::{Axis, Figure, Series, Unit};
 
 /// Points of a curve, at most.
-const MOST_POINTS: usize = 4000;
+const MAX_POINTS: usize = 4000;
 /// Throughput is averaged over this part of the whole time, and no less than a few readings.
 const PARTS: f64 = 200.0;
 const READINGS: f64 = 5.0;
@@ -87,6 +87,6 @@ fn since(flow: &Flow, reading: &Reading) -> f64 {
 
 /// No more points than a picture shows.
 fn thin<T>(all: &[T], point: impl Fn(&T) -> Option<(f64, f64)>) -> Vec<(f64, f64)> {
-    let step = all.len().div_ceil(MOST_POINTS).max(1);
+    let step = all.len().div_ceil(MAX_POINTS).max(1);
     all.iter().step_by(step).filter_map(point).collect()
 }

@@ -224,7 +224,7 @@ impl Row {
 
     /// Itself, if its times and counts can be: sums of all results must not overflow.
     fn checked(mut self) -> Result<Row> {
-        const MOST: u64 = 1 << 48;
+        const MAX: u64 = 1 << 48;
         // The year 2100 or so; times before 1970 are none.
         let is_time = |time: f64| (0.0..4.2e9).contains(&time);
         let are_numbers = [
@@ -235,7 +235,7 @@ impl Row {
         ];
         if !is_time(self.begin)
             || !is_time(self.end)
-            || self.counts().iter().any(|count| **count > MOST)
+            || self.counts().iter().any(|count| **count > MAX)
             || !are_numbers.iter().all(|number| number.is_finite())
         {
             return Err(StoreError::Impossible {

@@ -22,7 +22,7 @@ use evlbi_net::transport::{Local, Numbers, Url};
 use evlbi_testkit::{Room, arq, until};
 use sha2::{Digest, Sha256};
 
-use super::{LEAST_RING, Receiving, RecvError, RecvOptions, receive};
+use super::{MIN_RING, Receiving, RecvError, RecvOptions, receive};
 use crate::control_socket::{Change, Status, Watched};
 use crate::send::{Burst, Pace, SendOptions, Sending, send};
 
@@ -40,7 +40,7 @@ fn receiver(from: &Url, to: &str, run: &Run) -> Receiving {
     let options = RecvOptions {
         from: from.clone(),
         to: to.to_owned(),
-        ring: Some(LEAST_RING),
+        ring: Some(MIN_RING),
         ..RecvOptions::default()
     };
     receive(&options, run).unwrap()
@@ -263,7 +263,7 @@ fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], St
         let options = RecvOptions {
             from: url(&network),
             to: "check".into(),
-            ring: Some(LEAST_RING),
+            ring: Some(MIN_RING),
             idle: Some(Duration::from_secs(5)),
             ..RecvOptions::default()
         };

@@ -14,15 +14,15 @@ use evlbi_core::account::{Distribution, Summary};
 /// Sequence numbers are counted on from here, so that there is room below.
 const ORIGIN: u64 = 1 << 32;
 /// Segments under way whose times are remembered.
-const MOST_SENT: usize = 1 << 14;
+const MAX_SENT: usize = 1 << 14;
 /// A sender that hears nothing waits no less before it sends again, in nanoseconds (Linux; RFC 6298 asks for a second).
-const SHORTEST_TIMEOUT: u64 = 200_000_000;
+const MIN_TIMEOUT: u64 = 200_000_000;
 /// What fills a gap this soon after it came up was overtaken, where nothing better tells and no round trip is known.
 const OVERTAKEN: u64 = 3_000_000;
 /// Identifications that fall so much more seldom than they rise are counted on.
 const RISING: u64 = 10;
 /// Time stamps of acknowledgements whose echo is waited for.
-const MOST_STAMPS: usize = 1024;
+const MAX_STAMPS: usize = 1024;
 /// Bytes that time stamps take of each segment.
 const STAMPS: u32 = 12;
 
@@ -296,7 +296,7 @@ impl DirectionState {
         furthest.identification = id;
         furthest.stamp = segment.options.stamps.map(|(value, _)| value);
         furthest.at = at;
-        if self.sent.len() == MOST_SENT {
+        if self.sent.len() == MAX_SENT {
             // Every second of them tells as much.
             let mut is_kept = false;
             self.sent.retain(|_| {
@@ -389,7 +389,7 @@ impl DirectionState {
         again.frames += 1;
         again.bytes += u64::from(segment.length);
         again.lost_before += if was_unseen { segments } else { 0 };
-        let is_long = silence >= SHORTEST_TIMEOUT.max(trip);
+        let is_long = silence >= MIN_TIMEOUT.max(trip);
         let (counter, event) = if end <= self.acknowledged {
             (&mut again.unneeded, Event::Unneeded)
         } else if end >= next
@@ -452,7 +452,7 @@ impl DirectionState {
         if let Some((value, _)) = segment.options.stamps
             && self.stamps.back().is_none_or(|(last, _)| *last != value)
         {
-            if self.stamps.len() == MOST_STAMPS {
+            if self.stamps.len() == MAX_STAMPS {
                 self.stamps.pop_front();
             }
             self.stamps.push_back((value, at));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Stretches that are kept; of more the first two become one, with what lies between them.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 /// Stretches that neither overlap nor touch, from the first number to behind the last.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +47,7 @@ impl Ranges {
             self.ends.remove(&begin);
         }
         self.ends.insert(from, to);
-        if self.ends.len() > MOST
+        if self.ends.len() > MAX
             && let Some((first, middle)) = self.ends.pop_first()
             && let Some((next, end)) = self.ends.pop_first()
         {

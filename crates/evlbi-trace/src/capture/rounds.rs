@@ -13,7 +13,7 @@ use super::Extent;
 /// Time stamps are no finer than this, in nanoseconds.
 const FINE: u64 = 1_000_000;
 /// Acknowledgements on their way to the sender that are remembered.
-const MOST_WAITING: usize = 1 << 16;
+const MAX_WAITING: usize = 1 << 16;
 /// Rounds over which a window's growth is looked for, and how far it grows in them at least: in segments, and in parts of it.
 const GROWTH: usize = 16;
 const GROWN: u64 = 2;
@@ -32,7 +32,7 @@ const ANSWERED: f64 = 0.6;
 const QUEUE: f64 = 1.25;
 const QUEUE_TIME: f64 = 500_000.0;
 /// An idle time is no shorter, in nanoseconds.
-const SHORTEST_IDLE: u64 = 1_000_000;
+const MIN_IDLE: u64 = 1_000_000;
 
 /// What held a sender back, in parts of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -233,7 +233,7 @@ impl Rounds {
             // Nothing is under way that could tell more.
             self.come_to(at, None);
         }
-        if self.waiting.len() == MOST_WAITING
+        if self.waiting.len() == MAX_WAITING
             && let Some(first) = self.waiting.pop_front()
         {
             self.learn(first);
@@ -372,7 +372,7 @@ impl Rounds {
             false => &mut self.held.application,
         };
         *part += time as f64;
-        if time > self.trip().max(SHORTEST_IDLE) && !is_closed {
+        if time > self.trip().max(MIN_IDLE) && !is_closed {
             let seconds = time as f64 * 1e-9;
             self.idle.periods += 1;
             self.idle.seconds += seconds;

@@ -12,25 +12,25 @@ use super::time_series::{Stretch, TimeSeries};
 use super::{Extent, bits_per_second};
 use evlbi_core::account::{Distribution, Report, Summary};
 use evlbi_core::pudp::{Sequencer, Verdict as Framed};
-use evlbi_core::reorder::{MOST_GAP, Reorder, Settings, Verdict};
+use evlbi_core::reorder::{MAX_GAP, Reorder, Settings, Verdict};
 use evlbi_core::time::{Nanos, apart};
 
 /// Datagrams after which it is decided how they are numbered.
 const ENOUGH: usize = 16;
 /// No more of each is kept until then.
-const LONGEST_KEPT: usize = 16_384;
+const MAX_KEPT: usize = 16_384;
 /// Numbers of datagrams that follow each other differ by no more than this, mostly.
 const NEAR: u64 = 64;
 /// Enough of a datagram to tell its number.
 const HEADERS: usize = 32;
 /// Shortest datagram of those that the kernel sends as one.
-const SHORTEST: usize = 16;
+const MIN: usize = 16;
 /// How far a datagram may be behind others, in datagrams.
 const WINDOW: u64 = 1 << 16;
 /// No frame of any network is longer: what is was not cut yet.
-const LONGEST_FRAME: u32 = 9216;
+const MAX_FRAME: u32 = 9216;
 /// Looks for several datagrams in a packet, before they are given up.
-const MOST_LOOKS: u32 = 16;
+const MAX_POLLS: u32 = 16;
 
 /// Where the numbers of a stream's datagrams are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,7 +160,7 @@ impl Order {
             window: WINDOW,
             hold: Nanos(u64::MAX),
             capacity: u64::MAX >> 1,
-            max_gap: MOST_GAP,
+            max_gap: MAX_GAP,
         };
         Order {
             reorder: Reorder::new(settings),
@@ -221,7 +221,7 @@ fn unit_and_step(numbers: Numbers, kept: &[Kept]) -> Option<(Option<usize>, Opti
     let (unit, counts) = found.max_by_key(|(unit, counts)| (counts.len(), *unit))?;
     let count = counts[0];
     let is_sure = counts.iter().any(|other| *other != count)
-        || kept.iter().any(|(length, _)| *length > LONGEST_FRAME);
+        || kept.iter().any(|(length, _)| *length > MAX_FRAME);
     if counts.len() * 2 < kept.len() || !is_sure && count == 1 {
         return None;
     }
@@ -239,11 +239,11 @@ impl Here {
         let follows =
             |unit: usize| number_at(self.numbers, payload, unit) == Some(number.wrapping_add(1));
         if self.unit.is_none()
-            && self.looks < MOST_LOOKS
+            && self.looks < MAX_POLLS
             && (length > self.shortest || self.order.reorder.ends().is_none())
         {
             self.looks += 1;
-            self.unit = (SHORTEST..payload.len()).find(|unit| follows(*unit));
+            self.unit = (MIN..payload.len()).find(|unit| follows(*unit));
         }
         // Of what was not captured far enough the length alone tells.
         let unit = self.unit.filter(|unit| {
@@ -290,7 +290,7 @@ impl Datagrams {
         if self.numbering.is_some() {
             return self.take(datagram.length, datagram.payload);
         }
-        let kept = datagram.payload.len().min(LONGEST_KEPT);
+        let kept = datagram.payload.len().min(MAX_KEPT);
         self.kept
             .push((datagram.length, datagram.payload[..kept].into()));
         if self.kept.len() == ENOUGH {

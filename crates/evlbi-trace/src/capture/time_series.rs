@@ -1,7 +1,7 @@
 //! The course of a connection or stream, interval by interval, in memory that does not grow with its length.
 
 /// Intervals of a course; where it lasts longer, they are made longer.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 /// A stretch of time, which begins with nothing in it.
 pub trait Stretch: Copy + Default {
@@ -29,7 +29,7 @@ impl<T: Stretch> TimeSeries<T> {
 
     /// The interval of a moment.
     pub fn at(&mut self, at: u64) -> &mut T {
-        while self.place(at) >= MOST as u64 {
+        while self.place(at) >= MAX as u64 {
             self.every *= 2;
             let pairs = self.intervals.chunks(2);
             let join = |pair: &[T]| pair.iter().copied().fold(T::default(), T::join);

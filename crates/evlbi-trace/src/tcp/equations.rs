@@ -5,7 +5,7 @@ use super::congestion::{Acked, Algorithm, CongestionControl, Moment};
 use evlbi_core::time::Nanos;
 
 /// Round trips after which a window that has not grown is taken not to.
-const MOST_ROUNDS: u64 = 10_000_000;
+const MAX_ROUNDS: u64 = 10_000_000;
 /// Losses until a law has forgotten how it began.
 const CYCLES: u32 = 12;
 /// Round trips until a law knows what a path carries.
@@ -101,7 +101,7 @@ impl Cbr {
         rounds.lose();
         let (mut late, mut delayed, mut recovery, mut drain) = (0.0, 0.0f64, None, None);
         let begun = rounds.now;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let before = (rounds.now, rounds.window, late);
             late += (self.rate / 8.0 - rounds.bytes_per_second()) * self.round_trip;
             rounds.step();
@@ -216,7 +216,7 @@ impl Rounds<'_> {
     /// Up to a window: how many segments went, and how long it took in seconds; at least one round.
     fn run(&mut self, top: f64) -> (f64, f64) {
         let (begun, mut segments) = (self.now, 0.0);
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let before = self.window;
             self.step();
             if self.window < top {

@@ -13,8 +13,8 @@ const BEHIND: u64 = 3;
 /// Segments under way at the beginning (RFC 6928).
 const FIRST_WINDOW: f64 = 10.0;
 /// Bounds of the time after which a segment is sent again (RFC 6298, the lower one as Linux has it).
-const SHORTEST_TIMEOUT: Nanos = Nanos(200_000_000);
-const LONGEST_TIMEOUT: Nanos = Nanos(120_000_000_000);
+const MIN_TIMEOUT: Nanos = Nanos(200_000_000);
+const MAX_TIMEOUT: Nanos = Nanos(120_000_000_000);
 /// With more doublings any timeout is longer than the longest.
 const MAX_DOUBLINGS: u32 = 10;
 
@@ -78,8 +78,8 @@ impl RoundTrips {
             return Nanos::SECOND;
         }
         // The variation has a lower bound of its own in Linux, so that even times do not make a short timeout.
-        let variation = (4.0 * self.variation).max(SHORTEST_TIMEOUT.0 as f64);
-        Nanos((self.smoothed + variation) as u64).min(LONGEST_TIMEOUT)
+        let variation = (4.0 * self.variation).max(MIN_TIMEOUT.0 as f64);
+        Nanos((self.smoothed + variation) as u64).min(MAX_TIMEOUT)
     }
 }
 
@@ -195,7 +195,7 @@ impl Sender {
     /// Time after which the first segment is retransmitted, after some timeouts in a row.
     pub fn timeout(&self, backoff: u32) -> Nanos {
         let timeout = self.round_trips.timeout().0;
-        Nanos(timeout << backoff.min(MAX_DOUBLINGS)).min(LONGEST_TIMEOUT)
+        Nanos(timeout << backoff.min(MAX_DOUBLINGS)).min(MAX_TIMEOUT)
     }
 
     pub fn phase(&self) -> Phase {

@@ -24,13 +24,13 @@ const RATE: u32 = 16_000_000;
 /// Seconds of noise that are sent again and again.
 const SECONDS: u32 = 1;
 /// Stations that are correlated at most: beyond, a small machine would fall behind.
-const MOST_STATIONS: u32 = 4;
+const MAX_STATIONS: u32 = 4;
 /// Flows end by themselves after this time, should nobody be left who ends them.
-const LONGEST: Duration = Duration::from_hours(24);
+const MAX: Duration = Duration::from_hours(24);
 /// And this where the page does not stay.
 const A_LITTLE: Duration = Duration::from_mins(2);
 /// Flows end within this time.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Stations, a correlator, and the agent that shows them. All of it ends with this.
 pub struct Page {
@@ -60,7 +60,7 @@ impl Page {
     /// Starts everything, says where the page is, and opens it where somebody sits before a screen.
     pub fn start(options: &DemoOptions, run: &Run) -> Result<Page> {
         let room = Temporary::new("page")?;
-        let stations = &STATIONS[..options.stations.clamp(2, MOST_STATIONS) as usize];
+        let stations = &STATIONS[..options.stations.clamp(2, MAX_STATIONS) as usize];
         fs::write(room.0.join("sky.toml"), sky(options, stations))?;
         let (agent, url) = start_agent(&room.0, run)?;
         let (fingerprint, token) = Identity::read(&room.0.join("agent"))?;
@@ -95,7 +95,7 @@ impl Page {
 
     /// Starts the flows.
     async fn stream(&self, options: &DemoOptions, stations: &[&str], room: &Path) -> Result<()> {
-        let longest = options.duration + if options.keep { LONGEST } else { A_LITTLE };
+        let longest = options.duration + if options.keep { MAX } else { A_LITTLE };
         let longest = format!("{}s", longest.as_secs());
         let correlator = self
             .begin(json!({
@@ -111,7 +111,7 @@ impl Page {
                 .find_map(|flow| flow.status);
             match status.map(|status| status.listening) {
                 Some(addresses) if addresses.len() == stations.len() => break addresses,
-                _ if begun.elapsed() > PATIENCE => bail!("the correlator does not listen"),
+                _ if begun.elapsed() > TIMEOUT => bail!("the correlator does not listen"),
                 _ => sleep(Duration::from_millis(50)).await,
             }
         };
@@ -139,7 +139,7 @@ impl Page {
         }
         loop {
             let flows = self.client.flows().await?;
-            if flows.iter().all(|flow| flow.end.is_some()) || begun.elapsed() >= PATIENCE {
+            if flows.iter().all(|flow| flow.end.is_some()) || begun.elapsed() >= TIMEOUT {
                 return Ok(());
             }
             sleep(Duration::from_millis(50)).await;

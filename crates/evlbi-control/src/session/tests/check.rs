@@ -5,7 +5,7 @@ use std::time::Duration;
 use evlbi_core::rate::BitRate;
 
 use super::console::Few;
-use super::fleet::{Agent, Loss, PATIENCE};
+use super::fleet::{Agent, Loss, TIMEOUT};
 use super::*;
 use crate::identity::Role;
 use crate::session::run::prepare;
@@ -95,7 +95,7 @@ async fn agents_that_do_not_answer_are_found() {
     let site = Site::new();
     site.fleet.with(|world| world.die("ef", Loss::Agent));
     site.fleet.at("jb", |agent| {
-        agent.late = 2 * PATIENCE + Duration::from_millis(2);
+        agent.late = 2 * TIMEOUT + Duration::from_millis(2);
     });
     site.fleet.at("on", |agent| agent.ahead = 3.0);
     let found = found(&site, &two_scans()).await;

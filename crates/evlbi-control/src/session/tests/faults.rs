@@ -18,7 +18,7 @@ use super::*;
 /// Cases where nothing else is asked for.
 const CASES: u32 = 100;
 /// The longest time that a session may take after its last scan: each agent may keep the controller waiting for every flow.
-const LONGEST: Duration = Duration::from_mins(10);
+const MAX: Duration = Duration::from_mins(10);
 
 /// What stands for the controller among the hosts. It ends and comes back as agents do, and then resumes the run.
 const CONTROLLER: &str = "controller";
@@ -193,7 +193,7 @@ fn play(faults: &Faults<Fault>) -> String {
                 (running.checked.problems, followed)
             };
             let Some((killed, back)) = kills.next() else {
-                let followed = timeout(LONGEST, following).await;
+                let followed = timeout(MAX, following).await;
                 let (checked, followed) = followed.expect("the session ends");
                 break (hosts, checked, followed);
             };

@@ -33,7 +33,7 @@ const ANSWERING: Duration = Duration::from_secs(2);
 /// A flow that is told to stop has ended after this time.
 pub const ENDING: Duration = Duration::from_millis(10);
 /// An agent that does not answer within this time is given up, as by the client for HTTP.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bits of a datagram.
 const DATAGRAM: f64 = 8000.0;
 
@@ -540,7 +540,7 @@ impl Way {
     }
 
     async fn patiently<T>(&self, asking: impl Future<Output = Reply<T>>) -> Reply<T> {
-        let answer = timeout(PATIENCE, asking).await;
+        let answer = timeout(TIMEOUT, asking).await;
         answer.unwrap_or_else(|_| Err(self.silent("operation timed out")))
     }
 }

@@ -14,7 +14,7 @@ const FRAME: usize = 1032;
 /// Datagrams of a round: one message of the kernel, which arrives as a whole.
 const ROUND: u64 = 48;
 /// Longest wait for a message.
-const PATIENCE: Nanos = Nanos(20_000_000);
+const TIMEOUT: Nanos = Nanos(20_000_000);
 
 #[test]
 fn admit() {
@@ -62,7 +62,7 @@ fn admit() {
         while came == 0 {
             clock.wait(
                 &[incoming.events()],
-                clock.now().plus(PATIENCE),
+                clock.now().plus(TIMEOUT),
                 Waiting::Sleep,
             );
             measured(|| {

@@ -39,7 +39,7 @@ use sha2::{Digest, Sha256};
 
 use self::fault::{Fault, Kind, Place, What, any};
 use super::super::{Receiving, RecvResult};
-use super::{FRAME, LEAST_RING, RecvOptions, SendOptions, receive, send};
+use super::{FRAME, MIN_RING, RecvOptions, SendOptions, receive, send};
 use crate::counters::Counts;
 use crate::send::Sending;
 
@@ -58,7 +58,7 @@ const LEAD: Nanos = Nanos(20_000_000);
 /// From sender to receiver. Nothing arrives in the moment of a fault.
 const DELAY: Nanos = Nanos(10_300_000);
 /// A case is over by then.
-const LONGEST: Nanos = Nanos(60_000_000_000);
+const MAX: Nanos = Nanos(60_000_000_000);
 /// What is sent last has come by then, and is recorded.
 const REST: Nanos = Nanos(1_000_000_000);
 
@@ -343,7 +343,7 @@ impl Scene {
                 what => self.befall(&host, what, &mut stalls),
             }
         }
-        self.over.wait(&self.clock, LONGEST);
+        self.over.wait(&self.clock, MAX);
         let stalled = stalls.iter().map(|[_, end]| *end).max();
         let last = self.clock.now().max(stalled.unwrap_or_default());
         self.wait_until(last.plus(REST));
@@ -367,7 +367,7 @@ impl Scene {
                 Disk::Full => "/dev/full".to_owned(),
                 _ => path,
             },
-            ring: Some(LEAST_RING),
+            ring: Some(MIN_RING),
             source: (!is_open(number)).then(|| sender(number)),
             durability: Durability::Kernel,
             host: HostOptions {
@@ -425,7 +425,7 @@ fn loss(fraction: f64) -> Law {
 /// Waits for the end of a run.
 fn ends(clock: &Clock, has_ended: impl FnMut() -> bool) {
     assert!(
-        clock.wait_for(LONGEST, Duration::ZERO, has_ended),
+        clock.wait_for(MAX, Duration::ZERO, has_ended),
         "a run does not end"
     );
 }

@@ -77,7 +77,7 @@ impl Hosts {
     fn options(&self, options: RecvOptions) -> RecvOptions {
         RecvOptions {
             from: self.network.to(port()),
-            ring: Some(LEAST_RING),
+            ring: Some(MIN_RING),
             durability: Durability::Kernel,
             ..options
         }

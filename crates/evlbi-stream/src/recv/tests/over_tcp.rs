@@ -156,7 +156,7 @@ fn silence_counts_from_the_first_byte() {
     let of = |scheme: &str| {
         let options = RecvOptions {
             from: any(scheme),
-            ring: Some(LEAST_RING),
+            ring: Some(MIN_RING),
             idle,
             ..RecvOptions::default()
         };
@@ -193,7 +193,7 @@ fn the_ring_follows_the_length_of_frames() {
         from: any("tcp://"),
         to: room.path("received"),
         frame: Some(frame),
-        ring: Some(LEAST_RING),
+        ring: Some(MIN_RING),
         ..RecvOptions::default()
     };
     let refused = receive(&options, &run).err().unwrap().to_string();
@@ -224,7 +224,7 @@ fn full(room: &Room, run: &Run) -> (Receiving, File, Sending, Vec<u8>) {
     });
     let receiving = receiver(&any("tcp://"), &pipe, run);
     let reader = reader.join().unwrap();
-    let data = bytes(3 * LEAST_RING as usize);
+    let data = bytes(3 * MIN_RING as usize);
     let source = room.path("source");
     std::fs::write(&source, &data).unwrap();
     let options = SendOptions {
@@ -257,7 +257,7 @@ fn a_slow_reader_does_not_keep_a_receiver_that_is_dropped() {
     drop(over);
     // The whole ring would take it longer than a minute.
     let taken = slow.join().unwrap();
-    assert!(taken < LEAST_RING as usize / 2, "{taken} bytes");
+    assert!(taken < MIN_RING as usize / 2, "{taken} bytes");
 }
 
 /// What a reader that takes nothing costs is in the counters meanwhile, and in the result.

@@ -5,7 +5,7 @@ use super::{Acked, CongestionControl, Moment, SMALLEST};
 /// Smaller windows obey Reno's law.
 const LOW_WINDOW: f64 = 14.0;
 /// Most segments for each round trip (Smax).
-const MOST: f64 = 16.0;
+const MAX: f64 = 16.0;
 /// The search goes this part of the way.
 const PART: f64 = 4.0;
 /// Close to the last maximum the window takes so many round trips for [`PART`] segments.
@@ -43,19 +43,19 @@ impl Bic {
         }
         let slowly = PART / SMOOTH;
         let Some(maximum) = self.maximum else {
-            return MOST.max(window / FIRST);
+            return MAX.max(window / FIRST);
         };
         if window < maximum {
-            // The binary search, no faster than MOST, in whole segments.
+            // The binary search, no faster than MAX, in whole segments.
             let step = ((maximum - window) / PART).floor();
-            return if step <= 1.0 { slowly } else { step.min(MOST) };
+            return if step <= 1.0 { slowly } else { step.min(MAX) };
         }
         // Beyond the last maximum it looks for the next, ever faster.
         let beyond = window - maximum;
         if beyond < PART {
             return slowly;
         }
-        (beyond / (PART - 1.0)).min(MOST)
+        (beyond / (PART - 1.0)).min(MAX)
     }
 }
 

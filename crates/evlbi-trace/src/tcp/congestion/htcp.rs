@@ -6,8 +6,8 @@ use evlbi_core::time::Nanos;
 /// Reno's increase for so many seconds after a loss (Delta_L).
 const RENO: f64 = 1.0;
 /// What a loss leaves: the ratio of the shortest to the longest round trip, between these.
-const LEAST: f64 = 0.5;
-const MOST: f64 = 0.8;
+const MIN: f64 = 0.5;
+const MAX: f64 = 0.8;
 /// The round trip for which the increase is not scaled, and how far it is.
 const UNSCALED: f64 = 0.1;
 const SCALES: (f64, f64) = (0.5, 10.0);
@@ -43,7 +43,7 @@ struct Throughput {
 
 impl HTcp {
     fn beta(&self) -> f64 {
-        self.beta.unwrap_or(LEAST)
+        self.beta.unwrap_or(MIN)
     }
 
     /// Segments for each round trip: 2 (1 - beta) f(Delta), Leith and Shorten 2004.
@@ -94,8 +94,8 @@ impl CongestionControl for HTcp {
         let ratio = moment.shortest.0 as f64 / self.longest.max(Nanos(1)).0 as f64;
         let is_known = self.adapts && moment.shortest > SHORT && self.longest.0 > 0;
         self.beta = Some(match is_known && !has_changed {
-            true => ratio.clamp(LEAST, MOST),
-            false => LEAST,
+            true => ratio.clamp(MIN, MAX),
+            false => MIN,
         });
         self.adapts = !has_changed;
         self.lost = Some(moment.now);

@@ -4,7 +4,7 @@ use super::{Acked, CongestionControl, Moment, SMALLEST};
 use evlbi_core::time::Nanos;
 
 /// A sample of what the path carries takes a round trip, and no less.
-const SHORTEST: Nanos = Nanos(50_000_000);
+const MIN: Nanos = Nanos(50_000_000);
 
 #[derive(Debug, Default)]
 pub struct Westwood {
@@ -19,7 +19,7 @@ impl CongestionControl for Westwood {
     fn measure(&mut self, moment: &Moment, acked: Acked) {
         self.segments += acked.segments;
         let length = moment.now.since(*self.begun.get_or_insert(moment.now));
-        if length < moment.round_trip.max(SHORTEST) {
+        if length < moment.round_trip.max(MIN) {
             return;
         }
         let rate = self.segments / length.as_secs_f64();

@@ -18,7 +18,7 @@ use super::{
 /// is missing is waited for 100 ms, and what is there is written after no more than 500 ms.
 const LAG: Nanos = Nanos(1_000_000_000);
 /// A receiver looks at the silence of a stream at least so often.
-const LOOK: Nanos = Nanos(20_000_000);
+const POLL_INTERVAL: Nanos = Nanos(20_000_000);
 /// Arrivals are taken up in no time.
 const SOON: Nanos = Nanos(1_000_000);
 
@@ -417,7 +417,7 @@ fn sequences<'t>(
     taken: &'t Taken,
 ) -> impl Iterator<Item = (&'t BTreeMap<usize, Nanos>, bool)> {
     let is_stopped = run.end == End::Stopped;
-    let enough = run.ended.0.saturating_sub(SILENCE.plus(LOOK).0);
+    let enough = run.ended.0.saturating_sub(SILENCE.plus(POLL_INTERVAL).0);
     let mut last = None;
     taken.values().map(move |frames| {
         let before = std::mem::replace(&mut last, frames.values().max().copied());

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::is_open;
 
 /// Most faults of a case.
-const MOST: usize = 8;
+const MAX: usize = 8;
 
 /// What happens, where and when.
 #[derive(Clone, Debug, PartialEq)]
@@ -181,7 +181,7 @@ pub(super) fn any() -> BoxedStrategy<Faults<Fault>> {
         place,
         what,
     });
-    faults(one, MOST + 1)
+    faults(one, MAX + 1)
 }
 
 /// What a failure prints has the same happen again.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use evlbi_testkit::times::{TIMES, slowest};
 
 use crate::run::well;
-use crate::{attack, deps, examples, setup};
+use crate::{attack, deps, examples, setup, words};
 
 pub fn run() -> Result<()> {
     let mut gate = Gate {
@@ -46,6 +46,7 @@ impl Gate {
     fn build(&mut self) -> Result<()> {
         self.cargo("format", &["fmt", "--all", "--check"])?;
         self.step("dependency rules", deps::check)?;
+        self.step("wording", words::check)?;
         let lints = [
             "clippy",
             "--workspace",

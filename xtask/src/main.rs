@@ -18,6 +18,7 @@ mod run;
 mod setup;
 mod soak;
 mod stress;
+mod words;
 
 use std::process::ExitCode;
 
@@ -66,6 +67,8 @@ enum Task {
     Oracles(oracles::Oracles),
     /// The dependency rules of the architecture
     Deps,
+    /// Check the wording: count patterns that make text hard to read, against the stored counts
+    Words(words::WordsArgs),
     /// Count the lines of code, comments and tests of each crate
     Lines(lines::LinesArgs),
     /// Count the instructions and allocations of the data path (needs valgrind)
@@ -131,6 +134,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Soak(args) => soak::run(&args),
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),
+        Task::Words(args) => words::run(&args),
         Task::Lines(args) => lines::run(&args),
         Task::Instructions(args) => return instructions::run(&args),
         Task::Bench { arguments } => bench(&arguments),

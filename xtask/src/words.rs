@@ -57,10 +57,7 @@ pub fn run(args: &WordsArgs) -> Result<()> {
     let verbs = docs::breaches(&lines)?;
     if let Some(wanted) = &args.list {
         let known = patterns.iter().any(|pattern| pattern.id == *wanted);
-        ensure!(
-            known || wanted == "all",
-            "no pattern `{wanted}` in {STORE}"
-        );
+        ensure!(known || wanted == "all", "no pattern `{wanted}` in {STORE}");
         let under = args.under.as_deref().unwrap_or_default();
         for pattern in &patterns {
             if wanted != "all" && pattern.id != *wanted {
@@ -186,7 +183,9 @@ fn lines() -> Result<Vec<Line>> {
     for path in String::from_utf8(output.stdout)?.split_terminator('\0') {
         let ending = path.rsplit_once('.').map_or("", |(_, ending)| ending);
         let is_text = ["md", "rs", "js", "html", "toml", "service", "script"].contains(&ending);
-        let is_test = path.split('/').any(|part| part == "tests" || part == "tests.rs");
+        let is_test = path
+            .split('/')
+            .any(|part| part == "tests" || part == "tests.rs");
         if !is_text || is_test {
             continue;
         }

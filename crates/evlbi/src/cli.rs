@@ -32,16 +32,16 @@ use clap::{Parser, Subcommand};
 
 use crate::program::Program;
 
-/// Carries VLBI data in real time from telescopes to a correlator and says exactly what was lost.
+/// Stream VLBI data in real time, test the path it takes, and measure what was lost and what the loss cost
 #[derive(Parser)]
-#[command(name = "evlbi", version, about, max_term_width = 110)]
+#[command(name = "evlbi", version, about, max_term_width = 110, help_template = help())]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// Say more (-v: decisions, -vv: details) on standard error
+    /// Print decisions (-v) and details (-vv) on standard error
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Listen on a socket of this name for whoever watches and changes the run
+    /// Open a Unix socket at this path to query, change or stop the run
     #[arg(long, global = true, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
 }
@@ -61,50 +61,81 @@ impl Cli {
     }
 }
 
+/// The commands, as `evlbi --help` groups them by what a user wants to do.
+const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "Stream",
+        &["demo", "send", "recv", "drop", "inspect", "sky"],
+    ),
+    ("Correlate", &["correlate", "fringe", "loss-curve"]),
+    (
+        "Measure a path",
+        &["probe", "respond", "watch", "report", "analyse", "doctor"],
+    ),
+    ("Plan and emulate", &["plan", "path"]),
+    ("Operate many hosts", &["agent", "run", "console"]),
+];
+
+/// Returns the template of the program's help: clap lists commands in one block only.
+fn help() -> String {
+    let all = Command::augment_subcommands(clap::Command::new("evlbi"));
+    let mut text = "{about}\n\n{usage-heading} {usage}\n".to_owned();
+    for (heading, names) in GROUPS {
+        text += &format!("\n{heading}:\n");
+        for name in names {
+            let command = all.find_subcommand(name);
+            let about = command.and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            text += &format!("  {name:<11}{about}\n");
+        }
+    }
+    text + "\nOptions:\n{options}\n\n`evlbi COMMAND --help` shows a command's options and examples.\n"
+}
+
 #[derive(Subcommand)]
 pub enum Command {
-    /// Simulated stations stream in real time through a lossy relay into recordings; every number is checked
+    /// Stream simulated stations through a lossy relay, record them, and check every counter
     Demo(demo::DemoArgs),
     /// Send a recording, a test pattern or a simulated station
     Send(streams::SendArgs),
-    /// Receive a stream and record it, with what was lost marked in time
+    /// Record a stream; lost frames become invalid frames with the right timestamp
     Recv(streams::RecvArgs),
-    /// Lose frames or packets of a file under control
+    /// Copy a recording without some of its frames or packets, by a policy
     Drop(recordings::DropArgs),
-    /// Say what a recording holds: format, threads, times, gaps, state counts, spectrum
+    /// Show a recording's format, threads, times, gaps, state counts and spectrum
     Inspect(recordings::InspectArgs),
     /// Write recordings of simulated stations
     Sky(recordings::SkyArgs),
-    /// Correlate recordings: spectra of all baselines, amplitudes, delays, what missing data cost
+    /// Correlate recordings or live streams: amplitude, delay, rate and weight of each baseline
     Correlate(correlate::CorrelateArgs),
-    /// Search fringes in visibilities or recordings, and draw them
+    /// Search visibilities or recordings for fringes, and draw them
     Fringe(correlate::FringeArgs),
-    /// What losing data costs a correlation: amplitude, weight and noise against loss, beside the theory
+    /// Measure what lost data costs a correlation: amplitude, weight, noise against theory
     LossCurve(correlate::LossCurveArgs),
-    /// An emulated path between hosts on this machine: delay, rate, loss, reordering and the rest
+    /// Emulate a network path between hosts on this machine: delay, rate, loss, reordering and more
     #[command(subcommand)]
     Path(path::PathCommand),
-    /// Say what a capture tells (pcap, pcapng): connections of TCP with what held them back, loss and order of streams
+    /// Analyse a packet capture: what limited each TCP connection; loss and reordering of UDP streams
     Analyse(analyse::AnalyseArgs),
-    /// What can be known before anything is sent: what TCP needs, what fits a link, what multicast saves
+    /// Calculate before sending: what TCP needs, what fits a link, what multicast saves
     #[command(subcommand)]
     Plan(plan::PlanCommand),
     /// Test a path to a host with `evlbi respond`
     #[command(subcommand)]
     Probe(probe::ProbeCommand),
-    /// The far end of probes: grants tests to who knows the token
+    /// Answer path tests from clients that hold the token
     Respond(probe::RespondArgs),
-    /// Test a path for hours or days, and keep what is found in a file
+    /// Test a path for hours or days and store the results in a file
     Watch(watch::WatchArgs),
-    /// What a campaign of `evlbi watch` found
+    /// Report on a campaign of `evlbi watch`, or on many results of `evlbi probe udp`
     Report(watch::ReportArgs),
-    /// Is this host tuned? What to change, and why
+    /// Check whether this host is tuned for a data rate, and show what to change and why
     Doctor(doctor::DoctorArgs),
-    /// Run flows on this host for whoever knows a token: a page, an HTTP interface, limits
+    /// Run flows on this host under remote control (web UI, HTTP API, tokens, limits)
     Agent(session::AgentArgs),
-    /// Run a session: flows on many hosts, by a timetable or a script
+    /// Run a session: flows on several hosts, from a schedule or a script
     Run(session::RunArgs),
-    /// Flows on one host or many by hand: list, start, change, stop
+    /// Control flows by hand on one host or several: list, start, change, stop
     Console(session::ConsoleArgs),
 }
 

@@ -16,8 +16,8 @@ use crate::program::{Program, complete};
 
 #[derive(Args)]
 #[command(after_help = "\
-Captures with tcpdump or dumpcap; the first 128 bytes of each packet are enough (tcpdump -s 128). Taken at the sender they
-tell most.
+Capture with tcpdump or dumpcap; the first 128 bytes of each packet are enough (tcpdump -s 128). A capture taken at the
+sender shows most.
 
 Examples:
   tcpdump -i eth0 -s 128 -w flow.pcap port 8620
@@ -25,39 +25,39 @@ Examples:
   evlbi analyse flow.pcap --connection 2 --interval 100ms --samples flow.csv --events events.csv
   evlbi analyse stream.pcapng --bins 1us --json")]
 pub struct AnalyseArgs {
-    /// The capture, pcap or pcapng; - is standard input
+    /// Capture file, pcap or pcapng; - is standard input
     pub file: PathBuf,
-    /// Length of an interval of the course
+    /// Interval of the time series
     #[arg(long, value_name = "TIME", default_value = units::span(AnalyseOptions::default().interval), value_parser = interval)]
     pub interval: Duration,
-    /// Count times between datagrams in bins of this width
+    /// Bin width of the histogram of times between datagrams
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub bins: Option<Duration>,
-    /// Only packets from or to this address
+    /// Select packets from or to this address
     #[arg(long, value_name = "ADDRESS")]
     pub host: Vec<IpAddr>,
-    /// Only packets from or to this port
+    /// Select packets from or to this port
     #[arg(long, value_name = "PORT")]
     pub port: Vec<u16>,
-    /// Show and draw this connection only, by its number
+    /// Show and draw only the connection with this number
     #[arg(long, value_name = "N")]
     pub connection: Option<usize>,
-    /// Connections, and streams, of which everything is remembered: the largest; of others packets and bytes are counted
+    /// Analyse this many of the largest connections and streams in full; of the others count packets and bytes
     #[arg(long, value_name = "N", default_value_t = AnalyseOptions::default().most, value_parser = most)]
     pub most: usize,
-    /// Write the course of the connections here, as CSV
+    /// Write the connections' time series here, as CSV
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
-    /// Write what was sent again, reordered, repeated and so on here, packet by packet, as CSV
+    /// Write each retransmitted, reordered, duplicated or otherwise notable packet here, as CSV
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// Draw the largest connections and streams here: .svg, .png or .html; `-` draws them on the terminal
+    /// Draw the largest connections and streams here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }
@@ -73,13 +73,13 @@ convert! {
 pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
     let (plot, json) = (plots::checked(&args.plot, args.force)?, args.json);
     let options = AnalyseOptions::from(args);
-    // A file that is not there, or a pipe that nobody writes to, is no reason to wait for a second Ctrl-C.
+    // Opening a missing file, or a pipe without a writer, must end at the first Ctrl-C.
     let reader = Reader::open(&options.file)?;
     let analysis = analyse::analyse(&options, reader, program.run())?;
     plots::draw(&plot, &analysis, picture::figure, show::text)?;
     output::print(json, &analysis, show::text)?;
     match analysis.totals.packets {
-        0 if !analysis.interrupted => bail!("{} holds no packet", options.file.display()),
+        0 if !analysis.interrupted => bail!("no packets in {}", options.file.display()),
         _ => complete(analysis.interrupted),
     }
 }
@@ -87,11 +87,15 @@ pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
 fn interval(text: &str) -> Result<Duration, String> {
     let time = units::duration(text)?;
     match time.as_nanos() {
-        0 => Err("longer than 0, please".to_owned()),
+        0 => Err("must be longer than 0".to_owned()),
         _ => Ok(time),
     }
 }
 
 fn most(text: &str) -> Result<usize, String> {
-    within(text, 2..=1_000_000, "is none from 2 to 1000000")
+    within(
+        text,
+        2..=1_000_000,
+        "is out of range: give a number from 2 to 1000000",
+    )
 }

@@ -9,7 +9,7 @@ use evlbi_core::shed::Replace;
 /// Values by name, each with its help or none.
 pub type Choices<T> = &'static [(&'static str, &'static str, T)];
 
-/// What stands in the place of what is shed; a sender has the first three.
+/// Replacements for shed data; a sender has the first three.
 pub const REPLACEMENTS: Choices<Replace> = &[
     ("nothing", "", Replace::Nothing),
     ("fill", "", Replace::Fill),
@@ -17,7 +17,7 @@ pub const REPLACEMENTS: Choices<Replace> = &[
     ("invalid", "", Replace::Invalid),
 ];
 
-/// What a shed decision is about: whether packets, not frames.
+/// Units of a shed decision: whether packets, not frames.
 pub const UNITS: Choices<bool> = &[("frame", "", false), ("packet", "", true)];
 
 /// Parses one of these values.
@@ -36,12 +36,12 @@ where
     })
 }
 
-/// The name of a value.
+/// Returns the name of a value.
 pub fn name<T: PartialEq>(values: Choices<T>, value: T) -> &'static str {
     names(values, &[value]).first().copied().unwrap_or_default()
 }
 
-/// The names of some of the values.
+/// Returns the names of some of the values.
 pub fn names<T: PartialEq>(values: Choices<T>, some: &[T]) -> Vec<&'static str> {
     let find = |value: &T| values.iter().find(|(.., other)| other == value);
     some.iter()

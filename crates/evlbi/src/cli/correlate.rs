@@ -27,11 +27,11 @@ use crate::program::{Program, complete};
 const TRUSTS: Choices<Trust> = &[
     (
         "exact",
-        "The invalid bit, the fill pattern anywhere, the gaps file beside the recording",
+        "The invalid bit, the fill pattern anywhere, and the gaps file next to the recording",
         Trust::Exact,
     ),
-    ("headers", "The invalid bit alone", Trust::Headers),
-    ("blind", "All samples are taken for good", Trust::Blind),
+    ("headers", "Only the invalid bit", Trust::Headers),
+    ("blind", "Nothing: use all samples", Trust::Blind),
 ];
 
 const SIDE_BANDS: Choices<SideBand> = &[
@@ -46,38 +46,38 @@ seconds since the first recording's first second: --delay 0 --delay 1.5us,2e-12.
 
 Examples:
   evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
-  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: the .input beside it is read)
+  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: also reads the .input next to it)
   evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512")]
 pub struct CorrelateArgs {
-    /// Recordings, one a station, in the order of the model's stations; with --live udp://ADDRESS:PORT, tcp://ADDRESS:PORT or unix:///PATH, a stream each
+    /// Recordings, one per station, in the order of the model's stations; with --live one stream per station: udp://ADDRESS:PORT, tcp://ADDRESS:PORT or unix:///PATH
     #[arg(required = true, num_args = 2..=32)]
     pub files: Vec<String>,
     #[command(flatten)]
     pub options: CorrelatorArgs,
-    /// What is believed of samples
+    /// Choose which marks make a sample invalid
     #[arg(long, value_parser = choice(TRUSTS), default_value = name(TRUSTS, CorrelateOptions::default().trust))]
     pub trust: Trust,
-    /// Correlate only part K of N of the integrations; the parts' sums are the whole
+    /// Correlate only part K of N of the integrations; the sums of all parts equal the whole
     #[arg(long, value_name = "K/N", conflicts_with = "live")]
     pub chunk: Option<Chunk>,
-    /// Correlate only so much of the end, of recordings that may still grow
+    /// Correlate only this much at the end of the recordings, which may still be growing
     #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = units::duration)]
     pub last: Option<Duration>,
-    /// Receive streams and correlate them as they come; one line per integration
+    /// Receive streams and correlate them as they arrive; prints one line per integration
     #[arg(long)]
     pub live: bool,
     #[command(flatten)]
     pub streams: StreamArgs,
-    /// Add amplitude against delay of each baseline to what --json prints, 512 delays at most
+    /// Add amplitude against delay of each baseline to the JSON, at most 512 delays
     #[arg(long, requires = "json")]
     pub profiles: bool,
-    /// Write visibilities (SWIN, as DiFX) and a summary here
+    /// Write visibilities (DiFX SWIN) and a summary into this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Overwrite results that exist
+    /// Overwrite existing results
     #[arg(long)]
     pub force: bool,
-    /// Print one JSON object on standard output (with --live one a line for each integration before it)
+    /// Print one JSON object on standard output (with --live one line per integration before it)
     #[arg(long)]
     pub json: bool,
 }
@@ -85,10 +85,10 @@ pub struct CorrelateArgs {
 /// How streams are received that are correlated as they come.
 #[derive(Args)]
 pub struct StreamArgs {
-    /// With --live: how long a station that is late is waited for
+    /// With --live: wait this long for a station that is late
     #[arg(long, value_name = "TIME", default_value = units::span(StreamOptions::default().wait), value_parser = units::duration, requires = "live")]
     pub wait: Duration,
-    /// With --live: print the result at the end alone, not what each integration finds
+    /// With --live: print only the result at the end, not each integration
     #[arg(long, requires = "live")]
     pub no_lines: bool,
     /// With --live: end after this time without a datagram
@@ -102,50 +102,50 @@ pub struct StreamArgs {
 /// How stations are correlated.
 #[derive(Args)]
 pub struct CorrelatorArgs {
-    /// Delay model of DiFX; the .input beside it gives frequencies, side bands and clocks
+    /// DiFX delay model; the .input next to it gives frequencies, sidebands and clocks
     #[arg(long, value_name = "X.im", conflicts_with_all = ["freq", "polarisations"])]
     pub model: Option<PathBuf>,
-    /// Delay of each station in the order of the files, or what its clock is late; adds to the model's [default: none]
+    /// Delay or clock lateness of each station, in the order of the files; added to the model's [default: none]
     #[arg(long, value_name = "TERMS", allow_hyphen_values = true)]
     pub delay: Vec<DelayTerms>,
-    /// Sky frequency that the first band was mixed down with; the others follow, or each is given [default: not known]
+    /// Sky frequency of the first band's edge (LO frequency); one for all bands in a row, or one per band [default: unknown]
     #[arg(long, value_name = "HZ", value_delimiter = ',')]
     pub freq: Vec<Hertz>,
-    /// Side band of real samples
+    /// Sideband of real samples
     #[arg(long, ignore_case = true, value_parser = choice(SIDE_BANDS), default_value = name(SIDE_BANDS, CorrelateOptions::default().sideband))]
     pub sideband: SideBand,
-    /// Polarisations of the bands, in turn
+    /// Polarisations of the bands, in order
     #[arg(long, value_name = "LETTERS", default_value_t = CorrelateOptions::default().polarisations, value_parser = polarisations)]
     pub polarisations: String,
-    /// Correlate different polarisations too
+    /// Correlate different polarisations, too
     #[arg(long)]
     pub cross_hands: bool,
-    /// Samples a second of a band, where the recordings cannot tell
+    /// Samples per second of a band, for recordings that do not show it
     #[arg(long, value_name = "HZ")]
     pub sample_rate: Option<Hertz>,
-    /// Channels of a band [default: 1024, or the model's]
+    /// Spectral channels per band [default: 1024, or the model's]
     #[arg(long, value_name = "N", value_parser = channels)]
     pub channels: Option<usize>,
-    /// Length of an integration; they begin at whole multiples of it since midnight, with a model at the job's start
+    /// Integration time; integrations start at whole multiples of it since midnight, with a model at the job's start
     /// [default: 1s, or the model's]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub integration: Option<Duration>,
-    /// Search a fringe in delays up to this, either side [default: all that the channels can tell apart]
+    /// Search delays up to this on either side [default: all that the channels resolve]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub delay_window: Option<Duration>,
-    /// Search a fringe in rates up to this, either side [default: all that can be told apart]
+    /// Search rates up to this on either side [default: all that the integrations resolve]
     #[arg(long, value_name = "HZ")]
     pub rate_window: Option<Hertz>,
-    /// Leave out a time of a station: NAME:FROM..TO in seconds since the first recording's first second
+    /// Ignore a station for a time range, NAME:FROM..TO in seconds from the first recording's first second
     #[arg(long, value_name = "FLAG")]
     pub flag: Vec<Flag>,
-    /// Threads that correlate [default: one a processor]
+    /// Number of correlating threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }
 
 fn channels(text: &str) -> Result<usize, String> {
-    let why = "channels cannot be made; ask for 4 to 1048576";
+    let why = "channels are not possible: give 4 to 1048576";
     within(text, 4..=1 << 20, why)
 }
 
@@ -262,7 +262,7 @@ fn correlate_live(
         .collect();
     match nothing.join("; ") {
         none if none.is_empty() => Ok(()),
-        nothing => bail!("no data correlated of {nothing}"),
+        nothing => bail!("no data correlated: {nothing}"),
     }
 }
 
@@ -272,18 +272,18 @@ Examples:
   evlbi fringe job.vis --out pictures          (what `evlbi correlate --out job.vis` wrote)
   evlbi fringe Ef.vdif Jb.vdif --freq 4.9G     (correlates first; options as for correlate)")]
 pub struct FringeArgs {
-    /// A directory of visibilities, or recordings, one a station
+    /// A directory of visibilities, or recordings, one per station
     #[arg(required = true, num_args = 1..=32)]
     pub inputs: Vec<String>,
     #[command(flatten)]
     pub options: CorrelatorArgs,
-    /// What is believed of samples
+    /// Choose which marks make a sample invalid
     #[arg(long, value_parser = choice(TRUSTS), default_value = name(TRUSTS, CorrelateOptions::default().trust))]
     pub trust: Trust,
-    /// Write pictures (SVG and PNG) here
+    /// Write pictures (SVG and PNG) into this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Overwrite pictures that exist
+    /// Overwrite existing pictures
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object on standard output
@@ -310,13 +310,13 @@ pub fn fringe(args: FringeArgs, program: &Program) -> Result<()> {
 }
 
 const KINDS: Choices<Kind> = &[
-    ("every", "Steadily, one in so many", Kind::Every),
-    ("bunch", "In bunches of 1 to 10", Kind::Bunch),
-    ("random", "By chance", Kind::Random),
-    ("burst", "By chance in bursts", Kind::Burst),
+    ("every", "Evenly, one in N", Kind::Every),
+    ("bunch", "Bunches of 1 to 10", Kind::Bunch),
+    ("random", "Each at random", Kind::Random),
+    ("burst", "Random bursts", Kind::Burst),
     (
         "common",
-        "Alike at all stations, in blocks of time or whole threads",
+        "The same at all stations, in blocks of time or whole threads",
         Kind::Common,
     ),
 ];
@@ -324,43 +324,43 @@ const KINDS: Choices<Kind> = &[
 const KNOWLEDGE: Choices<Knows> = &[
     (
         "all",
-        "All that there is to know: invalid bits, fill pattern, lists of gaps",
+        "Everything: invalid bits, fill pattern, lists of gaps",
         Knows::All,
     ),
-    ("headers", "Invalid bits alone", Knows::Headers),
+    ("headers", "Only invalid bits", Knows::Headers),
     (
         "papers",
-        "Invalid bits alone, and after each gap one frame more is lost until frames are found again",
+        "Only invalid bits; after each gap one more frame is lost until frames are found again",
         Knows::Papers,
     ),
 ];
 
 #[derive(Args)]
 #[command(after_help = "\
-Each point sheds frames of one station (or of both) on their way from the file, correlates, and is held against the
-theory. Ratios are to the whole recordings. Replaced by random bytes or the fill pattern, lost frames look valid to a
-correlator that knows headers only (--knows headers); one that knows the gaps leaves them out (--knows all). Both are
-shown; --knows papers loses a frame more after each gap.
+For each point frames of one station (or of both) are shed while reading, the rest is correlated, and the result is
+compared with theory. Ratios are relative to the whole recordings. Lost frames that are replaced by random bytes or the
+fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows the gaps
+ignores them (--knows all). Both are shown; --knows papers loses one more frame after each gap.
 
 Example:
   evlbi loss-curve Ef.vdif Jb.vdif --station 2 --loss 0.5%..20% --shed every,bunch --replace nothing,fill")]
 pub struct LossCurveArgs {
-    /// Recordings, of which two are correlated: that of --station and the first other
+    /// Recordings; two are correlated: that of --station and the first other
     #[arg(required = true, num_args = 2..=32)]
     pub files: Vec<String>,
-    /// Which station loses data, from 1 on
+    /// Number of the station that loses data, from 1
     #[arg(long, value_name = "N", default_value_t = LossCurveOptions::default().station, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub station: u8,
-    /// Fractions that are lost: a list or a range
+    /// Lost fractions: a list or a range
     #[arg(long, value_name = "FRACTIONS", default_value = DEFAULT_LOSSES)]
     pub loss: Losses,
-    /// How frames are shed
+    /// Shed frames in these ways
     #[arg(long, value_parser = choice(KINDS), value_delimiter = ',', default_values = names(KINDS, &LossCurveOptions::default().shed))]
     pub shed: Vec<Kind>,
-    /// What stands in their place
+    /// Replacement for shed data
     #[arg(long, value_parser = choice(REPLACEMENTS), value_delimiter = ',', default_values = names(REPLACEMENTS, &LossCurveOptions::default().replace))]
     pub replace: Vec<Replace>,
-    /// What the correlator knows of the loss: curves of each
+    /// Knowledge of the loss in the correlator: one curve for each
     #[arg(long, value_parser = choice(KNOWLEDGE), value_delimiter = ',', default_values = names(KNOWLEDGE, &LossCurveOptions::default().knows))]
     pub knows: Vec<Knows>,
     /// Seed of all random choices
@@ -368,10 +368,10 @@ pub struct LossCurveArgs {
     pub seed: u64,
     #[command(flatten)]
     pub options: CorrelatorArgs,
-    /// Write the curves and their pictures here
+    /// Write the curves and their pictures into this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Overwrite results that exist
+    /// Overwrite existing results
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object on standard output

@@ -20,16 +20,16 @@ pub struct DemoArgs {
     /// Bit rate of each station's VDIF data
     #[arg(long, default_value_t = DemoOptions::default().rate)]
     pub rate: BitRate,
-    /// How long the stations stream
+    /// Stream for this long
     #[arg(long, value_name = "TIME", default_value = units::span(DemoOptions::default().duration), value_parser = units::duration)]
     pub duration: Duration,
-    /// Fraction of the packets that the relay loses
+    /// Fraction of the packets that the relay drops
     #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().loss), value_parser = units::fraction)]
     pub loss: f64,
-    /// Fraction of the packets that the relay sends twice
+    /// Fraction of the packets that the relay duplicates
     #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().duplicate), value_parser = units::fraction)]
     pub duplicate: f64,
-    /// Fraction of the packets that the relay holds back behind later ones
+    /// Fraction of the packets that the relay delays behind later ones
     #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().reorder), value_parser = units::fraction)]
     pub reorder: f64,
     /// Seed of all random choices
@@ -38,7 +38,7 @@ pub struct DemoArgs {
     /// Keep the recordings in this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Keep the page, with its stations and their live correlator, until Ctrl-C
+    /// Keep the web UI, its stations and their live correlator until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     pub keep: bool,
     /// Print one JSON object on standard output
@@ -59,7 +59,7 @@ pub fn run(args: DemoArgs, program: &Program) -> Result<()> {
     let (result, page) = demo::demonstrate(&args.into(), run)?;
     output::print(json, &result, demo::text)?;
     if !result.accounting_agrees {
-        bail!("the numbers do not agree: see the table");
+        bail!("the counters do not agree: see the table");
     }
     complete(run.is_stopped())?;
     if let Some(page) = page.filter(|_| keep) {

@@ -32,12 +32,12 @@ fn helps(command: &clap::Command, all: &mut Vec<String>) {
     }
 }
 
-/// What somebody may type.
+/// Kind of a command line in a text.
 #[derive(Clone, Copy, PartialEq)]
 enum Shown {
     /// A line of a block of code, or of a help.
     Whole,
-    /// Between backquotes: what it takes may be left out.
+    /// Between backquotes: values may be missing.
     Named,
 }
 
@@ -142,6 +142,75 @@ fn every_command_line_is_taken() {
         bad.join("\n")
     );
     assert!(taken >= 100, "only {taken} command lines were found");
+}
+
+/// Calls `each` with every command that users see, and its name.
+fn commands_below(
+    command: &clap::Command,
+    name: &str,
+    each: &mut impl FnMut(&str, &clap::Command),
+) {
+    for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        let name = format!("{name} {}", below.get_name());
+        each(&name, below);
+        commands_below(below, &name, each);
+    }
+}
+
+#[test]
+fn help_lists_each_command_once() {
+    let grouped: Vec<&str> = super::GROUPS
+        .iter()
+        .flat_map(|(_, names)| *names)
+        .copied()
+        .collect();
+    let mut listed = grouped.clone();
+    listed.sort_unstable();
+    let all = Cli::command();
+    let mut all: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
+    all.sort_unstable();
+    assert_eq!(listed, all);
+    let help = Cli::command().render_help().to_string();
+    for name in grouped {
+        let lines = help
+            .lines()
+            .filter(|line| line.starts_with(&format!("  {name} ")));
+        assert_eq!(lines.count(), 1, "{name}:\n{help}");
+    }
+    let longest = help.lines().map(str::len).max();
+    assert!(longest <= Some(110), "{longest:?}");
+}
+
+/// Commands begin with a verb; options with a verb or a noun, and neither with words that need a second reading.
+#[test]
+fn help_begins_with_a_verb_or_a_noun() {
+    const NEITHER: [&str; 23] = [
+        "What", "Who", "How", "Where", "When", "Which", "Whether", "Of", "From", "As", "Instead",
+        "That", "This", "Is", "Are", "Beside", "So", "For", "It", "In", "By", "And", "Only",
+    ];
+    let mut bad = Vec::new();
+    let mut check = |name: &str, text: Option<String>, is_command: bool| {
+        let text = text.unwrap_or_default();
+        let first = text.split_whitespace().next().unwrap_or_default();
+        let is_article = is_command && ["A", "An", "The"].contains(&first);
+        let is_verb = !is_command || !first.ends_with('s');
+        let is_good = first.starts_with(|it: char| it.is_uppercase())
+            && !NEITHER.contains(&first)
+            && !is_article
+            && is_verb
+            && !text.ends_with('.');
+        if !is_good {
+            bad.push(format!("{name}: {text}"));
+        }
+    };
+    commands_below(&Cli::command(), "evlbi", &mut |name, command| {
+        check(name, command.get_about().map(ToString::to_string), true);
+        for option in command.get_arguments().filter(|it| !it.is_hide_set()) {
+            let name = format!("{name} {}", option.get_id());
+            check(&name, option.get_help().map(ToString::to_string), false);
+        }
+    });
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
 /// Somebody who follows the page starts its responder, and then the tests.

@@ -12,27 +12,27 @@ use crate::program::Program;
 
 #[derive(Args)]
 #[command(after_help = "\
-Nothing is changed, and no root is needed. What the kernel, a driver or a container does not tell is said to be not known.
---to sends no data: it looks up the route, and begins and ends a TCP connection three times for the round trip.
+Changes nothing and needs no root. Values that the kernel, a driver or a container does not report are shown as unknown.
+--to sends no data: it looks up the route, and opens and closes a TCP connection three times to measure the round-trip
+time.
 
 Examples:
   evlbi doctor --rate 10G --interface eth1 --disk /data
   evlbi doctor --rate 2G --to correlator --strict || echo 'not ready'")]
 pub struct DoctorArgs {
-    /// Network interface to look at; may be given several times [default: all that are up, without loopback]
+    /// Network interface to check; may be given several times [default: all that are up, except loopback]
     #[arg(long, value_name = "NAME")]
     pub interface: Vec<String>,
-    /// Look at the route to this host too, and take buffers from its round trip; the port is for TCP [default: 8620]
+    /// Check the route to this host, too, and size buffers by its round-trip time; the port is for TCP [default: 8620]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub to: Option<String>,
-    /// Data rate that the host is to be good for [default: the speed of the fastest of these cards that is up, else
-    /// 1G]
+    /// Data rate that the host must sustain [default: speed of the fastest of these interfaces that is up, else 1G]
     #[arg(long)]
     pub rate: Option<BitRate>,
-    /// Try how fast a recording can be written in this folder: a file of at most 4 GiB, for at most 5 s, removed again
+    /// Measure how fast a recording can be written in this directory: a temporary file of at most 4 GiB, for at most 5 s
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
-    /// End with exit code 1 if anything is to be changed
+    /// Exit with status 1 if anything needs to change
     #[arg(long)]
     pub strict: bool,
     /// Print one JSON object on standard output

@@ -1,6 +1,6 @@
 //! The command line as the grammar of flows, which agents check and consoles complete.
 //!
-//! Here belongs what agents have to know of a command's options that clap does not say.
+//! Here belongs what agents need to know about a command's options beyond clap.
 
 use anyhow::{Error, Result};
 use clap::{Arg, ArgAction, CommandFactory, Parser};
@@ -74,7 +74,7 @@ fn option(arg: &Arg) -> CommandOption {
     }
 }
 
-/// What a command sends at most.
+/// Returns the maximum bit rate that a command sends.
 fn sends(command: &Command) -> Sends {
     let held = |rate: Option<u64>| rate.map_or(Sends::Unlimited, Sends::AtMost);
     let one = |rate: Option<BitRate>| rate.map(BitRate::get);

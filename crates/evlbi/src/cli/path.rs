@@ -19,59 +19,59 @@ use crate::say;
 
 #[derive(Subcommand)]
 #[command(after_help = "\
-A plan says which hosts there are, and what lies between them:
+A plan lists the hosts and the links between them:
 
   [[host]]
   name = \"jive\"
-  congestion = \"reno\"                 # of TCP, where the kernel has it
+  congestion = \"reno\"                 # TCP's congestion control algorithm
   [[host]]
   name = \"manchester\"
   [[link]]
-  between = [\"jive\", \"manchester\"]    # a name that is no host is a switch
-  rtt = \"15ms\"                        # half each way
+  between = [\"jive\", \"manchester\"]    # a name that is not a host is a switch
+  rtt = \"15ms\"                        # half in each direction
   rate = \"1G\"                         # on the wire; buffer = \"256KiB\" or \"2ms\"
-  cells = [{ loss = \"1%\" }]           # both ways; forward = [...], backward = [...]
+  cells = [{ loss = \"1%\" }]           # both directions; forward = [...], backward = [...]
 
 Cells: delay (jitter, shape, overtakes), rate (buffer, overhead, mark_above), mtu (tells), loss (burst | above, window |
 period, length, begin | on, off), every (first), lose_at, outage, police (burst), duplicate, reorder (distance | by),
-corrupt, mark; change = [{ at = \"10s\", ... }] gives a cell other values from a time on.
+corrupt, mark; change = [{ at = \"10s\", ... }] changes a cell's values at that time.
 
 Examples:
   evlbi path run examples/jive-manchester-15ms.toml -- ping -c 5 manchester
   evlbi path run plan.toml -- sh -c 'evlbi path exec manchester -- iperf3 -s -1 & sleep 1; iperf3 -c manchester'
   evlbi path up plan.toml; evlbi path exec jive -- ping manchester; evlbi path set loss loss=5%; evlbi path down")]
 pub enum PathCommand {
-    /// Make a path, run a command on its first host, and take the path down when it ends
+    /// Create a path, run a command on its first host, and remove the path when the command ends
     Run(PathRunArgs),
-    /// Make a path that stays
+    /// Create a path and keep it
     Up {
-        /// The plan
+        /// Plan file
         plan: PathBuf,
     },
-    /// Take a path down
+    /// Remove a path
     Down {
-        /// Which path, if there are several
+        /// Name of the path, if there are several
         path: Option<String>,
     },
-    /// What a path has done so far
+    /// Show a path's counters
     Show {
-        /// Which path, if there are several
+        /// Name of the path, if there are several
         path: Option<String>,
-        /// Again and again, so far apart
+        /// Repeat at this interval
         #[arg(long, value_name = "TIME", value_parser = units::duration)]
         every: Option<Duration>,
-        /// Print one JSON object, a line each time
+        /// Print one JSON object per line
         #[arg(long)]
         json: bool,
     },
     /// Change cells while traffic flows
     Set {
-        /// Which cells: NAME, or FROM>TO/NAME for one direction
+        /// Cells to change: NAME, or FROM>TO/NAME for one direction
         cell: String,
-        /// What changes, as loss=5%
+        /// New values, e.g. loss=5%
         #[arg(required = true, value_name = "KEY=VALUE")]
         values: Vec<String>,
-        /// Which path, if there are several
+        /// Name of the path, if there are several
         #[arg(long)]
         path: Option<String>,
     },
@@ -83,30 +83,30 @@ pub enum PathCommand {
 
 #[derive(Args)]
 pub struct PathRunArgs {
-    /// The plan
+    /// Plan file
     pub plan: PathBuf,
-    /// Write what the path did as JSON here
+    /// Write the path's counters here, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write what happened to which packet here, as CSV
+    /// Write the fate of each packet here, as CSV
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
-    /// The command, behind --
+    /// Command to run, after --
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct PathExecArgs {
-    /// The host
+    /// Host of the path
     pub host: String,
-    /// Which path, if there are several
+    /// Name of the path, if there are several
     #[arg(long)]
     pub path: Option<String>,
-    /// The command, behind --
+    /// Command to run, after --
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
 }

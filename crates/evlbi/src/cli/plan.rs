@@ -20,62 +20,62 @@ use crate::program::Program;
 
 #[derive(Subcommand)]
 pub enum PlanCommand {
-    /// What a constant bit rate needs of TCP: windows, buffers, times, losses
+    /// Calculate what TCP needs for a constant bit rate: windows, buffers, recovery times, tolerable loss
     Tcp(PlanTcpArgs),
-    /// Streams into a correlator with and without multicast
+    /// Compare streams into a correlator with and without multicast
     Multicast(PlanMulticastArgs),
-    /// What fits a link, and how much must be left out of what does not
+    /// Calculate what fits a link, and how much must be shed otherwise
     Link(PlanLinkArgs),
 }
 
 #[derive(Args)]
 #[command(after_help = "\
-What one lost segment costs a flow of constant bit rate: until the window is as before (recovery), how much is late at
-most, until messages are timely again (drain), what the sender must hold, and which part of the segments may be lost.
-Reno's by its equations, the others' by the steps of their laws.
+Shows what one lost segment costs a flow of constant bit rate: the time until the window has recovered, the maximum
+lateness, the time until messages are on time again (drain), the buffer that the sender needs, and the tolerable loss
+fraction. Reno is calculated by its equations, the other algorithms step by step.
 
 Examples:
   evlbi plan tcp --rate 512M --rtt 15ms
   evlbi plan tcp --rate 512M --rtt 95ms --algorithm htcp --link 1G --buffer 64MiB
   evlbi plan tcp --rate 512M --rtt 15ms --acks 2           (kernels that count acknowledgements: Linux before 4.0)
-  evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg    (every law, packet by packet)
+  evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg    (all algorithms, packet by packet)
   evlbi plan tcp --rate 512M --rtt 27ms --algorithm reno --buffer 1.8MB --compare --loss 0,1e-6,1e-5,1e-4 --plot losses.svg")]
 pub struct PlanTcpArgs {
-    /// Bits of payload per second
+    /// Payload bit rate
     #[arg(long, value_name = "RATE")]
     pub rate: BitRate,
-    /// Round trip; several with --compare
+    /// Round-trip time; several with --compare
     #[arg(long, value_name = "TIME,...", value_delimiter = ',', required = true, value_parser = units::duration)]
     pub rtt: Vec<Duration>,
-    /// Payload of a segment in bytes
+    /// Payload of a segment, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = PlanTcpOptions::default().mss, value_parser = clap::value_parser!(u32).range(1..=65_483))]
     pub mss: u32,
-    /// Only these laws of congestion control: reno, bic, cubic, htcp, highspeed, scalable, westwood
+    /// Congestion control algorithms: reno, bic, cubic, htcp, highspeed, scalable, westwood
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub algorithm: Vec<Algorithm>,
-    /// Segments for each step of the window: 1 where the kernel counts segments (Linux since 4.0), 2 where it counts
-    /// delayed acknowledgements
+    /// Segments per step of the window: 1 if the kernel counts segments (Linux since 4.0), 2 if it counts delayed
+    /// acknowledgements
     #[arg(long, value_name = "B", default_value_t = PlanTcpOptions::default().acks, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub acks: u32,
-    /// Bytes that the sender can hold
+    /// Send buffer size
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub buffer: Option<u64>,
-    /// Rate of the narrowest link on the wire; without one it is wide enough
+    /// Rate of the slowest link, on the wire [default: no limit]
     #[arg(long, value_name = "RATE")]
     pub link: Option<BitRate>,
-    /// Part of the segments that is lost; several with --compare
+    /// Loss fraction of the segments; several with --compare
     #[arg(long, value_name = "FRACTION,...", value_delimiter = ',', value_parser = units::fraction)]
     pub loss: Vec<f64>,
-    /// Simulate one loss of each law, packet by packet; with --loss so many by chance
+    /// Simulate one loss with each algorithm, packet by packet; with --loss random losses
     #[arg(long)]
     pub compare: bool,
-    /// For how long --compare with --loss simulates
+    /// Simulated time of --compare with --loss
     #[arg(long, value_name = "TIME", default_value = units::span(PlanTcpOptions::default().duration), requires = "loss", value_parser = units::duration)]
     pub duration: Duration,
-    /// Draw what --compare finds here: .svg, .png or .html; `-` draws it on the terminal
+    /// Draw the comparison here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE", requires = "compare")]
     pub plot: Vec<PathBuf>,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object on standard output
@@ -85,10 +85,10 @@ pub struct PlanTcpArgs {
 
 #[derive(Args)]
 pub struct PlanMulticastArgs {
-    /// Most stations
+    /// Maximum number of stations
     #[arg(long, value_name = "N", default_value_t = multicast::STATIONS, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub stations: u32,
-    /// Bits per second of each station
+    /// Bit rate of each station
     #[arg(long, value_name = "RATE")]
     pub rate: Option<BitRate>,
     /// Print one JSON object on standard output
@@ -99,29 +99,29 @@ pub struct PlanMulticastArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  evlbi plan link --rate 1024M --link 1G                   (how much must be left out: `send --shed fit:1G`)
+  evlbi plan link --rate 1024M --link 1G                   (how much must be shed: `send --shed fit:1G`)
   evlbi plan link --rate 8.192G --link wanphy --mtu 9000
   evlbi plan link --rate 1024M --link 1G --size 1464       (`send --cut plain`)")]
 pub struct PlanLinkArgs {
-    /// Bits of data per second
+    /// Bit rate of the data
     #[arg(long, value_name = "RATE")]
     pub rate: BitRate,
-    /// Rate of the Ethernet, or wanphy
+    /// Rate of the Ethernet link, or wanphy
     #[arg(long, value_name = "RATE")]
     pub link: Link,
-    /// Length of a frame in bytes, header included, which `send` cuts into packets
+    /// Frame length in bytes, header included, which `send` cuts into packets
     #[arg(long, value_name = "SIZE", default_value_t = PlanLinkOptions::default().frame, value_parser = super::streams::frame_length)]
     pub frame: usize,
-    /// Largest IP packet in bytes
+    /// Maximum IP packet size, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = PlanLinkOptions::default().mtu)]
     pub mtu: usize,
-    /// Data in each packet in bytes [default: as `send` cuts frames; a full segment over TCP]
+    /// Data per packet in bytes [default: as `send` cuts frames; a full segment over TCP]
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["frame", "mtu"], value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pub size: Option<u32>,
-    /// What carries it
+    /// Transport protocol
     #[arg(long, value_parser = choice(CARRIERS), default_value = name(CARRIERS, PlanLinkOptions::default().carrier))]
     pub carrier: Carrier,
-    /// Over IPv6
+    /// Use IPv6
     #[arg(long)]
     pub v6: bool,
     /// Print one JSON object on standard output
@@ -136,7 +136,7 @@ const CARRIERS: Choices<Carrier> = &[
         Carrier::Udp,
     ),
     (scheme::PUDP, "UDP without a sequence number", Carrier::Pudp),
-    (scheme::TCP, "TCP with time stamps", Carrier::Tcp),
+    (scheme::TCP, "TCP with timestamps", Carrier::Tcp),
 ];
 
 convert! {
@@ -149,7 +149,7 @@ convert! {
     without [json]
 }
 
-/// Calculates, or simulates.
+/// Calculates or simulates a plan.
 pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
     match command {
         PlanCommand::Tcp(args) => run_tcp(args, program),

@@ -10,14 +10,14 @@ use serde::Serialize;
 /// Width and height of a picture on a terminal.
 const TERMINAL: (usize, usize) = (100, 60);
 
-/// A copy of these pictures. Says early what cannot be drawn, or is there already.
+/// Returns a copy of these paths, after checking that each picture can be drawn and written, and does not exist yet.
 pub fn checked(plots: &[PathBuf], force: bool) -> Result<Vec<PathBuf>> {
     let files = plots.iter().map(PathBuf::as_path);
     let files = files.filter(|path| !is_terminal(path));
     for path in files.clone() {
         if !matches!(ending(path), Some("svg" | "png" | "html")) {
             bail!(
-                "cannot draw {}: a picture ends in .svg, .png or .html, or is - for the terminal",
+                "cannot draw {}: give a file name that ends in .svg, .png or .html, or - for the terminal",
                 path.display()
             );
         }
@@ -34,7 +34,7 @@ fn ending(path: &Path) -> Option<&str> {
 /// A measurement of hours must not end in a picture that cannot be written.
 fn can_write(path: &Path) -> Result<()> {
     if path.is_dir() {
-        bail!("it is a directory; give the name of a picture in it");
+        bail!("it is a directory: give the name of a picture in it");
     }
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
     let place = match path.exists() {

@@ -29,35 +29,35 @@ use crate::program::Program;
 
 #[derive(Subcommand)]
 pub enum ProbeCommand {
-    /// Throughput, loss and where, reordering, jitter, against the size of datagrams and their spacing
+    /// Measure throughput, loss and its location, reordering and jitter against datagram size and spacing
     Udp(Box<ProbeUdpArgs>),
-    /// Messages at a constant rate over TCP, or as much as goes: throughput, windows, lateness, and what holds it back
+    /// Test TCP with messages at a constant rate or at full speed: throughput, windows, lateness, and what limits it
     Tcp(Box<ProbeTcpArgs>),
-    /// Round trips and one-way delays against the length of the messages, and how the far clock lies
+    /// Measure round-trip time and one-way delay against message length, and the remote clock's offset
     Latency(ProbeLatencyArgs),
-    /// The highest rate at which nothing is lost
+    /// Find the highest rate without loss
     Capacity(ProbeCapacityArgs),
 }
 
-/// Where the far end is.
+/// Address of the responder, and how to reach it.
 #[derive(Args, Clone)]
 pub struct TargetArgs {
-    /// The far end's `evlbi respond`
+    /// Address of the remote `evlbi respond`
     #[arg(id = "target", value_name = "HOST:PORT")]
     pub address: String,
-    /// What that was given as --token
+    /// Token of the remote `evlbi respond`
     #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
     pub token: Token,
-    /// Local address to test from
+    /// Local address to use
     #[arg(long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
-    /// The only interface to use
+    /// Network interface to use
     #[arg(long, value_name = "INTERFACE")]
     pub device: Option<String>,
-    /// Class of service of the datagrams (RFC 2474), 0 to 63
+    /// DSCP of the datagrams (RFC 2474), 0 to 63
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: Option<u8>,
-    /// How long to wait for others' tests
+    /// Wait this long for other clients' tests to end
     #[arg(long, value_name = "TIME", default_value = units::span(Target::default().wait), value_parser = units::duration)]
     pub wait: Duration,
 }
@@ -76,7 +76,7 @@ pub fn run(command: ProbeCommand, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 #[command(after_help = "\
-There is an `evlbi respond` at the far end, with the same token.
+Needs `evlbi respond` with the same token on the remote host.
 
 Examples:
   evlbi probe udp jive:8620 --token T --rate 500M --size 1472 --duration 3s
@@ -85,56 +85,56 @@ Examples:
 pub struct ProbeUdpArgs {
     #[command(flatten)]
     pub target: TargetArgs,
-    /// UDP payload of the datagrams in bytes: one or several
+    /// UDP payload of the datagrams, in bytes: one or several
     #[arg(long, value_name = "BYTES,...", default_value_t = ProbeUdpOptions::default().size)]
     pub size: Sizes,
-    /// Bits of UDP payload per second: one or several (500M,800M or 100M..1G:100M)
+    /// Bit rate of UDP payload: one or several (500M,800M or 100M..1G:100M)
     #[arg(long, value_name = "RATE,...", group = "pace")]
     pub rate: Option<Rates>,
-    /// Time from the beginning of one datagram to that of the next: one or several (0..50us:0.5us); 0 is as fast as the
-    /// host can
+    /// Time from the start of one datagram to the start of the next: one or several (0..50us:0.5us); 0 sends as fast as
+    /// the host can
     #[arg(long, value_name = "TIME,...", group = "pace")]
     pub spacing: Option<Spacings>,
-    /// Datagrams back to back; --spacing is that of such bursts then
+    /// Datagrams per burst; --spacing is then the spacing of bursts
     #[arg(long, value_name = "N", default_value_t = ProbeUdpOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub burst: u32,
-    /// Length of each point [default: 3s, unless --count is given]
+    /// Duration of each point [default: 3s, unless --count is given]
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "count")]
     pub duration: Option<Duration>,
-    /// Datagrams of each point
+    /// Number of datagrams of each point
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// From the far end to here
+    /// Test from the remote host to this host
     #[arg(long, conflicts_with = "both")]
     pub reverse: bool,
-    /// In both directions at once
+    /// Test both directions at once
     #[arg(long)]
     pub both: bool,
-    /// What the path is called in results, for tables of many
+    /// Name of the path in results and tables
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
-    /// No way back and no `evlbi respond`: this end sends to HOST:PORT, or receives there; the other is given the same
-    /// options
+    /// Test without a return path or `evlbi respond`: this host sends to HOST:PORT, or receives there; run the remote host
+    /// with the same options
     #[arg(long, value_enum, value_name = "END", conflicts_with_all = ["reverse", "both"], requires = "count")]
     pub one_way: Option<OneWay>,
-    /// Receive buffer to ask for: one or several
+    /// Receive buffer to request: one or several
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = units::size)]
     pub buffer: Vec<u64>,
-    /// Threads that take all the time they get at the receiving host (`respond --allow-load`)
+    /// Run this many busy threads on the receiving host (needs `respond --allow-load`)
     #[arg(long, value_name = "N", default_value_t = ProbeUdpOptions::default().load_tasks)]
     pub load_tasks: u32,
-    /// Nice values of these: one or several, -20 to 19
+    /// Nice values of the busy threads: one or several, -20 to 19
     #[arg(long, value_name = "NICE,...", value_delimiter = ',')]
     #[arg(allow_hyphen_values = true)]
     pub load_nice: Vec<i8>,
-    /// Nice values of the receiver itself: one or several
+    /// Nice values of the receiver: one or several
     #[arg(long, value_name = "NICE,...", value_delimiter = ',')]
     #[arg(allow_hyphen_values = true)]
     pub receiver_nice: Vec<i8>,
-    /// Width of the bins of histograms of time
+    /// Bin width of histograms of time
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeUdpOptions::default().bins), value_parser = units::duration)]
     pub bins: Duration,
-    /// How long a datagram is waited for before it counts as lost (RFC 7680)
+    /// Wait this long for a datagram before it counts as lost (RFC 7680)
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeUdpOptions::default().loss_timeout), value_parser = units::duration)]
     pub loss_timeout: Duration,
     /// Write each datagram's number, departure, arrival and their differences here, as CSV
@@ -143,25 +143,25 @@ pub struct ProbeUdpArgs {
     /// Write each run of loss here, as CSV
     #[arg(long, value_name = "FILE")]
     pub losses: Option<PathBuf>,
-    /// Arrivals that --records passes over first; --losses passes over what is lost of the numbers below
+    /// Skip this many arrivals in --records, and losses of lower numbers in --losses
     #[arg(long, value_name = "N", default_value_t = ProbeUdpOptions::default().skip)]
     pub skip: u64,
-    /// Datagrams, and runs of loss, that are written at most, of each point
+    /// Maximum number of datagrams, and of runs of loss, to write for each point
     #[arg(long, value_name = "N", default_value_t = ProbeUdpOptions::default().limit)]
     pub limit: u64,
-    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known, one JSON object per line; the last line is the whole result
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Draw the points here: .svg, .png or .html; `-` draws them on the terminal
+    /// Draw the points here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,
-    /// How the result is printed
+    /// Format of the printed result
     #[arg(long, value_enum, default_value_t = ProbeFormat::Table)]
     pub format: ProbeFormat,
     /// Print one JSON object on standard output
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }
@@ -178,9 +178,9 @@ pub enum OneWay {
 pub enum ProbeFormat {
     /// Columns for people
     Table,
-    /// UDPmon's columns, each ended by a semicolon
+    /// UDPmon's columns, separated by semicolons
     Udpmon,
-    /// JSON as pScheduler's throughput tests give it
+    /// JSON of pScheduler's throughput tests
     Pscheduler,
 }
 
@@ -216,12 +216,12 @@ fn run_udp(args: ProbeUdpArgs, program: &Program) -> Result<()> {
 /// Returns an error if results were not written, or a test ended before its time: what was found has been printed.
 fn all_measured(written: Result<(), WriteError>, stopped: Option<String>) -> Result<()> {
     written?;
-    stopped.map_or(Ok(()), |why| bail!("not all was measured: {why}"))
+    stopped.map_or(Ok(()), |why| bail!("the measurement is incomplete: {why}"))
 }
 
 #[derive(Args)]
 #[command(after_help = "\
-There is an `evlbi respond` at the far end, with the same token.
+Needs `evlbi respond` with the same token on the remote host.
 
 Examples:
   evlbi probe tcp jive:8620 --token T --rate 512M --buffer 160M --duration 60s --plot delay.svg
@@ -233,103 +233,103 @@ Examples:
 pub struct ProbeTcpArgs {
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Messages at this constant rate, of each connection [default: as many bytes as go through]
+    /// Send messages at this constant rate on each connection [default: as many bytes as possible]
     #[arg(long, value_name = "RATE")]
     pub rate: Option<BitRate>,
-    /// Bytes of a message
+    /// Message size
     #[arg(long, value_name = "BYTES", default_value_t = ProbeTcpOptions::default().message, value_parser = units::size)]
     pub message: u64,
-    /// For how long
+    /// Test for this long
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().duration), value_parser = units::duration)]
     pub duration: Duration,
-    /// Connections at once, in each direction
+    /// Number of parallel connections in each direction
     #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().streams, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: u32,
-    /// Congestion control of the senders: one, or several that the connections take in turn [default: the hosts']
+    /// Congestion control algorithm of the senders: one, or several that the connections use in turn [default: the host's]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub algorithm: Vec<String>,
-    /// Send buffer: bytes, or multiples of rate times round trip as bdp, 2bdp [default: the kernel adapts it]; one, or several
-    /// that are tested one after the other
+    /// Send buffer: bytes, or multiples of rate times round-trip time, e.g. bdp, 2bdp [default: set by the kernel]; one, or
+    /// several to test one after the other
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     pub buffer: Vec<Buffer>,
-    /// Receive buffer: bytes, or multiples as that
+    /// Receive buffer: bytes, or multiples like --buffer
     #[arg(long, value_name = "SIZE")]
     pub receive_buffer: Option<Buffer>,
-    /// Longest segment in bytes [default: as the path allows]; one, or several that are tested with each buffer
+    /// Maximum segment size in bytes [default: what the path allows]; one, or several to test with each buffer
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(88..=32_767))]
     pub mss: Vec<u32>,
-    /// Bytes of messages that may wait before the send buffer
+    /// Maximum size of the messages that wait for the send buffer
     #[arg(long, value_name = "SIZE", default_value_t = ProbeTcpOptions::default().backlog, value_parser = units::size, requires = "rate")]
     pub backlog: u64,
-    /// What becomes of messages that find no room
+    /// Treatment of messages when the send buffer is full
     #[arg(long, value_parser = choice(FULL), default_value = name(FULL, ProbeTcpOptions::default().full), requires = "rate")]
     pub full: Full,
-    /// Bytes that are handed to the kernel at once, without --rate
+    /// Bytes per write to the kernel, without --rate
     #[arg(long, value_name = "SIZE", default_value = units::show_size(ProbeTcpOptions::default().write).replace(' ', ""), value_parser = units::size)]
     pub write: u64,
-    /// Leave what comes in the receiver's kernel, which then need not copy it
+    /// Discard data in the receiver's kernel, without copying it
     #[arg(long, conflicts_with = "rate")]
     pub discard: bool,
-    /// Send this file instead; with --reverse one of the far end's (its --files)
+    /// Send this file instead; with --reverse a file of the remote host (its --files)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "streams", "both", "discard"])]
     pub from: Option<PathBuf>,
-    /// Write what comes to a new file of the far end's (its --files); with --reverse to one here
+    /// Write received data to a new file on the remote host (its --files); with --reverse on this host
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "streams", "both", "discard"])]
     pub into: Option<PathBuf>,
-    /// From the far end to here
+    /// Test from the remote host to this host
     #[arg(long, conflicts_with = "both")]
     pub reverse: bool,
-    /// In both directions at once
+    /// Test both directions at once
     #[arg(long)]
     pub both: bool,
-    /// Beside the connections, a stream of UDP at this rate for a while, as others' traffic
+    /// Add a UDP stream at this rate for a while, as cross traffic
     #[arg(long, value_name = "RATE")]
     pub background: Option<BitRate>,
-    /// UDP payload of its datagrams in bytes
+    /// UDP payload of the background datagrams, in bytes
     #[arg(long, value_name = "BYTES", requires = "background", default_value_t = ProbeTcpOptions::default().background_size)]
     pub background_size: usize,
-    /// When it begins [default: after a third of the time]
+    /// Start the background stream at this time [default: after a third of the test]
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "background")]
     pub background_at: Option<Duration>,
-    /// For how long it lasts
+    /// Duration of the background stream
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().background_for), value_parser = units::duration, requires = "background")]
     pub background_for: Duration,
-    /// How often the kernels are asked how the connections are [default: every 10ms, in long tests less often]
+    /// Sample the kernels' TCP state at this interval [default: 10ms, longer in long tests]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub sample: Option<Duration>,
-    /// Time that throughput is averaged over
+    /// Average throughput over this time
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().interval), value_parser = units::duration)]
     pub interval: Duration,
-    /// What the path is called in results
+    /// Name of the path in results
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
-    /// Write what the kernels said here, as CSV
+    /// Write the samples of the kernels' TCP state here, as CSV
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
-    /// Write when messages left and came here, as CSV
+    /// Write departure and arrival of each message here, as CSV
     #[arg(long, value_name = "FILE", requires = "rate")]
     pub records: Option<PathBuf>,
-    /// Messages that are kept one by one of each connection, at regular distances
+    /// Maximum number of single messages to keep per connection, evenly spaced
     #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().limit, value_parser = clap::value_parser!(u64).range(2..))]
     pub limit: u64,
-    /// Write each part of the result here as soon as it is known, of a single test each second, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known (each second of a single test), one JSON object per line; the last line is the whole result
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Draw the connections here: .svg, .png or .html; `-` draws them on the terminal
+    /// Draw the connections here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }
 
-/// What becomes of a message that finds no room.
+/// Treatments of a message when the send buffer is full.
 const FULL: Choices<Full> = &[
-    ("block", "It waits, and all behind it", Full::Block),
-    ("shed", "It is given up", Full::Shed),
+    ("block", "The message waits, and all behind it", Full::Block),
+    ("shed", "The message is shed", Full::Shed),
 ];
 
 convert! {
@@ -363,34 +363,34 @@ fn run_tcp(args: ProbeTcpArgs, program: &Program) -> Result<()> {
 pub struct ProbeLatencyArgs {
     #[command(flatten)]
     pub target: TargetArgs,
-    /// UDP payload of the messages in bytes: one or several
+    /// UDP payload of the messages, in bytes: one or several
     #[arg(long, value_name = "BYTES,...", default_value_t = ProbeLatencyOptions::default().size)]
     pub size: Sizes,
-    /// Requests of each length
+    /// Number of requests of each length
     #[arg(long, value_name = "N", default_value_t = ProbeLatencyOptions::default().count, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub count: u64,
     /// Time from one request to the next
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().interval), value_parser = units::duration)]
     pub interval: Duration,
-    /// How long a reply is waited for
+    /// Wait this long for a reply
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().loss_timeout), value_parser = units::duration)]
     pub loss_timeout: Duration,
-    /// Width of the bins of histograms
+    /// Bin width of histograms
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().bins), value_parser = units::duration)]
     pub bins: Duration,
-    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known, one JSON object per line; the last line is the whole result
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Draw the result here: .svg, .png or .html; `-` draws it on the terminal
+    /// Draw the result here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,
-    /// How the result is printed
+    /// Format of the printed result
     #[arg(long, value_enum, default_value_t = LatencyFormat::Table)]
     pub format: LatencyFormat,
     /// Print one JSON object on standard output
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }
@@ -399,7 +399,7 @@ pub struct ProbeLatencyArgs {
 pub enum LatencyFormat {
     /// Columns for people
     Table,
-    /// JSON as pScheduler's latency tests give it
+    /// JSON of pScheduler's latency tests
     Pscheduler,
 }
 
@@ -426,7 +426,7 @@ fn run_latency(args: ProbeLatencyArgs, program: &Program) -> Result<()> {
     }
     all_measured(written, result.stopped)?;
     if result.points.iter().all(|point| point.received == 0) {
-        bail!("no request was answered: UDP does not get through, there or back");
+        bail!("no request was answered: UDP is blocked, outbound or on the return");
     }
     Ok(())
 }
@@ -435,40 +435,40 @@ fn run_latency(args: ProbeLatencyArgs, program: &Program) -> Result<()> {
 pub struct ProbeCapacityArgs {
     #[command(flatten)]
     pub target: TargetArgs,
-    /// UDP payload of the datagrams in bytes
+    /// UDP payload of the datagrams, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = ProbeCapacityOptions::default().size)]
     pub size: usize,
-    /// Datagrams back to back
+    /// Datagrams per burst
     #[arg(long, value_name = "N", default_value_t = ProbeCapacityOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub burst: u32,
-    /// Lowest rate of UDP payload that is of interest
+    /// Minimum rate of UDP payload to consider
     #[arg(long, value_name = "RATE", default_value_t = ProbeCapacityOptions::default().lowest)]
     pub lowest: BitRate,
-    /// Highest rate of UDP payload that is of interest: what is tried first
+    /// Maximum rate of UDP payload to consider; tried first
     #[arg(long, value_name = "RATE", default_value_t = ProbeCapacityOptions::default().highest)]
     pub highest: BitRate,
-    /// Length of a trial (RFC 2544 asks for 60 s)
+    /// Duration of a trial (RFC 2544 asks for 60 s)
     #[arg(long, value_name = "TIME", default_value = units::span(ProbeCapacityOptions::default().duration), value_parser = units::duration)]
     pub duration: Duration,
-    /// Part of the datagrams that may be lost
+    /// Tolerated loss fraction
     #[arg(long, value_name = "FRACTION", default_value_t = ProbeCapacityOptions::default().loss, value_parser = units::fraction)]
     pub loss: f64,
-    /// How close the search comes
+    /// Precision of the search
     #[arg(long, value_name = "FRACTION", default_value = units::percent(ProbeCapacityOptions::default().precision), value_parser = units::fraction)]
     pub precision: f64,
-    /// How often a rate must pass
+    /// Number of times that a rate must pass
     #[arg(long, value_name = "N", default_value_t = ProbeCapacityOptions::default().confirm, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub confirm: u32,
-    /// From the far end to here
+    /// Test from the remote host to this host
     #[arg(long)]
     pub reverse: bool,
-    /// Write each part of the result here as soon as it is known, a JSON object a line; the last line is the whole
+    /// Write each part of the result here as soon as it is known, one JSON object per line; the last line is the whole result
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }
@@ -488,7 +488,7 @@ fn run_capacity(args: ProbeCapacityArgs, program: &Program) -> Result<()> {
     written?;
     result
         .stopped
-        .map_or(Ok(()), |why| bail!("the search was not finished: {why}"))
+        .map_or(Ok(()), |why| bail!("the search is incomplete: {why}"))
 }
 
 #[derive(Args)]
@@ -496,30 +496,30 @@ fn run_capacity(args: ProbeCapacityArgs, program: &Program) -> Result<()> {
 Example:
   evlbi respond --bind 0.0.0.0:8620 --token \"$TOKEN\" --max-rate 1G --max-duration 10min
 
-The port is that of the control connection, TCP. Each test has a UDP port of its own, chosen by the kernel.")]
+The port is that of the control connection (TCP). Each test uses its own UDP port, chosen by the kernel.")]
 pub struct RespondArgs {
-    /// Where to listen for control connections
+    /// Listen here for control connections
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = RespondOptions::default().bind)]
     pub bind: SocketAddr,
-    /// What a client must know [default: made up, and shown]
+    /// Token that clients must hold [default: generated and printed]
     #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// Ports that tests listen on, by UDP and TCP [default: any that the kernel gives]
+    /// UDP and TCP ports for tests [default: any that the kernel chooses]
     #[arg(long, value_name = "FIRST-LAST", value_parser = units::ports)]
     pub ports: Option<RangeInclusive<u16>>,
-    /// Most bits per second on the wire, of all tests at once, in either direction [default: any]
+    /// Maximum bit rate on the wire of all tests together, per direction [default: no limit]
     #[arg(long, value_name = "RATE")]
     pub max_rate: Option<BitRate>,
-    /// Longest test
+    /// Maximum duration of a test
     #[arg(long, value_name = "TIME", default_value = units::span(Duration::from_nanos(RespondOptions::default().limits.duration.0)), value_parser = units::duration)]
     pub max_duration: Duration,
-    /// Let clients have this host run tasks that compete with the receiver, to see what they cost
+    /// Let clients run busy threads on this host that compete with the receiver
     #[arg(long)]
     pub allow_load: bool,
-    /// Let clients read the files of this folder, and make new ones in it (probe tcp --from, --into)
+    /// Let clients read files in this directory, and create new ones (probe tcp --from, --into)
     #[arg(long, value_name = "FOLDER")]
     pub files: Option<PathBuf>,
-    /// Tests at once; more wait, or are refused
+    /// Maximum number of tests at once; further tests wait or are refused
     #[arg(long, value_name = "N", default_value_t = RespondOptions::default().limits.tests)]
     pub max_tests: u32,
 }

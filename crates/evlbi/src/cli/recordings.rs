@@ -17,41 +17,41 @@ use crate::program::{Program, complete};
 #[derive(Args)]
 #[command(after_help = "\
 Policies of --shed:
-  none             everything is kept
-  every:N          one in N, steadily
+  none             keep everything
+  every:N          one in N, evenly
   bunch:F          bunches of 1 to 10, the fraction F exact (F as 0.05 or 5%)
-  random:F         each by chance
-  burst:F[,LENGTH] by chance in bursts of mean LENGTH (Gilbert-Elliott)
+  random:F         each with probability F
+  burst:F[,LENGTH] random bursts of mean LENGTH (Gilbert-Elliott)
   threads:A,B,C-D  whole VDIF threads
-  common:F[,TIME]  alike at all stations with the same seed, in blocks of TIME (100 ms or more)
-  fit:RATE         just enough to fit an Ethernet of that rate (1G)")]
+  common:F[,TIME]  the same times at all stations with the same seed, in blocks of TIME (100 ms or more)
+  fit:RATE         just enough to fit an Ethernet link of that rate (1G)")]
 pub struct DropArgs {
     /// Recording to read
     pub input: PathBuf,
     /// Recording to write
     pub output: PathBuf,
-    /// Which frames or packets to lose
+    /// Shed frames or packets by this policy
     #[arg(long, value_name = "POLICY")]
     pub shed: Policy,
-    /// What stands in their place
+    /// Replacement for shed data
     #[arg(long, value_parser = choice(REPLACEMENTS), default_value = name(REPLACEMENTS, DropOptions::default().replace))]
     pub replace: Replace,
-    /// What a shed decision is about
+    /// Unit of a shed decision
     #[arg(long = "unit", value_name = "UNIT", action = ArgAction::Set, value_parser = choice(UNITS), default_value = name(UNITS, DropOptions::default().by_packet))]
     pub by_packet: bool,
-    /// IP packet size that --unit packet and fit: reckon with, in bytes
+    /// IP packet size in bytes that --unit packet and fit: assume
     #[arg(long, value_name = "BYTES", default_value_t = DropOptions::default().mtu)]
     pub mtu: usize,
     /// Seed of all random choices
     #[arg(long, default_value_t = DropOptions::default().seed)]
     pub seed: u64,
-    /// Frames per second of a thread, where the file cannot tell
+    /// Frames per second of a thread, for a file that is too short to show it
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<FrameRate>,
-    /// Where to write what was lost [default: beside the output, OUT.vdif.gaps.json]
+    /// Write the list of gaps here [default: next to the output, OUT.vdif.gaps.json]
     #[arg(long, value_name = "FILE")]
     pub gaps: Option<PathBuf>,
-    /// Overwrite an output that exists
+    /// Overwrite an existing output
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object on standard output
@@ -76,9 +76,9 @@ pub fn drop(args: DropArgs, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 pub struct InspectArgs {
-    /// Recording to look into
+    /// Recording to inspect
     pub file: PathBuf,
-    /// Frames per second of a thread, where the file cannot tell
+    /// Frames per second of a thread, for a file that is too short to show it
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<FrameRate>,
     /// Print one JSON object on standard output
@@ -86,7 +86,7 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-/// Says what is in a file.
+/// Shows the contents of a recording.
 pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
     let report = inspect::inspect(&args.file, args.frame_rate, program.run())?;
     output::print(args.json, &report, inspect::text)?;
@@ -95,12 +95,12 @@ pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 pub struct SkyArgs {
-    /// Plan of the stations and of what they see
+    /// Plan of the stations and the simulated sky
     pub plan: PathBuf,
-    /// Directory for one recording a station
+    /// Write one recording per station into this directory
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Overwrite recordings that exist
+    /// Overwrite existing recordings
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object on standard output

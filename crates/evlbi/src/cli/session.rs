@@ -25,24 +25,25 @@ use crate::program::Program;
 
 #[derive(Args)]
 #[command(after_help = "\
-What the agent allows stands in agent.toml, which is made in its folder when there is none. The first start also makes a
-certificate, known by its fingerprint, and two tokens: `watch` sees everything, `operate` starts, changes and stops.
+agent.toml in the state directory sets what the agent allows; it is created if missing. The first start also creates a
+certificate, identified by its fingerprint, and two tokens: `watch` may read everything, `operate` may start, change and
+stop flows.
 
 Examples:
   evlbi agent --dir /var/lib/evlbi --bind 0.0.0.0:3650
   curl --insecure -H \"Authorization: Bearer $(cat DIR/tokens/watch)\" https://127.0.0.1:3650/api/v1/flows")]
 pub struct AgentArgs {
-    /// Folder for the agent's things: settings, certificate, tokens, flows, history [default: evlbi in
-    /// $XDG_STATE_HOME, or in ~/.local/state]
+    /// State directory: settings, certificate, tokens, flows, history [default: evlbi in $XDG_STATE_HOME, or in
+    /// ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Where to listen [default: what agent.toml says, 127.0.0.1:3650 as it is shipped]
+    /// Listen here [default: the address in agent.toml, initially 127.0.0.1:3650]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub bind: Option<SocketAddr>,
-    /// Settings [default: DIR/agent.toml]
+    /// Settings file [default: DIR/agent.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Print one JSON object on standard output when the agent is there
+    /// Print one JSON object on standard output when the agent is ready
     #[arg(long)]
     pub json: bool,
 }
@@ -55,7 +56,7 @@ pub fn agent(args: AgentArgs, program: &Program) -> Result<()> {
     let run = program.unheeded();
     // Not the program's own handler: SIGHUP ends no agent whose terminal is closed (nohup).
     let mut signals = tokio::runtime::Builder::new_current_thread();
-    let signals = (signals.enable_all().build()).context("signals cannot be heard")?;
+    let signals = (signals.enable_all().build()).context("cannot handle signals")?;
     let within = signals.enter();
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
@@ -81,44 +82,44 @@ pub fn agent(args: AgentArgs, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 #[command(after_help = "\
-A session names hosts with their agents, flows, and scans in which they run; examples/session-one-machine.toml has all of it. It is
-looked at as a whole before anything starts. Flows go on when this command is killed, and end by the scans' times;
---resume finds them again.
+A session names hosts with their agents, flows, and the scans in which they run; examples/session-one-machine.toml shows
+all of it. The whole session is checked before anything starts. Flows keep running if this command is killed, and end at
+their scans' times; --resume reconnects to them.
 
 Examples:
   evlbi run examples/session-one-machine.toml --check
-  evlbi run examples/session-one-machine.toml --bind 127.0.0.1:3651          (with a page)
+  evlbi run examples/session-one-machine.toml --bind 127.0.0.1:3651          (with a web UI)
   evlbi run examples/session-one-machine.toml --script examples/session-one-machine.script")]
 pub struct RunArgs {
-    /// Session file, or the folder of an agent on this machine
+    /// Session file, or the state directory of an agent on this machine
     #[arg(value_name = "SESSION.toml")]
     pub session: PathBuf,
-    /// Look at everything, and start nothing
+    /// Check everything and start nothing
     #[arg(long)]
     pub check: bool,
-    /// Instead of the timetable: do what the lines of this file say, as they are typed in `evlbi console`
+    /// Run the console commands in this file instead of the schedule
     #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "resume", "bind", "without", "json"])]
     pub script: Option<PathBuf>,
-    /// Go on with a run whose controller was ended
+    /// Resume a run whose controller ended
     #[arg(long, value_name = "RUN")]
     pub resume: Option<FlowId>,
-    /// Leave out a host, and all flows on it
+    /// Skip a host and all its flows
     #[arg(long, value_name = "HOST")]
     pub without: Vec<String>,
-    /// Confirm the fingerprint that the session gives for this host's agent: its token is sent there from now on
+    /// Trust the fingerprint that the session gives for this host's agent: its token is sent there from now on
     #[arg(long, value_name = "HOST")]
     pub trust: Vec<String>,
-    /// Serve a page of the session there
+    /// Serve the session's web UI here
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub bind: Option<SocketAddr>,
-    /// Start nothing until the page of --bind is told to begin; times after the beginning count from then
+    /// Wait for *Begin* in the web UI (--bind); relative scan times count from then
     #[arg(long, requires = "bind", conflicts_with_all = ["check", "resume"])]
     pub hold: bool,
-    /// Keep the page when the session is over, until Ctrl-C
+    /// Keep the web UI after the session has ended, until Ctrl-C
     #[arg(long, requires = "bind")]
     pub keep: bool,
-    /// Folder for the controller's things: certificate, tokens, trusted agents, history [default: evlbi/controller in $XDG_STATE_HOME,
-    /// or in ~/.local/state]
+    /// Controller's state directory: certificate, tokens, trusted agents, history [default: evlbi/controller in
+    /// $XDG_STATE_HOME, or in ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Print one JSON object on standard output
@@ -150,7 +151,7 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
         }
         return output::print(json, &session.checked, |checked| {
             format!(
-                "{} hosts, {} flows: nothing stands against it",
+                "{} hosts, {} flows: no problems found",
                 checked.hosts.len(),
                 session.flows()
             )
@@ -163,10 +164,7 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
     }
     match result.failed() {
         0 => printed,
-        failed => bail!(
-            "{failed} of {} flows did not do what they were to do",
-            result.flows.len()
-        ),
+        failed => bail!("{failed} of {} flows failed", result.flows.len()),
     }
 }
 
@@ -189,17 +187,17 @@ fn follow_script(options: &ControllerOptions, script: &Path, run: &Run) -> Resul
 #[command(after_help = "\
 Examples:
   evlbi console examples/session-one-machine.toml
-  evlbi console ~/.local/state/evlbi          (the folder of an agent on this machine)
+  evlbi console ~/.local/state/evlbi          (the state directory of an agent on this machine)
 
-`help` lists the commands. Tab completes; the arrows bring back what was typed before.")]
+`help` lists the commands. Tab completes; the arrow keys recall earlier lines.")]
 pub struct ConsoleArgs {
-    /// Session file, or the folder of an agent on this machine
+    /// Session file, or the state directory of an agent on this machine
     #[arg(value_name = "SESSION.toml")]
     pub session: PathBuf,
-    /// Confirm the fingerprint that the session gives for this host's agent: its token is sent there from now on
+    /// Trust the fingerprint that the session gives for this host's agent: its token is sent there from now on
     #[arg(long, value_name = "HOST")]
     pub trust: Vec<String>,
-    /// Folder for the controller's things [default: evlbi/controller in $XDG_STATE_HOME, or in ~/.local/state]
+    /// Controller's state directory [default: evlbi/controller in $XDG_STATE_HOME, or in ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

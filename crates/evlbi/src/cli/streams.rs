@@ -30,16 +30,16 @@ const OFTEN: u64 = 256 << 20;
 const CUTS: Choices<Rule> = &[("frames", "", Rule::Frames), ("plain", "", Rule::Plain)];
 
 const PARTIAL: Choices<Partial> = &[
-    ("invalid", "The whole frame becomes invalid", Partial::Whole),
+    ("invalid", "Mark the whole frame invalid", Partial::Whole),
     (
         "keep",
-        "What came is kept, the rest filled and listed in the gaps file",
+        "Keep the received part, fill the rest and list it in the gaps file",
         Partial::Keep,
     ),
 ];
 
 const DURABILITIES: Choices<Durability> = &[
-    ("none", "Left to the system", Durability::Kernel),
+    ("none", "Leave it to the system", Durability::Kernel),
     ("end", "Once, at the end", Durability::End),
     (
         "often",
@@ -48,16 +48,16 @@ const DURABILITIES: Choices<Durability> = &[
     ),
 ];
 
-/// What a user may ask of this host for the thread that moves the data.
+/// Settings of this host for the thread that moves the data.
 #[derive(Args, Clone)]
 pub struct HostArgs {
-    /// Pin the network thread to this processor
+    /// Pin the network thread to this CPU
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Real-time priority (SCHED_FIFO, 1 to 99) of the network thread
+    /// Run the network thread with this real-time priority (SCHED_FIFO, 1 to 99)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=99))]
     pub priority: Option<u8>,
-    /// Socket buffer to ask for
+    /// Request a socket buffer of this size
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub buffer: Option<u64>,
 }
@@ -78,46 +78,46 @@ Examples:
 
 Policies of --shed: see `evlbi drop --help`.")]
 pub struct SendArgs {
-    /// FILE, pattern:LENGTH or sky:PLAN.toml/STATION
+    /// Source: FILE, pattern:LENGTH or sky:PLAN.toml/STATION
     pub source: String,
-    /// Where to: udp://HOST:PORT, pudp://HOST:PORT, tcp://HOST:PORT or unix:///PATH
+    /// Send here: udp://HOST:PORT, pudp://HOST:PORT, tcp://HOST:PORT or unix:///PATH
     #[arg(long, value_parser = transport::destination)]
     pub to: Url,
-    /// Bit rate of the VDIF data; the headers of the transport come on top
+    /// Bit rate of the VDIF data; transport headers come on top
     #[arg(long, group = "pace")]
     pub rate: Option<BitRate>,
-    /// Frames leave when their time comes (the default where the frame rate is known)
+    /// Send each frame at its own time (the default if the frame rate is known)
     #[arg(long, group = "pace")]
     pub realtime: bool,
-    /// As fast as the host can
+    /// Send as fast as the host can
     #[arg(long, group = "pace")]
     pub max: bool,
-    /// Frames per second of a thread, where the file cannot tell (shorter than a second)
+    /// Frames per second of a thread, for a file that is too short to show it (less than a second)
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<FrameRate>,
-    /// Largest IP packet in bytes [default: the route's own]
+    /// Maximum IP packet size in bytes [default: the route's MTU]
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<usize>,
-    /// How frames are cut: whole or by an exact divisor (frames), or as bytes regardless (plain: jive5ab's mode none)
+    /// Cut frames into datagrams: whole or by an exact divisor (frames), or as plain bytes (plain: jive5ab's mode none)
     #[arg(long, value_parser = choice(CUTS), default_value = name(CUTS, SendOptions::default().cut))]
     pub cut: Rule,
-    /// What to leave out on purpose (see `evlbi drop --help`)
+    /// Shed frames or packets by this policy (see `evlbi drop --help`)
     #[arg(long, value_name = "POLICY", default_value_t = SendOptions::default().shed)]
     pub shed: Policy,
-    /// What a shed decision is about
+    /// Unit of a shed decision
     #[arg(long = "unit", value_name = "UNIT", action = ArgAction::Set)]
     #[arg(value_parser = choice(UNITS), default_value = name(UNITS, SendOptions::default().shed_packets))]
     pub shed_packets: bool,
-    /// What goes out in the place of shed data
+    /// Send this instead of shed data
     #[arg(long, value_parser = choice(&REPLACEMENTS[..3]), default_value = name(REPLACEMENTS, SendOptions::default().replace))]
     pub replace: Replace,
     /// Seed of all random choices
     #[arg(long, default_value_t = SendOptions::default().seed)]
     pub seed: u64,
-    /// How often the source is sent, its frames re-timed each time
+    /// Send the source this many times, with new timestamps each time
     #[arg(long, value_name = "N", default_value_t = SendOptions::default().repeat)]
     pub repeat: u64,
-    /// When the first frame leaves, as 2026-12-01T08:00:00Z [default: now]
+    /// Send the first frame at this time, e.g. 2026-12-01T08:00:00Z [default: now]
     #[arg(long, value_name = "UTC")]
     pub start: Option<jiff::Timestamp>,
     /// Stop after this time
@@ -126,10 +126,10 @@ pub struct SendArgs {
     /// First sequence number [default: 0]
     #[arg(long, value_name = "N")]
     pub sequence: Option<u64>,
-    /// Datagrams sent back to back: a number, or chosen from the rate
+    /// Datagrams sent back to back: a number, or auto to choose from the rate
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = burst)]
     pub burst: Burst,
-    /// Send each datagram by itself, without segmentation offload
+    /// Send each datagram separately, without segmentation offload (GSO)
     #[arg(long)]
     pub no_gso: bool,
     #[command(flatten)]
@@ -143,7 +143,7 @@ fn burst(text: &str) -> Result<Burst, String> {
     if text == "auto" {
         return Ok(Burst::Auto);
     }
-    let why = "is no burst; write auto or a number from 1 to 64";
+    let why = "is not a burst: give auto or a number from 1 to 64";
     within(text, 1..=64, why).map(Burst::Fixed)
 }
 
@@ -185,30 +185,30 @@ pub fn send(args: SendArgs, program: &Program) -> Result<()> {
 Sinks:
   OUT.vdif                          one file, in the order of the sequence numbers
   'OUT-{station}-{thread}.vdif'     one file for each station or thread
-  null                              counted, not kept
-  check                             the test pattern of `send pattern:` verified
+  null                              count, and keep nothing
+  check                             verify the test pattern of `send pattern:`
 
 Examples:
   evlbi recv udp://0.0.0.0:2630 --to scan1.vdif --duration 10min
   evlbi recv udp://239.1.2.3:2630?interface=eth1 --to check
   evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif      (one stream over four ports)")]
 pub struct RecvArgs {
-    /// Where to listen: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one) or unix:///PATH
+    /// Listen here: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one) or unix:///PATH
     pub from: Url,
-    /// OUT.vdif, 'OUT-{station}-{thread}.vdif', null or check
+    /// Record to OUT.vdif or 'OUT-{station}-{thread}.vdif'; or null, check
     #[arg(long)]
     pub to: String,
-    /// How far, in data, a late datagram may lie behind the newest and still be placed [default: 64MiB, or a
+    /// Reorder window: accept a late datagram up to this many bytes behind the newest [default: 64MiB, or a
     /// quarter of the --ring]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub window: Option<u64>,
-    /// How long a missing datagram is waited for [default: 100ms]
+    /// Wait this long for a missing datagram before filling the gap [default: 100ms]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub hold: Option<Duration>,
-    /// Write invalid frames or fill for gaps up to this long; list longer ones in the gaps file only
+    /// Fill gaps up to this long with invalid frames or fill; list longer ones in the gaps file only
     #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().fill), value_parser = units::duration)]
     pub fill: Duration,
-    /// Memory between the network and the sink, at least 16MiB [default: four windows, at least 256MiB; 8MiB over tcp://]
+    /// Size of the ring between the network and the sink, at least 16MiB [default: four windows, at least 256MiB; 8MiB over tcp://]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub ring: Option<u64>,
     /// End after this time without a datagram, counted from the first one
@@ -217,28 +217,28 @@ pub struct RecvArgs {
     /// End this long after the start
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
-    /// Where to write what was lost [default: beside the recording, OUT.vdif.gaps.json]
+    /// Write the list of gaps here [default: next to the recording, OUT.vdif.gaps.json]
     #[arg(long, value_name = "FILE")]
     pub gaps: Option<PathBuf>,
-    /// Overwrite recordings that exist, but for those that a killed receiver left
+    /// Overwrite existing recordings, except those that a killed receiver left
     #[arg(long)]
     pub force: bool,
-    /// Length of a frame in bytes [default: learnt from the headers that arrive]
+    /// Frame length in bytes [default: detected from the headers]
     #[arg(long, value_name = "BYTES", value_parser = frame_length)]
     pub frame: Option<usize>,
-    /// Frames per second of a thread [default: learnt]
+    /// Frames per second of a thread [default: detected]
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<FrameRate>,
-    /// What becomes of a frame that misses some of its datagrams
+    /// Treatment of a frame with missing datagrams
     #[arg(long, value_parser = choice(PARTIAL), default_value = name(PARTIAL, RecvOptions::default().partial))]
     pub partial: Partial,
-    /// Take datagrams from this address only
+    /// Accept datagrams from this address only
     #[arg(long, value_name = "ADDRESS")]
     pub source: Option<IpAddr>,
-    /// When what was written is forced to the disk
+    /// Force written data onto the disk at these times
     #[arg(long = "fsync", value_name = "FSYNC", value_parser = choice(DURABILITIES), default_value = name(DURABILITIES, RecvOptions::default().durability))]
     pub durability: Durability,
-    /// Receive each datagram by itself, without the kernel's joining them (exact counters of this host's drops)
+    /// Receive each datagram separately, without GRO (makes the counters of this host's drops exact)
     #[arg(long)]
     pub no_gro: bool,
     #[command(flatten)]
@@ -248,11 +248,11 @@ pub struct RecvArgs {
     pub json: bool,
 }
 
-/// Length of a frame: whole words of eight bytes, header and data.
+/// Parses the length of a frame: whole words of eight bytes, header and data.
 pub fn frame_length(text: &str) -> Result<usize, String> {
     let length = usize::try_from(units::size(text)?).ok();
     let is_one = |length: &usize| length.is_multiple_of(8) && (24..=MAX_FRAME_LEN).contains(length);
-    let why = "is no length of a frame: its header and data in bytes, a multiple of 8";
+    let why = "is not a frame length: give header and data in bytes, a multiple of 8";
     length
         .filter(is_one)
         .ok_or_else(|| format!("`{text}` {why} up to {MAX_FRAME_LEN}"))
@@ -282,12 +282,12 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
     output::print(json, &result, recv::text)?;
     if let (Some(length), Some(Format::Raw)) = (options.frame, result.format) {
         say!(
-            "evlbi: no frames of --frame {length} bytes were found, so the data was recorded as it came; leave --frame out to have the length learnt"
+            "evlbi: no frames of --frame {length} bytes found, so the data was recorded as received: omit --frame to have the length detected"
         );
     }
     if result.live.foreign_header > 0 {
         say!(
-            "evlbi: {} datagrams were of a station, thread or time that was not there when the stream began, and are not recorded",
+            "evlbi: {} datagrams not recorded: their station, thread or time was not in the stream when it began",
             show_count(result.live.foreign_header)
         );
     }
@@ -309,15 +309,20 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
         }
     }
     let is_good = (result.sink.check.as_ref()).is_none_or(|check| check.corrupted == 0);
-    ensure!(is_good, "the test pattern did not arrive as it was sent");
+    ensure!(
+        is_good,
+        "the received test pattern differs from the one sent"
+    );
     if !others.is_empty() {
         let names_one = options.from.transport().service().honours.only;
         let remedy = match names_one {
-            true => "name the one to record with --source ADDRESS, and give each a port of its own",
-            false => "give each a place of its own",
+            true => {
+                "select the sender to record with --source ADDRESS, and give each sender its own port"
+            }
+            false => "give each sender its own socket",
         };
         bail!(
-            "frames of other senders came to the same port and were not recorded: {}; {remedy}",
+            "frames of other senders to the same port were not recorded: {}: {remedy}",
             others.join(", ")
         );
     }

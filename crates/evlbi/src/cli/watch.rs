@@ -17,49 +17,49 @@ use crate::program::Program;
 
 #[derive(Args)]
 #[command(after_help = "\
-Whatever was measured stays in the file, however the program ends; the same command goes on with it.
+All results stay in the file, however the program ends; the same command continues the campaign.
 
 Examples:
   evlbi watch fibre.sqlite jive:8620 --token T --rate 512M --for 60h
   evlbi watch campus.sqlite jive:8620 --token T --rate 100M --every 10min --test 20s --for 24h
   evlbi report fibre.sqlite --plot fibre.svg")]
 pub struct WatchArgs {
-    /// Where results are kept (SQLite): made, or gone on with
+    /// Results file (SQLite): created, or continued
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     #[command(flatten)]
     pub target: TargetArgs,
-    /// For how long
+    /// Test for this long
     #[arg(long = "for", value_name = "TIME", default_value = units::span(WatchOptions::default().length), value_parser = units::duration)]
     pub length: Duration,
-    /// UDP payload of the datagrams in bytes
+    /// UDP payload of the datagrams, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = WatchOptions::default().size)]
     pub size: usize,
-    /// Bits of UDP payload per second
+    /// Bit rate of UDP payload
     #[arg(long, value_name = "RATE", group = "pace")]
     pub rate: Option<BitRate>,
-    /// Time from the beginning of one datagram to that of the next
+    /// Time from the start of one datagram to the start of the next
     #[arg(long, value_name = "TIME", group = "pace", value_parser = units::duration)]
     pub spacing: Option<Duration>,
-    /// Datagrams back to back; --spacing is that of such bursts then
+    /// Datagrams per burst; --spacing is then the spacing of bursts
     #[arg(long, value_name = "N", default_value_t = WatchOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub burst: u32,
-    /// Time that results are averaged over
+    /// Average results over this time
     #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().window), value_parser = units::duration)]
     pub window: Duration,
-    /// Instead of one continuous flow: a test as often as this
+    /// Run one test per TIME instead of one continuous flow
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub every: Option<Duration>,
-    /// And each test for so long
+    /// Duration of each test
     #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().test), value_parser = units::duration, requires = "every")]
     pub test: Duration,
-    /// From the far end to here
+    /// Test from the remote host to this host
     #[arg(long, conflicts_with = "both")]
     pub reverse: bool,
-    /// In both directions at once
+    /// Test both directions at once
     #[arg(long)]
     pub both: bool,
-    /// How long a datagram is waited for before it counts as lost (RFC 7680)
+    /// Wait this long for a datagram before it counts as lost (RFC 7680)
     #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().loss_timeout), value_parser = units::duration)]
     pub loss_timeout: Duration,
     /// Print the report as one JSON object
@@ -85,16 +85,16 @@ pub fn watch(args: WatchArgs, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 pub struct ReportArgs {
-    /// What `evlbi watch` wrote, or is writing; or any number of results of `evlbi probe udp --json`, for one table
+    /// Results file of `evlbi watch`; or several results of `evlbi probe udp --json`, for one table
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Draw it here: .svg, .png or .html; `-` draws it on the terminal
+    /// Draw the report here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// Overwrite files that exist
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }

@@ -330,8 +330,14 @@ mod tests {
     fn bad_plans_are_refused_with_the_line_and_the_remedy() {
         let link = "[[link]]\nbetween = [\"a\", \"b\"]\n";
         for (text, says) in [
-            (format!("{link}rtt = \"fast\"\n"), vec!["line 5", "no time"]),
-            (format!("{link}rate = \"1 banana\"\n"), vec!["no bit rate"]),
+            (
+                format!("{link}rtt = \"fast\"\n"),
+                vec!["line 5", "invalid duration"],
+            ),
+            (
+                format!("{link}rate = \"1 banana\"\n"),
+                vec!["no bit rate"],
+            ),
             (
                 format!("{link}cells = [{{ }}]\n"),
                 vec!["line 7", "one of delay"],
@@ -348,7 +354,7 @@ mod tests {
             ),
             (
                 format!("{link}cells = [{{ loss = \"200%\" }}]\n"),
-                vec!["no fraction"],
+                vec!["invalid fraction"],
             ),
             (
                 format!("{link}cells = [{{ lost = \"1%\" }}]\n"),

@@ -1,18 +1,18 @@
-//! The fill pattern 0x11223344: what stands in the place of data that is not there.
+//! The fill pattern 0x11223344, which replaces missing data.
 //!
-//! jive5ab, DiFX and SFXC honour it. It lies in 32-bit little-endian words.
+//! jive5ab, DiFX and SFXC recognise it. It is written in 32-bit little-endian words.
 
 use std::ops::Range;
 
-/// The pattern, one 32-bit word.
+/// Fill pattern as one 32-bit word.
 pub const PATTERN: u32 = 0x1122_3344;
 
-/// Overwrites `bytes` with the pattern, beginning with a whole word.
+/// Overwrites `bytes` with the pattern, starting with a whole word.
 pub fn make(bytes: &mut [u8]) {
     make_from(bytes, 0);
 }
 
-/// Overwrites `bytes` with the pattern as if they lay `offset` bytes into a run of it.
+/// Overwrites `bytes` with the pattern, starting `offset` bytes into it.
 pub fn make_from(bytes: &mut [u8], offset: usize) {
     let mut word = WORD;
     word.rotate_left(offset % 4);
@@ -25,8 +25,8 @@ pub fn make_from(bytes: &mut [u8], offset: usize) {
     }
 }
 
-/// Shortest run of the pattern that [`find`] reports, in bytes. Noise holds the pattern in one word
-/// out of 2^32; in four consecutive ones, never.
+/// Minimum run of the pattern that [`find`] reports, in bytes. Random data matches one word in 2^32, and practically never four
+/// words in a row.
 pub const MIN_RUN: usize = 16;
 
 const WORD: [u8; 4] = PATTERN.to_le_bytes();
@@ -34,23 +34,23 @@ const WORD: [u8; 4] = PATTERN.to_le_bytes();
 /// Two words of the pattern.
 const PAIR: u64 = (PATTERN as u64) << 32 | PATTERN as u64;
 
-/// Where `payload` holds the pattern: every run of whole words, of at least [`MIN_RUN`] bytes, as
-/// byte range in ascending order. Words lie at multiples of four bytes from the beginning of `payload`.
+/// Finds every run of at least [`MIN_RUN`] bytes of the pattern in `payload`, and returns their byte ranges in ascending order.
+/// Words are aligned to multiples of four bytes from the start of `payload`.
 pub fn find(payload: &[u8]) -> Runs<'_> {
     Runs { payload, from: 0 }
 }
 
-/// Whether the whole of `payload` is the pattern, and there is some.
+/// Returns whether `payload` is not empty and consists of the pattern only.
 pub fn is_fill(payload: &[u8]) -> bool {
     let mut pairs = payload.chunks_exact(8);
     !payload.is_empty() && pairs.all(is_pair) && PAIR.to_le_bytes().starts_with(pairs.remainder())
 }
 
-/// The runs that [`find`] finds.
+/// Iterator over the runs that [`find`] finds.
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     payload: &'a [u8],
-    /// Nothing before it is still to be reported; a multiple of 8.
+    /// Position up to which runs were reported; a multiple of 8.
     from: usize,
 }
 
@@ -59,14 +59,13 @@ impl Iterator for Runs<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         loop {
-            // A run of MIN_RUN bytes holds a whole aligned pair wherever it begins, so that pairs
-            // suffice for the search.
+            // Any run of MIN_RUN bytes contains a whole aligned pair, so searching for pairs is enough.
             let pair = self.payload[self.from..]
                 .chunks_exact(8)
                 .position(is_pair)?;
             let run = self.run_around(self.from + 8 * pair);
-            // The pair in which the run ended is over as well: none but its second word could
-            // belong to a later run, which looks back for it.
+            // Skip the pair in which the run ended. Only its second word could belong to a later run, and that run searches
+            // backwards for it.
             self.from = run.end.next_multiple_of(8).min(self.payload.len());
             if run.len() >= MIN_RUN {
                 return Some(run);
@@ -76,7 +75,7 @@ impl Iterator for Runs<'_> {
 }
 
 impl Runs<'_> {
-    /// The run that holds the pair at `pair`, the first pair of it.
+    /// Returns the run whose first aligned pair is at `pair`.
     fn run_around(&self, pair: usize) -> Range<usize> {
         let before = &self.payload[..pair];
         let start = pair - if before.ends_with(&WORD) { 4 } else { 0 };
@@ -102,7 +101,7 @@ mod tests {
         find(payload).collect()
     }
 
-    /// The runs as they are defined, word by word.
+    /// Finds the runs by definition, word by word.
     fn plain_runs(payload: &[u8]) -> Vec<Range<usize>> {
         let mut runs = Vec::new();
         let mut open: Option<Range<usize>> = None;

@@ -1,16 +1,15 @@
-//! Bytes and their meaning: the formats in which VLBI data lies on disk and travels on the wire.
+//! Formats of VLBI data on disk and on the wire.
 //!
-//! Nothing here reads a file, a socket or a clock, and no accessor panics, whatever bytes it is given. A module is a format, or what
-//! several formats share: [`time`], [`units`].
+//! Nothing here reads a file, a socket or a clock, and no accessor panics, whatever its input. Each module is a format, or shared
+//! by several formats: [`time`], [`units`].
 //!
-//! Here belongs a further format of frames, headers or documents, with known bytes as its test. What is done with frames is in
-//! `evlbi-core`.
+//! New formats of frames, headers or documents belong here, tested with known bytes. What is done with frames is in `evlbi-core`.
 //!
 //! ```
 //! use evlbi_wire::time::{FrameRate, FrameTime};
 //! use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
 //!
-//! // A frame of 8000 bytes with one channel of 2 bits, of thread 3 of Effelsberg.
+//! Frames with a payload of 8000 bytes: one channel of 2 bits, thread 3 of Effelsberg.
 //! let shape = Shape {
 //!     frame_length: 8032,
 //!     log2_channels: 0,

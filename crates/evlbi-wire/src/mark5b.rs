@@ -1,8 +1,7 @@
 //! Mark 5B disk frames: a header of four little-endian 32-bit words, then 10 000 bytes of samples.
 //!
-//! The header tells the time twice: as frame number within the second, which is exact, and as VLBA
-//! time code in BCD (MJD modulo 1000, second of the day, truncated tenths of a millisecond) that a
-//! CRC-16 protects. Mark 5B system user's manual, section 5.
+//! The header gives the time twice: as a frame number within the second, which is exact, and as VLBA time code in BCD (MJD modulo
+//! 1000, second of the day, truncated tenths of a millisecond) with a CRC-16. Mark 5B system user's manual, section 5.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -11,13 +10,13 @@ use crc::{CRC_16_UMTS, Crc};
 
 use crate::time::{FrameRate, FrameTime};
 
-/// Length of a header in bytes.
+/// Length of a header, in bytes.
 pub const HEADER_LEN: usize = 16;
-/// Length of the samples in bytes.
+/// Length of the samples, in bytes.
 pub const PAYLOAD_LEN: usize = 10_000;
-/// Length of a frame in bytes.
+/// Length of a frame, in bytes.
 pub const FRAME_LEN: usize = HEADER_LEN + PAYLOAD_LEN;
-/// The first word of every header.
+/// First word of every header.
 pub const SYNC: u32 = 0xABAD_DEED;
 
 /// MJD of 1970-01-01.
@@ -25,51 +24,51 @@ const UNIX_MJD: i64 = 40_587;
 const DAY: i64 = 86_400;
 const MAX_FRAME_NUMBER: u32 = 0x7fff;
 
-/// The polynomial x^16 + x^15 + x^2 + 1 from zero, most significant bit first.
+/// CRC with polynomial x^16 + x^15 + x^2 + 1, initial value zero, most significant bit first.
 const TIME_CODE_CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_UMTS);
 
-/// Why bytes are no Mark 5B frame.
+/// Reason why bytes are not a Mark 5B frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// Fewer bytes than are needed.
-    #[error("Mark 5B needs {needed} bytes here, there are {found}")]
+    /// Fewer bytes than needed.
+    #[error("truncated Mark 5B frame: need {needed} bytes, got {found}")]
     Short {
-        /// Bytes that are needed.
+        /// Number of bytes needed.
         needed: usize,
-        /// Bytes that there are.
+        /// Number of bytes given.
         found: usize,
     },
-    /// The first word is another one.
-    #[error("a Mark 5B header begins with {SYNC:#010x}, this begins with {0:#010x}")]
+    /// The first word is not the sync word.
+    #[error("not a Mark 5B header: it starts with {0:#010x} instead of {SYNC:#010x}")]
     Sync(u32),
 }
 
-/// This word of the time code holds a digit above 9, or a second that no day has.
+/// A word of the time code with a digit above 9, or with a second that is not in any day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the Mark 5B time code {0:#010x} is no time in BCD")]
+#[error("invalid Mark 5B time code {0:#010x}: not a time in BCD")]
 #[non_exhaustive]
 pub struct TimeCodeError(pub u32);
 
-/// The frame number does not fit the 15 bits of the header, or is none of a second at this rate.
+/// A frame number that does not fit the 15 bits of the header, or is not below the frame rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a second of {rate} Mark 5B frames has no frame {frame}", rate = rate.get())]
+#[error("invalid Mark 5B frame number {frame} at {rate} frames per second", rate = rate.get())]
 #[non_exhaustive]
 pub struct TimeError {
-    /// The frame number that was asked for.
+    /// Requested frame number.
     pub frame: u32,
-    /// The frame rate that came with it.
+    /// Requested frame rate.
     pub rate: FrameRate,
 }
 
-/// A Mark 5B header.
+/// Mark 5B header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Header {
     words: [u32; 4],
 }
 
 impl Header {
-    /// Reads the header at the beginning of `bytes`.
+    /// Parses the header at the start of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
         let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(HeaderError::Short {
@@ -81,7 +80,7 @@ impl Header {
         Header::from_words(std::array::from_fn(|word| u32::from_le_bytes(words[word])))
     }
 
-    /// The header that these words are. VDIF's extended data version 0xAB carries them as its words 4 to 7.
+    /// Makes a header of these words. VDIF's extended data version 0xAB carries them as its words 4 to 7.
     pub fn from_words(words: [u32; 4]) -> Result<Header, HeaderError> {
         match words[0] {
             SYNC => Ok(Header { words }),
@@ -89,12 +88,12 @@ impl Header {
         }
     }
 
-    /// The four words, as they are.
+    /// Returns the four words unchanged.
     pub fn words(&self) -> [u32; 4] {
         self.words
     }
 
-    /// The header's bytes.
+    /// Returns the header as bytes.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         for (four, word) in bytes.chunks_exact_mut(4).zip(self.words) {
@@ -103,39 +102,39 @@ impl Header {
         bytes
     }
 
-    /// Overwrites the beginning of `frame` with this header. Bytes that `frame` lacks are not written.
+    /// Writes this header to the start of `frame`. If `frame` is shorter, the rest of the header is not written.
     pub fn emit(&self, frame: &mut [u8]) {
         let len = HEADER_LEN.min(frame.len());
         frame[..len].copy_from_slice(&self.to_bytes()[..len]);
     }
 
-    /// Number of the frame within its second, 15 bits.
+    /// Returns the number of the frame within its second, 15 bits.
     pub fn frame_number(&self) -> u32 {
         self.words[1] & MAX_FRAME_NUMBER
     }
 
-    /// The samples come from the test vector generator.
+    /// Returns whether the samples are from the test vector generator.
     pub fn is_test_vector(&self) -> bool {
         self.words[1] >> 15 & 1 == 1
     }
 
-    /// What the user put into the header.
+    /// Returns the user-defined field.
     pub fn user(&self) -> u16 {
         (self.words[1] >> 16) as u16
     }
 
-    /// MJD modulo 1000.
+    /// Returns the MJD modulo 1000.
     pub fn day(&self) -> Result<u32, TimeCodeError> {
         self.decimal(2, 20, 12)
     }
 
-    /// Second of the day. 86 400 stands for a leap second.
+    /// Returns the second of the day; 86 400 is a leap second.
     pub fn second_of_day(&self) -> Result<u32, TimeCodeError> {
         let second = Some(self.decimal(2, 0, 20)?).filter(|second| i64::from(*second) <= DAY);
         second.ok_or(TimeCodeError(self.words[2]))
     }
 
-    /// Tenths of a millisecond since the second began, truncated. Some recorders leave them zero.
+    /// Returns the tenths of a millisecond since the start of the second, truncated. Some recorders leave them zero.
     pub fn fraction(&self) -> Result<u32, TimeCodeError> {
         self.decimal(3, 16, 16)
     }
@@ -145,9 +144,8 @@ impl Header {
         from_bcd(word >> low & (u32::MAX >> (32 - width))).ok_or(TimeCodeError(word))
     }
 
-    /// Time of the frame, exact: from the day and second of the time code and the frame number. The
-    /// time code repeats every 1000 days; `reference` (UTC seconds since 1970-01-01) chooses the
-    /// repetition whose day is nearest.
+    /// Returns the exact time of the frame, from the day and second of the time code and the frame number. The time code repeats
+    /// every 1000 days; the result is the repetition nearest to `reference` (UTC seconds since 1970-01-01).
     pub fn time(&self, reference: i64) -> Result<FrameTime, TimeCodeError> {
         let (day, second) = (self.day()?, self.second_of_day()?);
         let reference = reference.div_euclid(DAY) + UNIX_MJD;
@@ -160,7 +158,7 @@ impl Header {
         })
     }
 
-    /// Puts the header at `time`: frame number, time code and its CRC.
+    /// Sets frame number, time code and CRC to `time`.
     pub fn set_time(&mut self, time: FrameTime, rate: FrameRate) -> Result<(), TimeError> {
         let frame = time.frame;
         if frame > MAX_FRAME_NUMBER || frame >= rate.get() {
@@ -169,7 +167,7 @@ impl Header {
         let mjd = time.second.div_euclid(DAY) + UNIX_MJD;
         let day = mjd.rem_euclid(1000) as u32;
         let second = time.second.rem_euclid(DAY) as u32;
-        // Recorders truncate: in sample.m5b of `baseband`, 0.3125 ms is written as 0.0003 s.
+        // Recorders truncate: sample.m5b of `baseband` has 0.0003 s for 0.3125 ms.
         let fraction = u64::from(frame) * 10_000 / u64::from(rate.get());
         self.words[1] = self.words[1] & !MAX_FRAME_NUMBER | frame;
         self.words[2] = to_bcd(day) << 20 | to_bcd(second);
@@ -182,8 +180,8 @@ impl Header {
         self.words[3] |= u32::from(self.computed_crc());
     }
 
-    /// The header of the frame that stands in the place of the lost one of `time`. Where `rate` is not
-    /// known, the fraction of the second is zero, as some recorders leave it.
+    /// Returns the header of the frame that replaces a lost one at `time`. If `rate` is unknown, the fraction of the second is
+    /// zero, as some recorders leave it.
     pub fn fill_at(&self, time: FrameTime, rate: Option<FrameRate>) -> Result<Header, TimeError> {
         const FASTEST: FrameRate = FrameRate(NonZeroU32::new(MAX_FRAME_NUMBER + 1).unwrap());
         let mut header = *self;
@@ -194,12 +192,12 @@ impl Header {
         Ok(header)
     }
 
-    /// The CRC in the header.
+    /// Returns the CRC in the header.
     pub fn crc(&self) -> u16 {
         self.words[3] as u16
     }
 
-    /// The CRC that belongs to the time code in the header.
+    /// Calculates the CRC of the time code in the header.
     pub fn computed_crc(&self) -> u16 {
         let mut code = [0; 6];
         code[..4].copy_from_slice(&self.words[2].to_be_bytes());
@@ -221,7 +219,7 @@ impl fmt::Debug for Header {
     }
 }
 
-/// `None` when a digit is above 9.
+/// Decodes BCD; `None` if a digit is above 9.
 fn from_bcd(bcd: u32) -> Option<u32> {
     (0..8).rev().try_fold(0, |decimal, place| {
         let digit = bcd >> (4 * place) & 0xf;
@@ -229,7 +227,7 @@ fn from_bcd(bcd: u32) -> Option<u32> {
     })
 }
 
-/// The lowest eight decimal digits.
+/// Encodes the lowest eight decimal digits.
 fn to_bcd(decimal: u32) -> u32 {
     (0..8).fold(0, |bcd, place| {
         let digit = decimal / 10u32.pow(place) % 10;
@@ -243,8 +241,7 @@ mod tests {
 
     use super::*;
 
-    /// The headers of sample.m5b, a recording that comes with `baseband`: 6400 frames a second,
-    /// 2014-06-13T05:30:01.
+    /// Headers of sample.m5b, a recording shipped with `baseband`: 6400 frames per second, 2014-06-13T05:30:01.
     const SAMPLE: [[u32; 4]; 4] = [
         [0xabaddeed, 0xbead0000, 0x82119801, 0x0000975d],
         [0xabaddeed, 0xbead0001, 0x82119801, 0x00011758],
@@ -371,7 +368,7 @@ mod tests {
             prop_assert_eq!(read.is_test_vector(), test);
             prop_assert_eq!(read.time(second + days_off * DAY), Ok(time));
             prop_assert_eq!(read.crc(), read.computed_crc());
-            // Truncated: the fraction is the last tenth of a millisecond that had begun.
+            // The fraction is truncated to tenths of a millisecond.
             let nanos = (time.nanos(rate) - i128::from(second) * 1_000_000_000) as u32;
             prop_assert_eq!(read.fraction(), Ok(nanos / 100_000));
         }

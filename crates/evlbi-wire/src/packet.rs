@@ -1,39 +1,38 @@
-//! Packets as a capture has them: from the link's header to a segment of TCP (RFC 9293) or a datagram of UDP.
+//! Captured packets, from the link-layer header to a TCP segment (RFC 9293) or UDP datagram.
 //!
-//! A capture may hold no more than the first bytes of each packet, so lengths are those that the headers tell, not those of what
-//! is there.
+//! A capture may hold only the first bytes of each packet, so lengths are taken from the headers, not from the captured bytes.
 
 use std::net::SocketAddr;
 
 use etherparse::{LaxIpSlice, LenSource, ip_number};
 
-/// Lengths of headers without options.
+/// Lengths of headers without options, in bytes.
 const TCP_HEADER: usize = 20;
 const UDP_HEADER: u32 = 8;
-/// Types of Ethernet's payload that are a tag with another type behind it (IEEE 802.1Q, 802.1ad and its forerunner).
+/// EtherTypes of tags that are followed by another EtherType (IEEE 802.1Q, 802.1ad and its predecessor).
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// No packet is longer: Linux joins up to half a mebibyte.
+/// Maximum length of a packet, in bytes: Linux joins up to half a mebibyte.
 const MAX: u32 = 1 << 20;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// What a captured packet begins with.
+/// Link-layer header of a captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Ethernet II, with VLAN tags or without.
+    /// Ethernet II, with or without VLAN tags.
     Ethernet,
-    /// The IP header.
+    /// None: the packet starts with the IP header.
     Ip,
-    /// Linux' "cooked" header of 16 bytes (`tcpdump -i any`).
+    /// Linux "cooked" header of 16 bytes (`tcpdump -i any`).
     Cooked,
-    /// Its second version, of 20 bytes.
+    /// Linux "cooked" header, version 2, of 20 bytes.
     Cooked2,
-    /// BSD's loopback: the address family in four bytes.
+    /// BSD loopback: the address family in four bytes.
     Loopback,
 }
 
 impl Link {
-    /// By the number that pcap and pcapng files have (the registry of LINKTYPE values); none of another.
+    /// Looks up a LINKTYPE number of a pcap or pcapng file; `None` if the type is not supported.
     pub fn from_number(number: i32) -> Option<Link> {
         match number {
             0 | 108 => Some(Link::Loopback),
@@ -46,96 +45,96 @@ impl Link {
     }
 }
 
-/// A packet of TCP or UDP.
+/// TCP or UDP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Who sent it.
+    /// Sender.
     pub source: SocketAddr,
-    /// Who gets it.
+    /// Destination.
     pub destination: SocketAddr,
-    /// IPv4's identification, where the sender gives one.
+    /// IPv4 identification, if the sender sets one.
     pub identification: Option<u16>,
-    /// Length of the IP packet.
+    /// Length of the IP packet, in bytes.
     pub length: u32,
-    /// What is in it.
+    /// Content of the packet.
     pub content: Content<'a>,
 }
 
-/// What is in a packet.
+/// Content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// A segment.
+    /// TCP segment.
     Tcp(Segment),
-    /// A datagram.
+    /// UDP datagram.
     Udp(Datagram<'a>),
 }
 
-/// A segment of TCP.
+/// TCP segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Number of its first byte.
+    /// Sequence number of the first byte.
     pub sequence: u32,
-    /// Everything before it has come, says the other end; none without ACK.
+    /// Acknowledgment number: all bytes before it were received. `None` without the ACK flag.
     pub acknowledgment: Option<u32>,
-    /// SYN.
+    /// SYN flag.
     pub begins: bool,
-    /// FIN.
+    /// FIN flag.
     pub ends: bool,
-    /// RST.
+    /// RST flag.
     pub resets: bool,
-    /// Window, not scaled.
+    /// Window, unscaled.
     pub window: u16,
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub length: u32,
-    /// What else it says.
+    /// Options.
     pub options: Options,
 }
 
-/// Options of a segment that matter here.
+/// TCP options used here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Longest segment that the sender of this one takes (RFC 9293, section 3.7.1).
+    /// Maximum segment size of the sender (RFC 9293, section 3.7.1), in bytes.
     pub segment: Option<u16>,
-    /// Shift of its windows (RFC 7323, section 2).
+    /// Window scale, in bits (RFC 7323, section 2).
     pub scale: Option<u8>,
-    /// Whether it understands selective acknowledgements (RFC 2018).
+    /// SACK permitted (RFC 2018).
     pub selective: bool,
     /// TSval and TSecr (RFC 7323, section 3).
     pub stamps: Option<(u32, u32)>,
-    /// Selective acknowledgements, from the first byte to behind the last.
+    /// SACK blocks: first byte and end (exclusive).
     pub blocks: [Option<(u32, u32)>; 4],
-    /// Whether all options were captured, and are what they should be.
+    /// Whether all options were captured and are valid.
     pub whole: bool,
 }
 
-/// A datagram of UDP, or several that the kernel sends as one.
+/// UDP datagram, or several that the kernel sends as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub length: u32,
-    /// As far as it was captured.
+    /// Captured part of the payload.
     pub payload: &'a [u8],
 }
 
-/// Why a packet says nothing here.
+/// Reason why a packet was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
     /// Neither IPv4 nor IPv6.
     NotIp,
-    /// Of another protocol than TCP and UDP.
+    /// Neither TCP nor UDP.
     OtherProtocol,
-    /// A fragment of a packet.
+    /// Fragment of a packet.
     Fragment,
-    /// Its headers are damaged, or were not captured.
+    /// Headers damaged or not captured.
     Damaged,
 }
 
-/// Reads a packet, of which so many bytes were on the wire.
+/// Parses a packet that had `on_wire` bytes on the wire.
 pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread> {
     let packet = network(link, bytes)?;
     let before_it = (bytes.len() - packet.len()) as u32;
     let (ip, _) = LaxIpSlice::from_slice(packet).map_err(|_| Unread::Damaged)?;
-    // What only the card cuts into packets may be too long for the header to tell.
+    // A packet that the NIC will segment may be too long for the header's length field.
     let all = on_wire.saturating_sub(before_it);
     let (identification, length) = match &ip {
         LaxIpSlice::Ipv4(ip) => match (ip.header().identification(), ip.header().total_len()) {
@@ -154,7 +153,7 @@ pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread
     if payload.fragmented {
         return Err(Unread::Fragment);
     }
-    // It ends where the packet does, or where the capture does.
+    // The segment ends with the packet or with the captured bytes.
     let end = match payload.len_source {
         LenSource::Slice => packet.len(),
         _ => length as usize,
@@ -178,12 +177,12 @@ pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread
     })
 }
 
-/// The IP packet in a frame.
+/// Returns the IP packet in a frame.
 fn network(link: Link, bytes: &[u8]) -> Result<&[u8], Unread> {
     let rest = |count: usize| bytes.get(count..).ok_or(Unread::Damaged);
     let (mut kind, mut at) = match link {
         Link::Ip => return Ok(bytes),
-        // Whichever family: the packet tells its version itself.
+        // Ignore the family: the IP header gives the version.
         Link::Loopback => return rest(4),
         Link::Ethernet => (u16_at(bytes, 12), 14),
         Link::Cooked => (u16_at(bytes, 14), 16),
@@ -210,7 +209,7 @@ fn segment(bytes: &[u8], length: u32) -> Option<Segment> {
     }
     let flags = header[13];
     let has = |flag: u8| flags & flag != 0;
-    // Of options that were not captured the first ones tell what they can.
+    // Parse the options that were captured, even if some are missing.
     let mut options = read_options(&bytes[TCP_HEADER..long.min(bytes.len())]);
     options.whole &= bytes.len() >= long;
     Some(Segment {
@@ -225,7 +224,7 @@ fn segment(bytes: &[u8], length: u32) -> Option<Segment> {
     })
 }
 
-/// Kind and content of options (RFC 9293, section 3.1), as far as they are what they should be; and where they end.
+/// Calls `option` with kind and content of each valid option (RFC 9293, section 3.1). Returns whether all options were valid.
 fn walk(mut bytes: &[u8], mut option: impl FnMut(u8, &[u8])) -> bool {
     loop {
         match bytes {
@@ -289,7 +288,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A SYN over Ethernet, with the options that Linux gives it.
+    /// SYN over Ethernet, with the options that Linux sends.
     const SYN: [u8; 74] = [
         0x02, 0x00, 0x00, 0x00, 0x00, 0x02, 0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x08, 0x00, 0x45,
         0x00, 0x00, 0x3c, 0x1c, 0x46, 0x40, 0x00, 0x40, 0x06, 0x0a, 0x74, 0x0a, 0x00, 0x00, 0x01,
@@ -355,7 +354,7 @@ mod tests {
     #[test]
     fn what_was_not_captured_counts() {
         let mut frame = SYN;
-        // 1500 bytes, of which the first 60 were captured: options are cut, too.
+        // 1500 bytes, of which the first 60 were captured: options are truncated, too.
         frame[16..18].copy_from_slice(&1500_u16.to_be_bytes());
         let segment = tcp(&read(Link::Ethernet, &frame[..60], 1514).unwrap());
         assert_eq!(segment.length, 1440);
@@ -365,12 +364,12 @@ mod tests {
             (true, None)
         );
         assert!(!segment.options.whole);
-        // Too long for its header to tell.
+        // Too long for the length field.
         frame[16..18].copy_from_slice(&[0, 0]);
         let segment = tcp(&read(Link::Ethernet, &frame, 190_000).unwrap());
         assert_eq!(segment.length, 190_000 - 74);
         assert_eq!(read(Link::Ethernet, &frame, u32::MAX), Err(Unread::Damaged));
-        // Options that nobody knows hide no others.
+        // Unknown options do not hide others.
         let mut frame = SYN;
         frame[54..58].copy_from_slice(&[253, 4, 0, 0]);
         let options = tcp(&read(Link::Ethernet, &frame, 74).unwrap()).options;
@@ -378,7 +377,7 @@ mod tests {
             (options.segment, options.scale, options.whole),
             (None, Some(10), true)
         );
-        // Ethernet's padding is no payload.
+        // Ethernet padding does not count as payload.
         let mut short = SYN.to_vec();
         short.extend([0; 6]);
         assert_eq!(tcp(&read(Link::Ethernet, &short, 80).unwrap()).length, 0);
@@ -404,7 +403,7 @@ mod tests {
             panic!("{packet:?}");
         };
         assert_eq!((datagram.length, datagram.payload), (8, &[1, 2][..]));
-        // The second half of a packet has no ports.
+        // The second fragment of a packet has no ports.
         frame[6] = 0x20;
         assert_eq!(read(Link::Ip, &frame, 36), Err(Unread::Fragment));
         frame[6] = 0;

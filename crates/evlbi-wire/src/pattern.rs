@@ -1,34 +1,32 @@
-//! The test pattern: VDIF frames whose payload anyone can verify from their headers alone.
+//! Test pattern: VDIF frames whose payload can be verified from their headers alone.
 //!
-//! The payload follows from the frame number modulo [`PERIOD`], so it begins again with each second.
+//! The payload follows from the frame number modulo [`PERIOD`], so it restarts every second.
 
 use std::num::NonZeroU32;
 
 use crate::time::{FrameRate, FrameTime};
 use crate::vdif::{HEADER_LEN, Header, Shape, StationId, StreamKey};
 
-/// Frames after which the pattern repeats within a second.
+/// Period of the pattern within a second, in frames.
 pub const PERIOD: u32 = 64;
 /// Station identifier of pattern frames.
 pub const STATION: StationId = StationId(u16::from_be_bytes(*b"TP"));
-/// Highest frame rate that VDIF's frame number counts: 2^24.
+/// Maximum frame rate, from the width of VDIF's frame number: 2^24.
 const HIGHEST_RATE: u32 = 1 << 24;
 
-/// A length that pattern frames cannot have.
+/// Invalid length of a pattern frame, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "pattern frames of {0} bytes are not possible: the length is a multiple of 8 from 40 to 134217720"
-)]
+#[error("invalid length of pattern frames, {0} bytes: use a multiple of 8 from 40 to 134217720")]
 #[non_exhaustive]
 pub struct LengthError(pub usize);
 
-/// The frame rate of a pattern: so many frames per second, from 1 to 2^24.
+/// Returns the frame rate of a pattern, limited to 1 to 2^24 frames per second.
 pub fn frame_rate(frames_per_second: u64) -> FrameRate {
     let rate = frames_per_second.clamp(1, u64::from(HIGHEST_RATE)) as u32;
     FrameRate(NonZeroU32::new(rate).unwrap_or(NonZeroU32::MIN))
 }
 
-/// Says whether pattern frames can have this length.
+/// Checks whether pattern frames can have this length, in bytes.
 ///
 /// # Errors
 /// [`LengthError`]
@@ -39,7 +37,7 @@ pub fn check_length(frame_length: usize) -> Result<(), LengthError> {
     is_possible.then_some(()).ok_or(LengthError(frame_length))
 }
 
-/// So many frames, beginning with the first of `second` (UTC since 1970).
+/// Returns `count` frames, starting with the first frame of `second` (UTC since 1970).
 ///
 /// # Errors
 /// [`LengthError`]
@@ -65,7 +63,7 @@ pub fn frames(
     let first = FrameTime { second, frame: 0 }.index(rate);
     let mut frames = vec![0; frame_length * count as usize];
     for (index, frame) in (first..).zip(frames.chunks_exact_mut(frame_length)) {
-        // The caller's clock may be anywhere; a pattern out of VDIF's epochs starts in the first.
+        // The caller's clock may be wrong: a time outside VDIF's epochs becomes the first epoch.
         let _ = header.set_time(FrameTime::from_index(index, rate));
         header.emit(frame);
         payload(header.frame_number(), &mut frame[HEADER_LEN..]);

@@ -1,54 +1,54 @@
-//! Datagrams of a test: which test they belong to, their number, and when they left.
+//! Test datagrams: which test they belong to, their sequence number, and when they were sent.
 //!
-//! All numbers are big-endian. Every datagram begins with
+//! All numbers are big-endian. Every datagram starts with
 //!
-//! | offset | bytes | what |
+//! | offset | bytes | content |
 //! |---|---|---|
-//! | 0 | 4 | `EVP` and the kind: `D` data, `Q` a request, `R` the reply to one |
+//! | 0 | 4 | `EVP` and the kind: `D` data, `Q` request, `R` reply |
 //! | 4 | 4 | 0 |
-//! | 8 | 8 | the test's key, chosen at random: neither a stranger nor a test before this one has it |
-//! | 16 | 8 | sequence number, from 0 on |
-//! | 24 | 8 | when it left: nanoseconds of the sender's clock |
+//! | 8 | 8 | random key of the test, unknown to other senders and to earlier tests |
+//! | 16 | 8 | sequence number, starting at 0 |
+//! | 24 | 8 | time sent: nanoseconds of the sender's clock |
 //!
-//! A reply repeats number and time of its request and goes on with two times of the responder's clock: when the request
-//! came and when the reply left (T2 and T3 of RFC 8762, STAMP, where the time above is T1).
+//! A reply repeats the number and time of its request (T1 of RFC 8762, STAMP). Two times of the responder's clock follow: when
+//! the request arrived (T2) and when the reply was sent (T3).
 
-/// Length of the header in bytes: the shortest test datagram.
+/// Length of the header, in bytes: the shortest test datagram.
 pub const HEADER_LEN: usize = 32;
-/// Length of a reply's header.
+/// Length of the header of a reply, in bytes.
 pub const REPLY_LEN: usize = 48;
 
-/// What a datagram is.
+/// Kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Of a stream in one direction.
+    /// Data of a stream in one direction.
     Data,
-    /// To be answered.
+    /// Request, which the responder answers.
     Request,
-    /// The answer.
+    /// Reply to a request.
     Reply {
-        /// When the request came, in nanoseconds of the responder's clock.
+        /// When the request arrived, in nanoseconds of the responder's clock.
         arrived: u64,
-        /// When the reply left.
+        /// When the reply was sent, by the same clock.
         replied: u64,
     },
 }
 
-/// The header of a test datagram.
+/// Header of a test datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// What it is.
+    /// Kind of the datagram.
     pub kind: Kind,
-    /// The test that it belongs to.
+    /// Key of the test.
     pub key: u64,
-    /// Its number.
+    /// Sequence number.
     pub sequence: u64,
-    /// When it left (a reply: when its request left), in nanoseconds of the sender's clock.
+    /// When the datagram (for a reply: its request) was sent, in nanoseconds of the sender's clock.
     pub departed: u64,
 }
 
 impl Probe {
-    /// The header as it is sent: the first `HEADER_LEN` bytes, of a reply all.
+    /// Returns the header as bytes, of which the first [`Probe::length`] are sent.
     #[inline]
     pub fn to_bytes(&self) -> [u8; REPLY_LEN] {
         let mut bytes = [0; REPLY_LEN];
@@ -68,7 +68,7 @@ impl Probe {
         bytes
     }
 
-    /// How many of those bytes are sent.
+    /// Returns the length of the header, in bytes.
     #[inline]
     pub fn length(&self) -> usize {
         match self.kind {
@@ -77,7 +77,7 @@ impl Probe {
         }
     }
 
-    /// Reads the header of a datagram; `None` where it is none.
+    /// Parses the header of a datagram; `None` if it is not a test datagram.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Option<Probe> {
         let (header, rest) = datagram.split_first_chunk::<HEADER_LEN>()?;

@@ -6,17 +6,17 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Frames per second of one thread. VDIF requires a whole number of frames in a second.
+/// Frames per second of one thread. VDIF requires a whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FrameRate(pub NonZeroU32);
 
 impl FrameRate {
-    /// `None` when `frames_per_second` is zero.
+    /// Makes a frame rate; `None` if `frames_per_second` is zero.
     pub fn new(frames_per_second: u32) -> Option<FrameRate> {
         NonZeroU32::new(frames_per_second).map(FrameRate)
     }
 
-    /// Frames per second.
+    /// Returns the frames per second.
     #[inline]
     pub fn get(self) -> u32 {
         self.0.get()
@@ -30,16 +30,16 @@ impl FromStr for FrameRate {
         let rate = text
             .parse()
             .map_err(|error: ParseIntError| error.to_string())?;
-        FrameRate::new(rate).ok_or_else(|| "a frame rate is at least 1".to_owned())
+        FrameRate::new(rate).ok_or_else(|| "invalid frame rate 0: the minimum is 1".to_owned())
     }
 }
 
-/// The time of a frame, exact: a UTC second and the number of the frame within it.
+/// Exact time of a frame: a UTC second and the number of the frame within it.
 ///
-/// Seconds are counted from 1970-01-01 as Unix does. A leap second can only be the last second of a
-/// VDIF epoch (epochs begin in January and July, where leap seconds are inserted), so within an
-/// epoch the count and UTC agree. A header whose seconds run on past leap seconds is read as DiFX and
-/// jive5ab read it, 86 400 of them to a day; `baseband` takes those leap seconds off.
+/// Seconds are counted from 1970-01-01, as in Unix time. A leap second can only be the last second of a VDIF epoch (epochs start
+/// in January and July, where leap seconds are inserted), so within an epoch the count and UTC agree. A header whose seconds
+/// continue past a leap second is read like DiFX and jive5ab do, with 86 400 seconds per day; `baseband` subtracts those leap
+/// seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FrameTime {
     /// UTC seconds since 1970-01-01.
@@ -49,14 +49,14 @@ pub struct FrameTime {
 }
 
 impl FrameTime {
-    /// Number of the frame since 1970-01-01 for a thread of `rate` frames per second.
+    /// Returns the number of the frame since 1970-01-01, for a thread of `rate` frames per second.
     #[inline]
     pub fn index(self, rate: FrameRate) -> i64 {
         let begin = self.second.saturating_mul(i64::from(rate.get()));
         begin.saturating_add(i64::from(self.frame))
     }
 
-    /// The inverse of [`FrameTime::index`].
+    /// Calculates the time from an index: the inverse of [`FrameTime::index`].
     #[inline]
     pub fn from_index(index: i64, rate: FrameRate) -> FrameTime {
         let rate = i64::from(rate.get());
@@ -66,37 +66,37 @@ impl FrameTime {
         }
     }
 
-    /// Nanoseconds since 1970-01-01, rounded down.
+    /// Returns the nanoseconds since 1970-01-01, rounded down.
     pub fn nanos(self, rate: FrameRate) -> i128 {
         i128::from(self.second) * 1_000_000_000
             + i128::from(self.frame) * 1_000_000_000 / i128::from(rate.get())
     }
 
-    /// Date and time of day after RFC 3339, with as many decimals as it takes up to nine, and rounded
-    /// down to the nanosecond beyond; `None` outside of the years -9999 to 9999.
+    /// Formats the time as in RFC 3339, with up to nine decimals, as many as needed. It is rounded down to the nanosecond; `None`
+    /// outside the years -9999 to 9999.
     pub fn rfc3339(self, rate: FrameRate) -> Option<String> {
         let timestamp = jiff::Timestamp::from_nanosecond(self.nanos(rate)).ok()?;
         Some(timestamp.to_string())
     }
 }
 
-/// A VDIF reference epoch: half-years since 2000-01-01. The header has six bits for it.
+/// VDIF reference epoch: half-years since 2000-01-01. The header has six bits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch(u8);
 
 impl Epoch {
-    /// `None` when `half_years` does not fit the six bits of the header.
+    /// Makes an epoch; `None` if `half_years` does not fit the six bits of the header.
     #[inline]
     pub fn new(half_years: u8) -> Option<Epoch> {
         (half_years < 64).then_some(Epoch(half_years))
     }
 
-    /// Half-years since 2000-01-01, 0 to 63.
+    /// Returns the half-years since 2000-01-01, 0 to 63.
     pub fn half_years(self) -> u8 {
         self.0
     }
 
-    /// First second of the epoch, UTC seconds since 1970-01-01.
+    /// Returns the first second of the epoch, in UTC seconds since 1970-01-01.
     #[inline]
     pub fn start(self) -> i64 {
         let year = 2000 + i64::from(self.0 / 2);
@@ -107,7 +107,7 @@ impl Epoch {
         (days + half) * 86_400
     }
 
-    /// The epoch that holds `second` (UTC seconds since 1970-01-01); `None` before 2000 and from 2032 on.
+    /// Returns the epoch that contains `second` (UTC seconds since 1970-01-01); `None` before 2000 and from 2032 on.
     pub fn containing(second: i64) -> Option<Epoch> {
         (0..64u8)
             .rev()

@@ -3,16 +3,16 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A text that cannot be read as a number of the kind asked for.
+/// Text that is not a valid number of the expected kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no {kind}; write {form}")]
+#[error("invalid {kind} `{text}`: give {form}")]
 #[non_exhaustive]
 pub struct UnitError {
-    /// The text.
+    /// Given text.
     pub text: String,
-    /// What it was to be.
+    /// Expected kind.
     pub kind: &'static str,
-    /// How that is written.
+    /// Expected form.
     pub form: &'static str,
 }
 
@@ -34,7 +34,13 @@ impl From<UnitError> for String {
 /// # Errors
 /// [`UnitError`]
 pub fn size(text: &str) -> Result<u64, UnitError> {
-    let error = || UnitError::of(text, "size", "bytes, or as 64KiB, 1MiB, 10MB, 2GiB");
+    let error = || {
+        UnitError::of(
+            text,
+            "size",
+            "bytes, or a number and a unit, e.g. 64KiB, 1MiB, 10MB, 2GiB",
+        )
+    };
     let (number, unit) = split_number(text).ok_or_else(error)?;
     let factor: f64 = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
@@ -54,12 +60,18 @@ pub fn size(text: &str) -> Result<u64, UnitError> {
         .ok_or_else(error)
 }
 
-/// Parses a time: `250us`, `15ms`, `2s`, `10min`, `24h`. A bare number is seconds.
+/// Parses a duration: `250us`, `15ms`, `2s`, `10min`, `24h`. A bare number is in seconds.
 ///
 /// # Errors
 /// [`UnitError`]
 pub fn duration(text: &str) -> Result<Duration, UnitError> {
-    let error = || UnitError::of(text, "time", "it as 250us, 15ms, 2s, 10min or 24h");
+    let error = || {
+        UnitError::of(
+            text,
+            "duration",
+            "a number and a unit, e.g. 250us, 15ms, 2s, 10min, 24h",
+        )
+    };
     let (number, unit) = split_number(text).ok_or_else(error)?;
     let seconds = match unit {
         "ns" => number * 1e-9,
@@ -74,7 +86,7 @@ pub fn duration(text: &str) -> Result<Duration, UnitError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
 
-/// Writes a time as [`duration`] takes it: `250us`, `10s`, `24h`.
+/// Formats a duration as [`duration`] parses it: `250us`, `10s`, `24h`.
 pub fn span(span: Duration) -> String {
     let nanoseconds = span.as_nanos();
     let units = [
@@ -89,7 +101,7 @@ pub fn span(span: Duration) -> String {
     format!("{}{name}", nanoseconds / length)
 }
 
-/// Writes a fraction as [`fraction`] takes it: `0.1%`.
+/// Formats a fraction as [`fraction`] parses it: `0.1%`.
 pub fn percent(fraction: f64) -> String {
     format!("{}%", fraction * 100.0)
 }
@@ -102,11 +114,15 @@ pub fn ports(text: &str) -> Result<RangeInclusive<u16>, UnitError> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
-        _ => Err(UnitError::of(text, "range of ports", "it as 1024-65535")),
+        _ => Err(UnitError::of(
+            text,
+            "range of ports",
+            "one port or a range, e.g. 1024-65535",
+        )),
     }
 }
 
-/// Parses a fraction from 0 to 1, written as `0.01` or `1%`.
+/// Parses a fraction from 0 to 1: `0.01` or `1%`.
 ///
 /// # Errors
 /// [`UnitError`]
@@ -117,7 +133,7 @@ pub fn fraction(text: &str) -> Result<f64, UnitError> {
         .ok_or_else(error)
 }
 
-/// Parses a finite number, scaled by the unit behind it where it is one of these.
+/// Parses a finite number. If it ends with one of these units, the number is multiplied by that unit's factor.
 pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let split = |(unit, scale): &(&str, f64)| Some((text.strip_suffix(unit)?, *scale));
     let (number, scale) = units.iter().find_map(split).unwrap_or((text, 1.0));
@@ -125,7 +141,7 @@ pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// How serde reads values that a file gives as the command line does: `#[serde(deserialize_with = "setting::time")]`.
+/// Functions that let serde read a value of a file as the command line does: `#[serde(deserialize_with = "setting::time")]`.
 pub mod setting {
     use std::fmt::Display;
     use std::ops::RangeInclusive;
@@ -138,7 +154,7 @@ pub mod setting {
     /// Reads a text and parses it.
     ///
     /// # Errors
-    /// What the parser says.
+    /// Returns the error of the parser.
     pub fn read<'de, D: Deserializer<'de>, T, E: Display>(
         from: D,
         parse: impl Fn(&str) -> Result<T, E>,
@@ -149,7 +165,7 @@ pub mod setting {
     /// Reads a [`size`](super::size()).
     ///
     /// # Errors
-    /// As it.
+    /// As [`size`](super::size()).
     pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         read(from, super::size)
     }
@@ -157,7 +173,7 @@ pub mod setting {
     /// Reads a [`duration`](super::duration()).
     ///
     /// # Errors
-    /// As it.
+    /// As [`duration`](super::duration()).
     pub fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         read(from, super::duration)
     }
@@ -165,15 +181,15 @@ pub mod setting {
     /// Reads a range of [`ports`](super::ports()).
     ///
     /// # Errors
-    /// As it.
+    /// As [`ports`](super::ports()).
     pub fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<RangeInclusive<u16>, D::Error> {
         read(from, super::ports)
     }
 
-    /// Reads what is optional and may be left out.
+    /// Reads an optional value.
     ///
     /// # Errors
-    /// What its parser says.
+    /// As its parser.
     pub fn some<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error>
     where
         T: FromStr<Err: Display>,
@@ -191,9 +207,9 @@ fn split_number(text: &str) -> Option<(f64, &str)> {
     Some((number.parse().ok()?, unit.trim()))
 }
 
-/// Shows a bit rate to people: `1.024 Gbit/s`.
+/// Formats a bit rate for people: `1.024 Gbit/s`.
 pub fn show_rate(bits_per_second: f64) -> String {
-    // The sum of none is -0.
+    // The sum of no rates is -0.
     let (value, unit) = match bits_per_second + 0.0 {
         rate if rate >= 1e9 => (rate / 1e9, "Gbit/s"),
         rate if rate >= 1e6 => (rate / 1e6, "Mbit/s"),
@@ -203,7 +219,7 @@ pub fn show_rate(bits_per_second: f64) -> String {
     format!("{value:.3} {unit}")
 }
 
-/// Shows a size to people, exactly: `64 MiB`.
+/// Formats a size for people, exactly: `64 MiB`.
 pub fn show_size(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match units
@@ -215,7 +231,7 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
-/// Shows an amount of data to people: `1.25 MB`.
+/// Formats an amount of data for people: `1.25 MB`.
 pub fn show_bytes(bytes: f64) -> String {
     match bytes {
         small if small < 1e6 => format!("{:.1} kB", small * 1e-3),
@@ -224,7 +240,7 @@ pub fn show_bytes(bytes: f64) -> String {
     }
 }
 
-/// Shows a time in seconds to people: `12.5 us`.
+/// Formats a time in seconds for people: `12.5 us`.
 pub fn show_seconds(seconds: f64) -> String {
     let (value, unit) = match seconds.abs() {
         0.0 => (0.0, "s"),
@@ -236,14 +252,14 @@ pub fn show_seconds(seconds: f64) -> String {
     format!("{value:.4} {unit}")
 }
 
-/// Shows UTC seconds since 1970 as date and time, to a tenth of a millisecond: `2024-05-01T12:00:00.5Z`.
+/// Formats UTC seconds since 1970 as date and time, to a tenth of a millisecond: `2024-05-01T12:00:00.5Z`.
 pub fn utc(seconds: f64) -> String {
     let tenths = (seconds * 1e4).round() as i128;
     jiff::Timestamp::from_nanosecond(tenths * 100_000)
         .map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-/// Shows a count to people: `1,234,567`.
+/// Formats a count for people: `1,234,567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();

@@ -1,4 +1,4 @@
-//! What of a recording is not to be used: the gaps document beside a file, and sets of intervals.
+//! Invalid parts of a recording: the gaps document next to a file, and sets of intervals.
 
 use std::ops::Range;
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use crate::time::{FrameRate, FrameTime};
 use crate::vdif::StreamKey;
 
-/// The document that lies beside a recording and says what is missing in it, why and where.
+/// Document next to a recording that lists what is missing in it, where and why.
 ///
-/// The frames that it names are in the file as invalid ones (or, where only a part is missing, with
-/// the fill pattern in that part), so that the file stays in time.
+/// The recording contains the missing frames as invalid frames, so that it stays in time. If only a part of a frame is missing,
+/// that part contains the fill pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gaps {
     /// Name and version of this format.
     pub schema: Schema,
-    /// Name of the recording, where it has one.
+    /// Name of the recording, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Frames per second of each thread, where known.
+    /// Frames per second of each thread, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame_rate: Option<FrameRate>,
-    /// Length of a frame in bytes, header included, where known.
+    /// Length of a frame in bytes, header included, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame_length: Option<usize>,
-    /// Datagrams that never came, by sequence number.
+    /// Datagrams that did not arrive, by sequence number.
     #[serde(default)]
     pub sequence: Vec<SequenceGap>,
     /// Frames that are missing, whole or in part.
@@ -32,7 +32,7 @@ pub struct Gaps {
     pub time: Vec<TimeGap>,
 }
 
-/// The identity of the gaps format: reads and writes as `evlbi.gaps/1`, and refuses to be anything else.
+/// Schema of the gaps format: serialises as `evlbi.gaps/1`, and accepts nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "&'static str")]
 pub struct Schema;
@@ -48,9 +48,9 @@ impl From<Schema> for &'static str {
     }
 }
 
-/// The document is of another format, or of another version of it.
+/// Wrong schema: another format, or another version of this one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the gaps document says schema {0:?}, this program reads {NAME:?}", NAME = Schema::NAME)]
+#[error("unsupported schema {0:?} of a gaps document: expected {NAME:?}", NAME = Schema::NAME)]
 #[non_exhaustive]
 pub struct SchemaError(pub String);
 
@@ -65,69 +65,69 @@ impl TryFrom<String> for Schema {
     }
 }
 
-/// Consecutive datagrams that did not arrive.
+/// Run of consecutive datagrams that did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequenceGap {
-    /// Sequence number of the first of them.
+    /// Sequence number of the first datagram.
     pub first: u64,
-    /// Sequence number of the last of them.
+    /// Sequence number of the last datagram.
     pub last: u64,
 }
 
-/// Consecutive frames of one thread that are missing for one cause.
+/// Run of consecutive frames of one thread that are missing for the same cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeGap {
     /// Station and thread.
     #[serde(flatten)]
     pub key: StreamKey,
-    /// Time of the first of them.
+    /// Time of the first frame.
     pub start: FrameTime,
-    /// How many frames, at least one.
+    /// Number of frames, at least one.
     pub frames: u64,
-    /// Offset of the first of them in the file, where known.
+    /// Offset of the first frame in the file, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte: Option<u64>,
-    /// The bytes of the payload that are missing, where the rest of each of these frames is good.
+    /// Missing bytes of the payload, if the rest of each of these frames is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Range<usize>>,
-    /// Why they are missing.
+    /// Cause.
     pub cause: Cause,
 }
 
 impl TimeGap {
-    /// Numbers of these frames since 1970-01-01, as [`FrameTime::index`] counts them.
+    /// Returns the indices of these frames as [`FrameTime::index`] counts them, since 1970-01-01.
     pub fn indices(&self, rate: FrameRate) -> Range<i64> {
         let first = self.start.index(rate);
         first..first.saturating_add_unsigned(self.frames)
     }
 }
 
-/// Why a frame is missing.
+/// Cause of a missing frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It was not there when its time came: it did not arrive, arrived too late, or found the ring full.
+    /// Lost: it did not arrive, arrived too late, or found the ring full.
     Lost,
-    /// It was dropped on purpose.
+    /// Shed on purpose.
     Shed,
-    /// It arrived marked invalid by its source.
+    /// Marked invalid by its source.
     Source,
 }
 
-/// A set of whole numbers (frames, samples, bytes) kept as half-open ranges, sorted and apart.
+/// Set of integers (frames, samples, bytes), kept as sorted, separate half-open ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Intervals {
-    /// None empty, each begins after the end of the one before it.
+    /// Ranges, none of them empty, each starting after the end of the one before.
     ranges: Vec<Range<i64>>,
 }
 
 impl Intervals {
-    /// The empty set.
+    /// Makes an empty set.
     pub fn new() -> Intervals {
         Intervals::default()
     }
 
-    /// Adds every number of `range`. At the end of the set, the usual place, this takes constant time.
+    /// Adds every number of `range`. This takes constant time at the end of the set, which is the normal case.
     pub fn insert(&mut self, range: Range<i64>) {
         if range.is_empty() {
             return;
@@ -147,21 +147,21 @@ impl Intervals {
         self.ranges.splice(joins_from..joins_from + count, [whole]);
     }
 
-    /// Whether `number` is in the set.
+    /// Returns whether `number` is in the set.
     pub fn contains(&self, number: i64) -> bool {
         let at = self.ranges.partition_point(|range| range.end <= number);
         let there = self.ranges.get(at);
         there.is_some_and(|range| range.start <= number)
     }
 
-    /// Whether all of `range` is in the set.
+    /// Returns whether all of `range` is in the set.
     pub fn covers(&self, range: Range<i64>) -> bool {
         let at = self.ranges.partition_point(|r| r.end <= range.start);
         let there = self.ranges.get(at);
         range.is_empty() || there.is_some_and(|r| r.start <= range.start && range.end <= r.end)
     }
 
-    /// What of the set lies in `range`.
+    /// Returns the part of the set that is in `range`.
     pub fn within(&self, range: Range<i64>) -> Intervals {
         let from = self.ranges.partition_point(|r| r.end <= range.start);
         let there = self.ranges[from..].iter();
@@ -170,7 +170,7 @@ impl Intervals {
         parts.collect()
     }
 
-    /// What of `range` is not in the set.
+    /// Returns the part of `range` that is not in the set.
     pub fn missing_in(&self, range: Range<i64>) -> Intervals {
         let mut missing = Intervals::new();
         let mut from = range.start;
@@ -182,7 +182,7 @@ impl Intervals {
         missing
     }
 
-    /// What is in both sets.
+    /// Returns the intersection of both sets.
     pub fn intersect(&self, other: &Intervals) -> Intervals {
         let mut both = Intervals::new();
         let (mut ours, mut theirs) = (self.iter().peekable(), other.iter().peekable());
@@ -197,17 +197,17 @@ impl Intervals {
         both
     }
 
-    /// How many numbers are in the set.
+    /// Returns how many numbers are in the set.
     pub fn total(&self) -> u64 {
         self.ranges.iter().map(|r| r.end.abs_diff(r.start)).sum()
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The ranges in order; between two of them lies at least one number that is not in the set.
+    /// Returns the ranges in order; between two of them there is at least one number that is not in the set.
     pub fn iter(&self) -> impl Iterator<Item = Range<i64>> + '_ {
         self.ranges.iter().cloned()
     }
@@ -281,8 +281,8 @@ mod tests {
     fn what_is_unknown_is_left_out() {
         let text = serde_json::to_string(&Gaps::default()).unwrap();
         assert_eq!(text, r#"{"schema":"evlbi.gaps/1","sequence":[],"time":[]}"#);
-        let least: Gaps = serde_json::from_str(r#"{"schema":"evlbi.gaps/1"}"#).unwrap();
-        assert_eq!(least, Gaps::default());
+        let smallest: Gaps = serde_json::from_str(r#"{"schema":"evlbi.gaps/1"}"#).unwrap();
+        assert_eq!(smallest, Gaps::default());
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! VDIF 1.1 frames: the header of eight (legacy: four) little-endian 32-bit words, and the payload after it.
+//! VDIF 1.1 frames: the header of eight (legacy: four) little-endian 32-bit words, followed by the payload.
 //!
-//! Here belongs a further version of extended user data (`extended`).
+//! New versions of extended user data belong in `extended`.
 
 mod extended;
 #[cfg(test)]
@@ -13,74 +13,76 @@ use serde::{Deserialize, Serialize};
 pub use self::extended::{ALMA_SYNC, Alma, Extended, Merged, Nict, Nrao, RateError, SYNC};
 use crate::time::{Epoch, FrameRate, FrameTime};
 
-/// Length of a header in bytes.
+/// Length of a header, in bytes.
 pub const HEADER_LEN: usize = 32;
-/// Length of a legacy header in bytes.
+/// Length of a legacy header, in bytes.
 pub const LEGACY_HEADER_LEN: usize = 16;
-/// Longest frame that the 24-bit length field can tell, in bytes.
+/// Maximum length of a frame in bytes, from the 24-bit length field.
 pub const MAX_FRAME_LEN: usize = 0x00ff_ffff * 8;
 
-/// The longest time between two reference epochs, in seconds.
+/// Longest time between two reference epochs, in seconds.
 const HALF_YEAR: u64 = 184 * 86_400;
 
-/// Why bytes are no VDIF header.
+/// Reason why bytes are not a VDIF header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
     /// Fewer bytes than the header needs.
-    #[error("a VDIF header needs {needed} bytes, here are {found}")]
+    #[error("truncated VDIF header: need {needed} bytes, got {found}")]
     Short {
-        /// Bytes that the header needs.
+        /// Number of bytes needed.
         needed: usize,
-        /// Bytes that there are.
+        /// Number of bytes given.
         found: usize,
     },
-    /// The length field says less than the header itself takes.
-    #[error("the VDIF header gives a frame length of {0} bytes, less than the header itself")]
+    /// The length field gives less than the length of the header.
+    #[error("invalid frame length in a VDIF header: {0} bytes, less than the header itself")]
     FrameLength(usize),
 }
 
-/// Why a time does not fit a header.
+/// Time that does not fit a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the time {0:?} lies outside of VDIF's epochs (2000 to 2031) or its frame number needs more than 24 bits"
+    "time {0:?} does not fit a VDIF header: it is outside VDIF's epochs (2000 to 2031), or its frame number needs more than 24 bits"
 )]
 #[non_exhaustive]
 pub struct TimeError(pub FrameTime);
 
-/// Why a header cannot describe frames of a shape.
+/// Reason why a header cannot describe frames of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeError {
-    /// The frame does not hold the header, or its length is no multiple of 8, or needs more than 24 bits.
+    /// The frame is not longer than its header, or its length is not a multiple of 8, or needs more than 24 bits.
     #[error(
-        "a VDIF frame is longer than its header, at most {MAX_FRAME_LEN} bytes, and a multiple of 8; not {0} bytes"
+        "invalid VDIF frame length {0} bytes: use a multiple of 8, longer than the header, at most {MAX_FRAME_LEN} bytes"
     )]
     FrameLength(usize),
     /// More than 2^31 channels.
-    #[error("a VDIF frame has at most 2^31 channels, not 2^{0}")]
+    #[error("too many channels for a VDIF frame: 2^{0}, the maximum is 2^31")]
     Channels(u8),
     /// No bits, or more than fit a word.
-    #[error("a VDIF sample has 1 to 32 bits, not {0}")]
+    #[error("invalid number of bits of a VDIF sample, {0}: use 1 to 32")]
     Bits(u8),
-    /// Not one sample of each channel fits the frame.
-    #[error("one sample of each channel needs {needed} bits, the payload of the frame has {found}")]
+    /// One sample of each channel does not fit the frame.
+    #[error(
+        "VDIF frame too short: one sample of each channel needs {needed} bits, the payload has {found}"
+    )]
     Samples {
-        /// Bits that one complete sample takes.
+        /// Bits of one complete sample.
         needed: u64,
         /// Bits of the payload.
         found: u64,
     },
 }
 
-/// Two ASCII characters or a number, as the station wishes.
+/// Station identifier: two ASCII characters or a number, as the station chooses.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct StationId(pub u16);
 
 impl StationId {
-    /// The identifier that the two characters of `code` make, first character in the high byte.
+    /// Makes the identifier of two characters, with the first one in the high byte.
     pub fn from_code(code: [u8; 2]) -> StationId {
         StationId(u16::from_be_bytes(code))
     }
@@ -97,7 +99,7 @@ impl fmt::Display for StationId {
     }
 }
 
-/// What tells the sub-streams of one data stream apart: the station and its thread.
+/// Identity of a sub-stream: the station and its thread.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -108,23 +110,23 @@ pub struct StreamKey {
     pub thread: u16,
 }
 
-/// What the samples of a frame look like; the same for every frame of a thread.
+/// Format of the samples of a frame, the same for every frame of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {
     /// Length of the frame in bytes, header included; a multiple of 8.
     pub frame_length: usize,
     /// Base-2 logarithm of the number of channels, 0 to 31.
     pub log2_channels: u8,
-    /// Bits per sample (per component where complex), 1 to 32.
+    /// Bits per sample (for complex samples: per component), 1 to 32.
     pub bits: u8,
-    /// Samples have a real and an imaginary component.
+    /// Whether samples have a real and an imaginary component.
     pub complex: bool,
-    /// The header has four words instead of eight.
+    /// Whether the header has four words instead of eight.
     pub legacy: bool,
 }
 
 impl Shape {
-    /// Whether a header can describe frames of this shape, and a frame holds a sample of each channel.
+    /// Checks that a header can describe frames of this shape, and that a frame holds a sample of each channel.
     pub fn check(&self) -> Result<(), ShapeError> {
         let lengths = self.header_length() + 1..=MAX_FRAME_LEN;
         if !lengths.contains(&self.frame_length) || !self.frame_length.is_multiple_of(8) {
@@ -145,7 +147,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Length of the header in bytes.
+    /// Returns the length of the header, in bytes.
     #[inline]
     pub fn header_length(&self) -> usize {
         match self.legacy {
@@ -154,20 +156,20 @@ impl Shape {
         }
     }
 
-    /// Length of the payload in bytes.
+    /// Returns the length of the payload, in bytes.
     pub fn payload_length(&self) -> usize {
         self.frame_length.saturating_sub(self.header_length())
     }
 
-    /// Bits that one complete sample (all channels, both components) takes before packing to words.
+    /// Returns the bits of one complete sample (all channels, both components), before packing to words.
     pub fn bits_per_complete_sample(&self) -> u64 {
         let components = u64::from(self.complex) + 1;
         (u64::from(self.bits) * components).saturating_mul(self.channels())
     }
 
-    /// Complete samples (one per channel) in a frame. VDIF packs samples into 32-bit words without
-    /// splitting one over two words: where its size is no power of two, bits are left over, and where
-    /// the two components of a complex one do not fit a word together, each has a word of its own.
+    /// Returns the complete samples (one per channel) in a frame. VDIF packs samples into 32-bit words without splitting one
+    /// across two words. If the size of a sample is not a power of two, some bits are unused. If the two components of a complex
+    /// sample do not fit a word together, each has a word of its own.
     pub fn samples_per_frame(&self) -> u64 {
         let words = self.payload_length() as u64 / 4;
         let bits = u64::from(self.bits).max(1) * if self.complex { 2 } else { 1 };
@@ -178,7 +180,7 @@ impl Shape {
         samples / self.channels()
     }
 
-    /// Frames per second of samples at a rate; `None` where they would not fill a second evenly.
+    /// Returns the frames per second at a sample rate; `None` if that is not a whole number.
     pub fn frame_rate(&self, sample_rate: u64) -> Option<FrameRate> {
         let samples = self.samples_per_frame();
         if samples == 0 || !sample_rate.is_multiple_of(samples) {
@@ -187,19 +189,19 @@ impl Shape {
         FrameRate::new(u32::try_from(sample_rate / samples).ok()?)
     }
 
-    /// Channels in a frame.
+    /// Returns the channels in a frame.
     pub fn channels(&self) -> u64 {
         1 << self.log2_channels.min(31)
     }
 }
 
-/// A VDIF header. Words that this type does not name are kept as they are.
+/// VDIF header. Words that this type does not name are kept unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Header {
     words: [u32; 8],
 }
 
-/// Place of a header field: word, lowest bit, width. VDIF 1.1, section 5.
+/// Position of a header field: word, lowest bit, width. VDIF 1.1, section 5.
 struct Field(usize, u32, u32);
 
 const INVALID: Field = Field(0, 31, 1);
@@ -219,8 +221,8 @@ const RATE_UNIT: Field = Field(4, 23, 1);
 const RATE: Field = Field(4, 0, 23);
 
 impl Header {
-    /// A header of the given shape, all else zero. A shape that fails [`Shape::check`] loses the bits
-    /// that have no place in the header.
+    /// Makes a header of the given shape; all else is zero. If the shape fails [`Shape::check`], bits that do not fit the header
+    /// are dropped.
     pub fn new(shape: Shape, key: StreamKey) -> Header {
         let mut header = Header { words: [0; 8] };
         header.set(LEGACY, u32::from(shape.legacy));
@@ -232,7 +234,7 @@ impl Header {
         header
     }
 
-    /// Reads the header at the beginning of `bytes`. Words 4 to 7 of a legacy header read as zero.
+    /// Parses the header at the start of `bytes`. Words 4 to 7 of a legacy header are zero.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
         let short = |needed| HeaderError::Short {
@@ -263,7 +265,7 @@ impl Header {
         }
     }
 
-    /// The header's bytes; the first [`Header::len`] of them are to be written.
+    /// Returns the header as bytes, of which the first [`Header::len`] are to be written.
     #[inline]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
@@ -273,13 +275,13 @@ impl Header {
         bytes
     }
 
-    /// Overwrites the beginning of `frame` with this header. Bytes that `frame` lacks are not written.
+    /// Writes this header to the start of `frame`. If `frame` is shorter, the rest of the header is not written.
     pub fn emit(&self, frame: &mut [u8]) {
         let len = self.len().min(frame.len());
         frame[..len].copy_from_slice(&self.to_bytes()[..len]);
     }
 
-    /// Length of this header in bytes: 32, or 16 where legacy.
+    /// Returns the length of this header in bytes: 32, or 16 if legacy.
     #[allow(clippy::len_without_is_empty)]
     #[inline]
     pub fn len(&self) -> usize {
@@ -289,47 +291,47 @@ impl Header {
         }
     }
 
-    /// The eight words, as they are.
+    /// Returns the eight words unchanged.
     pub fn words(&self) -> [u32; 8] {
         self.words
     }
 
-    /// The payload is not to be used.
+    /// Returns whether the payload is marked invalid.
     #[inline]
     pub fn is_invalid(&self) -> bool {
         self.get(INVALID) == 1
     }
 
-    /// Marks the payload as not to be used, or as good.
+    /// Marks the payload as invalid or valid.
     pub fn set_invalid(&mut self, invalid: bool) {
         self.set(INVALID, u32::from(invalid));
     }
 
-    /// The header has four words only.
+    /// Returns whether the header has only four words.
     #[inline]
     pub fn is_legacy(&self) -> bool {
         self.get(LEGACY) == 1
     }
 
-    /// Seconds since the reference epoch, 30 bits.
+    /// Returns the seconds since the reference epoch, 30 bits.
     #[inline]
     pub fn seconds(&self) -> u32 {
         self.get(SECONDS)
     }
 
-    /// Reference epoch.
+    /// Returns the reference epoch.
     #[inline]
     pub fn epoch(&self) -> Epoch {
         Epoch::new(self.get(EPOCH) as u8).unwrap_or_else(|| unreachable!("six bits"))
     }
 
-    /// Number of the frame within its second, 24 bits.
+    /// Returns the number of the frame within its second, 24 bits.
     #[inline]
     pub fn frame_number(&self) -> u32 {
         self.get(FRAME_NUMBER)
     }
 
-    /// Time of the frame, exact.
+    /// Returns the exact time of the frame.
     #[inline]
     pub fn time(&self) -> FrameTime {
         FrameTime {
@@ -338,9 +340,8 @@ impl Header {
         }
     }
 
-    /// Puts the header at `time`. A step of at most half a year keeps the reference epoch where its 30
-    /// bits of seconds reach, as recorders do that run over the end of one; a longer step, as from a new
-    /// header, goes to the epoch that holds `time`.
+    /// Sets the time. The reference epoch stays for a step of up to half a year if its 30 bits of seconds suffice, as in
+    /// recordings that run past the end of an epoch. A longer step, as from a new header, selects the epoch that contains `time`.
     #[inline]
     pub fn set_time(&mut self, time: FrameTime) -> Result<(), TimeError> {
         let since = |epoch: Epoch| {
@@ -364,18 +365,18 @@ impl Header {
         Ok(())
     }
 
-    /// Length of the frame in bytes, header included.
+    /// Returns the length of the frame in bytes, header included.
     #[inline]
     pub fn frame_length(&self) -> usize {
         self.get(LENGTH_8) as usize * 8
     }
 
-    /// VDIF version number, 3 bits.
+    /// Returns the VDIF version number, 3 bits.
     pub fn version(&self) -> u8 {
         self.get(VERSION) as u8
     }
 
-    /// What the samples look like.
+    /// Returns the format of the samples.
     pub fn shape(&self) -> Shape {
         Shape {
             frame_length: self.frame_length(),
@@ -386,7 +387,7 @@ impl Header {
         }
     }
 
-    /// Station and thread.
+    /// Returns station and thread.
     #[inline]
     pub fn key(&self) -> StreamKey {
         StreamKey {
@@ -395,19 +396,19 @@ impl Header {
         }
     }
 
-    /// Puts the header into another station's or thread's stream. The thread has 10 bits.
+    /// Sets station and thread. The thread has 10 bits.
     pub fn set_key(&mut self, key: StreamKey) {
         self.set(STATION, u32::from(key.station.0));
         self.set(THREAD, u32::from(key.thread));
     }
 
-    /// Extended data version of words 4 to 7; `None` in a legacy header.
+    /// Returns the extended data version of words 4 to 7; `None` in a legacy header.
     pub fn edv(&self) -> Option<u8> {
         (!self.is_legacy()).then(|| self.get(EDV) as u8)
     }
 
-    /// Samples per second of each channel, which EDV 1 and 3 tell. Their field holds the rate of complex
-    /// samples; real data has two samples for one of those.
+    /// Returns the samples per second of each channel, which EDV 1 and 3 give. Their field holds the rate of complex samples;
+    /// real data have two samples for each of those.
     pub fn sample_rate(&self) -> Option<u64> {
         if !matches!(self.edv(), Some(1 | 3)) {
             return None;
@@ -416,18 +417,18 @@ impl Header {
         Some(self.complex_rate() * components).filter(|rate| *rate > 0)
     }
 
-    /// Frames per second as the sample rate in the header gives them; `None` where the header has no
-    /// sample rate or the frames would not fill a second evenly.
+    /// Returns the frames per second from the sample rate in the header; `None` if the header has no sample rate or the frames
+    /// per second are not a whole number.
     pub fn frame_rate(&self) -> Option<FrameRate> {
         self.shape().frame_rate(self.sample_rate()?)
     }
 
-    /// The header of the invalid frame that stands in the place of a lost one: that of `time`, which lies
-    /// `frames_on` frames (negative: back) from this one in the same station's same thread.
+    /// Makes the header of the invalid frame that replaces a lost one at `time`, `frames_on` frames after this one (negative:
+    /// before) in the same thread of the same station.
     ///
-    /// The extended words that move from frame to frame move too: the packet serial number of version 2;
-    /// the validity mask of version 4, in which nothing is good; the Mark 5B frame number and time code of
-    /// version 0xAB, whose fraction of a second stays zero where `rate` is not known. All else is kept.
+    /// Extended words that change from frame to frame are updated: the packet serial number of version 2; the validity mask of
+    /// version 4, which becomes all invalid; the Mark 5B frame number and time code of version 0xAB, whose fraction of a second
+    /// is zero if `rate` is unknown. All else is kept.
     pub fn fill_after(
         &self,
         time: FrameTime,

@@ -1,19 +1,19 @@
 //! VTP (VDIF Transport Protocol 1.0.0), which jive5ab calls `udps`: a 64-bit sequence number, then data.
 //!
-//! The standard leaves the byte order open; the peers that exist (jive5ab, DiFX) write and read the
-//! native number of x86, so it is little-endian here. The sequence starts anywhere and grows by one
-//! with each datagram. There is no magic, no stream identifier and no checksum.
+//! The standard does not define the byte order. Existing implementations (jive5ab, DiFX) use the native order of x86, so it is
+//! little-endian here. The sequence starts at any number and grows by one with each datagram. There is no magic number, stream
+//! identifier or checksum.
 
-/// Length of the sequence header in bytes.
+/// Length of the sequence header, in bytes.
 pub const HEADER_LEN: usize = 8;
 
-/// The header that a datagram with sequence number `sequence` begins with.
+/// Returns the header of a datagram with this sequence number.
 #[inline]
 pub fn header(sequence: u64) -> [u8; HEADER_LEN] {
     sequence.to_le_bytes()
 }
 
-/// Sequence number and data of a datagram; `None` when it is too short to hold a header.
+/// Splits a datagram into sequence number and data; `None` if it is shorter than a header.
 #[inline]
 pub fn split(datagram: &[u8]) -> Option<(u64, &[u8])> {
     let (header, data) = datagram.split_first_chunk::<HEADER_LEN>()?;

@@ -172,7 +172,7 @@ mod tests {
         for (text, says) in [
             ("tragets = []", "tragets"),
             ("targets = [\"everywhere\"]", "targets"),
-            ("ports = \"9-1\"", "no range of ports"),
+            ("ports = \"9-1\"", "invalid range of ports"),
             ("max-rate = \"fast\"", "fast"),
             ("max-flows = 0", "at least 1"),
             ("idle = \"5999ms\"", "at least 6s"),

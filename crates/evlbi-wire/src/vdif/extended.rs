@@ -1,25 +1,27 @@
-//! The extended user data of a VDIF header, words 4 to 7, for the versions that are registered.
+//! Extended user data of a VDIF header, words 4 to 7, for the registered versions.
 
 use std::fmt;
 
 use super::{EDV, Field, Header, RATE, RATE_UNIT};
 use crate::mark5b;
 
-/// Word 5 of extended data versions 1, 3 and 4.
+/// Sync word: word 5 of extended data versions 1, 3 and 4.
 pub const SYNC: u32 = 0xACAB_FEED;
-/// The 20 bits that stand in word 4 of extended data version 2.
+/// Sync field of 20 bits in word 4 of extended data version 2.
 pub const ALMA_SYNC: u32 = 0xA_5EA5;
 
 const MEGA: u64 = 1_000_000;
 const KILO: u64 = 1_000;
 
-/// The rate is no whole number of kHz, or needs more than the 23 bits that the header has for it.
+/// Complex sample rate that is not a whole number of kHz, or needs more than the 23 bits of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a VDIF header cannot tell a rate of {0} complex samples per second")]
+#[error(
+    "{0} complex samples per second do not fit a VDIF header: use a whole number of kHz, at most 23 bits in kHz or MHz"
+)]
 #[non_exhaustive]
 pub struct RateError(pub u64);
 
-/// What the extended user data says.
+/// Content of the extended user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extended {
     /// Version 1 (NICT).
@@ -28,23 +30,23 @@ pub enum Extended {
     Alma(Alma),
     /// Version 3 (NRAO).
     Nrao(Nrao),
-    /// Version 4 (DiFX): several threads merged into one frame, each perhaps missing.
+    /// Version 4 (DiFX): several threads merged into one frame, any of which may be missing.
     Merged(Merged),
-    /// Version 0xAB (Haystack): the header of the Mark 5B frame that the payload came in.
+    /// Version 0xAB (Haystack): the header of the Mark 5B frame that contained the payload.
     Mark5b(mark5b::Header),
-    /// Version 0, which leaves the words unused, and any that is not known here.
+    /// Version 0, which leaves the words unused, or an unknown version.
     Other {
-        /// The version.
+        /// Version.
         version: u8,
-        /// Words 4 to 7, the version's byte in word 4 included.
+        /// Words 4 to 7, including the byte of word 4 with the version.
         words: [u32; 4],
     },
 }
 
-/// Version 1 (NICT).
+/// Fields of version 1 (NICT).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nict {
-    /// Complex samples per second of each channel; real data has two samples for one of those.
+    /// Complex samples per second of each channel; real data have two samples for each of those.
     pub complex_rate: u64,
     /// [`SYNC`] in an intact header.
     pub sync: u32,
@@ -52,14 +54,14 @@ pub struct Nict {
     pub das: u64,
 }
 
-/// Version 2 (ALMA).
+/// Fields of version 2 (ALMA).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alma {
     /// Polarisation, one bit.
     pub polarisation: u8,
     /// Quadrant of the baseline correlator, two bits.
     pub quadrant: u8,
-    /// The baseline correlator, one bit.
+    /// Number of the baseline correlator, one bit.
     pub correlator: u8,
     /// [`ALMA_SYNC`] in an intact header.
     pub sync: u32,
@@ -69,22 +71,22 @@ pub struct Alma {
     pub serial: u64,
 }
 
-/// Version 3 (NRAO).
+/// Fields of version 3 (NRAO).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nrao {
-    /// Complex samples per second of the channel; real data has two samples for one of those.
+    /// Complex samples per second of the channel; real data have two samples for each of those.
     pub complex_rate: u64,
     /// [`SYNC`] in an intact header.
     pub sync: u32,
-    /// Tuning of the local oscillator within the intermediate frequency, units of 2^-24 MHz.
+    /// Tuning of the local oscillator within the intermediate frequency, in units of 2^-24 MHz.
     pub tuning: u32,
-    /// Digital back end that made the data, four bits.
+    /// Number of the digital back end, four bits.
     pub unit: u8,
     /// Number of the intermediate frequency, four bits.
     pub input: u8,
     /// Number of the sub-band, three bits.
     pub sub_band: u8,
-    /// The upper side band, else the lower.
+    /// Upper sideband, else lower.
     pub upper: bool,
     /// Major and minor revision of the firmware, four bits each.
     pub revision: (u8, u8),
@@ -92,14 +94,14 @@ pub struct Nrao {
     pub personality: u8,
 }
 
-/// Version 4 (DiFX): several threads merged into one frame, each perhaps missing.
+/// Fields of version 4 (DiFX): several threads merged into one frame, any of which may be missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// How many bits of the mask count; the channels of the frame divide evenly over them.
+    /// Number of bits of the mask that are used; the channels of the frame are divided evenly among them.
     pub mask_length: u8,
     /// [`SYNC`] in an intact header.
     pub sync: u32,
-    /// A bit for each merged thread, lowest first; one where its data is good.
+    /// One bit for each merged thread, lowest first; set if its data is valid.
     pub mask: u64,
 }
 
@@ -117,7 +119,7 @@ const NRAO_PERSONALITY: Field = Field(7, 0, 8);
 const MASK_LENGTH: Field = Field(4, 16, 8);
 
 impl Header {
-    /// The extended user data, decoded; `None` in a legacy header, which has none.
+    /// Decodes the extended user data; `None` in a legacy header, which has none.
     pub fn extended(&self) -> Option<Extended> {
         let version = self.edv()?;
         let words = [self.words[4], self.words[5], self.words[6], self.words[7]];
@@ -157,7 +159,7 @@ impl Header {
         })
     }
 
-    /// The rate field of versions 1 and 3.
+    /// Returns the rate of versions 1 and 3, in complex samples per second.
     pub(super) fn complex_rate(&self) -> u64 {
         let unit = if self.get(RATE_UNIT) == 1 { MEGA } else { KILO };
         u64::from(self.get(RATE)) * unit
@@ -167,8 +169,8 @@ impl Header {
         u64::from(self.words[7]) << 32 | u64::from(self.words[6])
     }
 
-    /// Replaces the extended user data. A number that is wider than its place loses its upper bits; a
-    /// legacy header has no place and stays as it is.
+    /// Replaces the extended user data. A number that is too wide for its field loses its upper bits; a legacy header stays
+    /// unchanged.
     pub fn set_extended(&mut self, extended: &Extended) -> Result<(), RateError> {
         if self.is_legacy() {
             return Ok(());
@@ -286,7 +288,7 @@ impl fmt::Display for Extended {
     }
 }
 
-/// A frequency in the unit in which the header tells it.
+/// Formats a frequency in the unit that the header uses.
 fn hertz(rate: u64) -> String {
     match rate.is_multiple_of(MEGA) {
         true => format!("{} MHz", rate / MEGA),

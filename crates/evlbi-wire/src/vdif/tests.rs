@@ -1,4 +1,4 @@
-//! Headers of recordings that come with `baseband` 4.3 as known answers, and properties.
+//! Known answers from the headers of recordings shipped with `baseband` 4.3, and properties.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ const MWA: [u32; 8] = [0x007d11e9, 0x1f000000, 0x01000044, 0x9c006d77, 0, 0, 0, 
 const ARO_CHIME: [u32; 8] = [0x1eaca12f, 0x0004b38d, 0x2a000084, 0x8c014151, 0, 0, 0, 0];
 /// Second header of sample_bps1.vdif.
 const ONE_BIT: [u32; 8] = [0x0070c8f9, 0x25000470, 0x040003ec, 0x0000777a, 0, 0, 0, 0];
-/// Second header of sample_drao_corrupted.vdif, which puts a counter into words that its version leaves unused.
+/// Second header of sample_drao_corrupted.vdif, which has a counter in words that its version leaves unused.
 const DRAO: [u32; 8] = [
     0x1f590fa1, 0x00000162, 0x23000275, 0x90570001, 0, 0x27c51d4b, 0, 0,
 ];
@@ -155,7 +155,7 @@ fn a_legacy_header_has_four_words() {
     assert_eq!(header.time().second, second("2014-01-01T00:00:10Z"));
     assert_eq!(header.shape().samples_per_frame(), 112 * 8 / 2 / 2);
     assert_eq!((header.edv(), header.extended()), (None, None));
-    // There is no extended user data, and none can be put in.
+    // There is no extended user data, and none can be set.
     let version = 5;
     let words = [1; 4];
     header
@@ -189,7 +189,7 @@ fn a_header_that_is_no_header() {
 fn the_epoch_is_kept_as_long_as_its_seconds_reach() {
     let mut header = parse(SAMPLE);
     let at = |second| FrameTime { second, frame: 9 };
-    // Over the end of the half-year, as a recorder runs on.
+    // Past the end of the half-year, as in a recording that runs past it.
     let july = second("2014-07-01T00:00:00Z");
     header.set_time(at(july + 5)).unwrap();
     assert_eq!(
@@ -204,7 +204,7 @@ fn the_epoch_is_kept_as_long_as_its_seconds_reach() {
         (header.epoch().half_years(), header.seconds()),
         (27, 15_897_599)
     );
-    // What no epoch reaches is refused and changes nothing.
+    // A time outside all epochs is refused and changes nothing.
     let before = header;
     let century = second("1999-12-31T23:59:59Z");
     assert_eq!(header.set_time(at(century)), Err(TimeError(at(century))));
@@ -230,7 +230,7 @@ fn a_new_header_goes_to_the_epoch_of_its_time() {
     header.set_time(FrameTime { second, frame: 0 }).unwrap();
     assert_eq!(header.epoch().to_string(), "2026-07-01");
     assert_eq!(header.time().second, second);
-    // One that counts from the first epoch for years is not torn from it.
+    // A header that has counted from the first epoch for years keeps it.
     let mut header = parse(ARO_CHIME);
     let second = header.time().second + 1;
     header.set_time(FrameTime { second, frame: 0 }).unwrap();
@@ -295,7 +295,7 @@ fn a_mark_5b_header_travels_in_the_extended_words() {
     header.set_extended(&Extended::Mark5b(inner)).unwrap();
     assert_eq!(header.edv(), Some(0xab));
     assert_eq!(header.extended(), Some(Extended::Mark5b(inner)));
-    // Without Mark 5B's sync word it is only the version that says so.
+    // Without Mark 5B's sync word only the version says so.
     header.words[4] = 0xab00_0000;
     assert!(matches!(
         header.extended(),
@@ -391,7 +391,6 @@ fn extendeds() -> impl Strategy<Value = Extended> {
     )
 }
 
-/// Times that VDIF can tell, most of them near the borders of its epochs.
 /// `SAMPLE` with other extended words.
 fn with_extended(extended: Extended) -> Header {
     let mut header = parse(SAMPLE);

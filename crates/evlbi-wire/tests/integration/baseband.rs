@@ -1,9 +1,9 @@
-//! An independent reader agrees: `baseband` and this crate read the same in its sample recordings and
-//! in headers that this crate wrote, field by field.
+//! Compares this crate with `baseband`, field by field: on the sample recordings of `baseband`, and on headers that this crate
+//! wrote.
 //!
-//! What `baseband` read in our headers is committed in `tests/oracles`, and compared without it. The python that has `baseband` is
-//! `EVLBI_PYTHON`, else that of a virtual environment in `target/venv`. Without either only its own recordings are skipped, and the
-//! question whether it still reads the same.
+//! The answers of `baseband` about our headers are committed in `tests/oracles`, so that comparison does not need it. The Python
+//! that has `baseband` is `EVLBI_PYTHON`, or the virtual environment in `target/venv`. Without either, the tests skip its sample
+//! recordings and do not check whether it still gives the same answers.
 
 use std::path::{Path, PathBuf};
 
@@ -16,9 +16,9 @@ use evlbi_wire::{mark5b, vdif};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Frames a second of the files that the tests write; the script has the same number.
+/// Frames per second of the files that the tests write; the script has the same number.
 const RATE: u32 = 1000;
-/// Within 500 days of every Mark 5B time, as in the script: 2014-06-13.
+/// Time within 500 days of every Mark 5B time, as in the script: 2014-06-13.
 const MARK5B_REFERENCE: i64 = 1_402_617_600;
 
 type Fields = Map<String, Value>;
@@ -41,7 +41,7 @@ fn sample_recordings_read_the_same() {
     }
 }
 
-/// Our headers are read as `baseband` read them when its answers were committed.
+/// `baseband` read our headers like we do when its answers were committed.
 #[test]
 fn what_we_wrote_reads_the_same() {
     for (name, bytes) in written() {
@@ -68,18 +68,18 @@ fn baseband_still_reads_the_same() {
     }
 }
 
-/// Files of ours, by their names.
+/// Our files and their names.
 fn written() -> [(&'static str, Vec<u8>); 2] {
     [("written.vdif", vdif()), ("written.m5b", mark_5b())]
 }
 
-/// Where `baseband`'s answer about a file is.
+/// Path of the answer of `baseband` about a file.
 fn answer(name: &str) -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles");
     Path::new(folder).join(name).with_added_extension("json")
 }
 
-/// Headers as tables: those that follow each other and have the same fields in one, so that the names stand there once.
+/// Headers as tables: consecutive headers with the same fields share one, which names the fields once.
 fn fold(headers: &[Fields]) -> Value {
     let tables = headers.chunk_by(|a, b| a.keys().eq(b.keys()));
     let table = |headers: &[Fields]| {
@@ -132,8 +132,8 @@ fn mark_5b() -> Vec<u8> {
     bytes
 }
 
-/// What the script prints; `None`, with the reason said, where there is no `baseband`. A python that
-/// was named must have it.
+/// Returns the output of the script, or `None`, after printing the reason, without `baseband`. A Python named by `EVLBI_PYTHON`
+/// must have it.
 fn baseband_reads(arguments: &[&Path]) -> Option<Vec<ReadFile>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = python("baseband")?;
@@ -147,7 +147,7 @@ fn baseband_reads(arguments: &[&Path]) -> Option<Vec<ReadFile>> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// Reads the headers of `bytes` one after the other as `baseband` did, and compares all that it found.
+/// Compares each header of `bytes` with what `baseband` found.
 fn compare(file: &Path, bytes: &[u8], theirs: &[Fields]) {
     let mark5b = file.extension().is_some_and(|name| name == "m5b");
     let mut offset = 0;
@@ -167,7 +167,7 @@ fn compare(file: &Path, bytes: &[u8], theirs: &[Fields]) {
     println!("{}: {} headers read the same", file.display(), theirs.len());
 }
 
-/// The two readers mean to differ in two things.
+/// Removes the two intended differences between the readers.
 fn allow_for_differences(ours: &mut Fields, theirs: &Fields) {
     let Some(leaps) = theirs.get("leaps") else {
         return;
@@ -176,7 +176,7 @@ fn allow_for_differences(ours: &mut Fields, theirs: &Fields) {
     let second = ours["second"].as_i64().unwrap() - leaps.as_i64().unwrap();
     ours.insert("second".into(), json!(second));
     ours.insert("leaps".into(), leaps.clone());
-    // Complex samples of more than 16 bits a component: two words each here, none at all there.
+    // Complex samples of more than 16 bits per component: two words each here, none at all there.
     if theirs["complex_data"] == 1 && theirs["bps"].as_u64() > Some(16) {
         let words = theirs["payload_nbytes"].as_u64().unwrap() / 4;
         let samples = words / 2 / theirs["nchan"].as_u64().unwrap();
@@ -279,7 +279,7 @@ fn extended_fields(header: &Header) -> Fields {
             fields.insert("mark5b_frame_nr".into(), json!(inner.frame_number()));
             fields
         }
-        // `baseband` does not look into the others.
+        // `baseband` does not decode the others.
         Some(Extended::Merged(_) | Extended::Other { .. }) | None => Fields::new(),
     });
     fields
@@ -320,11 +320,11 @@ fn time_fields(time: FrameTime, rate: FrameRate) -> Fields {
 fn object(value: Value) -> Fields {
     match value {
         Value::Object(fields) => fields,
-        other => panic!("{other} is no object"),
+        other => panic!("{other} is not an object"),
     }
 }
 
-/// Headers of every extended data version, shape and sort of time that `baseband` admits.
+/// Headers of every extended data version, shape and kind of time that `baseband` accepts.
 fn vdif_headers() -> Vec<Header> {
     let mut headers = Vec::new();
     let times = times();
@@ -346,14 +346,14 @@ fn vdif_headers() -> Vec<Header> {
     headers
 }
 
-/// The sorts of header: an extended data version, or legacy.
+/// Kinds of headers: an extended data version, or legacy.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Legacy,
     Edv(u8),
 }
 
-/// With the lengths and samples that `baseband` asks of versions 2, 3 and 0xAB.
+/// Kinds with the lengths and samples that `baseband` requires for versions 2, 3 and 0xAB.
 fn kinds_and_shapes() -> Vec<(Kind, Shape)> {
     let kinds = [0, 1, 2, 3, 4, 0x55, 0xab].map(Kind::Edv);
     let mut all = Vec::new();
@@ -368,7 +368,7 @@ fn kinds_and_shapes() -> Vec<(Kind, Shape)> {
             };
             let legacy = kind == Kind::Legacy;
             let admitted = match kind {
-                // It finds no samples in the wider ones, and so no frame rate.
+                // It finds no samples in wider ones, and so no frame rate.
                 Kind::Edv(1 | 3) => !complex || bits <= 16,
                 Kind::Edv(2) => bits == 2 && !complex,
                 Kind::Edv(0xab) => !complex,
@@ -400,7 +400,7 @@ fn samples() -> impl Iterator<Item = (u8, u8, bool)> {
         .flat_map(|(bits, channels)| [(bits, channels, false), (bits, channels, true)])
 }
 
-/// Borders of epochs that have begun (`baseband` knows no later ones), and moments within them.
+/// Borders of past epochs (`baseband` knows no later ones), and moments within them.
 fn times() -> Vec<FrameTime> {
     let epochs = (0..=48).step_by(4).chain([1, 33, 34, 49]);
     let mut times = Vec::new();
@@ -419,7 +419,7 @@ fn extended(kind: Kind, shape: Shape, number: u32, time: FrameTime) -> Option<Ex
     let Kind::Edv(version) = kind else {
         return None;
     };
-    // A whole number of frames a second, more than there are numbers, and of nanoseconds to a frame.
+    // A whole number of frames per second, more than the highest number, and of nanoseconds per frame.
     let times_rate = [1, 2, 4, 5, 8][number as usize % 5];
     let complex_rate = shape.samples_per_frame() * u64::from(RATE) * times_rate;
     let sync = vdif::SYNC;

@@ -1,12 +1,12 @@
 """Prints as JSON what `baseband` reads in the headers of VDIF and Mark 5B files.
 
-    baseband_headers.py samples          the recordings that come with baseband
-    baseband_headers.py FILE...          any files; times by RATE frames a second
+    baseband_headers.py samples          the recordings shipped with baseband
+    baseband_headers.py FILE...          any files; times for RATE frames per second
 
-Every header has the fields that baseband names, as integers, and beside them:
-offset, rate (frames a second, from the header where it tells), second (UTC, Unix
-count, of the frame's second), nanos (since that second) and, for VDIF, leaps: the
-leap seconds between the reference epoch and the frame, which baseband takes off.
+Every header has the fields that baseband names, as integers, and in addition:
+offset, rate (frames per second, from the header if it contains it), second (UTC,
+Unix count, of the frame's second), nanos (since that second) and, for VDIF, leaps:
+the leap seconds between the reference epoch and the frame, which baseband subtracts.
 """
 
 import json
@@ -19,7 +19,7 @@ from baseband import data, mark5b, vdif
 from baseband.mark5b.header import crc16
 
 RATE = 1000
-# Frames a second of the recordings whose headers do not tell; the real ones where they are known.
+# Frames per second of the recordings whose headers do not contain it; the real ones where they are known.
 SAMPLES = {
     data.SAMPLE_VDIF: 1600,
     data.SAMPLE_VLBI_VDIF: 1600,
@@ -92,7 +92,7 @@ def unix(time):
 
 
 def main(arguments):
-    # The corrupted sample breaks rules that baseband would stop at.
+    # The corrupted sample fails the checks of baseband.
     samples = arguments == ["samples"]
     files = SAMPLES if samples else dict.fromkeys(arguments, RATE)
     found = [

@@ -1,5 +1,5 @@
-//! No bytes make a parser panic or contradict itself: the corpora of the fuzz targets, the same with
-//! damage, and noise go through the bodies of the targets.
+//! Runs the bodies of the fuzz targets over their corpora, over damaged copies and over noise: no parser panics or contradicts
+//! itself.
 
 use proptest::prelude::*;
 

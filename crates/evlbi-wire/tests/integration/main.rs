@@ -1,6 +1,6 @@
-//! `evlbi-wire` from outside: what another reader finds in the same bytes, and bytes that are damaged.
+//! `evlbi-wire` from outside: comparison with another reader, and damaged bytes.
 //!
-//! Here belongs what another reader finds, and any damage.
+//! Comparisons with other readers and all kinds of damage belong here.
 
 mod baseband;
 mod hostile_bytes;

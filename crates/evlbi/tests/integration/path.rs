@@ -516,7 +516,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
             &["set", "nothing", "loss=1%"][..],
             "there is no cell nothing",
         ),
-        (&["set", "loss", "loss=high"], "no fraction"),
+        (&["set", "loss", "loss=high"], "invalid fraction"),
         (&["set", "loss", "jitter=1ms"], "says nothing"),
         (&["exec", "paris", "--", "true"], "there is no host paris"),
         (&["show", "other"], "no path other is up"),

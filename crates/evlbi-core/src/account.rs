@@ -1,16 +1,15 @@
-//! Exact accounting of a stream of numbered datagrams: what arrived, twice, late or out of order, and
-//! what did not arrive.
+//! Exact accounting of a stream of numbered datagrams: which arrived, arrived twice, late or out of order, and which were lost.
 //!
-//! The sums that hold at every moment, by construction:
+//! These sums always hold:
 //!
 //! - received = unique + duplicates + ring_full
 //! - expected = unique + lost, over the numbers from the lowest to the highest seen
 //!
-//! So when the first and the last datagram of a sender arrive, sent = unique + lost. A number enters the
-//! runs and intervals of loss only when it has left a long history ([`HISTORY`] numbers, the waiting time of
-//! RFC 7680 and RFC 4737), or at the end: a datagram that is late is taken back from loss.
+//! So when the first and the last datagram of a sender arrive, sent = unique + lost. A number enters the runs and intervals of
+//! loss only when it leaves a long history ([`HISTORY`] numbers, the waiting time of RFC 7680 and RFC 4737), or at the end: a
+//! late datagram is subtracted from the loss.
 //!
-//! Here belongs what is counted of numbers and times of arrival. What a user is shown of it is in `evlbi-stream/src/counters.rs`.
+//! Counters of sequence numbers and arrival times belong here. `evlbi-stream/src/counters.rs` defines what is shown of them.
 
 mod distribution;
 mod histogram;
@@ -29,77 +28,76 @@ pub use self::distribution::{Distribution, Summary};
 pub use self::histogram::Histogram;
 pub use self::reordering::FreeRuns;
 
-/// Numbers over which a duplicate is told from a late arrival, at least.
+/// Minimum number of datagrams over which duplicates are distinguished from late arrivals.
 pub const HISTORY: u64 = 1 << 22;
-/// Intervals of loss that are listed; the rest is counted only.
+/// Maximum number of intervals of loss that are listed; the rest are only counted.
 pub const MAX_INTERVALS: usize = 1_000_000;
-/// Sequences that are listed.
+/// Maximum number of sequences that are listed.
 pub const MAX_SEGMENTS: usize = 10_000;
 
-/// A datagram of the stream as it arrived.
+/// Datagram of the stream as it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record(
-    /// Its number.
+    /// Sequence number.
     pub u64,
-    /// When it left, by the sender's clock in nanoseconds of UTC.
+    /// Time sent, by the sender's clock, in nanoseconds of UTC.
     pub u64,
-    /// When it arrived, by the receiver's.
+    /// Time received, by the receiver's clock, in nanoseconds of UTC.
     pub u64,
 );
 
-/// The counters of a receiver, in datagrams.
+/// Counters of a receiver, in datagrams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Numbers from the lowest to the highest seen, over all segments: unique + lost.
     pub expected: u64,
-    /// Arrived with the right size from the right source: unique + duplicates + ring_full.
+    /// Datagrams of the right size from the right source: unique + duplicates + ring_full.
     pub received: u64,
-    /// Distinct numbers that arrived, late ones included.
+    /// Distinct numbers that arrived, including late ones.
     pub unique: u64,
-    /// Numbers that did not arrive or found the ring full: expected - unique. Before the end, what is on its
-    /// way counts as lost until it comes.
+    /// Numbers that did not arrive or found the ring full: expected - unique. Until the end, datagrams in flight count as lost.
     pub lost: u64,
-    /// Second and further arrivals of a number.
+    /// Second and later arrivals of a number.
     pub duplicates: u64,
-    /// Arrived after one with a higher number (RFC 4737, section 3: Type-P-Reordered), duplicates apart.
+    /// Arrivals after a higher number (RFC 4737, section 3: Type-P-Reordered), without duplicates.
     pub reordered: u64,
-    /// Of the unique: arrived when their place had been handed on, so not in the recording.
+    /// Unique datagrams whose slot had been released when they arrived, so they are not in the recording.
     pub late: u64,
-    /// Numbers of which every arrival found the ring full, so dropped in this host: a part of the lost. When
-    /// a copy is placed after all, the arrival that was dropped is a duplicate.
+    /// Numbers whose every arrival found the ring full, so that this host dropped them; included in `lost`. If a copy is placed
+    /// later, the dropped arrival counts as a duplicate.
     pub ring_full: u64,
-    /// Arrived with a number that belongs to no sequence known here.
+    /// Arrivals with a number outside every known sequence.
     pub foreign_sequence: u64,
-    /// How often the sender began again.
+    /// Number of times that the sender restarted.
     pub restarts: u64,
 }
 
-/// The numbers of one sequence, from its beginning to the end or to a restart of the sender.
+/// Numbers of one sequence, from its start to the end or to a restart of the sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Lowest number.
     pub first_seq: u64,
-    /// Highest number; the smaller one where the numbers wrapped.
+    /// Highest number; smaller than `first_seq` if the numbers wrapped.
     pub last_seq: u64,
-    /// What of it is lost, as far as [`MAX_INTERVALS`] go.
+    /// Lost intervals, as far as [`MAX_INTERVALS`] allows.
     pub intervals: Vec<SequenceGap>,
 }
 
-/// Everything that was counted.
+/// Complete account of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The counters.
+    /// Counters.
     #[serde(flatten)]
     pub counters: Counters,
     /// Runs of consecutive lost numbers: length to count.
     pub runs: BTreeMap<u64, u64>,
-    /// Runs of loss of further lengths.
+    /// Runs of loss of lengths that `runs` does not list.
     pub runs_not_listed: u64,
     /// Lengths of all runs of loss.
     pub run_lengths: Option<Summary>,
     /// Extents of reordering (RFC 4737, section 4.2), in arrivals: extent to count.
     pub extents: BTreeMap<u64, u64>,
-    /// Reordered packets of further extents.
+    /// Reordered packets of extents that `extents` does not list.
     pub extents_not_listed: u64,
     /// All extents.
     pub extent_sizes: Option<Summary>,
@@ -107,22 +105,22 @@ pub struct Report {
     pub n_reordered: BTreeMap<u64, u64>,
     /// Gaps between reordering discontinuities (RFC 4737, section 4.5), in arrivals: gap to count.
     pub reordering_gaps: BTreeMap<u64, u64>,
-    /// Gaps of further lengths.
+    /// Gaps of lengths that `reordering_gaps` does not list.
     pub reordering_gaps_not_listed: u64,
     /// Reordering-free runs (RFC 4737, section 4.6).
     pub free_runs: FreeRuns,
-    /// Sequences, one after the other; of more than [`MAX_SEGMENTS`] the first and the very last.
+    /// Sequences in order; if there are more than [`MAX_SEGMENTS`], the first ones and the last.
     pub segments: Vec<Segment>,
-    /// Sequences beyond those listed.
+    /// Number of sequences that are not listed.
     pub segments_not_listed: u64,
-    /// Intervals of loss beyond those listed.
+    /// Number of intervals of loss that are not listed.
     pub intervals_not_listed: u64,
 }
 
-/// Accounts for the arrivals of one stream.
+/// Account of the arrivals of one stream.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// What needs no history; expected and lost are those of the segments that are closed.
+    /// Counters that need no history; expected and lost are those of the closed segments.
     counters: Counters,
     history: History,
     reordering: Reordering,
@@ -132,14 +130,14 @@ pub struct Account {
     segments_not_listed: u64,
 }
 
-/// Loss that is final.
+/// Final loss.
 #[derive(Clone, Debug, Default)]
 struct Loss {
-    /// Number at offset 0 of the sequence that is arriving, if there is one.
+    /// Number at offset 0 of the current sequence, if there is one.
     base: Option<u64>,
-    /// Its intervals.
+    /// Intervals of the current sequence.
     intervals: Vec<SequenceGap>,
-    /// How many intervals of the sequences before are listed.
+    /// Number of listed intervals of earlier sequences.
     listed: usize,
     not_listed: u64,
     runs: Histogram,
@@ -147,7 +145,7 @@ struct Loss {
 }
 
 impl Account {
-    /// An account without arrivals that remembers `history` numbers, rounded up to a power of two.
+    /// Makes an account without arrivals that remembers `history` numbers, rounded up to a power of two.
     pub fn new(history: u64) -> Account {
         Account {
             counters: Counters::default(),
@@ -160,8 +158,8 @@ impl Account {
         }
     }
 
-    /// Begins a sequence. Its numbers are given as offsets from `base`, a number at or somewhat before the
-    /// lowest that may come. A sequence before it is closed.
+    /// Starts a sequence, and closes the one before. Its numbers are given as offsets from `base`, a number at or somewhat before
+    /// the lowest that may arrive.
     pub fn open_segment(&mut self, base: u64) {
         if self.loss.base.is_some() {
             self.close_segment();
@@ -177,18 +175,18 @@ impl Account {
         self.history = History::new(history);
     }
 
-    /// Whether the number at `offset` has arrived; `None` where that is no longer known.
+    /// Returns whether the number at `offset` has arrived; `None` if that is no longer known.
     #[inline]
     pub fn has_arrived(&self, offset: u64) -> Option<bool> {
         self.history.contains(offset)
     }
 
-    /// Where the numbers from `offset` on that have arrived end, at most `limit`.
+    /// Returns the end of the run of arrived numbers that starts at `offset`, at max `limit`.
     pub fn arrived_until(&self, offset: u64, limit: u64) -> u64 {
         self.history.arrived_until(offset, limit)
     }
 
-    /// A number arrived for the first time that found room.
+    /// Counts the first arrival of a number that found room.
     #[inline]
     pub fn unique(&mut self, offset: u64, late: bool) {
         let counters = &mut self.counters;
@@ -204,26 +202,26 @@ impl Account {
         }
     }
 
-    /// The sender says that it has used a number of the sequence, whether that arrives or not: a part of the expected.
+    /// Extends the sequence by a number that the sender has used, whether or not it arrives: it counts as expected.
     pub fn used(&mut self, offset: u64) {
         let lost = |first, count| self.loss.note(first, count);
         self.history.reach(offset, lost);
     }
 
-    /// Numbers arrived again, so many times.
+    /// Counts repeated arrivals of numbers.
     #[inline]
     pub fn duplicates(&mut self, count: u64) {
         self.counters.received += count;
         self.counters.duplicates += count;
     }
 
-    /// So many arrivals were no duplicates: they turn out to be of a sequence that is opened now.
+    /// Subtracts `count` duplicates, which turned out to belong to a sequence that is opened now.
     pub fn take_back_duplicates(&mut self, count: u64) {
         self.counters.received -= count;
         self.counters.duplicates -= count;
     }
 
-    /// A number arrived that had not before, and there was no room for it.
+    /// Counts the first arrival of a number that found no room.
     pub fn ring_full(&mut self, offset: u64) {
         let counters = &mut self.counters;
         counters.received += 1;
@@ -236,12 +234,12 @@ impl Account {
         }
     }
 
-    /// Datagrams arrived whose number belongs to no sequence known.
+    /// Counts datagrams whose number belongs to no known sequence.
     pub fn foreign(&mut self, count: u64) {
         self.counters.foreign_sequence += count;
     }
 
-    /// The sequence ends: what has not arrived is lost.
+    /// Ends the sequence: numbers that have not arrived are lost.
     pub fn close_segment(&mut self) {
         let span = self.history.span();
         let loss = &mut self.loss;
@@ -267,7 +265,7 @@ impl Account {
         self.segments.push(segment);
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         let current = self.history.span().map_or(0, |(first, end)| end - first);
         let expected = self.counters.expected.saturating_add(current);
@@ -278,7 +276,7 @@ impl Account {
         }
     }
 
-    /// First number of the first sequence and last number of the last, so far.
+    /// Returns the first number of the first sequence and the last number of the last, so far.
     pub fn ends(&self) -> Option<(u64, u64)> {
         let before = self.segments.first().zip(self.segments.last());
         let before = before.map(|(first, last)| (first.first_seq, last.last_seq));
@@ -288,7 +286,7 @@ impl Account {
         Some((before.or(current)?.0, current.or(before)?.1))
     }
 
-    /// The stream has ended: everything that was counted.
+    /// Ends the stream and returns the complete account.
     pub fn finish(mut self) -> Report {
         self.close_segment();
         let found = &self.reordering.found;
@@ -329,31 +327,30 @@ impl Loss {
     }
 }
 
-/// Where lost datagrams were lost. The three parts always sum to the whole.
+/// Loss by location. The three parts always add up to the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Attribution {
-    /// Dropped in this host for certain: by the ring or by the socket.
+    /// Certainly dropped in this host: by the ring or by the socket.
     pub host_lost: u64,
-    /// Not dropped in this host, so lost before it.
+    /// Certainly lost before this host.
     pub network_lost: u64,
-    /// What the counters cannot tell.
+    /// Lost at an unknown place.
     pub unattributed: u64,
-    /// Most that this host may have dropped; the least is `host_lost`.
+    /// Maximum that this host may have dropped; the minimum is `host_lost`.
     pub host_lost_max: u64,
 }
 
-/// Tells loss in this host from loss before it. `socket_drops` is what the socket dropped between the
-/// first and the last datagram received; where the kernel joins datagrams it counts a super-packet of up to
-/// `per_drop` datagrams once.
+/// Separates loss in this host from loss before it. `socket_drops` is what the socket dropped between the first and the last
+/// datagram received. If the kernel joins datagrams, it counts a super-packet of up to `per_drop` datagrams once.
 pub fn attribute(lost: u64, ring_full: u64, socket_drops: u64, per_drop: u64) -> Attribution {
     let ring = ring_full.min(lost);
-    let least = (lost - ring).min(socket_drops);
-    let most = (lost - ring).min(socket_drops.saturating_mul(per_drop.max(1)));
+    let min = (lost - ring).min(socket_drops);
+    let max = (lost - ring).min(socket_drops.saturating_mul(per_drop.max(1)));
     Attribution {
-        host_lost: ring + least,
-        network_lost: lost - ring - most,
-        unattributed: most - least,
-        host_lost_max: ring + most,
+        host_lost: ring + min,
+        network_lost: lost - ring - max,
+        unattributed: max - min,
+        host_lost_max: ring + max,
     }
 }
 

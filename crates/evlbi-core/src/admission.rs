@@ -1,24 +1,25 @@
-//! What a receiver takes for its stream, and where its datagrams go.
+//! Decides which datagrams belong to the stream, and where they go.
 //!
 //! Anything may arrive at an open port: a port scan, the rest of an older stream, a second station, forged datagrams. The rules:
 //!
-//! - A *flow* is a sender, a length of datagrams and consecutive numbers. One of them is the *live* stream; all others are
-//!   *candidates*, whose datagrams are kept for a while and change nothing.
-//! - A candidate can become the stream when [`ENOUGH`] of its datagrams number on and hold *valid frames*: headers of VDIF or
-//!   Mark 5B where its frames begin. One without frames needs [`RAW_ENOUGH`].
-//! - It takes the live stream's place when that has been silent for [`SILENCE`] and [`ENOUGH`] of its own came since (of several, the
-//!   one that began first, so that each follows the one before it), or when the last 64 datagrams of the live stream in which a frame
-//!   begins held no header, or never any, while its own do. A live stream with valid frames gives way to such a one only. Of two with
-//!   valid frames, the one that was recorded first gets its place back when it returns.
-//! - The numbers of the live stream may jump forward by [`MIN_JUMP`], or by half as many again as came in the busiest second so far
-//!   for each second of the silence and two more: that is a gap. Beyond, and behind all that is remembered, a datagram belongs to a
-//!   candidate, although its sender is the live stream's: a sender that began again.
-//! - Of fewer datagrams than needed it is decided at the end, if nothing else became the stream.
+//! - A *flow* is a sender, a datagram length and consecutive numbers. One flow is the *live* stream; all others are *candidates*,
+//!   whose datagrams are pending for a while and change nothing.
+//! - A candidate can become the stream when [`ENOUGH`] of its datagrams have consecutive numbers and contain *valid frames*:
+//!   headers of VDIF or Mark 5B where its frames start. A candidate without frames needs [`RAW_ENOUGH`].
+//! - It replaces the live stream in two cases. Either the live stream was silent for [`SILENCE`] and [`ENOUGH`] of the
+//!   candidate's datagrams arrived since; of several candidates, the one that started first wins, so that each follows the one
+//!   before it. Or the candidate's frames have headers, while the last 64 datagrams of the live stream in which a frame starts
+//!   contained none, or none ever did. A live stream with valid frames is only replaced by another one with valid frames. Of two
+//!   with valid frames, the one that was recorded first replaces the other when it returns.
+//! - The numbers of the live stream may jump forward by [`MIN_JUMP`]; or by 1.5 times the count of the busiest second so far, for
+//!   each second of the silence and two more. Such a jump is a gap. A datagram beyond it, or before everything that is
+//!   remembered, belongs to a candidate, even if it is from the live stream's sender: the sender has restarted.
+//! - A flow with fewer datagrams is decided at the end, if nothing else became the stream.
 //!
-//! What took the place of something else is a sequence of its own ([`Reorder::begin`]); with datagrams of another length it needs
-//! other slots ([`Begins`]).
+//! A replacement is a sequence of its own ([`Reorder::begin`]); with datagrams of another length it needs other slots
+//! ([`Begins`]).
 //!
-//! Here belongs a further rule of what is the stream, with the attack or accident that it is for as its test.
+//! New rules about what belongs to the stream belong here, each tested with the attack or accident that it is for.
 
 mod candidate;
 mod flow;
@@ -49,92 +50,92 @@ pub use self::numbering::{Numbering, Numbers};
 pub use self::pace::MIN_JUMP;
 pub use self::streams::{Dismissed, ENOUGH_BYTES, Streams};
 
-/// How long the live stream must be silent before another may take its place.
+/// Minimum silence of the live stream before another may replace it.
 pub const SILENCE: Nanos = Nanos(300_000_000);
-/// Candidates that are remembered at the same time.
+/// Maximum number of candidates that are remembered at the same time.
 const MAX_CANDIDATES: usize = 256;
-/// Flows that were recorded and have a claim to come back.
+/// Maximum number of recorded flows that may reclaim the stream.
 const MAX_RECORDED: usize = 16;
-/// Senders that were refused and are listed.
+/// Maximum number of refused senders that are listed.
 const MAX_REFUSED: usize = 64;
-/// A candidate is given up after this silence.
+/// Silence after which a candidate is forgotten.
 pub const FORGOTTEN: Nanos = Nanos(2_000_000_000);
-/// Time in which no more than [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search keeps the receiver.
+/// Interval in which at most [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search delays the receiver.
 const SPELL: Nanos = Nanos(50_000_000);
-/// A jump that admission allows is a gap for the window.
+/// Maximum jump for the window: any jump that admission allows is a gap.
 const ANY_GAP: u64 = 1 << 61;
 
-/// What is listened to, and how.
+/// Settings of a receiver.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Hear this host only.
+    /// Accepts only this host.
     pub only: Option<IpAddr>,
-    /// How many ports are listened to.
+    /// Number of ports.
     pub ports: usize,
-    /// How far behind the newest datagram a late one may be and still be placed, in bytes of data.
+    /// Maximum distance of a late datagram behind the newest at which it is still placed, in bytes of data.
     pub window: u64,
     /// Time to wait for a missing datagram.
     pub hold: Nanos,
-    /// Limit on the memory that candidates keep.
+    /// Maximum memory for pending datagrams, in bytes.
     pub kept: usize,
-    /// What is known of the frames.
+    /// Known properties of the frames.
     pub wanted: Wanted,
 }
 
-/// What became of a datagram.
+/// Outcome for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It belongs to the stream.
     Stream,
-    /// It is kept for now; `promising`: it looks like one of a stream that begins.
+    /// It is pending.
     Pending {
-        /// Two or more number on, or it holds whole frames.
+        /// It looks like the start of a stream: two or more have consecutive numbers, or it contains whole frames.
         promising: bool,
     },
-    /// It is refused, and counted.
+    /// It was refused, and counted.
     Foreign,
-    /// A stream begins with it: [`Admission::beginning`].
+    /// It starts a stream: [`Admission::beginning`].
     Begins,
 }
 
-/// A stream that is to begin.
+/// Stream that is about to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begins {
-    /// Bytes of data in each of its datagrams.
+    /// Bytes of data in each datagram.
     pub data: usize,
-    /// It needs slots of another length than the stream before it, in a ring of its own.
+    /// Whether it needs slots of another length than the stream before, in a new ring.
     pub resized: bool,
-    /// Bytes of data that would have come since the live stream's last.
+    /// Estimated bytes of data missing since the last datagram of the live stream.
     pub missing: u64,
 }
 
-/// A sender whose datagrams were refused while another's were the stream.
+/// Sender whose datagrams were refused while another's were the stream.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Refused {
-    /// Who sent them.
+    /// Sender.
     pub sender: Peer,
-    /// How many.
+    /// Number of refused datagrams.
     pub datagrams: u64,
-    /// Whether they held valid frames: something that ought to be recorded, perhaps.
+    /// Whether they contained valid frames, so that perhaps they should be recorded.
     pub frames: bool,
 }
 
-/// Decides what belongs to the stream, and where it goes.
+/// Receiver state that decides what belongs to the stream, and where it goes.
 pub struct Admission {
     settings: Settings,
-    /// How streams are numbered.
+    /// Numbering of new streams.
     template: Box<dyn Numbering>,
     live: Option<Live>,
-    /// The window over the ring, from the first stream on.
+    /// Window over the ring, from the first stream on.
     reorder: Option<Reorder>,
-    /// The candidate that has won and waits for its slots.
+    /// Candidate that has won and waits for its slots.
     winner: Option<Candidate>,
     candidates: Vec<Candidate>,
-    /// Flows with valid frames that were recorded, the first one first.
+    /// Recorded flows with valid frames, the first one first.
     recorded: Vec<Flow>,
-    /// When the sockets were read to their end last.
+    /// When the sockets were last emptied.
     read: Nanos,
-    /// Datagrams that came so far.
+    /// Number of datagrams that arrived so far.
     arrivals: u64,
     judged: Judged,
     tally: Tally,
@@ -143,34 +144,34 @@ pub struct Admission {
     stamps: [Option<Duration>; 2],
 }
 
-/// Bytes of data that arrived for the first time.
+/// Bytes of data, without duplicates.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bytes {
     before: u64,
-    /// Datagrams that had arrived before those of the length of now.
+    /// Number of datagrams that arrived before those of the current length.
     datagrams: u64,
 }
 
-/// Bytes searched for frames, and the start of that spell.
+/// Bytes searched for frames, and the start of that interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
     begun: Nanos,
     bytes: usize,
 }
 
-/// What is not the stream's.
+/// Refused datagrams.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     size: u64,
     source: u64,
     header: u64,
-    /// Of a stream whose ring was not free.
+    /// Datagrams of a stream whose ring was not free.
     overflow: u64,
     refused: Vec<Refused>,
 }
 
 impl Admission {
-    /// Before anything has come.
+    /// Makes the state before any datagram.
     pub fn new(settings: Settings, numbering: Box<dyn Numbering>) -> Admission {
         Admission {
             settings,
@@ -189,8 +190,8 @@ impl Admission {
         }
     }
 
-    /// A datagram that came from the kernel at `now`. `freed`: positions of the ring below it were freed by the consumer. `place`
-    /// copies data to its position.
+    /// Takes a datagram that was read from the kernel at `now`. The consumer has freed all positions of the ring below `freed`.
+    /// `place` copies data to its position.
     #[inline]
     pub fn take(
         &mut self,
@@ -203,7 +204,7 @@ impl Admission {
         self.hear(arrival, self.arrivals, now, freed, place)
     }
 
-    /// The datagram that came as the `order`th.
+    /// Takes the datagram that arrived as number `order` of all.
     #[inline]
     fn hear(
         &mut self,
@@ -222,10 +223,10 @@ impl Admission {
             live.newest = order;
             return Taken::Stream;
         }
-        self.stranger(arrival, order, now)
+        self.take_other(arrival, order, now)
     }
 
-    /// All that had come by `now`, which may have passed, was taken from the sockets. A stream may begin that waited for a silence:
+    /// Notes that the sockets were emptied at `now`, which may be in the past. A stream that waited for a silence may start:
     /// [`Admission::beginning`].
     pub fn tick(&mut self, now: Nanos) {
         self.read = now;
@@ -253,7 +254,7 @@ impl Admission {
         }
     }
 
-    /// No more comes. A stream may begin with the few datagrams that came: [`Admission::beginning`].
+    /// Notes the end of input. A stream may start with few datagrams: [`Admission::beginning`].
     pub fn end(&mut self, now: Nanos) {
         self.tick(now);
         if self.live.is_some() || self.winner.is_some() {
@@ -268,7 +269,7 @@ impl Admission {
         }
     }
 
-    /// The stream that is to begin.
+    /// Returns the stream that is about to start.
     pub fn beginning(&self) -> Option<Begins> {
         let winner = self.winner.as_ref()?;
         let data = winner.known.as_ref()?.data;
@@ -284,7 +285,7 @@ impl Admission {
         })
     }
 
-    /// The live stream is over, since another with other slots is to begin: everything is handed on, up to the position returned.
+    /// Ends the live stream, because another one with other slots starts, and releases everything up to the returned position.
     pub fn close(&mut self) -> u64 {
         let Some(reorder) = &mut self.reorder else {
             return 0;
@@ -297,7 +298,7 @@ impl Admission {
         reorder.flush()
     }
 
-    /// Begins the stream, in a ring of `capacity` slots.
+    /// Starts the stream, in a ring of `capacity` slots.
     pub fn begin(&mut self, capacity: u64, freed: u64, place: &mut impl FnMut(u64, &[u8])) {
         let missing = self.beginning().map_or(0, |begins| begins.missing);
         let Some(mut winner) = self.winner.take() else {
@@ -340,19 +341,19 @@ impl Admission {
         }
     }
 
-    /// Hands on what can be handed on at `now`; all positions below the result are.
+    /// Releases what can be released at `now`, and returns the position up to which everything is released.
     pub fn advance(&mut self, now: Nanos) -> u64 {
         let reorder = self.reorder.as_mut();
         reorder.map_or(0, |reorder| reorder.advance(now))
     }
 
-    /// The next event for the consumer and the position before which it happened.
+    /// Returns the next event for the consumer and the position before which it happened.
     pub fn next_event(&mut self) -> Option<(u64, Event)> {
         self.reorder.as_mut()?.next_event()
     }
 
-    /// Nothing more comes: what was kept of the stream may have been the last. What no stream came of is refused. Everything is
-    /// handed on, up to the position returned.
+    /// Ends the input: pending datagrams of the stream may have been its last, and datagrams that became no stream are refused.
+    /// Releases everything up to the returned position.
     pub fn finish(&mut self, freed: u64, place: &mut impl FnMut(u64, &[u8])) -> u64 {
         let candidates = std::mem::take(&mut self.candidates);
         if let Some(winner) = self.winner.take() {
@@ -373,69 +374,69 @@ impl Admission {
         reorder.flush()
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         let reorder = self.reorder.as_ref();
         reorder.map(Reorder::counters).unwrap_or_default()
     }
 
-    /// Bytes of data that arrived for the first time.
+    /// Returns the bytes of data, without duplicates.
     pub fn bytes(&self) -> u64 {
         let data = self.live.as_ref().map_or(0, |live| live.data as u64);
         let unique = self.counters().unique.saturating_sub(self.bytes.datagrams);
         self.bytes.before + unique * data
     }
 
-    /// The account, when all is handed on.
+    /// Returns the account, after everything is released.
     pub fn report(self) -> Report {
         self.reorder.map_or_else(Report::default, Reorder::finish)
     }
 
-    /// Datagrams that are kept for now.
+    /// Returns the number of pending datagrams.
     pub fn undecided(&self) -> u64 {
         let candidates = self.candidates.iter().chain(&self.winner);
         let counts = candidates.map(|candidate| candidate.kept.len() as u64);
         counts.sum()
     }
 
-    /// Who sends the stream.
+    /// Returns the sender of the stream.
     pub fn sender(&self) -> Option<Peer> {
         self.live.as_ref()?.flow.sender()
     }
 
-    /// Bytes of data in each of the stream's datagrams.
+    /// Returns the bytes of data in each datagram of the stream.
     pub fn data(&self) -> Option<usize> {
         self.live.as_ref().map(|live| live.data)
     }
 
-    /// Refused datagrams that have another length than the stream's.
+    /// Returns the number of refused datagrams of another length than the stream's.
     pub fn foreign_size(&self) -> u64 {
         self.tally.size
     }
 
-    /// Refused datagrams of other senders.
+    /// Returns the number of refused datagrams of other senders.
     pub fn foreign_source(&self) -> u64 {
         self.tally.source
     }
 
-    /// Datagrams of the stream's sender and length whose headers give them no place in it.
+    /// Returns the number of datagrams of the stream's sender and length whose headers give them no place in it.
     pub fn foreign_header(&self) -> u64 {
         self.tally.header
     }
 
-    /// Senders that were refused while there was a stream or none came of it; no more than 64 are listed.
+    /// Returns the senders that were refused while there was a stream, or that did not become one; at most 64 are listed.
     pub fn refused(&self) -> &[Refused] {
         &self.tally.refused
     }
 
-    /// When the kernel received the first and the last datagram of the stream, since 1970.
+    /// Returns when the kernel received the first and the last datagram of the stream, since 1970.
     pub fn stamps(&self) -> [Option<Duration>; 2] {
         self.stamps
     }
 
-    /// A datagram that is not the live stream's.
+    /// Takes a datagram that does not belong to the live stream.
     #[cold]
-    fn stranger(&mut self, arrival: &Arrival<'_>, order: u64, now: Nanos) -> Taken {
+    fn take_other(&mut self, arrival: &Arrival<'_>, order: u64, now: Nanos) -> Taken {
         let host = arrival.source.ip();
         if self.settings.only.is_some_and(|only| host != Some(only)) {
             self.tally.source += 1;
@@ -447,7 +448,8 @@ impl Admission {
             && winner.may_have(arrival, number)
         {
             if winner.bytes >= self.settings.kept {
-                // Its ring is not free yet, since the consumer is slow. What is left out here is lost, and counted by its numbers.
+                // The winner's ring is not free yet, since the consumer is slow. A datagram skipped here is lost, and counted by
+                // its number.
                 self.tally.overflow += 1;
                 return Taken::Pending { promising: true };
             }
@@ -457,7 +459,7 @@ impl Admission {
         if let Some(live) = &mut self.live
             && live.flow.may_have(arrival)
         {
-            // Perhaps of a thread that begins.
+            // It may be from a thread that starts.
             live.numbering.heard(arrival.bytes);
         }
         self.claim_live();
@@ -479,12 +481,12 @@ impl Admission {
             if is_in_order {
                 live.flow.silence_before(arrival.stamp, read, now)
             } else {
-                // What the live stream sent may wait yet.
+                // The live stream's datagrams may still be in the sockets.
                 read.since(live.flow.last)
             }
         });
         if self.winner.is_none() && self.may_take_over(candidate, silence) {
-            // One that came before is recorded before, and this one after it.
+            // A candidate that arrived before is recorded before, this one after it.
             let best = self.best(|candidate| self.may_take_over(candidate, silence));
             self.win(best.unwrap_or(place));
             return match self.winner {
@@ -516,7 +518,7 @@ impl Admission {
         self.refuse(place, given_up);
     }
 
-    /// Whether a candidate may take the place of the live stream, which was silent for so long.
+    /// Returns whether a candidate may replace the live stream, which was silent for `silence`.
     fn may_take_over(&self, candidate: &Candidate, silence: Nanos) -> bool {
         if !candidate.is_ready() {
             return false;
@@ -524,7 +526,7 @@ impl Admission {
         let Some(live) = &self.live else {
             return true;
         };
-        // What came beside the live stream does not follow it.
+        // Datagrams that arrived alongside the live stream do not follow it.
         let is_alone = candidate.is_alone_since(live.newest);
         let is_silent = is_alone && silence >= SILENCE;
         let has_more_claim = || self.claim(&candidate.flow) < self.claim(&live.flow);
@@ -536,7 +538,7 @@ impl Admission {
         }
     }
 
-    /// A live stream with frames has a claim to come back.
+    /// Lets a live stream with frames reclaim the stream later.
     fn claim_live(&mut self) {
         let Some(live) = self.live.as_ref().filter(|live| live.frames.is_some()) else {
             return;
@@ -547,15 +549,15 @@ impl Admission {
         }
     }
 
-    /// The place of a flow among those that were recorded.
+    /// Returns the rank of a flow among the recorded ones.
     fn claim(&self, flow: &Flow) -> usize {
         let is_same = |recorded: &Flow| recorded.has_sender_of(flow);
         let place = self.recorded.iter().position(is_same);
         place.unwrap_or(self.recorded.len())
     }
 
-    /// The best of the candidates that `may` be the stream: with frames, with an earlier claim; the first stream is the one with most
-    /// datagrams, and a later one that which began first.
+    /// Returns the best of the candidates for which `may` is true: with frames, then with an earlier claim. The first stream is
+    /// the one with the most datagrams; a later one is the one that started first.
     fn best(&self, may: impl Fn(&Candidate) -> bool) -> Option<usize> {
         let worth = |candidate: &Candidate| {
             let claim = Reverse(self.claim(&candidate.flow));
@@ -578,8 +580,8 @@ impl Admission {
         }
     }
 
-    /// Keeps what is kept within bounds: those candidates go first that carry no frames and were not heard for longest. Returns
-    /// where the one at `place` is then.
+    /// Limits the pending datagrams: candidates without frames that were silent for longest are removed first. Returns the new
+    /// index of the candidate at `place`.
     fn limit(&mut self, mut place: usize) -> usize {
         let kept = |candidates: &[Candidate]| -> usize {
             candidates.iter().map(|candidate| candidate.bytes).sum()
@@ -591,7 +593,7 @@ impl Admission {
             let worst = others.min_by_key(|(_, other)| (other.has_frames(), other.flow.last));
             let worst = worst.map(|(worst, _)| worst);
             let Some(worst) = worst else {
-                // Alone, it gives up its oldest.
+                // It is the only one: drop its oldest datagram.
                 if !self.candidates[place].give_up_oldest() {
                     break;
                 }

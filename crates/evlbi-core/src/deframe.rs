@@ -1,14 +1,12 @@
-//! Deframing: the byte stream that the receive ring holds becomes whole frames, and what is missing in it
-//! becomes invalid frames with their true time, station and thread.
+//! Deframing: splits the byte stream in the receive ring into whole frames, and replaces missing ones with invalid frames with
+//! the right time, station and thread.
 //!
-//! How the stream was cut into datagrams does not matter here: offsets are those of its bytes. The length
-//! of the frames and where they begin are learnt from the headers; the order and the times in which the
-//! frames of several threads and stations follow one another are learnt as they arrive.
+//! Offsets are those of the byte stream, whatever the datagrams were. The length of the frames and the offset of the first are
+//! detected from the headers; the order and times of frames of several threads and stations are detected as they arrive.
 //!
-//! Once frames are found they are taken at their length one after another, whatever their headers say: a
-//! recording with a damaged frame comes out as it went in.
-//!
-//! Here belongs what is learnt from frames or made in place of missing ones. Headers and their fields are in `evlbi-wire`.
+//! Once frames are found, they are taken at their length one after another, whatever their headers say: a recording with a
+//! damaged frame stays unchanged.
+//! Detection from frames, and the replacement of missing ones, belong here. Headers and their fields are in `evlbi-wire`.
 
 mod cadence;
 mod format;
@@ -40,37 +38,36 @@ use self::format::Head;
 use self::gaps::GapLog;
 use self::holes::View;
 
-/// What becomes of a frame that arrived in part.
+/// Treatment of a frame that arrived in part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Partial {
     /// It becomes an invalid frame.
     #[default]
     Whole,
-    /// What came of its payload is kept, with the fill pattern in the rest. The frame stays valid, and the
-    /// missing bytes are in the list of gaps. A header that did not come is made.
+    /// The received part of its payload is kept, with the fill pattern in the rest. The frame stays valid, and the missing bytes
+    /// are listed as a gap. A missing header is made.
     Keep,
 }
 
-/// What is known of a stream beforehand, and what is wanted of it.
+/// Known properties of a stream, and options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What the bytes are; else it is learnt.
+    /// Format of the bytes; `None` to detect it.
     pub format: Option<Format>,
-    /// Length of a frame in bytes, header included; else it is learnt.
+    /// Length of a frame in bytes, header included; `None` to detect it.
     pub frame_length: Option<usize>,
-    /// Frames per second of each thread; else it is taken from headers that tell it, or learnt.
+    /// Frames per second of each thread; `None` to take it from the headers, or detect it.
     pub frame_rate: Option<FrameRate>,
-    /// What becomes of frames that arrived in part.
+    /// Treatment of frames that arrived in part.
     pub partial: Partial,
-    /// Most bytes that are left in a span in order to see more of the stream first. Frames are found if three of them fit. Raised
-    /// to four frames where `frame_length` is given.
+    /// Maximum bytes left in a span in order to see more of the stream first. Frames are found if three of them fit. Raised to
+    /// four frames if `frame_length` is given.
     pub hold: usize,
-    /// Longest gap that becomes invalid frames. What misses of a longer one is listed and not handed over. Where the frame rate is
-    /// not known, the limit is 256 MiB.
+    /// Maximum gap that is filled with invalid frames. Longer gaps are listed but not filled. If the frame rate is unknown, the
+    /// limit is 256 MiB.
     pub fill: Duration,
-    /// A time within 500 days of the stream's, UTC seconds since 1970-01-01: Mark 5B headers repeat every
-    /// 1000 days.
+    /// Time within 500 days of the stream's, in UTC seconds since 1970-01-01: Mark 5B headers repeat every 1000 days.
     pub reference: i64,
 }
 
@@ -89,111 +86,111 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Most bytes that are left in a span; the ring must be larger.
+    /// Returns the maximum bytes left in a span; the ring must be larger.
     pub fn left_in_a_span(&self) -> usize {
         let four_frames = self.frame_length.unwrap_or(0).saturating_mul(4);
         self.hold.max(four_frames)
     }
 }
 
-/// What a frame is.
+/// State of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameState {
-    /// It is as its source made it.
+    /// As its source made it.
     Whole,
-    /// It is as its source made it: marked invalid.
+    /// As its source made it: marked invalid.
     SourceInvalid,
-    /// It did not arrive, or not as a whole: an invalid frame is in its place.
+    /// Did not arrive, or not as a whole: replaced by an invalid frame.
     Lost,
-    /// It arrived in part, and what came was kept.
+    /// Arrived in part, and the received part was kept.
     Partial,
-    /// It is there, but its header is not one of this stream.
+    /// Arrived, but its header does not belong to this stream.
     Odd,
 }
 
-/// A frame among those that are handed over together.
+/// Frame among those that are output together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Where it lies in [`Chunk::bytes`].
+    /// Its bytes in [`Chunk::bytes`].
     pub bytes: Range<usize>,
-    /// Station and thread; `None` where that could not be told.
+    /// Station and thread; `None` if unknown.
     pub key: Option<StreamKey>,
-    /// Time; `None` where that could not be told.
+    /// Time; `None` if unknown.
     pub time: Option<FrameTime>,
-    /// What it is.
+    /// State.
     pub state: FrameState,
 }
 
-/// A piece of the stream, to be written as one.
+/// Piece of the stream, to be written at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    /// The piece.
+    /// Bytes of the piece.
     pub bytes: &'a [u8],
-    /// The frames that it consists of; none where the stream has no frames.
+    /// Frames that it consists of; empty if the stream has no frames.
     pub frames: &'a [Frame],
 }
 
-/// Takes the pieces, one after the other.
+/// Consumer of the pieces, in order.
 pub type Sink<'a> = &'a mut dyn FnMut(Chunk<'_>);
 
-/// What was counted. `frames` = `whole` + `source_invalid` + `lost_frames` + `partial` + `odd_headers`.
+/// Counts of output frames. `frames` = `whole` + `source_invalid` + `lost_frames` + `partial` + `odd_headers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Frames handed over.
+    /// Frames output.
     pub frames: u64,
     /// Frames that arrived whole and valid.
     pub whole: u64,
     /// Frames that arrived whole and marked invalid by their source.
     pub source_invalid: u64,
-    /// Frames that did not arrive whole, and were handed over as invalid ones.
+    /// Frames that did not arrive whole, and were output as invalid ones.
     pub lost_frames: u64,
     /// Frames that arrived in part and were kept ([`Partial::Keep`]).
     pub partial: u64,
-    /// Frames that were handed over unchanged although their header is not one of this stream.
+    /// Frames that were output unchanged although their header does not belong to this stream.
     pub odd_headers: u64,
-    /// Lost frames whose time or thread was a guess, or that later arrivals contradicted.
+    /// Lost frames whose time or thread was a guess, or was contradicted by later arrivals.
     pub ambiguous: u64,
-    /// Bytes handed over.
+    /// Bytes output.
     pub bytes: u64,
-    /// Bytes handed over that belong to no frame: of a raw stream, or between frames that lie anew.
+    /// Bytes output that belong to no frame: of a raw stream, or before frames at a new offset.
     pub unframed_bytes: u64,
-    /// Those of `unframed_bytes` that did not arrive and are fill pattern.
+    /// Bytes of `unframed_bytes` that did not arrive and are fill pattern.
     pub filled_bytes: u64,
-    /// Bytes left out: a part of a frame at the beginning or the end of the stream.
+    /// Bytes skipped: a part of a frame at the start or the end of the stream.
     pub trimmed_bytes: u64,
-    /// Frames of gaps longer than [`Settings::fill`]: listed, and not handed over.
+    /// Frames of gaps longer than [`Settings::fill`]: listed, but not filled.
     #[serde(default)]
     pub unfilled_frames: u64,
     /// Bytes of such gaps in a raw stream.
     #[serde(default)]
     pub unfilled_bytes: u64,
-    /// Runs of missing frames that the list of gaps had no room for.
+    /// Runs of missing frames that did not fit the list of gaps.
     pub gaps_not_listed: u64,
 }
 
-/// So many odd headers in a row make a search for frames that lie anew.
+/// Number of odd headers in a row that starts a search for frames at a new offset.
 const ODD_RUN: u32 = 16;
-/// So many frames are handed over together at most.
+/// Maximum number of frames that are output together.
 const MAX_FRAMES: usize = 1 << 16;
-/// Longest padding of a last datagram, in bytes.
+/// Maximum padding of a last datagram, in bytes.
 const MAX_PADDING: usize = 1 << 16;
-/// Frames that have no place in the span are made in memory of about this many bytes.
+/// Approximate memory in which frames that have no place in the span are made, in bytes.
 const SCRATCH_BYTES: usize = 1 << 20;
 
-/// Turns the byte stream into frames.
+/// Splitter of the byte stream into frames.
 #[derive(Clone, Debug)]
 pub struct Deframer {
     settings: Settings,
     state: State,
-    /// The layout before a restart.
+    /// Layout before a restart.
     before: Option<Layout>,
-    /// The threads before a restart, and the bytes that are missing since, as far as frames do not tell it.
+    /// Threads before a restart, and the bytes missing since, if the frames do not show them.
     resumes: Option<(Box<Cadence>, u64)>,
-    /// Bytes that were made for the gap at the front since the last call.
+    /// Bytes made for the gap at the front since the last call.
     made: usize,
     is_filling: bool,
-    /// Frames since the beginning.
+    /// Number of frames since the start.
     place: i64,
     /// Bytes of a gap before the next span.
     gap_left: u64,
@@ -203,9 +200,9 @@ pub struct Deframer {
     search_at: u32,
     counts: Counts,
     gaps: GapLog,
-    /// What the next chunk consists of.
+    /// Frames of the next chunk.
     frames: Vec<Frame>,
-    /// Made frames, which have no place in the span.
+    /// Made frames that have no place in the span.
     scratch: Vec<u8>,
     ahead: Vec<Sighting>,
     cuts: Vec<Range<usize>>,
@@ -213,15 +210,15 @@ pub struct Deframer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not again before so much of the stream is there.
+    /// Frames are searched for once this many bytes of the stream arrived.
     Learning(u64),
-    /// The frames are found, their order is to be learnt.
+    /// The frames are found; their order is not known yet.
     Priming(Layout),
     Framed(Layout),
     Raw,
 }
 
-/// What a step of the work ends with.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     On,
@@ -229,14 +226,14 @@ enum Step {
     Wait,
 }
 
-/// The span that is being worked on, and what it is handed to.
+/// Current span, and where its output goes.
 struct Span<'a> {
     bytes: Bytes<'a>,
     sink: Sink<'a>,
     holes: Cow<'a, Holes>,
-    /// Offset in the stream of what comes next.
+    /// Offset in the stream of the next byte.
     at: u64,
-    /// Place in the span of what was not handed over yet.
+    /// Offset in the span of the first byte that was not output yet.
     from: usize,
     ended: bool,
 }
@@ -263,7 +260,7 @@ impl Span<'_> {
         }
     }
 
-    /// Bytes of the stream that are left.
+    /// Returns the bytes of the stream that are left.
     fn left(&self) -> u64 {
         self.view().len().saturating_sub(self.at)
     }
@@ -279,14 +276,14 @@ impl Span<'_> {
         }
     }
 
-    /// The rest of the span is all that will be waited for.
-    fn must_go_on(&self, hold: usize) -> bool {
+    /// Returns whether the rest of the span must be processed without waiting for more.
+    fn must_continue(&self, hold: usize) -> bool {
         self.ended || self.view().bytes.len() - self.place() >= hold
     }
 }
 
 impl Deframer {
-    /// A deframer for a stream that begins.
+    /// Makes a deframer for a new stream.
     pub fn new(mut settings: Settings) -> Deframer {
         settings.hold = settings.left_in_a_span();
         let mut deframer = Deframer {
@@ -308,43 +305,41 @@ impl Deframer {
             cuts: Vec::new(),
             settings,
         };
-        deframer.learn_anew();
+        deframer.relearn();
         deframer
     }
 
-    fn learn_anew(&mut self) {
+    fn relearn(&mut self) {
         self.state = match self.settings.format {
             Some(Format::Raw) => State::Raw,
             _ => State::Learning(0),
         };
     }
 
-    /// Takes what can be taken from the front of `span`, in which `holes` are missing, and hands it to
-    /// `sink`: lost frames are made in their place in the span. The rest is to be given again, at the front
-    /// of a longer span, without the gaps before and at its front: those are remembered.
+    /// Takes as much as possible from the front of `span`, in which `holes` are missing, and outputs it to `sink`. Lost frames
+    /// are made in their place in the span. Give the rest again at the front of a longer span, without the gaps before and at its
+    /// front: those are remembered.
     ///
-    /// `ended`: the stream goes no further than this span; all is taken. What misses of the last frame is
-    /// lost; fill pattern behind the last frame is trimmed. Without it, never more than [`Settings::hold`]
-    /// bytes, or a frame if that is longer, are left.
+    /// `ended`: the stream ends with this span, and all of it is taken. The missing part of the last frame is lost; fill pattern
+    /// after the last frame is trimmed. Otherwise at most [`Settings::hold`] bytes, or a frame if that is longer, are left.
     ///
-    /// A long gap is filled piece by piece: while [`Deframer::is_filling`], the rest is to be pushed once more, although `ended`.
+    /// A long gap is filled piece by piece: while [`Deframer::is_filling`], push the rest again, even if `ended`.
     ///
-    /// Returns how many bytes of the span were taken.
+    /// Returns the number of bytes of the span that were taken.
     pub fn push(&mut self, span: &mut [u8], holes: &Holes, ended: bool, sink: Sink<'_>) -> usize {
         self.run(Bytes::Ring(span), holes, ended, sink)
     }
 
-    /// [`Deframer::push`] for bytes of which nothing is missing, such as a file's; a part of a frame at the
-    /// end is trimmed.
+    /// Takes bytes without gaps, such as a file's, as [`Deframer::push`] does; a part of a frame at the end is trimmed.
     pub fn walk(&mut self, span: &[u8], ended: bool, sink: Sink<'_>) -> usize {
         self.run(Bytes::File(span), &Holes::new(), ended, sink)
     }
 
-    /// The sender has begun again: the frames may lie otherwise in what follows. What came before must have
-    /// been pushed as ended. The frame rate is kept until other frames contradict it.
+    /// Notes that the sender has restarted: frames may start at another offset. Everything before must have been pushed as ended.
+    /// The frame rate is kept until other frames contradict it.
     ///
-    /// If the same threads continue at a later time, what lies between is a gap. Where frames do not tell it, `missing` bytes are
-    /// the gap, if the stream is a raw one before and afterwards.
+    /// If the same threads continue at a later time, the time between is a gap. If frames do not show it, the gap is `missing`
+    /// bytes, provided that the stream is a raw one before and afterwards.
     pub fn restart(&mut self, missing: u64) {
         self.before = self.layout().or(self.before);
         let missing = match self.state {
@@ -355,23 +350,23 @@ impl Deframer {
         self.resumes = missing.map(|missing| (Box::new(self.cadence.clone()), missing));
         self.gap_left = 0;
         self.cadence.restart();
-        self.learn_anew();
+        self.relearn();
         if self.state == State::Raw {
             self.gap_left = self.resumes.take().map_or(0, |(_, missing)| missing);
         }
     }
 
-    /// A gap is being filled: the rest of the span is to be pushed again.
+    /// Returns whether a gap is being filled: push the rest of the span again.
     pub fn is_filling(&self) -> bool {
         self.is_filling
     }
 
-    /// Fills no more gaps: they are listed only.
+    /// Stops filling gaps: they are only listed.
     pub fn stop_filling(&mut self) {
         self.settings.fill = Duration::ZERO;
     }
 
-    /// What the bytes are, once that is known.
+    /// Returns the format of the bytes, once known.
     pub fn format(&self) -> Option<Format> {
         match self.state {
             State::Raw => Some(Format::Raw),
@@ -379,7 +374,7 @@ impl Deframer {
         }
     }
 
-    /// What the frames have in common, once that is known; `None` in a raw stream.
+    /// Returns the common properties of the frames, once known; `None` in a raw stream.
     pub fn layout(&self) -> Option<Layout> {
         match self.state {
             State::Learning(_) => self.before,
@@ -388,12 +383,12 @@ impl Deframer {
         }
     }
 
-    /// Frames per second of each thread, once that is known.
+    /// Returns the frames per second of each thread, once known.
     pub fn frame_rate(&self) -> Option<FrameRate> {
         self.cadence.frame_rate()
     }
 
-    /// What was counted so far.
+    /// Returns the current counts.
     pub fn counts(&self) -> Counts {
         Counts {
             ambiguous: self.cadence.ambiguous,
@@ -402,8 +397,8 @@ impl Deframer {
         }
     }
 
-    /// The missing frames so far, as runs of consecutive frames of a thread, in the order in which they
-    /// begin. Offsets are those of everything that was handed over.
+    /// Returns the missing frames so far, as runs of consecutive frames of a thread, in the order in which they start. Offsets
+    /// count everything that was output.
     pub fn gaps(&self) -> &[TimeGap] {
         &self.gaps.gaps
     }
@@ -436,8 +431,8 @@ impl Deframer {
         span.from
     }
 
-    /// Bytes of the last frame that did not come, when the rest of it did. Fill pattern behind the last frame
-    /// is what completes a datagram.
+    /// Returns how many bytes of the last frame did not arrive, if the rest did. Fill pattern after the last frame is padding of
+    /// a datagram.
     fn missing_of_last(&self, span: &Span<'_>) -> Option<u64> {
         let (State::Framed(layout), Bytes::Ring(_)) = (self.state, &span.bytes) else {
             return None;
@@ -496,16 +491,16 @@ impl Deframer {
         Step::Wait
     }
 
-    /// Whether all that is left is fill pattern, which may complete the last datagram: it is a frame only if more follows.
+    /// Returns whether only fill pattern is left, which may pad the last datagram: it is a frame only if more follows.
     fn is_padding(&self, span: &Span<'_>, length: usize) -> bool {
         let left = span.left();
-        let most = self.settings.hold.min(MAX_PADDING) as u64;
+        let max = self.settings.hold.min(MAX_PADDING) as u64;
         let are_fill = |length| {
             let bytes = span.view().present(span.at, length);
             bytes.is_some_and(fill::is_fill)
         };
         matches!(span.bytes, Bytes::Ring(_))
-            && left <= most
+            && left <= max
             && are_fill(length)
             && are_fill(left as usize)
     }
@@ -550,7 +545,7 @@ impl Deframer {
         self.gaps.add(gap, self.cadence.after(head.time()));
     }
 
-    /// The gap of `frames` frames, the first of which has this header and lies there in what is handed over next.
+    /// Returns the gap of `frames` frames, the first of which has this header and starts at `offset` of the next output.
     fn gap(&self, head: &Head, offset: usize, frames: u64, cause: Cause) -> TimeGap {
         TimeGap {
             key: head.key(),
@@ -562,7 +557,7 @@ impl Deframer {
         }
     }
 
-    /// A whole frame whose header cannot be followed: damaged, or marked invalid with a wrong time.
+    /// Takes a whole frame whose header is unusable: damaged, or marked invalid with a wrong time.
     fn take_odd(&mut self, span: &mut Span<'_>, layout: Layout) {
         let place = span.place();
         let bytes = &span.view().bytes[place..];
@@ -584,7 +579,7 @@ impl Deframer {
         span.at += layout.frame_length as u64;
     }
 
-    /// The next frame of what is handed over, with its header where that is known.
+    /// Adds the next frame of the output, with its header if known.
     #[inline]
     fn add(&mut self, bytes: Range<usize>, head: Option<&Head>, state: FrameState) {
         self.place += 1;
@@ -596,7 +591,7 @@ impl Deframer {
         });
     }
 
-    /// Hands over what was taken.
+    /// Outputs what was taken.
     fn hand_over(&mut self, span: &mut Span<'_>) {
         let place = span.place();
         let bytes = match self.scratch.is_empty() {

@@ -1,17 +1,16 @@
-//! What happens to VLBI data between a source and the network, and between the network and a sink,
-//! without either: the time is an argument, random numbers are seeded, and nothing here opens a
-//! socket, a file or a thread.
+//! Processing of VLBI data between a source and the network, and between the network and a sink, without I/O: time is an
+//! argument, random numbers are seeded, and nothing here opens a socket, a file or a thread.
 //!
-//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`admission`] with [`pudp`] and
-//! [`reorder`], [`account`], [`deframe`].
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`admission`] with [`pudp`] and [`reorder`],
+//! [`account`], [`deframe`].
 //!
-//! Here belongs what is decided about frames, datagrams and packets, each module with the cases that it was made for as tests. Bytes and
-//! their meaning are in `evlbi-wire`, sockets, threads and files in `evlbi-net`.
+//! Decisions about frames, datagrams and packets belong here; each module is tested with the cases that it was made for. Byte
+//! formats are in `evlbi-wire`, sockets, threads and files in `evlbi-net`.
 //!
 //! ```
 //! use evlbi_core::account::{Account, HISTORY};
 //!
-//! // Of the numbers 0 to 9, number 4 does not arrive, and number 7 comes twice.
+//! Of the numbers 0 to 9, number 4 is lost, and number 7 arrives twice.
 //! let mut account = Account::new(HISTORY);
 //! account.open_segment(0);
 //! for number in [0, 1, 2, 3, 5, 6, 7, 8, 9] {

@@ -1,9 +1,8 @@
-//! When data leaves: an absolute schedule that never drifts, and what to do when the sender fell behind.
+//! Departure times: an absolute schedule that never drifts, and how a sender catches up after falling behind.
 //!
-//! Nominal times come from a bit rate ([`BitRate::due`](crate::rate::BitRate::due)) or from the times in the frames ([`ByTime`]). The
-//! [`Pacer`] turns them into times of departure. Its rule for catching up: what is overdue leaves at up to
-//! so much more than the nominal rate; a sender further behind than it may be gives that time up (a *slip*, counted)
-//! instead of flooding the path ([`CatchUp`]).
+//! Nominal times come from a bit rate ([`BitRate::due`](crate::rate::BitRate::due)) or from the times in the frames ([`ByTime`]).
+//! The [`Pacer`] converts them to departure times. Overdue data leave faster than the nominal rate by a limited percentage. A
+//! sender that is too far behind gives up that time (a *slip*, counted) instead of flooding the path ([`CatchUp`]).
 
 use std::collections::HashMap;
 
@@ -13,29 +12,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Nanos;
 
-/// The longest pause of a recording that is kept. A time further ahead is taken for an error.
+/// Longest pause in a recording that is kept. A time further ahead is treated as an error.
 const MAX_PAUSE: Nanos = Nanos(60_000_000_000);
-/// How late a frame may come in its recording and still be one out of order. A time further back is
-/// taken for an error.
+/// Maximum delay of a frame in its recording that counts as reordering. A time further back is treated as an error.
 const MAX_DISORDER: Nanos = Nanos::SECOND;
-/// At intervals as long as this each datagram leaves by itself, exactly spaced.
+/// Minimum interval at which each datagram leaves by itself, exactly spaced.
 const SINGLE_FROM: Nanos = Nanos(10_000);
-/// Length of a train of datagrams, where they follow each other faster than that.
+/// Length of a burst of datagrams, if the interval is shorter than that.
 const TRAIN: Nanos = Nanos(100_000);
-/// Most datagrams in a train.
+/// Maximum number of datagrams in a burst.
 pub const MAX_TRAIN: u32 = 256;
 
-/// Nominal times of frames that leave when their own time comes.
+/// Nominal times of frames that leave at the times in their headers.
 ///
-/// Each thread is measured against its own first frame, since threads of one recording may lie apart by
-/// a constant; frames of one time are spread evenly over the time that a frame lasts. Pauses of the
-/// recording are kept up to a minute. A frame that lies up to a second behind its predecessor is out of
-/// order: it follows at once and moves no other frame.
+/// Each thread is timed relative to its own first frame, since threads of one recording may differ by a constant. Frames of the
+/// same time are spread evenly over the duration of a frame. Pauses of the recording are kept up to a minute. A frame up to a
+/// second earlier than its predecessor is out of order: it follows at once and moves no other frame.
 ///
-/// Any other time is a jump, counted, and its frame follows its predecessor after one frame's share of
-/// time. Whether the recording went on elsewhere or one header is wrong shows the next frame of the same
-/// thread: it either continues the jump, and the thread is measured against that from then on, or the
-/// thread goes on as if nothing had been.
+/// Any other time is a jump, which is counted; its frame follows its predecessor after one frame interval. The next frame of the
+/// same thread shows whether the recording continues elsewhere or one header is wrong. It either continues the jump, and the
+/// thread is timed relative to that from then on, or the thread continues as if nothing had happened.
 #[derive(Clone, Debug)]
 pub struct ByTime {
     rate: FrameRate,
@@ -45,15 +41,15 @@ pub struct ByTime {
     jumps: u64,
 }
 
-/// What the frames of a thread are measured against.
+/// Reference frames of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     anchor: Anchor,
-    /// The last frame, where its time was a jump.
+    /// Last frame, if its time was a jump.
     jumped: Option<Anchor>,
 }
 
-/// A frame whose nominal time is known.
+/// Frame with a known nominal time.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     index: i64,
@@ -61,7 +57,7 @@ struct Anchor {
 }
 
 impl ByTime {
-    /// `threads` sub-streams (station and thread) of `rate` frames per second each.
+    /// Makes a schedule for `threads` sub-streams (station and thread) of `rate` frames per second each.
     pub fn new(rate: FrameRate, threads: usize) -> ByTime {
         ByTime {
             rate,
@@ -72,7 +68,7 @@ impl ByTime {
         }
     }
 
-    /// When a frame is due, counted from the first frame; never before the frame that came before it.
+    /// Returns when a frame is due, relative to the first frame; never before the previous frame.
     pub fn due(&mut self, key: StreamKey, time: FrameTime) -> Nanos {
         let index = time.index(self.rate);
         let next = Anchor {
@@ -95,23 +91,23 @@ impl ByTime {
         due
     }
 
-    /// When a frame is due whose header does not tell its time: after the one before it.
+    /// Returns when a frame without a time in its header is due: after the one before it.
     pub fn follow(&mut self) -> Nanos {
         self.last_due = self.next_due();
         self.last_due
     }
 
-    /// The time between two frames of the whole stream.
+    /// Returns the time between two frames of the whole stream.
     pub fn frame_span(&self) -> Nanos {
         Nanos(Nanos::SECOND.0 / u64::from(self.rate.get()) / self.threads)
     }
 
-    /// Frames whose time could not be followed.
+    /// Returns the number of frames whose time was a jump.
     pub fn jumps(&self) -> u64 {
         self.jumps
     }
 
-    /// When the frame after the last one is due, whatever its time.
+    /// Returns when the frame after the last one is due, whatever its time.
     fn next_due(&self) -> Nanos {
         match self.seen.is_empty() {
             true => Nanos(0),
@@ -119,7 +115,7 @@ impl ByTime {
         }
     }
 
-    /// When frame `index` is due by its distance from `anchor`; `None` where that is a jump.
+    /// Returns when frame `index` is due relative to `anchor`; `None` if that is a jump.
     fn due_against(&self, anchor: Anchor, index: i64) -> Option<Nanos> {
         let frames = i128::from(index) - i128::from(anchor.index);
         let span = frames * i128::from(Nanos::SECOND.0) / i128::from(self.rate.get());
@@ -130,45 +126,45 @@ impl ByTime {
     }
 }
 
-/// What becomes of time that a sender is behind.
+/// Rule for a sender that is behind.
 #[derive(Clone, Copy, Debug)]
 pub struct CatchUp {
-    /// The lag that is given up instead of caught up.
-    pub most_lag: Nanos,
-    /// How many per cent faster than nominal overdue data leaves.
+    /// Lag above which time is given up instead of caught up.
+    pub max_lag: Nanos,
+    /// How much faster than nominal overdue data leave, in percent.
     pub percent: u32,
 }
 
 impl CatchUp {
-    /// Of data, which must get there: at up to twice the rate, unless it is more than a second.
+    /// Rule for data, which must arrive: up to twice the rate, unless more than a second behind.
     pub const DATA: CatchUp = CatchUp {
-        most_lag: Nanos::SECOND,
+        max_lag: Nanos::SECOND,
         percent: 100,
     };
 }
 
-/// Turns nominal times into times of departure.
+/// Conversion of nominal times to departure times.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     start: Nanos,
     catch_up: CatchUp,
-    /// Nothing leaves before this: the rule for catching up.
+    /// Earliest next departure, from the rule for catching up.
     not_before: Nanos,
     slipped: Nanos,
     slips: u64,
 }
 
-/// How far a sender fell behind its schedule.
+/// Time that a sender gave up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slips {
-    /// How often time was given up.
+    /// Number of times that time was given up.
     pub count: u64,
-    /// How much of it, in seconds.
+    /// Total time given up, in seconds.
     pub seconds: f64,
 }
 
 impl Pacer {
-    /// A schedule whose zero is `start`.
+    /// Makes a schedule that starts at `start`.
     pub fn new(start: Nanos, catch_up: CatchUp) -> Pacer {
         Pacer {
             start,
@@ -179,43 +175,43 @@ impl Pacer {
         }
     }
 
-    /// When a train may leave that is nominally due at `due`.
+    /// Returns when a burst that is nominally due at `due` may leave.
     pub fn departure(&self, due: Nanos) -> Nanos {
         self.nominal(due).max(self.not_before)
     }
 
-    /// When a train that is nominally due at `due` should leave: its departure where nothing was late before it.
+    /// Returns when a burst that is nominally due at `due` should leave: its departure if nothing before it was late.
     pub fn nominal(&self, due: Nanos) -> Nanos {
         self.start.plus(self.slipped).plus(due)
     }
 
-    /// Time by which a sender whose data last until `due` is behind at `now`, what it gave up included.
+    /// Returns how far behind a sender whose data last until `due` is at `now`, including the time given up.
     pub fn behind(&self, now: Nanos, due: Nanos) -> Nanos {
         now.since(self.start.plus(due))
     }
 
-    /// A train that was nominally due at `due` and lasts `span` left at `now`.
+    /// Notes that a burst that was nominally due at `due` and lasts `span` left at `now`.
     pub fn left(&mut self, now: Nanos, due: Nanos, span: Nanos) {
         let lag = now.since(self.nominal(due));
-        if lag > self.catch_up.most_lag {
+        if lag > self.catch_up.max_lag {
             self.slipped = self.slipped.plus(lag);
             self.slips += 1;
         }
-        let least = u128::from(span.0) * 100 / u128::from(100 + self.catch_up.percent);
-        self.not_before = now.plus(Nanos(least as u64));
+        let min_span = u128::from(span.0) * 100 / u128::from(100 + self.catch_up.percent);
+        self.not_before = now.plus(Nanos(min_span as u64));
     }
 
-    /// What is nominally due at `now`.
+    /// Returns what is nominally due at `now`.
     pub fn due_at(&self, now: Nanos) -> Nanos {
         now.since(self.start.plus(self.slipped))
     }
 
-    /// The next train need not wait beyond `now` for the last one's sake.
+    /// Allows the next burst to leave at `now` even if the last one was late.
     pub fn hurry(&mut self, now: Nanos) {
         self.not_before = self.not_before.min(now.max(self.start));
     }
 
-    /// Time given up so far.
+    /// Returns the time given up so far.
     pub fn slips(&self) -> Slips {
         Slips {
             count: self.slips,
@@ -224,8 +220,8 @@ impl Pacer {
     }
 }
 
-/// How many datagrams leave back to back when `datagram` bytes of data are due every `interval`: one at
-/// intervals of 10 us and more, else trains of about 100 us.
+/// Returns how many datagrams leave back to back if one is due every `interval`: one at intervals of 10 us and more, else bursts
+/// of about 100 us.
 pub fn train_length(interval: Nanos) -> u32 {
     if interval >= SINGLE_FROM {
         return 1;
@@ -254,12 +250,12 @@ mod tests {
 
     #[test]
     fn a_rate_does_not_drift() {
-        // 1464 bytes at 937 Mbit/s: 12.4994... us, never a whole number of nanoseconds. 10^12 packets
-        // take 11 712 / 937 * 10^6 s = 12 499 466 s 382 070 437 ns and a part of one.
+        // 1464 bytes at 937 Mbit/s: 12.4994... us, never a whole number of nanoseconds. 10^12 packets take 11 712 / 937 * 10^6 s
+        // = 12 499 466 s 382 070 437 ns and a fraction of one.
         let schedule = BitRate::new(937_000_000).unwrap();
         let n = 1_000_000_000_000u64;
         assert_eq!(schedule.due(n * 1464), Nanos(12_499_466_382_070_437));
-        // One packet on it is still one interval on, to the nanosecond.
+        // The next packet is still exactly one interval later, to the nanosecond.
         let interval = schedule.due((n + 1) * 1464).since(schedule.due(n * 1464));
         assert!((12_499..=12_500).contains(&interval.0), "{interval:?}");
         // A year at 32 Gbit/s still fits.
@@ -279,7 +275,7 @@ mod tests {
         assert_eq!(due(0, 100, 999), 1_000_000);
         assert_eq!(due(1, 100, 999), 1_500_000);
         assert_eq!(due(0, 101, 0), 2_000_000);
-        // A pause of the recording is kept.
+        // A pause in the recording is kept.
         assert_eq!(due(0, 103, 0), 2_002_000_000);
         assert_eq!(due(1, 103, 0), 2_002_500_000);
         assert_eq!(times.jumps(), 0);
@@ -325,7 +321,7 @@ mod tests {
         assert_eq!(due(0, 100, 0), 0);
         assert_eq!(due(1, 100, 0), 500_000);
         assert_eq!(due(0, 500_000, 1), 1_000_000);
-        // Frames 1 to 9 of thread 1 are not there.
+        // Frames 1 to 9 of thread 1 are missing.
         assert_eq!(due(1, 100, 10), 10_500_000);
         assert_eq!(due(0, 100, 11), 11_000_000);
         assert_eq!(times.jumps(), 1);
@@ -337,7 +333,7 @@ mod tests {
         let mut due = |thread, second, frame| times.due(key(thread), FrameTime { second, frame }).0;
         assert_eq!(due(0, 100, 0), 0);
         assert_eq!(due(1, 100, 0), 500_000);
-        // The next scan, an hour on; and one from the year before.
+        // The next scan, an hour later; and one from the year before.
         for (jump, second) in [(1, 3700), (2, -31_000_000)] {
             let begins = jump * 5_000_000 - 4_000_000;
             for frame in 0..5 {
@@ -351,7 +347,7 @@ mod tests {
 
     #[test]
     fn frames_out_of_order_do_not_delay_the_rest() {
-        // The fourth of every ten frames comes three places late.
+        // The fourth of every ten frames arrives three places late.
         let order = [0, 1, 2, 4, 5, 6, 3, 7, 8, 9];
         let mut times = ByTime::new(rate(1000), 1);
         let mut last = 0;
@@ -419,7 +415,7 @@ mod tests {
             pacer.left(now, due, span);
             trains += 1;
         }
-        // It gains half a span with each train and is there after 18, and gave nothing up.
+        // It gains half a span with each burst, has caught up after 18, and gave nothing up.
         assert_eq!(trains, 1 + 18);
         assert_eq!(pacer.slips(), Slips::default());
     }
@@ -437,7 +433,7 @@ mod tests {
             }
         );
         assert_eq!(pacer.departure(Nanos(100)), now.plus(Nanos(100)));
-        // What was given up stays behind, although from now on nothing is late.
+        // Time given up stays lost, although nothing is late from now on.
         let later = now.plus(Nanos(100));
         assert_eq!(later.since(pacer.nominal(Nanos(100))), Nanos(0));
         assert_eq!(pacer.behind(later, Nanos(100)), now);
@@ -448,7 +444,7 @@ mod tests {
         let mut pacer = Pacer::new(Nanos(0), CatchUp::DATA);
         let now = Nanos(900_000_000);
         pacer.left(now, Nanos(0), Nanos(100));
-        // The next one leaves when catching up allows, which is late all the same.
+        // The next one leaves when catching up allows, which is still late.
         let next = pacer.departure(Nanos(100));
         assert_eq!(next, now.plus(Nanos(50)));
         assert_eq!(next.since(pacer.nominal(Nanos(100))), Nanos(899_999_950));
@@ -481,7 +477,7 @@ mod tests {
             steps in proptest::collection::vec((1i64..2000, 0i64..500), 1..200),
             threads in 1u16..5, frames in 1u32..50_000,
         ) {
-            // Frames lost at will; between the others, any number comes up to half a second late.
+            // Randomly lost frames; between the others, any number arrives up to half a second late.
             let mut schedule = ByTime::new(rate(frames), usize::from(threads));
             let due_of = |index: i64| (index as u128 * 1_000_000_000 / u128::from(frames)) as u64;
             let late_by = |permille: i64| permille * i64::from(frames) / 1000;
@@ -507,7 +503,7 @@ mod tests {
         #[test]
         fn a_rate_is_exact_anywhere(bits in 1u64..1_000_000_000_000, bytes in 0u64..1 << 40) {
             let Nanos(due) = BitRate::new(bits).unwrap().due(bytes);
-            // The largest whole number of nanoseconds in which no more than these bytes pass.
+            // The largest whole number of nanoseconds in which no more than these bytes are sent.
             let bits_by = |nanos: u64| u128::from(nanos) * u128::from(bits);
             let wanted = u128::from(bytes) * 8_000_000_000;
             prop_assert!(due == u64::MAX || (bits_by(due) <= wanted && wanted < bits_by(due + 1)));

@@ -1,16 +1,16 @@
-//! How frames are cut into the data of datagrams.
+//! Splits frames into the data of datagrams.
 
-/// IP version, which decides the size of the headers.
+/// IP version, which determines the size of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4: a header of 20 bytes.
+    /// IPv4, with a header of 20 bytes.
     V4,
-    /// IPv6: a header of 40 bytes.
+    /// IPv6, with a header of 40 bytes.
     V6,
 }
 
 impl Family {
-    /// Length of the IP header without options, in bytes.
+    /// Returns the length of the IP header without options, in bytes.
     pub fn ip_header(self) -> usize {
         match self {
             Family::V4 => 20,
@@ -18,8 +18,8 @@ impl Family {
         }
     }
 
-    /// Longest UDP payload that the 16-bit length fields allow, in bytes. (RFC 768; RFC 8200: the
-    /// IPv6 payload length does not count the fixed header.)
+    /// Returns the maximum UDP payload that the 16-bit length fields allow, in bytes. (RFC 768; RFC 8200: the IPv6 payload length
+    /// does not count the fixed header.)
     fn longest_payload(self) -> usize {
         match self {
             Family::V4 => 65_535 - 20 - UDP_HEADER,
@@ -28,33 +28,33 @@ impl Family {
     }
 }
 
-/// Length of a UDP header in bytes.
+/// Length of a UDP header, in bytes.
 pub const UDP_HEADER: usize = 8;
 
-/// Length of a TCP header with time stamps in bytes.
+/// Length of a TCP header with timestamps, in bytes.
 pub const TCP_HEADER: usize = 32;
 
-/// Least data that a datagram should carry when frames are cut by a divisor. Below it headers take a
-/// quarter of the link and the packet rate becomes the limit.
+/// Minimum data of a datagram when frames are split by a divisor, in bytes. Below it headers take a quarter of the link, and the
+/// packet rate becomes the limit.
 const MIN_FRAGMENT: usize = 200;
 
-/// Which of jive5ab's two rules cuts the stream.
+/// Rule that splits the stream; both are from jive5ab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Its VDIF modes: whole frames, or their largest exact divisor that fits.
+    /// jive5ab's VDIF modes: whole frames, or their largest exact divisor that fits.
     Frames,
-    /// Its `mode=none`: as many bytes as fit, a multiple of 8, regardless of frames.
+    /// jive5ab's `mode=none`: as many bytes as fit, a multiple of 8, regardless of frames.
     Plain,
 }
 
-/// Why a stream cannot be cut.
+/// Reason why a stream cannot be split into datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketiseError {
-    /// Nothing is left for data.
-    #[error("an MTU of {mtu} bytes leaves no room for data beside {headers} bytes of headers")]
+    /// The MTU leaves no room for data.
+    #[error("an MTU of {mtu} bytes leaves no room for data after {headers} bytes of headers")]
     MtuTooSmall {
-        /// The MTU in bytes.
+        /// MTU in bytes.
         mtu: usize,
         /// IP, UDP and sequence headers in bytes.
         headers: usize,
@@ -66,11 +66,11 @@ pub enum PacketiseError {
     SmallParts {
         /// Length of the frame in bytes.
         frame_length: usize,
-        /// The MTU in bytes.
+        /// MTU in bytes.
         mtu: usize,
-        /// The largest divisor that fits.
+        /// Largest divisor that fits, in bytes.
         best: usize,
-        /// The least MTU at which the parts are large enough.
+        /// Minimum MTU at which the parts are large enough, in bytes.
         enough: usize,
     },
     /// The frame's divisors that fit any datagram are tiny (below 200 bytes).
@@ -80,19 +80,19 @@ pub enum PacketiseError {
     NoDivisor {
         /// Length of the frame in bytes.
         frame_length: usize,
-        /// The largest divisor that fits.
+        /// Largest divisor that fits, in bytes.
         best: usize,
     },
     /// A frame of no length.
-    #[error("frames of no length cannot be sent")]
+    #[error("cannot send frames of length 0")]
     EmptyFrame,
 }
 
-/// Bytes of data in each datagram (without its `transport_header`: 8 bytes of sequence number for
-/// VTP, none for plain UDP) for frames of `frame_length` bytes over an IP path with the given MTU.
+/// Returns the bytes of data in each datagram (without its `transport_header`: 8 bytes of sequence number for VTP, none for plain
+/// UDP) for frames of `frame_length` bytes over an IP path with the given MTU.
 ///
-/// Under [`Rule::Frames`] the data is the largest exact divisor of the frame for which headers and data
-/// together are *less* than the MTU, as jive5ab does it; under [`Rule::Plain`] it fills the MTU.
+/// With [`Rule::Frames`] the data are the largest exact divisor of the frame for which headers and data together are *less* than
+/// the MTU, as in jive5ab. With [`Rule::Plain`] they fill the MTU.
 pub fn payload_length(
     frame_length: usize,
     mtu: usize,
@@ -113,11 +113,11 @@ pub fn payload_length(
             length => Ok(length),
         },
         Rule::Frames => {
-            let most = room.saturating_sub(1).min(longest);
-            if most == 0 {
+            let max = room.saturating_sub(1).min(longest);
+            if max == 0 {
                 return Err(too_small);
             }
-            let best = largest_divisor(frame_length, most);
+            let best = largest_divisor(frame_length, max);
             if best >= MIN_FRAGMENT.min(frame_length) {
                 return Ok(best);
             }
@@ -134,16 +134,16 @@ pub fn payload_length(
     }
 }
 
-/// Largest divisor of `number` that is at most `most`.
-fn largest_divisor(number: usize, most: usize) -> usize {
-    let mut parts = (1..=most.min(number)).rev();
+/// Returns the largest divisor of `number` up to `max`.
+fn largest_divisor(number: usize, max: usize) -> usize {
+    let mut parts = (1..=max.min(number)).rev();
     let divisor = parts.find(|part| number.is_multiple_of(*part));
     divisor.unwrap_or(1)
 }
 
-/// Smallest divisor of `number` that is worth a datagram, where one of at most `most` is.
-fn smallest_divisor(number: usize, most: usize) -> Option<usize> {
-    (MIN_FRAGMENT.min(number)..=most).find(|part| number.is_multiple_of(*part))
+/// Returns the smallest divisor of `number` that is worth a datagram, up to `max`.
+fn smallest_divisor(number: usize, max: usize) -> Option<usize> {
+    (MIN_FRAGMENT.min(number)..=max).find(|part| number.is_multiple_of(*part))
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(cut(0, 1500), Err(PacketiseError::EmptyFrame));
         // 8 * 1009 (a prime): the divisors that fit 1500 are 1009 and smaller.
         assert_eq!(cut(8 * 1009, 1500), Ok(1009));
-        // 8 * 1511: 1511 bytes go as soon as the MTU is above 36 + 1511.
+        // 8 * 1511: 1511 bytes fit as soon as the MTU is above 36 + 1511.
         let error = cut(8 * 1511, 1500).unwrap_err();
         assert!(
             matches!(error, PacketiseError::SmallParts { enough: 1548, .. }),
@@ -196,7 +196,7 @@ mod tests {
         );
         assert_eq!(cut(8 * 1511, 1547), Err(error_at(1547)));
         assert_eq!(cut(8 * 1511, 1548), Ok(1511));
-        // 8 * 65521 has no divisor from 200 to the longest datagram: no MTU would do.
+        // 8 * 65521 has no divisor from 200 to the longest datagram: no MTU suffices.
         let error = cut(8 * 65_521, 65_536).unwrap_err();
         assert_eq!(
             error,

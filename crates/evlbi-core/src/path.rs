@@ -1,14 +1,14 @@
-//! What a path does to packets: delay, rate, loss, reordering and the rest, decided by seeded chance and counted as
-//! the truth that measurements are held against.
+//! Effects of a path on packets: delay, rate, loss, reordering and others, chosen by a seeded random generator and counted as the
+//! ground truth for measurements.
 //!
-//! A [`Network`] is made of lines of [`Cell`]s, each with one [`Law`], and knows no clock: packets are offered at
-//! times, and what happens by a time is asked for. So what a relay does to real packets can be done again in a test.
-//! Packets may come as [`Train`]s (super-packets of segmentation offload); every cell decides segment by segment, as if
-//! each had come alone, and leaves together what nothing happened to.
+//! A [`Network`] consists of lines of [`Cell`]s, each with one [`Law`], and has no clock: packets are offered at given times, and
+//! the network is advanced to a given time. So a test can repeat what a relay does to real packets. Packets may be [`Train`]s
+//! (super-packets of segmentation offload). Every cell decides segment by segment, as if each had arrived alone, and keeps
+//! segments that are not affected together.
 //!
-//! [`Path`] is a simpler path of one numbered flow, whose truth is in the receiver's terms.
+//! [`Path`] is a simpler path of one numbered flow; its ground truth is in the receiver's terms.
 //!
-//! Here belongs a further law of a cell. Hosts at the ends of a path are simulated in `evlbi-net/src/sim.rs`, and real ones made in
+//! New laws of a cell belong here. Hosts at the ends of a path are simulated in `evlbi-net/src/sim.rs`, and real ones are made in
 //! `evlbi-path`.
 
 mod cell;

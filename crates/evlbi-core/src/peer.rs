@@ -1,24 +1,24 @@
-//! Who is at the other end.
+//! Remote endpoint of a stream.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Serialize, Serializer};
 
-/// The other end of a stream, as the transport names it.
+/// Remote endpoint of a stream, as the transport identifies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Peer {
-    /// The transport does not say.
+    /// The transport does not tell.
     #[default]
     Unknown,
-    /// A socket of a host.
+    /// Socket of a host.
     Socket(SocketAddr),
-    /// A program on this host, by its process number.
+    /// Program on this host, by its process ID.
     Process(u32),
 }
 
 impl Peer {
-    /// The address of its host.
+    /// Returns the address of its host.
     pub fn ip(self) -> Option<IpAddr> {
         match self {
             Peer::Socket(address) => Some(address.ip()),
@@ -26,7 +26,7 @@ impl Peer {
         }
     }
 
-    /// The same whatever its port: all sockets of a host are one.
+    /// Returns the peer without its port, so that all sockets of a host are equal.
     #[must_use]
     pub fn host(self) -> Peer {
         let host = |ip| Peer::Socket(SocketAddr::new(ip, 0));

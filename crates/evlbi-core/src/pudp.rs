@@ -1,15 +1,15 @@
-//! Streams without sequence numbers (`pudp`): each datagram is one whole VDIF frame, and its number comes
-//! from the frame's own time and thread.
+//! Streams without sequence numbers (`pudp`): each datagram is one whole VDIF frame, and its number follows from the frame's time
+//! and thread.
 //!
-//! The threads and the order in which their frames come are learnt from the first datagrams. From then on a number is a pure
-//! function of a frame's time and thread: the number of the cycle of threads, times the number of threads, plus the rank of the
-//! thread in the cycle. Without loss each datagram is one more than the last. Clocks of threads may be off by whole seconds, and
-//! threads may lag behind one another.
+//! The first datagrams show the threads and the order of their frames. From then on a number is a pure function of a frame's time
+//! and thread: the number of the cycle of threads, times the number of threads, plus the rank of the thread in the cycle. Without
+//! loss each number is one more than the last. Clocks of threads may be off by whole seconds, and threads may lag behind one
+//! another.
 //!
-//! What is known changes only with datagrams that were taken ([`Sequencer::heard`]), and only for what comes later: how many
-//! frames a second has (module `seconds`), a thread that begins or ends, the order of the threads.
+//! The state changes only with datagrams that were accepted ([`Sequencer::heard`]), and only for later ones: how many frames a
+//! second has (module `seconds`), a thread that starts or ends, the order of the threads.
 //!
-//! Here belongs what can be learnt of numbers from frames alone.
+//! Whatever gives numbers from frames alone belongs here.
 
 mod seconds;
 
@@ -20,102 +20,102 @@ use evlbi_wire::vdif::{Header, StreamKey};
 
 use self::seconds::Seconds;
 
-/// Learning ends when so many datagrams came and each thread was seen often enough,
+/// Number of datagrams after which learning ends if each thread was seen often enough.
 const ENOUGH: usize = 64;
-/// namely so many times,
+/// Minimum number of times that each thread must be seen.
 const SIGHTINGS: usize = 3;
-/// or when so many datagrams came.
+/// Number of datagrams after which learning ends in any case.
 const MAX_DATAGRAMS: usize = 512;
-/// Or so many bytes.
+/// Bytes after which learning ends in any case.
 const MAX_BYTES: usize = 8 << 20;
-/// The number of the first second's first frame: those of earlier frames that come late are below it.
+/// Number of the first frame of the first second: earlier frames that arrive late are below it.
 const FIRST: u64 = 1 << 32;
-/// Threads are this close to one another in time, in frames, where that is not known better.
+/// Maximum distance between threads in time, in frames, if it is not known better.
 const NEAR: u32 = 64;
-/// A thread that was silent for so many seconds, while others were heard, has ended.
+/// Silence in seconds, while other threads were heard, after which a thread has ended.
 const ENDED: i64 = 2;
-/// Orders of threads that late frames may still belong to.
+/// Maximum number of orders of threads that late frames may still belong to.
 const MAX_ORDERS: usize = 4;
-/// Unknown threads that are watched at the same time.
-const MAX_STRANGERS: usize = 64;
-/// Cycles from which the order of the threads is learnt again,
+/// Maximum number of unknown threads that are watched at the same time.
+const MAX_UNKNOWN: usize = 64;
+/// Number of cycles from which the order of the threads is learnt again.
 const CYCLES: usize = 16;
-/// if in so many of them a frame came before one with a lower number.
+/// Minimum number of those cycles in which a frame arrived before one with a lower number.
 const TURNED: usize = 8;
-/// Threads beyond which the order is not learnt again.
+/// Maximum number of threads for which the order is learnt again.
 const MAX_REORDERED: usize = 256;
 
-/// What a datagram is.
+/// Result for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was kept: its number will be known when more have come.
+    /// Kept: its number will be known when more have arrived.
     Pending,
-    /// It was kept, and the numbers of all that were kept are known now: [`Sequencer::drain`].
+    /// Kept, and the numbers of all kept datagrams are known now: [`Sequencer::drain`].
     Learnt,
-    /// Its number.
+    /// Number of the datagram.
     Number(u64),
-    /// No whole VDIF frame, or one of another length, or with a frame number beyond its second.
+    /// Not a whole VDIF frame, or of another length, or with a frame number beyond its second.
     Foreign,
-    /// A frame of a station or thread that is not known yet.
+    /// Frame of a station or thread that is not known yet.
     UnknownThread,
 }
 
-/// Numbers datagrams that have no sequence numbers.
+/// Numbering of datagrams that have no sequence numbers.
 #[derive(Clone, Debug)]
 pub struct Sequencer {
-    /// Length of the frames, once one has come.
+    /// Length of the frames, once one has arrived.
     frame_length: Option<usize>,
-    /// The datagrams from which is learnt; `None` afterwards.
+    /// Datagrams to learn from; `None` afterwards.
     kept: Option<Vec<u8>>,
-    /// How often each thread came while that was learnt.
+    /// How often each thread was seen while learning.
     sightings: HashMap<StreamKey, usize>,
     seconds: Seconds,
-    /// The threads and their order, the newest last.
+    /// Threads and their order, the newest last.
     orders: VecDeque<Order>,
-    /// The highest place and number so far.
+    /// Highest place and number so far.
     newest: Option<(i64, u64)>,
-    /// Threads and places of those that came last, if frames came out of order.
+    /// Threads and places of the latest frames, if frames arrived out of order.
     recent: VecDeque<(StreamKey, i64)>,
     turned: usize,
-    strangers: HashMap<StreamKey, Stranger>,
+    unknown_threads: HashMap<StreamKey, Unknown>,
 }
 
-/// The threads from a cycle on.
+/// Threads from a cycle on.
 #[derive(Clone, Debug)]
 struct Order {
-    /// The first place that belongs to it, and the number there.
+    /// First place that belongs to it, and its number.
     from: i64,
     first: u64,
     lanes: HashMap<StreamKey, Lane>,
 }
 
-/// One thread.
+/// Known thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lane {
-    /// How far its clock is ahead.
+    /// Offset of its clock, in seconds ahead.
     seconds_ahead: i64,
-    /// Cycles by which it lags behind: the place of a frame is the cycle of its time, and these.
+    /// Cycles by which it lags: the place of a frame is the cycle of its time, plus these.
     lag: i64,
-    /// Its place within the cycle.
+    /// Place within the cycle.
     rank: u64,
-    /// The frame that came last, by its clock set right, and how many consecutive ones came up to it.
+    /// Last frame, by its corrected clock, and how many consecutive ones led up to it.
     last: Option<FrameTime>,
     run: u32,
 }
 
-/// A thread that is not known yet.
+/// Thread that is not known yet.
 #[derive(Clone, Copy, Debug)]
-struct Stranger {
+struct Unknown {
     lane: Lane,
     sightings: usize,
-    /// The cycle of its last frame.
+    /// Cycle of its last frame.
     cycle: i64,
-    /// The newest place when that came.
+    /// Newest place when that frame arrived.
     beside: i64,
 }
 
 impl Sequencer {
-    /// A sequencer for a stream that begins. Where the rate is not given, it is learnt at the first turn of the second.
+    /// Makes a sequencer for a new stream. If the rate is not given, it is learnt at the first turn of the second.
     pub fn new(frame_rate: Option<FrameRate>) -> Sequencer {
         Sequencer {
             frame_length: None,
@@ -126,11 +126,11 @@ impl Sequencer {
             newest: None,
             recent: VecDeque::new(),
             turned: 0,
-            strangers: HashMap::new(),
+            unknown_threads: HashMap::new(),
         }
     }
 
-    /// A sequencer that has learnt from these datagrams; `None` while they are too few. `all`: no more will come.
+    /// Makes a sequencer that has learnt from these datagrams; `None` while they are too few. `all`: no more will arrive.
     pub fn of(datagrams: &[&[u8]], all: bool, frame_rate: Option<FrameRate>) -> Option<Sequencer> {
         let mut sequencer = Sequencer::new(frame_rate);
         let mut verdicts = datagrams.iter().map(|datagram| sequencer.offer(datagram));
@@ -141,30 +141,30 @@ impl Sequencer {
         (sequencer.threads() > 0).then_some(sequencer)
     }
 
-    /// How many threads there are, of all stations; so far, while that is being learnt.
+    /// Returns the number of threads of all stations; while learning, the number so far.
     pub fn threads(&self) -> usize {
         let order = self.orders.back();
         order.map_or(self.sightings.len(), |order| order.lanes.len())
     }
 
-    /// The number of a datagram, once the threads are learnt; `None` if it is not a frame of theirs.
+    /// Returns the number of a datagram, once the threads are learnt; `None` if it is not a frame of one of them.
     pub fn number(&self, datagram: &[u8]) -> Option<u64> {
         let header = self.header(datagram)?;
         Some(self.place(&header)?.1)
     }
 
-    /// Learns from a datagram of the stream: one that was taken by its number, or one that has none.
+    /// Updates the state from a datagram of the stream: one that was accepted by its number, or one that has no number.
     pub fn heard(&mut self, datagram: &[u8]) {
         let Some(header) = self.header(datagram) else {
             return;
         };
         match self.place(&header) {
             Some((place, number)) => self.known(&header, place, number),
-            None => self.stranger(&header),
+            None => self.unknown(&header),
         }
     }
 
-    /// Takes the next datagram of a stream of which each one counts, as in a capture.
+    /// Takes the next datagram of a stream in which all datagrams count, as in a capture.
     pub fn offer(&mut self, datagram: &[u8]) -> Verdict {
         let Some(header) = self.header(datagram) else {
             return Verdict::Foreign;
@@ -182,14 +182,13 @@ impl Sequencer {
             Some(number) => Verdict::Number(number),
             None if self.lane(&header).is_some() => Verdict::Foreign,
             None => {
-                self.stranger(&header);
+                self.unknown(&header);
                 Verdict::UnknownThread
             }
         }
     }
 
-    /// Ends the learning, with whatever was learnt, and gives each datagram that was kept to `sink` with its
-    /// number.
+    /// Ends the learning, with whatever was learnt, and passes each kept datagram and its number to `sink`.
     pub fn drain(&mut self, mut sink: impl FnMut(u64, &[u8])) {
         let (Some(kept), Some(length)) = (self.kept.take(), self.frame_length) else {
             return;
@@ -207,7 +206,7 @@ impl Sequencer {
         self.turned = 0;
     }
 
-    /// The number of a frame, from which is learnt if it is near the others.
+    /// Returns the number of a frame, and learns from the frame if it is near the others.
     fn number_known(&mut self, header: &Header) -> Option<u64> {
         let (place, number) = self.place(header)?;
         if self.is_near(place) {
@@ -216,7 +215,7 @@ impl Sequencer {
         Some(number)
     }
 
-    /// The header of a whole frame of the stream's length.
+    /// Returns the header of a whole frame of the stream's length.
     fn header(&self, datagram: &[u8]) -> Option<Header> {
         let header = Header::parse(datagram).ok()?;
         let length = self.frame_length.unwrap_or(datagram.len());
@@ -234,7 +233,7 @@ impl Sequencer {
         self.orders.back()?.lanes.get(&header.key())
     }
 
-    /// The place and the number of a frame.
+    /// Returns the place and the number of a frame.
     fn place(&self, header: &Header) -> Option<(i64, u64)> {
         let mut orders = self.orders.iter().rev().peekable();
         while let Some(order) = orders.next() {
@@ -254,7 +253,7 @@ impl Sequencer {
         place.abs_diff(newest) <= 2 * near.unsigned_abs()
     }
 
-    /// A frame of a known thread was taken.
+    /// Notes an accepted frame of a known thread.
     fn known(&mut self, header: &Header, place: i64, number: u64) {
         let Some(order) = self.orders.back_mut() else {
             return;
@@ -281,8 +280,8 @@ impl Sequencer {
         self.watch_order(header.key(), place);
     }
 
-    /// A thread that keeps pace with the others begins.
-    fn stranger(&mut self, header: &Header) {
+    /// Notes a frame of an unknown thread, which starts if it keeps pace with the others.
+    fn unknown(&mut self, header: &Header) {
         let (Some(order), Some((beside, _))) = (self.orders.back(), self.newest) else {
             return;
         };
@@ -292,7 +291,7 @@ impl Sequencer {
         let Some(now) = order.lanes.values().filter_map(|lane| lane.last).max() else {
             return;
         };
-        let before = self.strangers.get(&header.key()).copied();
+        let before = self.unknown_threads.get(&header.key()).copied();
         let mut lane = Lane {
             seconds_ahead: match before {
                 Some(before) => before.lane.seconds_ahead,
@@ -307,32 +306,32 @@ impl Sequencer {
         };
         lane.lag = beside.wrapping_sub(cycle);
         lane.heard(time);
-        let keeps_pace = |before: &Stranger| {
+        let keeps_pace = |before: &Unknown| {
             let (own, others) = (cycle - before.cycle, beside - before.beside);
             own > 0 && own.abs_diff(others) <= 1
         };
         let sightings = before.filter(keeps_pace).map_or(0, |s| s.sightings) + 1;
         if sightings >= SIGHTINGS {
-            self.strangers.remove(&header.key());
+            self.unknown_threads.remove(&header.key());
             let key = header.key();
             self.change(|lanes| {
                 lanes.insert(key, lane);
             });
             return;
         }
-        if self.strangers.len() >= MAX_STRANGERS {
-            self.strangers.clear();
+        if self.unknown_threads.len() >= MAX_UNKNOWN {
+            self.unknown_threads.clear();
         }
-        let stranger = Stranger {
+        let unknown = Unknown {
             lane,
             sightings,
             cycle,
             beside,
         };
-        self.strangers.insert(header.key(), stranger);
+        self.unknown_threads.insert(header.key(), unknown);
     }
 
-    /// Other threads, or another order of them, from the next place on.
+    /// Changes the threads or their order, from the next place on.
     fn change(&mut self, change: impl FnOnce(&mut HashMap<StreamKey, Lane>)) {
         let (Some(order), Some((newest, _))) = (self.orders.back(), self.newest) else {
             return;
@@ -354,7 +353,7 @@ impl Sequencer {
         self.turned = 0;
     }
 
-    /// Learns the order again if frames keep coming before others with lower numbers.
+    /// Learns the order again if frames keep arriving before others with lower numbers.
     fn watch_order(&mut self, key: StreamKey, place: i64) {
         let threads = self.threads();
         if !(2..=MAX_REORDERED).contains(&threads) {
@@ -365,7 +364,7 @@ impl Sequencer {
             return;
         }
         if self.turned >= TURNED {
-            // Where a thread's frames usually are among all that come, from where their cycle began on.
+            // Usual rank of a thread's frames among all arrivals, counted from where their cycle started.
             let mut ranks: HashMap<StreamKey, Vec<i64>> = HashMap::new();
             for (at, (key, place)) in (0i64..).zip(&self.recent) {
                 let begins = place.wrapping_mul(threads as i64);
@@ -386,7 +385,7 @@ impl Sequencer {
     }
 
     fn learn(&mut self, headers: &[Header]) {
-        // A thread that came once among many is the work of a damaged header.
+        // A thread that was seen once among many is due to a damaged header.
         let many = self.sightings.values().any(|times| *times >= SIGHTINGS);
         self.sightings.retain(|_, times| *times > 1 || !many);
         let known = |header: &&Header| self.sightings.contains_key(&header.key());
@@ -460,7 +459,7 @@ impl Order {
 }
 
 impl Lane {
-    /// The time of a frame, its clock set right.
+    /// Returns the time of a frame by its corrected clock.
     fn own_time(&self, header: &Header) -> FrameTime {
         let time = header.time();
         FrameTime {
@@ -494,7 +493,7 @@ fn medians(values: HashMap<StreamKey, Vec<i64>>) -> HashMap<StreamKey, i64> {
     values.map(|(key, values)| (key, median(values))).collect()
 }
 
-/// The second that the frames of each thread are of, those with damaged times being few.
+/// Returns the most frequent second of each thread, ignoring the few damaged times.
 fn usual_seconds<'h>(headers: impl Iterator<Item = &'h Header>) -> HashMap<StreamKey, i64> {
     let mut seconds: HashMap<StreamKey, Vec<i64>> = HashMap::new();
     for header in headers {
@@ -504,8 +503,8 @@ fn usual_seconds<'h>(headers: impl Iterator<Item = &'h Header>) -> HashMap<Strea
     medians(seconds)
 }
 
-/// Finds out by how many seconds each thread's clock is ahead of the first one's: of those that were met
-/// before, the one nearest in frame number is compared with.
+/// Calculates by how many seconds each thread's clock is ahead of the first one's. Each thread is compared with the earlier one
+/// that is nearest in frame number.
 fn compare_clocks(headers: Vec<&Header>, rate: Option<FrameRate>) -> HashMap<StreamKey, Lane> {
     let mut lanes: HashMap<StreamKey, Lane> = HashMap::new();
     let mut met: HashMap<StreamKey, FrameTime> = HashMap::new();
@@ -525,8 +524,8 @@ fn compare_clocks(headers: Vec<&Header>, rate: Option<FrameRate>) -> HashMap<Str
     lanes
 }
 
-/// Gives the threads their places in the cycle, in the order of `places`: where they usually were among
-/// all datagrams, from the place on where their cycle began.
+/// Gives the threads their places in the cycle, in the order of `places`: their usual rank among all datagrams, counted from
+/// where their cycle started.
 fn put_in_order(lanes: &mut HashMap<StreamKey, Lane>, places: HashMap<StreamKey, i64>) {
     let threads = lanes.len() as i64;
     let mut places: Vec<(StreamKey, i64)> = places.into_iter().collect();
@@ -535,20 +534,20 @@ fn put_in_order(lanes: &mut HashMap<StreamKey, Lane>, places: HashMap<StreamKey,
     places.sort_unstable_by_key(|(_, place)| behind(*place) % threads);
     for (rank, (key, place)) in (0..).zip(places) {
         if let Some(lane) = lanes.get_mut(&key) {
-            // Whole cycles that the thread lags behind, and its place within the cycle.
+            // Whole cycles that the thread lags, and its place within the cycle.
             lane.lag = behind(place) / threads;
             lane.rank = rank;
         }
     }
 }
 
-/// By how many whole seconds the clock is ahead of which a frame of `time` comes beside one of time `now`.
+/// Returns by how many whole seconds a clock is ahead if its frame of `time` arrives next to one of time `now`.
 fn seconds_ahead(time: FrameTime, now: FrameTime, rate: Option<FrameRate>) -> i64 {
     let ahead = time.second.saturating_sub(now.second);
     if time.frame.abs_diff(now.frame) <= NEAR {
         return ahead;
     }
-    // Either it lags behind or hurries ahead within a second, or only one of the two has begun another one.
+    // Either it is behind or ahead within a second, or only one of the two has started another second.
     let turned = match time.frame < now.frame {
         true => ahead.saturating_sub(1),
         false => ahead.saturating_add(1),

@@ -12,13 +12,13 @@ use crate::time::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BitRate(NonZeroU64);
 
-/// A text is no bit rate.
+/// Text that is not a valid bit rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no bit rate; write bits per second, or as 512M, 1.024G, 800k")]
+#[error("invalid bit rate `{0}`: give bits per second, e.g. 512M, 1.024G, 800k")]
 pub struct BitRateError(String);
 
 impl BitRate {
-    /// `None` for zero.
+    /// Makes a bit rate; `None` for zero.
     pub const fn new(bits_per_second: u64) -> Option<BitRate> {
         match NonZeroU64::new(bits_per_second) {
             Some(rate) => Some(BitRate(rate)),
@@ -26,12 +26,12 @@ impl BitRate {
         }
     }
 
-    /// Bits per second.
+    /// Returns the bits per second.
     pub fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// When the byte behind `bytes` is due, counted from the start of the stream: exact for any number of bytes.
+    /// Returns when the byte after `bytes` is due, relative to the start of the stream: exact for any number of bytes.
     pub fn due(self, bytes: impl Into<u128>) -> Nanos {
         let nanos = bytes.into() * 8_000_000_000 / u128::from(self.get());
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -84,14 +84,14 @@ impl fmt::Display for BitRate {
     }
 }
 
-/// The lowest frame rate from `least` on with which a thread whose frames hold `payload` bytes carries 2^n Mbit/s.
-pub fn usual_frame_rate(payload: usize, least: i64) -> Option<i64> {
+/// Returns the lowest frame rate from `min` on with which a thread whose frames contain `payload` bytes carries 2^n Mbit/s.
+pub fn usual_frame_rate(payload: usize, min: i64) -> Option<i64> {
     let bits = i64::try_from(payload).ok()?.checked_mul(8)?;
     (0..20)
         .map(|n| 1_000_000i64 << n)
         .filter(|rate| bits > 0 && rate % bits == 0)
         .map(|rate| rate / bits)
-        .find(|rate| *rate >= least)
+        .find(|rate| *rate >= min)
 }
 
 #[cfg(test)]

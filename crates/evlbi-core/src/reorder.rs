@@ -1,26 +1,22 @@
-//! Where each datagram of a numbered stream belongs in the ring, and when its place is handed on.
+//! Assigns each datagram of a numbered stream its slot in the ring, and decides when slots are released.
 //!
-//! VLBI_UDP wrote a packet to the next free place of its ring and moved it when its number said otherwise
-//! (`RingMove`, EXPReS report section 3.3.2). Here the number is looked at first and the datagram is
-//! placed once. The rules:
+//! VLBI_UDP wrote a packet to the next free slot of its ring and moved it if its number required that (`RingMove`, EXPReS report
+//! section 3.3.2). Here the number is examined first and the datagram is placed once. The rules:
 //!
-//! - What has come without a hole before it is handed on at once. A hole is waited for until the newest
-//!   datagram is a *window* ahead of it, or until something after it has been there for the *hold* time.
-//!   What comes for a place that was handed on is late.
-//! - The first datagram has the first place. Those before it, up to a window or [`BEFORE_FIRST`], that come
-//!   after it count, but are late: whoever can wait gives the lowest of the first numbers to
-//!   [`Reorder::begin`].
-//! - A number more than a window ahead of the newest, or one that belongs to nothing known, is [strange](Verdict::Strange):
-//!   the caller decides whether it may belong to the stream at all. If so, [`Reorder::consider`] keeps it until a second
-//!   one near it comes, and it counts as arriving then. The sequence goes on there: forward by up to `max_gap` it is a gap, else
-//!   the sender has begun again. At the very end a gap is believed without a second one.
-//! - A sender that begins again at numbers that were seen a short while ago looks like a series of
-//!   duplicates: see [`REPEATS`]. What came until then is accounted to the new sequence, as late.
+//! - In-order data are released at once. A gap is kept open until the newest datagram is a *window* ahead of it, or until data
+//!   after it have been there for the *hold* time. A datagram for a released slot is late.
+//! - The first datagram gets the first slot. Datagrams up to a window or [`BEFORE_FIRST`] before it that arrive later count, but
+//!   are late. A caller that can wait gives the lowest of the first numbers to [`Reorder::begin`].
+//! - A number more than a window ahead of the newest, or one that belongs to no known sequence, is [strange](Verdict::Strange):
+//!   the caller decides whether it may belong to the stream at all. If so, [`Reorder::consider`] keeps it until a second one near
+//!   it arrives, and it counts as arriving then. The sequence continues there: a step forward by up to `max_gap` is a gap;
+//!   otherwise the sender has restarted. At the very end a gap is accepted without a second datagram.
+//! - A sender that restarts at recently seen numbers looks like a series of duplicates: see [`REPEATS`]. Datagrams that arrived
+//!   until it is detected count for the new sequence, as late.
 //!
-//! A *position* counts slots from the beginning of the recording and never goes back, whatever the numbers
-//! do.
+//! A *position* counts slots from the start of the recording and never decreases, whatever the numbers do.
 //!
-//! Here belongs what decides about places; what belongs to the stream at all is decided in [`admission`](crate::admission).
+//! Decisions about slots belong here; [`admission`](crate::admission) decides what belongs to the stream at all.
 
 mod hold;
 mod repeat;
@@ -35,69 +31,69 @@ use self::repeat::Repeat;
 
 pub use self::repeat::REPEATS;
 
-/// Longest jump of the numbers forward that is taken for a gap, in datagrams ([`Settings::max_gap`]).
+/// Default maximum forward jump of the numbers that is a gap, in datagrams ([`Settings::max_gap`]).
 pub const MAX_GAP: u64 = 1 << 24;
-/// How far before the first number others may lie that were sent before it.
+/// Maximum distance before the first number of datagrams that were sent before it.
 pub const BEFORE_FIRST: u64 = 1024;
-/// Datagrams of the known sequence after which a kept one is given up as a stray.
+/// Number of datagrams of the known sequence after which a pending one is dropped as a stray.
 const KEPT_FOR: u32 = 64;
-/// Longest window in slots, for which 256 MB are needed.
+/// Maximum window in slots, which needs 256 MB.
 const MAX_WINDOW: u64 = 1 << 28;
-/// No gap leads further from the first number, so that offsets do not overflow.
+/// Maximum distance of a gap from the first number, so that offsets do not overflow.
 const FURTHEST: u64 = 1 << 62;
 
-/// How long holes are waited for, and what is taken for a gap.
+/// How long to wait for gaps, and which jumps are gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Slots: at least one, and fewer than those of the ring.
+    /// Window in slots: at least one, and fewer than the ring has.
     pub window: u64,
-    /// Time since something after the hole came.
+    /// Time to wait since data after the gap arrived.
     pub hold: Nanos,
     /// Slots of the ring.
     pub capacity: u64,
-    /// Longest jump forward, in slots, that is a gap in the sequence and no restart.
+    /// Maximum forward jump, in slots, that is a gap in the sequence and not a restart.
     pub max_gap: u64,
 }
 
-/// What to do with a datagram.
+/// Action for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Copy its data to this position.
     Place(u64),
-    /// Nothing: it was there already.
+    /// Nothing: it already arrived.
     Duplicate,
-    /// Nothing: its place was handed on.
+    /// Nothing: its slot was released.
     Late,
-    /// Nothing: the consumer has not freed its place.
+    /// Nothing: the consumer has not freed its slot.
     RingFull,
-    /// Nothing yet: it is far ahead or of no sequence known ([`Reorder::ahead`], [`Reorder::consider`]).
+    /// Nothing yet: it is far ahead or belongs to no known sequence ([`Reorder::ahead`], [`Reorder::consider`]).
     Strange,
-    /// Keep a copy of it, in the place of one that was kept before.
+    /// Keep a copy of it, replacing any earlier one.
     Keep,
     /// Offer the kept datagram again, then this one.
     Replay,
 }
 
-/// What the consumer has to know beside the data.
+/// Event that the consumer needs besides the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// So many slots are missing here that have no place in the ring.
+    /// This many slots are missing here; they take no space in the ring.
     Gap(u64),
-    /// The sender has begun again, after a silence in which it would have sent so many slots.
+    /// The sender has restarted, after a silence in which it would have sent this many slots.
     Restart(u64),
 }
 
-/// The window over the ring, and the account of what came through it.
+/// Window over the ring, and the account of what passed through it.
 #[derive(Clone, Debug)]
 pub struct Reorder {
     settings: Settings,
     account: Account,
     /// Number at offset 0 of the current sequence, somewhat before its first; `None` before the first.
     base: Option<u64>,
-    /// Where offsets lie in the ring since the last jump.
+    /// Mapping of offsets to positions since the last jump.
     map: Map,
-    /// Positions below are handed on.
-    handed: u64,
+    /// Positions below are released.
+    released: u64,
     /// One more than the highest position placed.
     head: u64,
     hold: Hold,
@@ -112,27 +108,27 @@ struct Map {
     position: u64,
 }
 
-/// A datagram that waits for another one near it.
+/// Pending datagram that waits for another one near it.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     sequence: u64,
-    /// How often it came again.
+    /// Number of duplicates of it.
     copies: u64,
-    /// New datagrams of the known sequence that came since.
+    /// Number of new datagrams of the known sequence since.
     others: u32,
 }
 
 impl Reorder {
-    /// A window before its first datagram.
+    /// Makes a window before its first datagram.
     pub fn new(mut settings: Settings) -> Reorder {
-        // A hole must fall out of the window before the ring is full.
+        // A gap must leave the window before the ring is full.
         let longest = settings.capacity.saturating_sub(1).clamp(1, MAX_WINDOW);
         settings.window = settings.window.clamp(1, longest);
         Reorder {
             account: Account::new(HISTORY.max(4 * settings.window)),
             base: None,
             map: Map::default(),
-            handed: 0,
+            released: 0,
             head: 0,
             hold: Hold::new(settings.hold),
             kept: None,
@@ -142,14 +138,14 @@ impl Reorder {
         }
     }
 
-    /// The next datagram begins a sequence of its own, as after a change of the sender's address, or the very
-    /// first one. `first` is its lowest number, although a later one may come before it. `missing`: slots that would have come since
-    /// the sequence before, as far as time shows it.
+    /// Starts a new sequence with the next datagram, as after a change of the sender's address, or at the very first datagram.
+    /// `first` is its lowest number, although a later one may arrive before it. `missing`: slots that are missing since the
+    /// sequence before, as far as time shows it.
     pub fn begin(&mut self, first: u64, missing: u64) {
         self.begin_at(first, first, missing);
     }
 
-    /// Where the datagram with this number goes. `freed`: positions below it were freed by the consumer.
+    /// Decides about the datagram with this number. The consumer has freed the positions below `freed`.
     #[inline]
     pub fn offer(&mut self, sequence: u64, freed: u64) -> Verdict {
         let Some(base) = self.base else {
@@ -168,19 +164,19 @@ impl Reorder {
         }
     }
 
-    /// Hands on what can be handed on at `now`; all positions below the result are.
+    /// Releases what can be released at `now`, and returns the position below which everything is released.
     pub fn advance(&mut self, now: Nanos) -> u64 {
         let beyond = self.head.saturating_sub(self.settings.window);
-        let waited_for = self.hold.expired(self.head, now).max(beyond);
-        let handed = self.handed.max(waited_for);
-        let from = self.offset_of(handed);
+        let expired = self.hold.expired(self.head, now).max(beyond);
+        let released = self.released.max(expired);
+        let from = self.offset_of(released);
         let until = self.account.arrived_until(from, self.offset_of(self.head));
-        self.handed = handed + (until - from);
-        self.handed
+        self.released = released + (until - from);
+        self.released
     }
 
-    /// The stream has ended: whether to offer the kept datagram once more, because its number goes on from the
-    /// others', if not without a gap. It would be the last, and no second one can come.
+    /// Returns whether to offer the pending datagram once more at the end of the stream, because its number continues the
+    /// sequence, with or without a gap. It would be the last, so no second one can arrive.
     pub fn accept_kept(&mut self) -> bool {
         let Some(kept) = self.kept else {
             return false;
@@ -196,7 +192,7 @@ impl Reorder {
         accepted
     }
 
-    /// Datagrams came that do not belong to the sequence.
+    /// Counts datagrams that do not belong to the sequence.
     pub fn foreign(&mut self, count: u64) {
         self.account.foreign(count);
     }
@@ -211,29 +207,29 @@ impl Reorder {
         *self = fresh;
     }
 
-    /// The stream has ended: everything is handed on.
+    /// Releases everything at the end of the stream.
     pub fn flush(&mut self) -> u64 {
         self.give_up_kept();
-        self.handed = self.head;
-        self.handed
+        self.released = self.head;
+        self.released
     }
 
-    /// The next event for the consumer and the position before which it happened.
+    /// Returns the next event for the consumer and the position before which it happened.
     pub fn next_event(&mut self) -> Option<(u64, Event)> {
         self.events.pop_front()
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         self.account.counters()
     }
 
-    /// First and last number seen so far.
+    /// Returns the first and the last number seen so far.
     pub fn ends(&self) -> Option<(u64, u64)> {
         self.account.ends()
     }
 
-    /// The stream has ended: everything that was counted.
+    /// Ends the stream and returns the complete account.
     pub fn finish(mut self) -> Report {
         self.flush();
         self.account.finish()
@@ -243,7 +239,7 @@ impl Reorder {
     fn first_arrival(&mut self, sequence: u64, offset: u64, freed: u64) -> Verdict {
         let slots = offset.checked_sub(self.map.offset);
         let position = slots.map(|slots| self.map.position + slots);
-        let Some(position) = position.filter(|position| *position >= self.handed) else {
+        let Some(position) = position.filter(|position| *position >= self.released) else {
             return self.late(sequence, offset, freed);
         };
         self.repeat.interrupt();
@@ -258,7 +254,7 @@ impl Reorder {
 
     fn late(&mut self, sequence: u64, offset: u64, freed: u64) -> Verdict {
         if self.repeat.late(sequence, self.settings.window) {
-            return self.begun_again(sequence, freed);
+            return self.restarted(sequence, freed);
         }
         self.account.unique(offset, true);
         Verdict::Late
@@ -266,16 +262,15 @@ impl Reorder {
 
     fn seen_before(&mut self, sequence: u64, freed: u64) -> Verdict {
         if self.repeat.duplicate(sequence, self.settings.window) {
-            return self.begun_again(sequence, freed);
+            return self.restarted(sequence, freed);
         }
         self.account.duplicates(1);
         Verdict::Duplicate
     }
 
-    /// What looked like duplicates are the first numbers of a new sequence, and this one is the first that can
-    /// be placed.
+    /// Starts a new sequence whose first numbers looked like duplicates; this number is the first that can be placed.
     #[cold]
-    fn begun_again(&mut self, sequence: u64, freed: u64) -> Verdict {
+    fn restarted(&mut self, sequence: u64, freed: u64) -> Verdict {
         let missed = std::mem::take(&mut self.repeat).duplicates;
         self.account.take_back_duplicates(missed.len() as u64);
         self.begin_at(missed.first().copied().unwrap_or(sequence), sequence, 0);
@@ -285,14 +280,14 @@ impl Reorder {
         self.offer(sequence, freed)
     }
 
-    /// How far a strange number is ahead of the newest; `None` of one behind it.
+    /// Returns how far a strange number is ahead of the newest; `None` if it is behind it.
     pub fn ahead(&self, sequence: u64) -> Option<u64> {
         let newest = self.offset_of(self.head);
         let ahead = self.offset(sequence).checked_sub(newest);
         ahead.filter(|ahead| *ahead < FURTHEST)
     }
 
-    /// A strange number that may belong to the stream: kept until another one near it comes.
+    /// Keeps a strange number that may belong to the stream until another one near it arrives.
     #[cold]
     pub fn consider(&mut self, sequence: u64) -> Verdict {
         if let Some(kept) = &mut self.kept {
@@ -303,7 +298,7 @@ impl Reorder {
             }
             if self.are_near(before, sequence) {
                 self.release_kept();
-                self.go_on_at(before, sequence);
+                self.continue_at(before, sequence);
                 return Verdict::Replay;
             }
         }
@@ -321,8 +316,8 @@ impl Reorder {
         apart < self.settings.window.max(2)
     }
 
-    /// The sequence goes on at two numbers, whichever is first.
-    fn go_on_at(&mut self, one: u64, other: u64) {
+    /// Continues the sequence at the first of two numbers, whichever that is.
+    fn continue_at(&mut self, one: u64, other: u64) {
         let is_in_order = other.wrapping_sub(one) < FURTHEST;
         let first = if is_in_order { one } else { other };
         if self.is_ahead(self.offset(first)) {
@@ -332,13 +327,13 @@ impl Reorder {
         }
     }
 
-    /// Whether the sequence may go on at `offset` after a gap.
+    /// Returns whether the sequence may continue at `offset` after a gap.
     fn is_ahead(&self, offset: u64) -> bool {
         let newest = self.offset_of(self.head);
         (newest..FURTHEST).contains(&offset) && offset - newest <= self.settings.max_gap
     }
 
-    /// The sequence goes on at `offset`; what lies between gets no place.
+    /// Continues the sequence at `offset`; the numbers in between get no slots.
     fn leap(&mut self, offset: u64) {
         self.repeat.interrupt();
         self.jump(Event::Gap(offset - self.offset_of(self.head)));
@@ -348,7 +343,7 @@ impl Reorder {
         };
     }
 
-    /// A sequence begins with number `first`, of which `next` is the first to be placed.
+    /// Starts a sequence at number `first`, of which `next` is the first to be placed.
     fn begin_at(&mut self, first: u64, next: u64, missing: u64) {
         self.give_up_kept();
         if self.base.is_some() {
@@ -364,10 +359,10 @@ impl Reorder {
         self.account.open_segment(base);
     }
 
-    /// Everything placed is handed on, and something happens behind it. Events behind which nothing was placed
-    /// are joined, so that there are never many more than slots.
+    /// Releases everything placed, and adds an event after it. Events without placed data between them are joined, so that there
+    /// are never many more than slots.
     fn jump(&mut self, event: Event) {
-        self.handed = self.head;
+        self.released = self.head;
         let here = self.head;
         let is_restart = |(position, event): &(u64, Event)| {
             *position == here && matches!(event, Event::Restart(_))
@@ -388,8 +383,8 @@ impl Reorder {
         }
     }
 
-    /// A new datagram of the known sequence has come. Whether the kept one is to be offered again, because
-    /// the sequence has come up to it; else it is a stray after a while.
+    /// Notes a new datagram of the known sequence. Returns whether to offer the pending one again because the sequence has
+    /// reached it; after a while it is a stray.
     #[cold]
     fn kept_is_due(&mut self) -> bool {
         let Some(kept) = &mut self.kept else {
@@ -407,7 +402,7 @@ impl Reorder {
         due
     }
 
-    /// The kept datagram is offered again.
+    /// Releases the pending datagram, which is offered again.
     fn release_kept(&mut self) {
         if let Some(kept) = self.kept.take() {
             self.account.duplicates(kept.copies);
@@ -424,13 +419,13 @@ impl Reorder {
         sequence.wrapping_sub(self.base.unwrap_or(sequence))
     }
 
-    /// The offset of a position since the last jump.
+    /// Converts a position since the last jump to an offset.
     #[inline]
     fn offset_of(&self, position: u64) -> u64 {
         self.map.offset + (position - self.map.position)
     }
 
-    /// Offsets from here on are too far ahead.
+    /// Returns the offset from which on offsets are too far ahead.
     #[inline]
     fn beyond(&self) -> u64 {
         self.offset_of(self.head) + self.settings.window

@@ -1,10 +1,10 @@
-//! Selective dropping: what a sender leaves out on purpose, so that the rest fits the link or so that
-//! the effect of loss can be studied (VLBI_UDP, EXPReS report sections 3.3.4 and 3.6).
+//! Shedding: dropping data on purpose before sending, so that the rest fits the link or so that the effect of loss can be studied
+//! (VLBI_UDP, EXPReS report sections 3.3.4 and 3.6).
 //!
-//! A decision is about one *unit*: a whole frame, or a packet. Fractions are exact in integers: what is
-//! left over from one decision is carried to the next.
+//! A decision is about one *unit*: a whole frame, or a packet. Fractions are exact in integers: the remainder of each decision is
+//! carried to the next.
 //!
-//! Here belongs a further policy of what is left out, and a further thing to put in its place.
+//! New policies, and new kinds of replacement, belong here.
 
 mod policy;
 
@@ -19,50 +19,49 @@ use crate::packetise::{Family, TCP_HEADER, UDP_HEADER};
 use crate::rate::BitRate;
 pub use policy::{Fraction, Policy, PolicyError, Replace};
 
-/// Longest bunch of `bunch:`, in units (report, section 3.3.4).
+/// Maximum length of a `bunch:`, in units (report, section 3.3.4).
 const MAX_BUNCH: u64 = 10;
 
-/// What a policy has to know of the stream that it sheds from.
+/// Properties of the stream that a policy needs.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// Bit rate of the data before anything is shed; `None` when sent as fast as the host can.
+    /// Bit rate of the data before shedding; `None` if sent as fast as the host can.
     pub rate: Option<BitRate>,
-    /// Length of a unit in bytes.
+    /// Length of a unit, in bytes.
     pub unit_bytes: u64,
-    /// What a unit takes on the wire in bytes, all headers and gaps counted ([`wire_bytes`]).
+    /// Bytes of a unit on the wire, including all headers and gaps ([`wire_bytes`]).
     pub wire_bytes: u64,
-    /// Threads of the stream, in any order and any number of times; none in raw data.
+    /// Threads of the stream, in any order and any number of times; empty for raw data.
     pub threads: Vec<u16>,
-    /// Frames per second of a thread, where known.
+    /// Frames per second of a thread, if known.
     pub frame_rate: Option<FrameRate>,
 }
 
-/// Bytes that a datagram with `data` bytes (transport header included) takes of an Ethernet: IP and UDP
-/// headers, padding to the least frame of 64 bytes, Ethernet header and check sequence (18), preamble
-/// (8) and gap (12).
+/// Returns the bytes that a datagram with `data` bytes (transport header included) takes of an Ethernet: IP and UDP headers,
+/// padding to the minimum frame of 64 bytes, Ethernet header and check sequence (18), preamble (8) and gap (12).
 pub fn wire_bytes(data: usize, family: Family) -> u64 {
     let frame = (data as u64).saturating_add((UDP_HEADER + family.ip_header() + 18) as u64);
     frame.max(64).saturating_add(8 + 12)
 }
 
-/// Bytes that a TCP segment with `data` bytes takes of an Ethernet, as [`wire_bytes`] counts them.
+/// Returns the bytes that a TCP segment with `data` bytes takes of an Ethernet, as [`wire_bytes`] counts them.
 pub fn wire_bytes_of_segment(data: usize, family: Family) -> u64 {
     wire_bytes(data.saturating_add(TCP_HEADER - UDP_HEADER), family)
 }
 
-/// One thing to decide about.
+/// Unit to decide about.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit {
     /// Station and thread.
     pub key: StreamKey,
-    /// Time of the frame; `None` in raw data.
+    /// Time of the frame; `None` for raw data.
     pub time: Option<FrameTime>,
-    /// Eight bytes of its data where it names no station, which tell two streams apart; else 0.
+    /// Eight bytes of its data if it names no station, which distinguish two streams; else 0.
     data: u64,
 }
 
 impl Unit {
-    /// What is to be decided about `bytes`, a frame or a piece of raw data.
+    /// Makes the unit of `bytes`, a frame or a piece of raw data.
     pub fn new(key: StreamKey, time: Option<FrameTime>, bytes: &[u8]) -> Unit {
         let word = bytes.get(bytes.len() / 2..).and_then(<[u8]>::first_chunk);
         let data = match key.station {
@@ -72,7 +71,7 @@ impl Unit {
         Unit { key, time, data }
     }
 
-    /// A seed that no other frame has: stations with the same `seed` share no random choice, or noise would correlate.
+    /// Returns a seed that no other frame has: stations with the same `seed` share no random choice, or noise would correlate.
     fn seed(&self, seed: u64) -> u64 {
         let key = u64::from(self.key.station.0) << 16 | u64::from(self.key.thread);
         let (second, frame) = self.time.map_or((0, 0), |time| (time.second, time.frame));
@@ -80,13 +79,13 @@ impl Unit {
         mixed(mixed(seed, second as u64), 1 + u64::from(frame))
     }
 
-    /// Fills `bytes` with the random bytes that take this unit's place; `part` numbers the pieces of a frame.
+    /// Fills `bytes` with the random bytes that replace this unit; `part` numbers the pieces of a frame.
     pub fn fill_random(&self, seed: u64, part: u64, bytes: &mut [u8]) {
         let seed = mixed(self.seed(seed), u64::MAX - part);
         ChaCha8Rng::seed_from_u64(seed).fill_bytes(bytes);
     }
 
-    /// Writes what stands in the place of bytes of part `part` of it, which lay at `offset` in the frame.
+    /// Writes the replacement of part `part`, which was at `offset` in the frame.
     pub fn replace(&self, by: Replace, seed: u64, part: u64, offset: usize, bytes: &mut [u8]) {
         match by {
             Replace::Random => self.fill_random(seed, part, bytes),
@@ -94,52 +93,52 @@ impl Unit {
         }
     }
 
-    /// One of `among` places by chance, for a piece of this unit.
+    /// Returns one of `among` places at random, for a piece of this unit.
     pub fn place(&self, part: u64, among: usize) -> usize {
         (mixed(self.seed(part), part) % among.max(1) as u64) as usize
     }
 }
 
-/// Why a policy cannot be followed on a stream.
+/// Reason why a policy does not work for a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShedError {
     /// `fit:` without a rate.
-    #[error("fit: needs to know the rate of the stream")]
+    #[error("fit: needs the rate of the stream, which is unknown")]
     NoRate,
     /// `common:` by blocks of time without times.
-    #[error("common: needs the frame rate to tell the time of each frame")]
+    #[error("common: needs the frame rate to calculate the time of each frame")]
     NoFrameRate,
-    /// `threads:` of raw data.
+    /// `threads:` for raw data.
     #[error(
-        "threads: needs frames that tell their thread, and this stream has none; choose another policy"
+        "threads: needs frames with a thread number, and this stream has none; choose another policy"
     )]
     NoThreads,
-    /// `threads:` of threads that are not there.
+    /// `threads:` with threads that the stream does not have.
     #[error("threads: the stream has none of these; it has {0}")]
     NoSuchThread(String),
 }
 
-/// The threads, each once.
+/// Lists the threads, each once.
 fn list(threads: &[u16]) -> String {
     let once: std::collections::BTreeSet<u16> = threads.iter().copied().collect();
     let names: Vec<String> = once.iter().map(u16::to_string).collect();
     names.join(", ")
 }
 
-/// A policy at work.
+/// Policy in use.
 #[derive(Clone, Debug)]
 pub struct Shed {
     policy: Policy,
     seed: u64,
     state: State,
-    /// It has begun at a place that follows from the station, thread and time of the first unit.
+    /// Whether it has started at a place that follows from the station, thread and time of the first unit.
     has_begun: bool,
     offered: u64,
     shed: u64,
 }
 
-/// What a policy remembers from unit to unit.
+/// State that a policy keeps from unit to unit.
 #[derive(Clone, Debug)]
 enum State {
     None,
@@ -172,7 +171,7 @@ enum State {
 
 impl Shed {
     /// Prepares `policy` for `stream`. All choices except those of `common:` and `threads:` follow from `seed` and from the
-    /// station, thread and time of the first unit; those of `common:` from `seed` alone.
+    /// station, thread and time of the first unit; those of `common:` follow from `seed` alone.
     pub fn new(policy: Policy, seed: u64, stream: &Stream) -> Result<Shed, ShedError> {
         let random = ChaCha8Rng::seed_from_u64(seed);
         let state = match &policy {
@@ -189,7 +188,7 @@ impl Shed {
             Policy::Burst { fraction, length } => State::Burst(Burst {
                 bad: false,
                 random,
-                // In the long run the share of the bad state is to_bad / (to_bad + to_good) = f.
+                // The long-run fraction of the bad state is to_bad / (to_bad + to_good) = f.
                 to_bad: fraction.get() / (1.0 - fraction.get()) / length,
                 to_good: 1.0 / length,
             }),
@@ -211,7 +210,7 @@ impl Shed {
         })
     }
 
-    /// Whether the next unit is to be left out.
+    /// Returns whether to shed the next unit.
     #[inline]
     pub fn decide(&mut self, unit: &Unit) -> bool {
         if !self.has_begun {
@@ -224,7 +223,7 @@ impl Shed {
         shed
     }
 
-    /// The fraction that the policy leaves out in the long run, where it is a number of its own.
+    /// Returns the long-run fraction that the policy sheds, if that is a fixed number.
     pub fn fraction(&self) -> Option<f64> {
         match &self.state {
             State::None => Some(0.0),
@@ -239,7 +238,7 @@ impl Shed {
         }
     }
 
-    /// What was asked and what was done.
+    /// Returns what was asked for and what was done.
     pub fn report(&self) -> ShedReport {
         ShedReport {
             policy: self.policy.to_string(),
@@ -252,25 +251,25 @@ impl Shed {
     }
 }
 
-/// What a policy did, in units.
+/// Result of a policy, in units.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShedReport {
-    /// The policy as text.
+    /// Policy as text.
     pub policy: String,
     /// Seed of its random choices.
     pub seed: u64,
-    /// Fraction that it leaves out in the long run; none for a choice of threads.
+    /// Planned long-run fraction; `None` for a choice of threads.
     pub fraction_planned: Option<f64>,
     /// Units decided about.
     pub offered: u64,
-    /// Units left out.
+    /// Units shed.
     pub shed: u64,
-    /// Fraction that was left out.
+    /// Fraction shed.
     pub fraction: f64,
 }
 
 impl State {
-    /// Begins at a place that `seed` chooses, so that stations do not leave out the same.
+    /// Starts at a place that `seed` selects, so that stations do not shed the same units.
     fn begin(&mut self, seed: u64) {
         let mut chance = ChaCha8Rng::seed_from_u64(seed);
         match self {
@@ -278,7 +277,7 @@ impl State {
             State::Fit(spread) => spread.carried = chance.random_range(0..spread.whole),
             State::Bunch { random, .. } | State::Random(_, random) => *random = chance,
             State::Burst(burst) => burst.begin(chance),
-            // The same everywhere.
+            // These start alike everywhere.
             _ => {}
         }
     }
@@ -332,18 +331,18 @@ impl State {
     }
 }
 
-/// Gilbert and Elliott's channel: units are shed in its bad state.
+/// Gilbert-Elliott channel: units are shed in its bad state.
 #[derive(Clone, Debug)]
 struct Burst {
     random: ChaCha8Rng,
     bad: bool,
-    /// Chances that it leaves the good and the bad state.
+    /// Probabilities of leaving the good and the bad state.
     to_bad: f64,
     to_good: f64,
 }
 
 impl Burst {
-    /// Share of the bad state in the long run.
+    /// Returns the long-run fraction of the bad state.
     fn share(&self) -> f64 {
         self.to_bad / (self.to_bad + self.to_good)
     }
@@ -360,10 +359,9 @@ impl Burst {
     }
 }
 
-/// The same choice at every station: from the seed, the time of the data and the thread's place among the
-/// stream's threads, so stations must have the same threads. One wavefront comes to two stations up to
-/// tens of milliseconds apart, so the cells are much longer: a thread for a second where there are
-/// several threads, else blocks of time.
+/// Makes the same choice at every station: from the seed, the time of the data and the thread's rank among the stream's threads,
+/// so stations must have the same threads. One wavefront arrives at two stations up to tens of milliseconds apart, so the cells
+/// are much longer: a thread for a second if there are several threads, else blocks of time.
 fn common(fraction: Fraction, block_nanos: u128, stream: &Stream) -> Result<State, ShedError> {
     let mut threads = stream.threads.clone();
     threads.sort_unstable();
@@ -385,8 +383,8 @@ fn common(fraction: Fraction, block_nanos: u128, stream: &Stream) -> Result<Stat
     })
 }
 
-/// With which thread each second's turns begin. In as many seconds as there are threads each begins once,
-/// in an order that changes from one such cycle to the next, so that no fraction falls in step with it.
+/// Choice of the thread with which each second's turns start. In as many seconds as there are threads each starts once, in an
+/// order that changes from cycle to cycle, so that no fraction synchronises with it.
 #[derive(Clone, Debug)]
 struct Rotation {
     cycle: Option<i64>,
@@ -404,8 +402,8 @@ impl Rotation {
         self.begins[second.rem_euclid(length) as usize]
     }
 
-    /// Fisher and Yates' shuffle. Not that of `rand`, which may change from version to version: stations
-    /// of different versions must agree.
+    /// Fisher-Yates shuffle. Not that of `rand`, which may change from version to version: stations of different versions must
+    /// agree.
     fn shuffle(&mut self, seed: u64) {
         for (begin, rank) in self.begins.iter_mut().zip(0..) {
             *begin = rank;
@@ -417,7 +415,7 @@ impl Rotation {
     }
 }
 
-/// Shed just as much as does not fit `link`.
+/// Sheds exactly as much as does not fit `link`.
 fn fit(link: BitRate, stream: &Stream) -> Result<Spread, ShedError> {
     let rate = stream.rate.ok_or(ShedError::NoRate)?;
     let needed = u128::from(rate.get()) * u128::from(stream.wire_bytes);
@@ -429,7 +427,7 @@ fn fit(link: BitRate, stream: &Stream) -> Result<Spread, ShedError> {
     })
 }
 
-/// `part` of every `whole`, spread as evenly as whole units can be.
+/// Selection of `part` of every `whole` units, spread as evenly as possible.
 #[derive(Clone, Debug)]
 struct Spread {
     part: u128,
@@ -448,7 +446,7 @@ impl Spread {
     }
 }
 
-/// A number that looks random and follows from its arguments (the finaliser of SplitMix64).
+/// Returns a pseudo-random number that follows from its arguments (the finaliser of SplitMix64).
 fn mixed(seed: u64, number: u64) -> u64 {
     let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds of a monotonic clock, or a span of it.
+/// Nanoseconds of a monotonic clock, or a time span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Nanos(pub u64);
 
@@ -10,33 +10,33 @@ impl Nanos {
     /// One second.
     pub const SECOND: Nanos = Nanos(1_000_000_000);
 
-    /// The later point `span` from here, at most the end of the clock.
+    /// Returns the point `span` later, at most the end of the clock.
     pub fn plus(self, span: Nanos) -> Nanos {
         Nanos(self.0.saturating_add(span.0))
     }
 
-    /// The span since `earlier`; zero when that lies ahead.
+    /// Returns the span since `earlier`; zero if that is later.
     pub fn since(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// A span of so many seconds; none of fewer than 0.
+    /// Converts seconds; negative numbers become zero.
     pub fn from_secs_f64(seconds: f64) -> Nanos {
         Nanos((seconds * 1e9) as u64)
     }
 
-    /// In seconds.
+    /// Returns the seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 * 1e-9
     }
 }
 
-/// `a - b`, or the nearest number that fits.
+/// Returns `a - b`, clamped to the range of the type.
 pub fn apart(a: u64, b: u64) -> i64 {
     clamped(i128::from(a) - i128::from(b))
 }
 
-/// The nearest number that fits.
+/// Returns a number clamped to the range of the type.
 pub fn clamped(number: i128) -> i64 {
     number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }

@@ -336,7 +336,7 @@ mod tests {
             ),
             (
                 format!("{link}rate = \"1 banana\"\n"),
-                vec!["no bit rate"],
+                vec!["invalid bit rate"],
             ),
             (
                 format!("{link}cells = [{{ }}]\n"),

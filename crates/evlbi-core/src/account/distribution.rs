@@ -1,4 +1,4 @@
-//! How a time, or a count, is distributed: moments, quantiles and a histogram, in memory that does not grow with the number of values.
+//! Distribution of a time or a count: moments, quantiles and a histogram, in bounded memory.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::histogram::Histogram;
 
 /// Significant decimal digits of quantiles.
 const DIGITS: u8 = 3;
-/// As long as there are no more values, each is kept, and quantiles are exact.
+/// Maximum number of values that are kept individually, so that quantiles are exact.
 const FEW: usize = 256;
-/// Bins of a histogram that are counted one by one; what falls into further ones is counted together.
+/// Maximum number of histogram bins that are counted individually; values in further bins are counted together.
 const MAX_BINS: usize = 1 << 20;
 
-/// Values, of times in nanoseconds, which may be negative.
+/// Distribution of values. Times are in nanoseconds and may be negative.
 #[derive(Clone, Debug, Default)]
 pub struct Distribution {
     moments: Moments,
@@ -22,7 +22,7 @@ pub struct Distribution {
     bins: Option<Bins>,
 }
 
-/// The values, for quantiles.
+/// Values, for quantiles.
 #[derive(Clone, Debug)]
 enum Values {
     Few(Vec<i64>),
@@ -33,44 +33,44 @@ enum Values {
     },
 }
 
-/// How many values are in which bin.
+/// Number of values per bin.
 #[derive(Clone, Debug)]
 struct Bins {
     width: u64,
     counts: Histogram,
 }
 
-/// What is told of a distribution. Times are in nanoseconds.
+/// Summary of a distribution. Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of values.
     pub count: u64,
-    /// The smallest, exactly.
+    /// Minimum, exact.
     pub min: i64,
-    /// The largest, exactly.
+    /// Maximum, exact.
     pub max: i64,
     /// Mean.
     pub mean: f64,
-    /// Standard deviation: the root of the second central moment.
+    /// Standard deviation: square root of the second central moment.
     pub sigma: f64,
-    /// Third central moment over sigma cubed; 0 where sigma is.
+    /// Skew: third central moment over sigma cubed; 0 if sigma is 0.
     pub skew: f64,
-    /// Fourth central moment over the fourth power of sigma, less 3 (excess); 0 where sigma is.
+    /// Excess kurtosis: fourth central moment over the fourth power of sigma, less 3; 0 if sigma is 0.
     pub kurtosis: f64,
-    /// Half of the values do not exceed it. Quantiles of more than 256 values have three digits.
+    /// Median: half of the values do not exceed it. Quantiles of more than 256 values have three digits.
     pub median: i64,
-    /// A quarter of them.
+    /// 25th percentile.
     pub quartile_25: i64,
-    /// Three quarters.
+    /// 75th percentile.
     pub quartile_75: i64,
-    /// 99 %.
+    /// 99th percentile.
     pub p99: i64,
-    /// 99.9 %.
+    /// 99.9th percentile.
     pub p999: i64,
-    /// Width of the histogram's bins, where there is one.
+    /// Width of the histogram's bins, if there is a histogram.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin_width: Option<u64>,
-    /// Where bins that are not empty begin, and how many values they hold.
+    /// Start of each bin that is not empty, and the number of values in it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bins: BTreeMap<u64, u64>,
     /// Values in further bins, and negative ones.
@@ -83,7 +83,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Distribution {
-    /// Nothing yet. With a `width`, values are counted in bins of that width too.
+    /// Makes an empty distribution. With a `width`, values are also counted in bins of that width.
     pub fn new(width: Option<u64>) -> Distribution {
         Distribution {
             bins: width.map(|width| Bins {
@@ -94,7 +94,7 @@ impl Distribution {
         }
     }
 
-    /// One more value.
+    /// Adds a value.
     #[inline]
     pub fn add(&mut self, value: i64) {
         self.moments.add(value);
@@ -107,12 +107,12 @@ impl Distribution {
         }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.moments.count
     }
 
-    /// The smallest value that no less than this fraction of all does not exceed; 0 of nothing.
+    /// Returns the smallest value that at least this fraction of the values does not exceed; 0 if there are no values.
     pub fn quantile(&self, fraction: f64) -> i64 {
         let all = self.moments.count;
         if all == 0 {
@@ -123,7 +123,7 @@ impl Distribution {
         value.clamp(self.moments.min, self.moments.max)
     }
 
-    /// What is told of it; none where there is no value.
+    /// Returns the summary; `None` if there are no values.
     pub fn summary(&self) -> Option<Summary> {
         let moments = &self.moments;
         let (sigma, skew, kurtosis) = moments.shape();
@@ -175,16 +175,16 @@ impl Values {
         }
         if let Values::Many { below, above } = self {
             let side = if value < 0 { below } else { above };
-            // It grows, and can hold all that there is.
+            // The histogram resizes itself, so it holds every value.
             if side.record(value.unsigned_abs()).is_err() {
                 side.saturating_record(value.unsigned_abs());
             }
         }
     }
 
-    /// The value with this rank, from 1 to the number of values.
+    /// Returns the value with this rank, from 1 to the number of values.
     fn of_rank(&self, rank: u64) -> i64 {
-        // Halfway within a rank, so that no rounding reaches the next.
+        // Aim halfway within a rank, so that rounding does not reach the next.
         let at = |side: &Quantiles<u64>, rank: u64| {
             let value = side.value_at_quantile((rank as f64 - 0.5) / side.len() as f64);
             i64::try_from(value).unwrap_or(i64::MAX)
@@ -198,21 +198,21 @@ impl Values {
 }
 
 fn quantiles() -> Quantiles<u64> {
-    // Of so few digits there is always one.
+    // This cannot fail with so few digits.
     let histogram = Quantiles::new(DIGITS);
     let mut histogram = histogram.unwrap_or_else(|_| unreachable!("three digits are allowed"));
     histogram.auto(true);
     histogram
 }
 
-/// Central moments, value by value (Pebay, Sandia report 2008-6212, equations 1.3 and 2.1 with a second set of one).
+/// Central moments, updated value by value (Pebay, Sandia report 2008-6212, equations 1.3 and 2.1 with a second set of one).
 #[derive(Clone, Copy, Debug)]
 struct Moments {
     count: u64,
     min: i64,
     max: i64,
     mean: f64,
-    /// Sums of the second to fourth power of the distance from the mean.
+    /// Sums of the second to fourth powers of the distance from the mean.
     second: f64,
     third: f64,
     fourth: f64,
@@ -251,7 +251,7 @@ impl Moments {
         self.second += term;
     }
 
-    /// Standard deviation, skew and excess kurtosis.
+    /// Returns standard deviation, skew and excess kurtosis.
     fn shape(&self) -> (f64, f64, f64) {
         let n = (self.count as f64).max(1.0);
         let variance = self.second / n;

@@ -1,11 +1,11 @@
-//! How often each value came, in bounded memory.
+//! Counts of values, in bounded memory.
 
 use std::collections::BTreeMap;
 
-/// Values below this are counted without a search.
+/// Values below this are counted in an array.
 const SMALL: usize = 64;
-/// Larger values that are counted one by one where nothing else is asked for. Further ones are counted together, so that
-/// nothing that is received can make the table large.
+/// Default limit of larger values that are counted individually. Further values are counted together, so that no input can make
+/// the table large.
 const MAX_LARGE: usize = 4096;
 
 /// Counts of values.
@@ -13,8 +13,8 @@ const MAX_LARGE: usize = 4096;
 pub struct Histogram {
     small: [u64; SMALL],
     large: BTreeMap<u64, u64>,
-    most_large: usize,
-    /// How often values came for which there was no more room.
+    max_large: usize,
+    /// Number of values that found the table full.
     pub not_listed: u64,
 }
 
@@ -25,31 +25,31 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Nothing yet; beside the smallest, so many values will be counted one by one.
-    pub fn new(most_large: usize) -> Histogram {
+    /// Makes an empty histogram that counts up to this many large values individually, besides the small ones.
+    pub fn new(max_large: usize) -> Histogram {
         Histogram {
             small: [0; SMALL],
             large: BTreeMap::new(),
-            most_large,
+            max_large,
             not_listed: 0,
         }
     }
 
-    /// The value came once more.
+    /// Counts a value.
     pub fn add(&mut self, value: u64) {
         let small = usize::try_from(value).ok();
         if let Some(count) = small.and_then(|value| self.small.get_mut(value)) {
             *count += 1;
         } else if let Some(count) = self.large.get_mut(&value) {
             *count += 1;
-        } else if self.large.len() < self.most_large {
+        } else if self.large.len() < self.max_large {
             self.large.insert(value, 1);
         } else {
             self.not_listed += 1;
         }
     }
 
-    /// Value to count.
+    /// Returns the count of each value.
     pub fn counts(&self) -> BTreeMap<u64, u64> {
         let small = self.small.iter().enumerate();
         small

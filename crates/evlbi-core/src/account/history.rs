@@ -1,29 +1,29 @@
-//! Which numbers of a sequence have arrived: exact over a long window that slides with the highest.
+//! Exact record of which numbers of a sequence have arrived, over a long window that ends at the highest number.
 
-/// A sliding window of numbers, which are offsets from a base that lies at or before the first.
+/// Sliding window of numbers, which are offsets from a base at or before the first number.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// 64 numbers each; as many as a power of two.
+    /// Words of 64 numbers each; their count is a power of two.
     words: Box<[Word]>,
-    /// First number of the window. Everything before is final.
+    /// First number of the window. Everything before it is final.
     start: u64,
-    /// Lowest number so far; the highest there is before any.
+    /// Lowest number so far; before any number, the maximum.
     first: u64,
     /// One more than the highest number so far.
     end: u64,
-    /// Lost numbers right before `start` whose run may go on.
+    /// Length of the run of lost numbers that ends at `start` and may continue.
     run: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Word {
     arrived: u64,
-    /// Arrived, but only when there was no room for it.
+    /// Arrived, but there was no room.
     refused: u64,
 }
 
 impl History {
-    /// A window of at least `length` numbers.
+    /// Makes a window of at least `length` numbers.
     pub fn new(length: u64) -> History {
         let words = length.div_ceil(64).next_power_of_two();
         History {
@@ -35,12 +35,12 @@ impl History {
         }
     }
 
-    /// The lowest number so far and one more than the highest; `None` before any.
+    /// Returns the lowest number so far and one more than the highest; `None` before any.
     pub fn span(&self) -> Option<(u64, u64)> {
         (self.first < self.end).then_some((self.first, self.end))
     }
 
-    /// Whether a number has arrived; `None` before the window.
+    /// Returns whether a number has arrived; `None` if it is before the window.
     #[inline]
     pub fn contains(&self, number: u64) -> Option<bool> {
         if number >= self.end {
@@ -50,7 +50,7 @@ impl History {
             .then(|| self.words[self.word(number)].arrived >> (number % 64) & 1 == 1)
     }
 
-    /// Where the numbers from `from` on that have arrived end, at most `limit`.
+    /// Returns the end of the run of arrived numbers that starts at `from`, at most `limit`.
     pub fn arrived_until(&self, from: u64, limit: u64) -> u64 {
         let limit = limit.min(self.end);
         let mut number = from;
@@ -65,9 +65,8 @@ impl History {
         number.min(limit).max(from)
     }
 
-    /// A number has arrived; says whether it had been refused before. `lost` is told of runs of numbers that
-    /// left the window without having arrived: the first and how many. A number before the window changes
-    /// nothing.
+    /// Marks a number as arrived, and returns whether it had been refused before. Calls `lost` with the first number and the
+    /// length of each run that left the window without arriving. A number before the window changes nothing.
     #[inline]
     pub fn insert(&mut self, number: u64, lost: impl FnMut(u64, u64)) -> bool {
         self.reach(number, lost);
@@ -81,8 +80,8 @@ impl History {
         refused
     }
 
-    /// A number that has not arrived yet came, and there was no room for it; says whether that happens for the
-    /// first time. `lost` is as for [`History::insert`].
+    /// Marks a number as refused: it arrived for the first time, but there was no room. Returns whether it had not been refused
+    /// before. `lost` is as for [`History::insert`].
     pub fn refuse(&mut self, number: u64, lost: impl FnMut(u64, u64)) -> bool {
         self.reach(number, lost);
         let Some(word) = self.word_mut(number) else {
@@ -94,7 +93,7 @@ impl History {
         first
     }
 
-    /// Everything that has not arrived is lost; the window is empty afterwards.
+    /// Reports everything that has not arrived as lost, and empties the window.
     pub fn finish(&mut self, mut lost: impl FnMut(u64, u64)) {
         while self.start < self.end {
             self.retire_word(&mut lost);
@@ -105,7 +104,7 @@ impl History {
         self.end = 0;
     }
 
-    /// The sequence reaches as far as `number`. `lost` is as for [`History::insert`].
+    /// Extends the sequence to `number`. `lost` is as for [`History::insert`].
     #[inline]
     pub fn reach(&mut self, number: u64, lost: impl FnMut(u64, u64)) {
         if number < self.first && number >= self.start {
@@ -122,7 +121,7 @@ impl History {
 
     #[cold]
     fn slide(&mut self, number: u64, mut lost: impl FnMut(u64, u64)) {
-        // A little further than needed, so that it is seldom needed and never takes long.
+        // Move somewhat further than needed, so that this is rare and always short.
         let step = (self.length() / 1024).max(64);
         let target = (number - (self.length() - step)) / 64 * 64;
         let beyond = self.start.saturating_add(self.length());
@@ -130,18 +129,18 @@ impl History {
             self.retire_word(&mut lost);
         }
         if self.start < target {
-            // The whole window has gone by: nothing in between can have arrived.
+            // The whole window was skipped: nothing in between can have arrived.
             self.run += target.saturating_sub(self.start.max(self.first));
             self.start = target;
         }
     }
 
-    /// The first 64 numbers leave the window.
+    /// Moves the first 64 numbers out of the window.
     fn retire_word(&mut self, lost: &mut impl FnMut(u64, u64)) {
         let index = self.word(self.start);
         let arrived = std::mem::take(&mut self.words[index]).arrived;
         let count = (self.end - self.start).min(64);
-        // What lies before the first number does not belong to the sequence.
+        // Numbers before the first one do not belong to the sequence.
         let mut bit = self.first.saturating_sub(self.start).min(count);
         while bit < count {
             let rest = arrived >> bit;

@@ -1,4 +1,4 @@
-//! Reordering as RFC 4737 defines it.
+//! Reordering as defined by RFC 4737.
 
 use std::collections::VecDeque;
 
@@ -7,55 +7,55 @@ use serde::{Deserialize, Serialize};
 use super::distribution::Distribution;
 use super::histogram::Histogram;
 
-/// Runs of arrivals that are remembered to find how far a packet was displaced. Where more of them lie
-/// between a packet and its place, its extent is told too small.
+/// Maximum number of runs of arrivals that are remembered to find the extent of a reordered packet. If a packet is displaced by
+/// more runs, its extent is underestimated.
 const MAX_RUNS: usize = 65_536;
-/// Arrivals that are remembered for n-reordering; a larger n counts as this one.
+/// Number of arrivals that are remembered for n-reordering; a larger n counts as this one.
 const MAX_N: u64 = 64;
 
-/// Arrivals, first copies only, in the order in which they came.
+/// Reordering of arrivals, first copies only, in order of arrival.
 #[derive(Clone, Debug, Default)]
 pub struct Reordering {
     /// NextExp of the RFC: one more than the highest number.
     next_expected: u64,
-    /// Arrivals so far.
+    /// Number of arrivals so far.
     arrivals: u64,
-    /// Packets that came with a number higher than all before, as runs in which arrival and number grow
-    /// together. The earliest packet before which another should have come always begins one of these.
+    /// Packets whose number was higher than all before, as runs in which arrival and number grow together. The earliest packet
+    /// before which another should have arrived always starts a run.
     highest: VecDeque<Run>,
     /// Reordered arrivals and their numbers, oldest first; see [`Reordering::depth`].
     recent: VecDeque<(u64, u64)>,
     /// Arrival of the latest reordering discontinuity (section 4.5.3).
     discontinuity: Option<u64>,
-    /// The arrival with which the reordering-free run began.
+    /// Arrival that started the reordering-free run.
     free_since: u64,
-    /// What was found in the sequences that are closed, for the most part.
+    /// Results, mostly of the closed sequences.
     pub found: Found,
 }
 
-/// What was found in all sequences.
+/// Results of all sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Extents (section 4.2).
     pub extents: Histogram,
     pub extent_sizes: Distribution,
-    /// The largest n for which a packet is n-reordered (section 5.3).
+    /// Largest n for which each packet is n-reordered (section 5.3).
     pub n_reordered: Histogram,
     /// Gaps between reordering discontinuities (section 4.5.4).
     pub gaps: Histogram,
     pub free_runs: FreeRuns,
-    /// Those of `free_runs`, exactly.
+    /// Exact value of `squares` in `free_runs`.
     pub squares: u128,
 }
 
 /// Reordering-free runs (RFC 4737, section 4.6): packets in order between two that are reordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FreeRuns {
-    /// Runs that a reordered packet ended (x of the RFC).
+    /// Number of runs ended by a reordered packet (x of the RFC).
     pub runs: u64,
-    /// Packets in order (a). The mean length of a run is `in_order / runs`.
+    /// Packets in order (a of the RFC). The mean length of a run is `in_order / runs`.
     pub in_order: u64,
-    /// Sum of the squared lengths of the runs (q).
+    /// Sum of the squared lengths of the runs (q of the RFC).
     pub squares: f64,
 }
 
@@ -64,12 +64,12 @@ struct Run {
     arrival: u64,
     number: u64,
     length: u64,
-    /// A reordered packet should have come right before it.
+    /// Whether a reordered packet should have arrived right before it.
     discontinuity: bool,
 }
 
 impl Reordering {
-    /// A number arrived; says whether it is reordered: s < NextExp (section 3.3).
+    /// Notes the arrival of a number, and returns whether it is reordered: s < NextExp (section 3.3).
     #[inline]
     pub fn arrived(&mut self, number: u64) -> bool {
         let arrival = self.arrivals;
@@ -84,7 +84,7 @@ impl Reordering {
         reordered
     }
 
-    /// The sequence has ended and another one begins.
+    /// Ends the sequence; another one starts.
     pub fn close(&mut self) {
         let mut found = std::mem::take(&mut self.found);
         found.free_runs.in_order += self.arrivals - self.free_since;
@@ -139,8 +139,8 @@ impl Reordering {
         self.found.squares += u128::from(free) * u128::from(free);
     }
 
-    /// A packet should have come before the run at `place`. The gap (section 4.5.4) goes back to the
-    /// discontinuity before.
+    /// Notes that a packet should have arrived before the run at `place`. The gap (section 4.5.4) reaches back to the previous
+    /// discontinuity.
     fn note_discontinuity(&mut self, place: usize) {
         let arrival = self.highest[place].arrival;
         if std::mem::replace(&mut self.highest[place].discontinuity, true) {
@@ -157,8 +157,8 @@ impl Reordering {
         self.discontinuity = self.discontinuity.max(Some(arrival));
     }
 
-    /// How many arrivals directly before `arrival` all have higher numbers. Those were either highest
-    /// when they came, and found in their runs, or reordered, and found among the recent.
+    /// Returns how many arrivals directly before `arrival` all have higher numbers. Each of those either was the highest when it
+    /// arrived, and is found in the runs, or was reordered, and is found in `recent`.
     fn depth(&self, arrival: u64, number: u64) -> u64 {
         let mut recent = self.recent.iter().rev().peekable();
         let mut runs = self.highest.iter().rev().peekable();

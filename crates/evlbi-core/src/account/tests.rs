@@ -1,4 +1,4 @@
-//! Numbers that are lost, late, doubled and out of order, with counts known beforehand; the sums hold for any.
+//! Lost, late, duplicated and reordered numbers with known counts; the sums hold for any input.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The report of a stream whose numbers arrive in this order, the first one being the lowest.
+/// Returns the report of numbers that arrive in this order; the first one is the lowest.
 fn account(numbers: &[u64]) -> Report {
     let first = *numbers.iter().min().unwrap();
     let mut account = Account::new(HISTORY);
@@ -36,8 +36,7 @@ fn one_packet_reordered_by_four() {
     assert_eq!(report.counters.lost, 0);
 }
 
-/// Table 2: a packet overtakes two, which are reordered with extents that grow; only the
-/// first of them is n-reordered.
+/// Table 2: a packet overtakes two, which are reordered with growing extents; only the first of them is n-reordered.
 #[test]
 fn two_packets_reordered_by_one_early_arrival() {
     let report = account(&[1, 2, 3, 4, 7, 5, 6, 8, 9, 10]);
@@ -84,7 +83,7 @@ fn n_reordering_of_a_block() {
 #[test]
 fn reordering_free_runs() {
     let runs = |lengths: [u64; 3]| {
-        // Each run is ended by a number that was left out at the beginning.
+        // A number that was skipped at the start ends each run.
         let (mut numbers, mut next) = (Vec::new(), 4);
         for (left_out, length) in (1..).zip(lengths) {
             numbers.extend(next..next + length);
@@ -238,7 +237,7 @@ fn lists_are_bounded_and_counts_are_not() {
     assert_eq!(report.segments_not_listed, 1);
 }
 
-/// Of a sequence that is not listed the intervals are not, and make room for others.
+/// Intervals of a sequence that is not listed are not listed either, and leave room for others.
 #[test]
 fn intervals_are_listed_with_their_sequence_or_counted() {
     let mut account = Account::new(64);
@@ -310,14 +309,14 @@ proptest! {
         prop_assert_eq!(listed, c.lost);
     }
 
-    /// The RFC's definitions, word by word and slowly.
+    /// Compares with a slow, literal implementation of the RFC's definitions.
     #[test]
     fn reordering_is_the_rfcs(
         numbers in Just((0u64..80).collect::<Vec<_>>()).prop_shuffle(),
         reach in 1usize..80,
         lost in 0usize..40,
     ) {
-        // From local disorder to none left, and with loss.
+        // From local reordering to complete disorder, with loss.
         let mut numbers: Vec<u64> = numbers.into_iter().skip(lost).collect();
         numbers.chunks_mut(reach).for_each(<[u64]>::sort_unstable);
         let report = account(&numbers);

@@ -1,4 +1,4 @@
-//! Datagrams of which it is not known yet whether they are the stream.
+//! Candidates: pending datagrams that may or may not belong to the stream.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,28 +14,28 @@ use super::frames::Frames;
 use super::numbering::Numbering;
 use super::pace::MIN_JUMP;
 
-/// Datagrams with frames that make a stream.
+/// Minimum number of datagrams of a stream with frames.
 pub const ENOUGH: usize = 8;
-/// Datagrams without frames that make one: eight tiny ones must not.
+/// Minimum number of datagrams of a stream without frames, since eight tiny ones must not suffice.
 pub const RAW_ENOUGH: usize = 64;
-/// Datagrams from which it must be clear how they are numbered.
+/// Maximum number of datagrams in which the numbering must be found.
 const MAX_UNNUMBERED: usize = 512;
-/// Limit on the bytes in which frames are searched for at once.
+/// Maximum number of bytes that are searched for frames at once.
 pub const MAX_SEARCHED: usize = 1 << 20;
-/// A single datagram is a stream only if its number is below this: eight bytes of something else seldom are.
+/// Maximum number of a single datagram that is a stream: eight bytes of something else are seldom below this.
 const MAX_NUMBER: u64 = 1 << 48;
-/// Memory that a kept datagram takes beside its bytes.
+/// Memory of a pending datagram besides its bytes.
 const PENDING_COST: usize = 128;
 
-/// A datagram that is kept.
+/// Pending datagram.
 #[derive(Clone, Debug)]
 pub struct Pending {
     source: Peer,
     port: usize,
     stamp: Option<Duration>,
-    /// How many had come with it.
+    /// Number of datagrams that had arrived, including this one.
     pub order: u64,
-    /// When it was taken from the kernel: many are at once.
+    /// When it was read from the kernel, which returns many at once.
     pub at: Nanos,
     bytes: Vec<u8>,
 }
@@ -51,7 +51,7 @@ impl Pending {
     }
 }
 
-/// What is known of a candidate that can become the stream.
+/// Known properties of a candidate that can become the stream.
 pub struct Known {
     pub numbering: Box<dyn Numbering>,
     pub frames: Option<Frames>,
@@ -59,18 +59,18 @@ pub struct Known {
     pub data: usize,
 }
 
-/// A flow that is not the live stream.
+/// Flow that is not the live stream.
 #[derive(Default)]
 pub struct Candidate {
     pub flow: Flow,
-    /// Its datagrams in the order of their arrival.
+    /// Pending datagrams in order of arrival.
     pub kept: VecDeque<Pending>,
     pub known: Option<Known>,
-    /// The number that came last, where a datagram tells it by itself.
+    /// Number of the last datagram, if a datagram alone gives it.
     pub newest: Option<u64>,
-    /// Memory that is kept.
+    /// Memory of the pending datagrams, in bytes.
     pub bytes: usize,
-    /// Of how many datagrams it was judged last.
+    /// Number of datagrams at the last search for frames.
     judged: usize,
 }
 
@@ -82,7 +82,7 @@ impl Candidate {
         }
     }
 
-    /// Whether a datagram with this number, where it tells one, may be this flow's.
+    /// Returns whether a datagram with this number, if a datagram alone gives it, may belong to this flow.
     pub fn may_have(&self, arrival: &Arrival<'_>, number: Option<u64>) -> bool {
         let is_near = |(newest, number): (u64, u64)| {
             let step = number.wrapping_sub(newest);
@@ -91,8 +91,8 @@ impl Candidate {
         self.flow.may_have(arrival) && self.newest.zip(number).is_none_or(is_near)
     }
 
-    /// Keeps the datagram that came as the `order`th of all. `live`: which of all the live stream's last was, if there is one. Returns
-    /// how many datagrams are given up, because the live stream continues.
+    /// Keeps the datagram that arrived as number `order` of all. `live` is the number of the last datagram of the live stream, if
+    /// there is one. Returns how many datagrams are dropped because the live stream continues.
     pub fn keep(
         &mut self,
         arrival: &Arrival<'_>,
@@ -126,18 +126,18 @@ impl Candidate {
         given_up
     }
 
-    /// Whether enough of its datagrams came since the live stream's last, which came as the `live`th of all.
+    /// Returns whether enough of its datagrams arrived since the live stream's last, which was number `live` of all.
     pub fn is_alone_since(&self, live: u64) -> bool {
         let first = self.kept.iter().rev().nth(ENOUGH - 1);
         first.is_some_and(|kept| kept.order > live)
     }
 
-    /// Which of all that came is the first that is kept.
+    /// Returns the arrival number of the first pending datagram.
     pub fn begun(&self) -> u64 {
         self.kept.front().map_or(u64::MAX, |kept| kept.order)
     }
 
-    /// Gives up the oldest datagram that is kept; says whether there was one.
+    /// Drops the oldest pending datagram; returns whether there was one.
     pub fn give_up_oldest(&mut self) -> bool {
         let oldest = self.kept.pop_front();
         let memory = |kept: &Pending| kept.bytes.len() + PENDING_COST;
@@ -145,14 +145,14 @@ impl Candidate {
         oldest.is_some()
     }
 
-    /// Gives up what is kept; returns how many datagrams those are.
+    /// Drops all pending datagrams; returns how many.
     pub fn give_up(&mut self) -> u64 {
         self.bytes = 0;
         self.judged = 0;
         self.kept.drain(..).count() as u64
     }
 
-    /// The same, if at least `count` datagrams are kept.
+    /// Drops all pending datagrams if there are at least `count`; returns how many.
     fn give_up_from(&mut self, count: usize) -> u64 {
         match self.kept.len() >= count {
             true => self.give_up(),
@@ -160,7 +160,8 @@ impl Candidate {
         }
     }
 
-    /// Whether it may be judged now, and was not at fewer datagrams: until frames are found, or too much was searched.
+    /// Returns whether it may be judged now and has more datagrams than at the last time, until frames are found or too much was
+    /// searched.
     pub fn is_due(&self) -> bool {
         let is_open = match &self.known {
             None => true,
@@ -169,8 +170,8 @@ impl Candidate {
         is_open && self.kept.len() >= ENOUGH.max(2 * self.judged)
     }
 
-    /// Finds out whether this is a stream, and whether it carries frames. `all`: no more will come. Returns how many datagrams are
-    /// given up, because they are none.
+    /// Judges whether this is a stream, and whether it contains frames. `all`: no more datagrams will arrive. Returns how many
+    /// datagrams are dropped because they are not part of a stream.
     pub fn judge(&mut self, template: &dyn Numbering, wanted: Wanted, all: bool) -> u64 {
         let count = self.kept.len();
         self.judged = count;
@@ -201,13 +202,13 @@ impl Candidate {
         0
     }
 
-    /// Whether it is known that it carries frames.
+    /// Returns whether frames were found.
     pub fn has_frames(&self) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|known| known.frames.is_some())
     }
 
-    /// Whether it has enough to take the place of another, lately too.
+    /// Returns whether it has enough datagrams and recent frames to replace another stream.
     pub fn is_ready(&self) -> bool {
         let Some(known) = &self.known else {
             return false;
@@ -216,7 +217,7 @@ impl Candidate {
         self.kept.len() >= ENOUGH && frames.is_none_or(Frames::are_there_lately)
     }
 
-    /// The lowest number of what is kept; `None` where none has any.
+    /// Returns the lowest pending number; `None` if no datagram has one.
     pub fn lowest(&self) -> Option<u64> {
         let datagrams = self.datagrams();
         let numbered = numbered(&*self.known.as_ref()?.numbering, &datagrams);
@@ -232,8 +233,8 @@ impl Candidate {
         self.kept.iter().map(|kept| &kept.bytes[..]).collect()
     }
 
-    /// Whether what is kept looks like the beginning of a stream: two datagrams or more that number on from each other, or one that
-    /// holds whole VDIF frames. A probe does not.
+    /// Returns whether this looks like the start of a stream: two or more datagrams with consecutive numbers, or one that
+    /// contains whole VDIF frames. A probe does not.
     pub fn is_promising(&self, template: &dyn Numbering) -> bool {
         let mut newest = self.kept.iter().rev().map(|kept| &kept.bytes[..]);
         match (newest.next(), newest.next()) {
@@ -248,8 +249,8 @@ impl Candidate {
         }
     }
 
-    /// Whether these few can be all of a stream: they number on from each other, or there is one only, with a number that a sender
-    /// can have come to. A port scan cannot.
+    /// Returns whether these few can be a whole stream: they have consecutive numbers, or there is only one, with a number that a
+    /// sender can have reached. A port scan does not qualify.
     pub fn may_be_all(&mut self, template: &dyn Numbering, wanted: Wanted) -> bool {
         if let ([one], Some(number)) = (self.kept.make_contiguous() as &[Pending], self.newest)
             && (number >= MAX_NUMBER || one.bytes.len() <= vtp::HEADER_LEN)
@@ -274,14 +275,14 @@ impl Known {
     }
 }
 
-/// The numbers and data of those datagrams that have some.
+/// Returns number and data of those datagrams that have a number.
 fn numbered<'a>(numbering: &dyn Numbering, datagrams: &[&'a [u8]]) -> Vec<(u64, &'a [u8])> {
     let datagrams = datagrams.iter();
     let numbered = datagrams.filter_map(|datagram| numbering.split(datagram));
     numbered.filter(|(_, data)| !data.is_empty()).collect()
 }
 
-/// Whether most of so many datagrams have numbers that lie close together and differ.
+/// Returns whether most of `count` datagrams have numbers that are close together and distinct.
 fn number_on(numbered: &[(u64, &[u8])], count: usize) -> bool {
     let pairs = numbered.array_windows();
     let close = pairs.filter(|[one, next]| follow(one.0, next.0)).count();
@@ -293,7 +294,7 @@ fn follow(one: u64, next: u64) -> bool {
     step != 0 && step.min(step.wrapping_neg()) <= MIN_JUMP
 }
 
-/// Whether the data is whole VDIF frames of one length.
+/// Returns whether the data consists of whole VDIF frames of one length.
 fn holds_frames(data: &[u8]) -> bool {
     vdif::Header::parse(data).is_ok_and(|header| {
         let length = header.frame_length();

@@ -1,35 +1,35 @@
-//! Who sends datagrams of what length.
+//! Flows: sender and length of datagrams.
 
 use std::time::Duration;
 
 use crate::peer::Peer;
 use crate::time::Nanos;
 
-/// A datagram that came.
+/// Datagram that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {
-    /// Its payload.
+    /// Payload.
     pub bytes: &'a [u8],
-    /// Who sent it.
+    /// Sender.
     pub source: Peer,
-    /// Which of the receiver's addresses it came to, counted from 0.
+    /// Index of the receiver's address, from 0.
     pub port: usize,
     /// When the kernel received it, since 1970.
     pub stamp: Option<Duration>,
 }
 
-/// A sender and a length. One stream may come to several ports: at each from one sender, all on one host.
+/// Sender and length. A stream may arrive at several ports: at each from one sender, all on one host.
 #[derive(Clone, Debug, Default)]
 pub struct Flow {
     host: Peer,
-    /// The sender at each of the receiver's ports, once heard.
+    /// Sender at each of the receiver's ports, once known.
     senders: Vec<Option<Peer>>,
     pub length: usize,
-    /// When its last datagram was taken.
+    /// When the last datagram was read.
     pub last: Nanos,
-    /// When the sockets had been read to their end before the last came.
+    /// When the sockets had last been emptied before the last datagram.
     read_before: Nanos,
-    /// When the kernel received the last, by a clock that may be set.
+    /// When the kernel received the last datagram, by a clock that may be set.
     last_stamp: Option<Duration>,
 }
 
@@ -43,13 +43,14 @@ impl Flow {
         }
     }
 
-    /// Who sends.
+    /// Returns the sender.
     pub fn sender(&self) -> Option<Peer> {
         let known = |sender: &&Peer| **sender != Peer::Unknown;
         self.senders.iter().flatten().find(known).copied()
     }
 
-    /// Whether it may be this one's: of its length, from its sender at that port, or from its host to a port at which none was heard.
+    /// Returns whether a datagram may belong to this flow: it has its length, and is from its sender at that port, or from its
+    /// host if that port has no sender yet.
     #[inline]
     pub fn may_have(&self, arrival: &Arrival<'_>) -> bool {
         arrival.bytes.len() == self.length
@@ -60,7 +61,7 @@ impl Flow {
             }
     }
 
-    /// Whether the datagrams come from the same sender.
+    /// Returns whether both flows have the same sender.
     pub fn has_sender_of(&self, other: &Flow) -> bool {
         let mut pairs = self.senders.iter().zip(&other.senders);
         self.host == other.host
@@ -68,7 +69,7 @@ impl Flow {
                 || pairs.any(|(one, other)| one.is_some() && one == other))
     }
 
-    /// It is this one's, taken from the kernel at `now`; the sockets were read to their end last at `read`.
+    /// Notes a datagram of this flow, read at `now`. The sockets were last emptied at `read`.
     #[inline]
     pub fn heard(&mut self, arrival: &Arrival<'_>, read: Nanos, now: Nanos) {
         if let Some(sender) = self.senders.get_mut(arrival.port) {
@@ -79,15 +80,13 @@ impl Flow {
         self.last_stamp = arrival.stamp;
     }
 
-    /// How long it was silent when a datagram came that is taken at `now`; the sockets were read to their end last at `read`. Both
-    /// sides of a silence may be read at once, so the kernel's stamps tell, as far as the clock was not set meanwhile.
+    /// Returns how long the flow was silent before a datagram read at `now`. The sockets were last emptied at `read`. Both sides
+    /// of a silence may be read at once, so the kernel's timestamps decide, unless the clock was set in between.
     pub fn silence_before(&self, stamp: Option<Duration>, read: Nanos, now: Nanos) -> Nanos {
-        let least = read.since(self.last);
-        let most = now.since(self.read_before);
+        let min = read.since(self.last);
+        let max = now.since(self.read_before);
         match self.last_stamp.zip(stamp) {
-            Some((last, stamp)) => {
-                Nanos::from(stamp.saturating_sub(last)).clamp(least, most.max(least))
-            }
+            Some((last, stamp)) => Nanos::from(stamp.saturating_sub(last)).clamp(min, max.max(min)),
             None => now.since(self.last),
         }
     }

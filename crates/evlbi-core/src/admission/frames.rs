@@ -1,28 +1,28 @@
-//! Whether a stream carries frames.
+//! Detects whether a stream contains frames.
 
 use crate::deframe::{self, Holes, Layout, Wanted};
 
-/// Longest header of a frame in bytes: VDIF's.
+/// Maximum length of a frame header, in bytes: VDIF's.
 const MAX_HEADER: usize = 32;
-/// Number of the newest datagrams with the beginning of a frame that decide whether the stream still has frames.
+/// Mask of the newest datagrams with the start of a frame that decide whether the stream still contains frames.
 const LATELY: u64 = 0xff;
 
-/// Whether the datagrams of a stream, which are all of one length, hold headers where its frames begin.
+/// Check of whether the datagrams of a stream, all of one length, have headers where frames start.
 #[derive(Clone, Debug)]
 pub struct Frames {
     layout: Layout,
-    /// A datagram's number and where it lies within a frame.
+    /// A datagram's number and its offset within a frame.
     number: u64,
     into: u64,
-    /// Of the last 64 datagrams in which a frame begins, the newest in the lowest bit: whether there is a header.
+    /// One bit for each of the last 64 datagrams in which a frame starts, the newest lowest: set if there was a header.
     valid: u64,
-    /// The part of a header that the datagram ended with, and its length.
+    /// Part of a header at the end of the last datagram, and its length.
     part: [u8; MAX_HEADER],
     part_length: usize,
 }
 
 impl Frames {
-    /// Looks for frames in datagrams of one length, by their numbers; `decide`: no more can be waited for.
+    /// Searches for frames in datagrams of one length, by their numbers; `decide`: no more datagrams will arrive.
     pub fn find(datagrams: &[(u64, &[u8])], decide: bool, wanted: Wanted) -> Option<Frames> {
         let mut sorted = datagrams.to_vec();
         let first = datagrams.first()?.0;
@@ -57,7 +57,7 @@ impl Frames {
         Some(frames)
     }
 
-    /// The next datagram.
+    /// Checks the next datagram.
     #[inline]
     pub fn see(&mut self, number: u64, data: &[u8]) {
         let frame = self.layout.frame_length as u64;
@@ -90,7 +90,7 @@ impl Frames {
         }
     }
 
-    /// The rest of a header that began in the datagram before, if that was the last one seen.
+    /// Checks the rest of a header that started in the datagram before, if that was the last one seen.
     #[cold]
     fn see_rest(&mut self, step: u64, data: &[u8]) {
         let begun = std::mem::take(&mut self.part_length);
@@ -112,12 +112,12 @@ impl Frames {
         self.valid = self.valid << 1 | u64::from(header);
     }
 
-    /// Whether one of the last 64 datagrams in which a frame begins held a header.
+    /// Returns whether any of the last 64 datagrams in which a frame starts had a header.
     pub fn are_there(&self) -> bool {
         self.valid != 0
     }
 
-    /// Whether one of the last 8 did.
+    /// Returns whether any of the last 8 did.
     pub fn are_there_lately(&self) -> bool {
         self.valid & LATELY != 0
     }

@@ -1,4 +1,4 @@
-//! The live stream: which datagrams are its own, and where its frames are.
+//! The live stream: which datagrams belong to it, and where its frames are.
 
 use super::candidate::{MAX_SEARCHED, RAW_ENOUGH};
 use super::flow::{Arrival, Flow};
@@ -9,37 +9,38 @@ use crate::deframe::Wanted;
 use crate::reorder::{Reorder, Verdict};
 use crate::time::Nanos;
 
-/// A sample of a live stream without valid frames has this many bytes and at least `MIN_SAMPLE` datagrams, or `MAX_SAMPLE` datagrams.
+/// Size of a sample of a live stream without valid frames: this many bytes and at least `MIN_SAMPLE` datagrams, or `MAX_SAMPLE`
+/// datagrams.
 pub(super) const SAMPLE_BYTES: usize = 192 << 10;
 const MIN_SAMPLE: usize = 64;
 const MAX_SAMPLE: usize = 1024;
 /// Datagrams from one sample to the next.
 const SAMPLE_EVERY: u64 = 4096;
 
-/// The live stream.
+/// Live stream.
 pub(super) struct Live {
     pub(super) flow: Flow,
     pub(super) numbering: Box<dyn Numbering>,
     pub(super) frames: Option<Frames>,
-    /// Its newest data, while frames are searched in it, since it has none that are valid.
+    /// Newest data, while they are searched for frames because the stream has no valid ones.
     pub(super) sample: Vec<(u64, Vec<u8>)>,
-    /// When the next sample begins, counted in datagrams.
+    /// When the next sample starts, counted in datagrams.
     pub(super) sample_at: u64,
-    /// No frames were found in a sample since it had valid ones.
+    /// Whether a sample contained no frames since the last valid ones.
     pub(super) is_raw: bool,
     pub(super) wanted: Wanted,
     pub(super) pace: Pace,
     pub(super) data: usize,
-    /// The datagram that the window wants to see again.
+    /// Datagram that the window wants to see again.
     pub(super) kept: Vec<u8>,
-    /// How many of its datagrams came, which of all that came was its last, and when its first came.
+    /// Number of its datagrams, arrival number of the last, and arrival time of the first.
     pub(super) count: u64,
     pub(super) newest: u64,
     pub(super) begun: Nanos,
 }
 
 impl Live {
-    /// Bytes of data that would have come between its last and `now`, at its mean rate.
+    /// Returns the bytes of data expected between its last datagram and `now`, at its mean rate.
     pub(super) fn missing_until(&self, now: Nanos) -> u64 {
         let heard = self.flow.last.since(self.begun).0;
         let silence = now.since(self.flow.last).0;
@@ -51,7 +52,8 @@ impl Live {
         missing.saturating_sub(1).saturating_mul(self.data as u64)
     }
 
-    /// Takes a datagram that belongs to the stream; says whether it does. The sockets were read before and now, at these times.
+    /// Takes a datagram if it belongs to the stream; returns whether it does. The times are those of the previous and the current
+    /// read of the sockets.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -81,7 +83,7 @@ impl Live {
                 Verdict::Place(position) => break place(position, data),
                 Verdict::Replay => self.replay(reorder, freed, place),
                 Verdict::Keep => {
-                    // It is not heard before another confirms it.
+                    // It is noted only when another datagram confirms it.
                     self.kept.clear();
                     self.kept.extend_from_slice(arrival.bytes);
                     return true;
@@ -94,7 +96,7 @@ impl Live {
             frames.are_there()
         });
         if !has_frames {
-            self.look_for_frames(number, data);
+            self.search_for_frames(number, data);
         }
         self.numbering.heard(arrival.bytes);
         self.flow.heard(arrival, read, now);
@@ -103,9 +105,9 @@ impl Live {
         true
     }
 
-    /// Takes a sample of the stream now and then and looks for frames in it: they may be larger than what was seen before, begin
-    /// later, or have changed.
-    fn look_for_frames(&mut self, number: u64, data: &[u8]) {
+    /// Searches a sample of the stream for frames from time to time: they may be larger than the data seen before, start later,
+    /// or have changed.
+    fn search_for_frames(&mut self, number: u64, data: &[u8]) {
         if self.count < self.sample_at {
             return;
         }
@@ -127,7 +129,7 @@ impl Live {
         }
     }
 
-    /// The kept datagram again. The window has just made room for it, so it is not kept once more.
+    /// Offers the kept datagram again. The window has just made room for it, so it is not kept once more.
     #[cold]
     pub(super) fn replay(
         &mut self,

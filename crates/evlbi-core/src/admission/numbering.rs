@@ -1,27 +1,27 @@
-//! Where the number of a datagram comes from.
+//! Sources of a datagram's number.
 
 use evlbi_wire::vtp;
 
-/// Numbers the datagrams of one stream.
+/// Numbering of the datagrams of one stream.
 pub trait Numbering: Send {
-    /// The number and the data of a datagram; `None` when it has none here.
+    /// Splits a datagram into number and data; `None` if it has no number here.
     fn split<'a>(&self, datagram: &'a [u8]) -> Option<(u64, &'a [u8])>;
 
-    /// Learns from a datagram of the stream's sender and length that was taken, or has no number.
+    /// Updates the numbering from a datagram of the stream's sender and length that was accepted or has no number.
     #[inline]
     fn heard(&mut self, datagram: &[u8]) {
         let _ = datagram;
     }
 
-    /// The number that a datagram tells by itself, whatever stream it belongs to.
+    /// Returns the number that a datagram gives by itself, whatever stream it belongs to.
     fn alone(&self, datagram: &[u8]) -> Option<u64>;
 
-    /// The numbering of a stream of which these datagrams came first; `None` as long as they do not tell it. `all`: it has no
+    /// Makes the numbering of a stream that starts with these datagrams; `None` while they are too few. `all`: the stream has no
     /// more.
     fn of(&self, datagrams: &[&[u8]], all: bool) -> Option<Box<dyn Numbering>>;
 }
 
-/// VTP: the number stands before the data.
+/// Numbering of VTP: the number is in front of the data.
 pub struct Numbers;
 
 impl Numbering for Numbers {

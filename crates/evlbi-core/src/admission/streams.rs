@@ -1,52 +1,52 @@
-//! Which of several streams of bytes is the one that is received.
+//! Selects which of several byte streams is received.
 //!
-//! Anything may connect to an open port. A connection brings the stream once frames are found in what it brought, or once it brought
-//! [`ENOUGH_BYTES`] while no other has frames. One that only connects, or says something else, neither ends the wait for the sender
-//! nor keeps it out.
+//! Anything may connect to an open port. A connection becomes the stream once frames are found in its bytes, or once it sent
+//! [`ENOUGH_BYTES`] while no other has frames. A connection that sends nothing, or something else, neither ends the wait for the
+//! sender nor blocks it.
 
 use crate::deframe::{self, Deframer};
 use crate::peer::Peer;
 
 use super::Refused;
 
-/// Bytes of a stream without frames that make it the one that is received.
+/// Minimum bytes of a stream without frames.
 pub const ENOUGH_BYTES: usize = 16 << 10;
-/// Peers that are remembered.
+/// Maximum number of peers that are remembered.
 const MAX_PEERS: usize = 128;
-/// Senders that were refused and are listed.
+/// Maximum number of refused senders that are listed.
 const MAX_REFUSED: usize = 64;
 
-/// Decides which peer's stream is received.
+/// Selection of the peer whose stream is received.
 #[derive(Debug, Default)]
 pub struct Streams {
     settings: deframe::Settings,
     heard: Vec<Heard>,
-    /// Peers that brought frames beside the stream.
+    /// Peers, besides the stream's, that sent frames.
     others: Vec<Refused>,
-    /// Number of peers that brought bytes but no stream.
+    /// Number of peers that sent bytes but no stream.
     refused: u64,
 }
 
-/// What a peer has brought.
+/// Bytes received from a peer.
 #[derive(Debug)]
 struct Heard {
     what: Dismissed,
     is_closed: bool,
 }
 
-/// A peer that does not bring the stream.
+/// Peer that does not send the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dismissed {
-    /// Who.
+    /// Peer.
     pub peer: Peer,
-    /// Bytes that it brought.
+    /// Bytes that it sent.
     pub bytes: usize,
-    /// Whether they hold frames.
+    /// Whether they contain frames.
     pub frames: bool,
 }
 
 impl Streams {
-    /// `settings`: what is known of the frames.
+    /// Makes a selection without peers; `settings` are the known properties of the frames.
     pub fn new(settings: deframe::Settings) -> Streams {
         Streams {
             settings,
@@ -54,7 +54,7 @@ impl Streams {
         }
     }
 
-    /// `bytes` are all that `peer` has brought so far; `is_closed`: it brings no more.
+    /// Notes `bytes`, which are all that `peer` has sent so far; `is_closed`: it sends no more.
     pub fn hear(&mut self, peer: Peer, bytes: &[u8], is_closed: bool) {
         let place = self.heard.iter().position(|it| it.what.peer == peer);
         let place = place.unwrap_or_else(|| {
@@ -80,7 +80,7 @@ impl Streams {
         }
     }
 
-    /// The peer whose stream is received, once that is clear. All others are then dismissed.
+    /// Returns the peer whose stream is received, once that is decided. All others are dismissed from then on.
     pub fn decide(&mut self) -> Option<Peer> {
         let first = |is: fn(&Heard) -> bool| self.heard.iter().position(is);
         let found = first(|it| it.what.frames);
@@ -88,7 +88,7 @@ impl Streams {
         Some(self.heard.remove(found).what.peer)
     }
 
-    /// The next peer that does not bring the stream: one that has ended, or any where the stream is there (`all`).
+    /// Returns the next peer that does not send the stream: one that has ended, or any if the stream is decided (`all`).
     pub fn dismiss(&mut self, all: bool) -> Option<Dismissed> {
         let place = self.heard.iter().position(|it| all || it.is_closed)?;
         let dismissed = self.heard.remove(place).what;
@@ -108,12 +108,12 @@ impl Streams {
         }
     }
 
-    /// Peers that brought frames beside the stream, the first 64.
+    /// Returns the first 64 peers, besides the stream's, that sent frames.
     pub fn others(&self) -> &[Refused] {
         &self.others
     }
 
-    /// Number of peers that brought bytes but no stream.
+    /// Returns the number of peers that sent bytes but no stream.
     pub fn refused(&self) -> u64 {
         self.refused
     }

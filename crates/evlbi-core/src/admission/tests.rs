@@ -1,4 +1,4 @@
-//! The receiver that all tests of admission share, what becomes a stream, and what never does.
+//! Shared test receiver; what becomes a stream and what never does.
 
 mod frames;
 mod takeover;
@@ -17,15 +17,15 @@ use crate::peer::Peer;
 const MS: u64 = 1_000_000;
 const CAPACITY: u64 = 1 << 20;
 
-/// A receiver with a ring that is emptied at once.
+/// Receiver whose ring is emptied at once.
 struct Receiver {
     admission: Admission,
     now: Nanos,
-    /// What lies in each of the rings.
+    /// Content of each ring.
     rings: Vec<BTreeMap<u64, Vec<u8>>>,
-    /// How often the consumer is still in the ring before, when another is wanted.
+    /// How many more times the consumer is still in the old ring when a new one is needed.
     busy: u32,
-    /// Bytes that would have come between two streams.
+    /// Estimated bytes missing between two streams.
     missing: u64,
 }
 
@@ -101,7 +101,7 @@ impl Receiver {
         self
     }
 
-    /// Frames of the test pattern from number `first` on.
+    /// Receives frames of the test pattern, starting with number `first`.
     fn stream(&mut self, port: u16, sequence: u64, frames: std::ops::Range<u64>) -> &mut Receiver {
         for frame in frames {
             self.take(port, &datagram(sequence + frame, frame));
@@ -132,10 +132,10 @@ fn sender(port: u16) -> Peer {
     Peer::Socket(SocketAddr::from(([10, 0, 0, 1], port)))
 }
 
-/// Bytes of a frame of the test pattern.
+/// Length of a frame of the test pattern, in bytes.
 const FRAME: usize = 1032;
 
-/// Frame `frame` of the test pattern at 64 frames per second, behind a sequence number.
+/// Frame `frame` of the test pattern at 64 frames per second, after a sequence number.
 fn datagram(sequence: u64, frame: u64) -> Vec<u8> {
     static FRAMES: LazyLock<Vec<u8>> = LazyLock::new(|| {
         pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(64), 4096).expect("frames")
@@ -151,7 +151,7 @@ fn raw(sequence: u64, data: usize) -> Vec<u8> {
     bytes
 }
 
-/// Unique, restarts, and refused of another length, sender, sequence.
+/// Returns unique, restarts, and refused datagrams of other length, sender and sequence.
 fn counts(counters: &Counters, admission: &Admission) -> [u64; 5] {
     [
         counters.unique,
@@ -189,7 +189,7 @@ fn eight_datagrams_with_frames_are_a_stream() {
 
 #[test]
 fn tiny_datagrams_before_a_stream_do_not_cost_it() {
-    // As few as eight, a hundred, and with the length of the stream's.
+    // Eight or a hundred datagrams, also with the length of the stream's.
     for (count, length) in [(8, 1), (100, 1), (8, FRAME), (63, FRAME), (100, FRAME)] {
         let mut receiver = Receiver::new(None, 1);
         for number in 0..count {
@@ -227,7 +227,7 @@ fn a_few_datagrams_now_and_then_do_not_keep_a_stream_out() {
         }
     }
     let counters = receiver.end();
-    // One of them came before the stream was known to have frames.
+    // One of them arrived before the stream was known to have frames.
     assert_eq!((counters.unique, counters.lost), (201, 0));
 }
 
@@ -246,9 +246,9 @@ fn numbers_far_ahead_change_nothing() {
 
 #[test]
 fn a_jump_is_a_gap_up_to_what_the_rate_allows() {
-    // The least; after a second at 10,000 datagrams per second; and after 3 s of silence.
-    for (rate, silence, most) in [(100, 0, 4096), (10_000, 0, 30_000), (10_000, 3000, 75_000)] {
-        for (ahead, is_gap) in [(most - 1, true), (most + 1, false)] {
+    // The minimum; after a second at 10,000 datagrams per second; and after 3 s of silence.
+    for (rate, silence, max) in [(100, 0, 4096), (10_000, 0, 30_000), (10_000, 3000, 75_000)] {
+        for (ahead, is_gap) in [(max - 1, true), (max + 1, false)] {
             let mut receiver = Receiver::new(None, 1);
             for number in 0..rate {
                 receiver.take(1, &datagram(number, number));
@@ -339,7 +339,7 @@ fn the_first_datagrams_at_every_port_are_the_streams() {
             stamp: None,
         });
     }
-    // Another sender at one of them.
+    // Another sender at one of the ports.
     receiver.stream(3, 1000, 0..100);
     assert_end(&mut receiver, [1000, 0, 0, 100, 0]);
 }
@@ -360,7 +360,7 @@ fn only_one_host_is_heard_where_it_is_given() {
         receiver.take(1, &bytes);
     }
     assert_end(&mut receiver, [20, 0, 0, 20, 0]);
-    // Who asks for one host refuses the others knowingly.
+    // A receiver limited to one host refuses the others knowingly.
     assert_eq!(receiver.admission.refused(), []);
 }
 
@@ -379,14 +379,14 @@ fn what_is_kept_is_bounded() {
     }
 }
 
-/// What else arrives at a port.
+/// Other input at a port.
 #[derive(Clone, Debug)]
 enum Junk {
-    /// Datagrams of another sender: port, first number, length of the data, how many.
+    /// Datagrams of another sender: port, first number, length of the data, count.
     Raw(u16, u64, usize, u64),
-    /// Frames of another sender: port, first number, how many.
+    /// Frames of another sender: port, first number, count.
     Frames(u16, u64, u64),
-    /// Forged with the stream's address and length: how far ahead, how many.
+    /// Forged with the stream's address and length: distance ahead, count.
     Forged(u64, u64),
     /// Forged with the stream's address: bytes.
     Odd(Vec<u8>),
@@ -406,8 +406,8 @@ fn junk() -> impl Strategy<Value = Junk> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A stream with frames that is never silent for 300 ms is recorded whole, whatever else arrives before and beside it, if that
-    /// has no frames before.
+    /// A stream with frames that is never silent for 300 ms is recorded whole, whatever else arrives before and alongside it,
+    /// unless that had frames earlier.
     #[test]
     fn a_live_stream_is_recorded_whatever_comes_beside_it(
         before in prop::collection::vec(junk(), 0..6),

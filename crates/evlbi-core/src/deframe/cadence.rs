@@ -1,10 +1,8 @@
-//! The order and the times in which the frames of a stream follow one another: what tells which frame a
-//! lost one was.
+//! Cadence: the order and times in which the frames of a stream follow one another, which identify a lost frame.
 //!
-//! Threads and stations are interleaved in one stream. A lost frame belongs to the thread that was seen
-//! least recently, which is exact for every fixed order. A thread is passed over where the frames that
-//! follow show that none of it is missing. The time of the lost frame is one frame after the last one of
-//! its thread, so the times of threads may lie anywhere to one another.
+//! Threads and stations are interleaved in one stream. A lost frame belongs to the thread that was seen least recently, which is
+//! exact for every fixed order. A thread is skipped if the next frames show that none of it is missing. The time of the lost
+//! frame is one frame after the last one of its thread, so threads may have any offset in time.
 
 use std::collections::HashMap;
 
@@ -14,67 +12,67 @@ use evlbi_wire::vdif::StreamKey;
 use super::format::Head;
 use super::rate::{Rate, Tick};
 
-/// So many frames are looked at, at most, to find out which thread's frame is missing.
+/// Maximum number of frames that are examined to find out which thread's frame is missing.
 pub(super) const MAX_AHEAD: i64 = 256;
-/// With so many threads, those not seen for a while are forgotten, then all.
+/// Maximum number of threads: beyond it, those not seen for a while are forgotten, then all.
 const MAX_STREAMS: usize = 4096;
-/// A frame marked invalid whose time is further from that of every thread has a wrong one, in seconds.
+/// Maximum distance in seconds from the time of every thread; a frame marked invalid further away has a wrong time.
 const MAX_ASTRAY: u64 = 86_400;
-/// No index of `streams`.
+/// Not an index of `streams`.
 const NONE: usize = usize::MAX;
 
-/// A header and its place: frames of the stream since the beginning.
+/// Header and its place, in frames of the stream since the start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sighting {
     pub at: i64,
     pub head: Head,
 }
 
-/// The header for a lost frame.
+/// Header for a lost frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Guess {
-    /// `None` where no header at all has been seen.
+    /// Header; `None` if no header was seen yet.
     pub head: Option<Head>,
-    /// Station, thread and time follow from the cadence. Else nothing does, and the header says another
-    /// thread than any of the stream, so that no reader takes the frame for one of those.
+    /// Whether station, thread and time follow from the cadence. If not, the header has a thread that is not in the stream, so
+    /// that no reader takes the frame for one of its threads.
     pub known: bool,
 }
 
-/// The sub-streams of a stream, and how they follow one another.
+/// Sub-streams of a stream, and how they follow one another.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cadence {
     streams: Vec<Stream>,
     by_key: HashMap<StreamKey, usize>,
-    /// Index of the stream that was seen last.
+    /// Index of the last stream seen.
     latest: usize,
-    /// The longest way from a frame of a stream to its next with nothing lost between, in frames of the whole.
+    /// Longest distance between two consecutive frames of a stream without loss between, in frames of the whole.
     reach: i64,
     /// Place of the last frame whose header was not seen.
     last_unseen: i64,
     rate: Rate,
-    /// Lost frames whose header was a guess.
+    /// Number of lost frames whose header was a guess.
     pub ambiguous: u64,
 }
 
-/// One station's one thread.
+/// One thread of one station.
 #[derive(Clone, Debug)]
 struct Stream {
     key: StreamKey,
     /// Place and time of the last frame, seen or found missing.
     at: i64,
     time: Tick,
-    /// Found missing since `head` was seen.
+    /// Number of frames found missing since `head` was seen.
     missing: i64,
-    /// The last header that was seen, with its place and time.
+    /// Last header seen, with its place and time.
     head: Head,
     seen_at: i64,
     seen: FrameTime,
     first: Sighting,
-    /// Seen twice: not the work of a damaged header. Seen once, it is to be trusted one cycle later.
+    /// Whether it was seen twice, so that it is not a damaged header. If seen once, it is trusted one cycle later.
     trusted: bool,
     /// Index of the stream that was seen next.
     next: usize,
-    /// The lost frame at this place is not one of this stream.
+    /// Place of a lost frame that is known not to be from this stream.
     passed_at: i64,
 }
 
@@ -92,13 +90,13 @@ impl Cadence {
         self.rate.get()
     }
 
-    /// How many threads there are, of all stations.
+    /// Returns the number of threads, of all stations.
     pub fn threads(&self) -> usize {
         self.streams.len()
     }
 
-    /// Passes over so many lost frames from place `at` on. Returns for each thread the first of them, how many, and the time behind
-    /// them.
+    /// Skips `frames` lost frames, starting at place `at`. Returns for each thread the first of them, their number, and the time
+    /// after them.
     pub fn pass_over(&mut self, at: i64, frames: u64) -> Vec<(Head, u64, Tick)> {
         let last = at.saturating_add_unsigned(frames).saturating_sub(1);
         self.last_unseen = last;
@@ -127,8 +125,8 @@ impl Cadence {
         runs
     }
 
-    /// How many frames are missing between those of this cadence and those that follow at place `at`, of which `ahead` are there;
-    /// `None` if the rate is unknown, or if they do not follow later.
+    /// Returns how many frames are missing between this cadence and the frames that follow at place `at`, of which `ahead`
+    /// arrived; `None` if the rate is unknown, or if they do not follow later.
     pub fn missing_until(&self, at: i64, ahead: &[Sighting]) -> Option<u64> {
         let threads = self.streams.len() as i64;
         let is_known = |s: &Sighting| self.by_key.contains_key(&s.head.key());
@@ -138,24 +136,24 @@ impl Cadence {
         let missing = self.streams.iter().map(|stream| {
             let first = ahead.iter().find(|s| s.head.key() == stream.key)?;
             let apart = self.rate.between(stream.time, first.head.time().into())?;
-            // Those that are lost behind the gap have their place already.
+            // Frames lost after the gap already have their place.
             let lost = (first.at - at).div_euclid(threads);
             u64::try_from(apart.checked_sub(1)?.checked_sub(lost)?).ok()
         });
         missing.sum()
     }
 
-    /// How many frames must be seen after a lost one to tell what it was.
+    /// Returns how many frames must be seen after a lost one to identify it.
     pub fn reach(&self) -> i64 {
         self.reach.clamp(1, MAX_AHEAD)
     }
 
-    /// The time of the frame after the one at `time` in the same thread.
+    /// Returns the time of the frame after the one at `time` in the same thread.
     pub fn after(&self, time: FrameTime) -> Tick {
         self.rate.after(time.into(), 1)
     }
 
-    /// Another stream begins; the frame rate is probably the same.
+    /// Forgets the stream but keeps the frame rate, which is probably the same.
     pub fn restart(&mut self) {
         self.forget_streams();
         self.rate.restart();
@@ -168,8 +166,8 @@ impl Cadence {
         self.latest = NONE;
     }
 
-    /// Learns from the first frames that are there of a stream that begins at `start`, before any of them
-    /// is taken; false while they do not suffice, and must not.
+    /// Determines the order of a stream that starts at `start` from its first frames, before any of them is taken. Returns false
+    /// while they are too few, unless they must suffice.
     pub fn prime(&mut self, start: i64, first: &[Sighting], must_suffice: bool) -> bool {
         self.forget_streams();
         self.last_unseen = start - 1;
@@ -184,7 +182,7 @@ impl Cadence {
                 continue;
             }
             if sighting.at > next {
-                // What is missing may be the end of a second.
+                // The missing frames may be the end of a second.
                 self.last_unseen = sighting.at - 1;
             }
             next = sighting.at + 1;
@@ -195,7 +193,7 @@ impl Cadence {
         let streams = self.streams.len() as i64;
         let cycle = self.rate.cycle().unwrap_or(streams).max(1);
         for stream in &mut self.streams {
-            // As if the stream had always run: where and when its last frame before `start` was.
+            // As if the stream had always run: place and time of its last frame before `start`.
             let cycles = (stream.first.at - start) / cycle + 1;
             stream.at = stream.first.at - cycles * cycle;
             stream.seen_at = stream.first.at;
@@ -214,7 +212,7 @@ impl Cadence {
         suffice
     }
 
-    /// Whether every stream is seen twice among the last sightings between which no frame is missing.
+    /// Returns whether every stream is seen twice among the last sightings without a missing frame between.
     fn all_twice(&self, sightings: &[Sighting]) -> bool {
         let mut seen = vec![0; self.streams.len()];
         let mut next = None;
@@ -230,7 +228,7 @@ impl Cadence {
         !seen.is_empty() && seen.iter().all(|times| *times >= 2)
     }
 
-    /// The frame at place `at` has this header.
+    /// Notes the header of the frame at place `at`.
     #[inline]
     pub fn see(&mut self, at: i64, head: &Head) {
         let Some(index) = self.find(head.key()) else {
@@ -261,8 +259,7 @@ impl Cadence {
         stream.seen = time;
     }
 
-    /// Index of the stream of `key`. The stream that followed the latest one the last time usually does so
-    /// again.
+    /// Returns the index of the stream of `key`. Usually the same stream follows the latest one as the last time.
     #[inline]
     fn find(&mut self, key: StreamKey) -> Option<usize> {
         let followed = self.streams.get(self.latest).map_or(NONE, |s| s.next);
@@ -316,8 +313,8 @@ impl Cadence {
         self.latest = NONE;
     }
 
-    /// The header of the frame at place `at`, which is lost; `ahead` are the headers that are there in the
-    /// next [`Cadence::reach`] frames.
+    /// Returns the header of the lost frame at place `at`; `ahead` are the headers that arrived in the next [`Cadence::reach`]
+    /// frames.
     pub fn predict(&mut self, at: i64, ahead: &[Sighting]) -> Guess {
         let head = self.next_missing(at, ahead, true);
         self.ambiguous += u64::from(head.is_none());
@@ -327,15 +324,15 @@ impl Cadence {
         }
     }
 
-    /// Whether a header has no time, or is of a frame marked invalid and has one that is none of the stream's.
+    /// Returns whether a header has no time, or belongs to a frame marked invalid with a time that is not the stream's.
     pub fn is_astray(&self, head: &Head) -> bool {
         let is_near = |stream: &Stream| are_near(&stream.head, head);
         let is_far = !self.streams.is_empty() && !self.streams.iter().any(is_near);
         head.is_without_time() || head.is_invalid() && is_far
     }
 
-    /// Whether the cadence can follow this header. The headers of frames that their source marked invalid
-    /// are often wrong: such a one must be the expected one, or of a thread not seen before.
+    /// Returns whether the header fits the cadence. Headers of frames that their source marked invalid are often wrong: such a
+    /// header must be the expected one, or of a new thread.
     pub fn believes(&self, head: &Head) -> bool {
         if !head.is_invalid() {
             return true;
@@ -351,12 +348,12 @@ impl Cadence {
         on.is_none_or(|on| on == 1)
     }
 
-    /// The frame at place `at` is there, but its header says nothing that can be believed. Returns the header that belongs there.
+    /// Notes a frame at place `at` with an unusable header. Returns the header that belongs there.
     pub fn pass(&mut self, at: i64, ahead: &[Sighting]) -> Option<Head> {
         self.next_missing(at, ahead, false)
     }
 
-    /// Takes the frame at place `at` for the next one of a stream; `lost`: it is one.
+    /// Treats the frame at place `at` as the next one of a stream; `lost`: it did not arrive.
     fn next_missing(&mut self, at: i64, ahead: &[Sighting], lost: bool) -> Option<Head> {
         self.last_unseen = at;
         for trusted in [true, false] {
@@ -383,7 +380,7 @@ impl Cadence {
         self.new_stream(at, ahead)
     }
 
-    /// The second may end among lost frames: `ahead`, those that follow, may tell the rate.
+    /// Determines the rate if a second ends among lost frames and `ahead`, the frames after them, shows it.
     pub fn learn_rate(&mut self, ahead: &[Sighting]) {
         for sighting in ahead {
             if let Some(index) = self.by_key.get(&sighting.head.key()) {
@@ -404,7 +401,7 @@ impl Cadence {
         Some(candidates.min_by_key(|(_, stream)| stream.at)?.0)
     }
 
-    /// The frame before the first one of a thread that has not been seen before, but follows.
+    /// Returns the frame before the first one of a new thread that follows.
     fn new_stream(&mut self, at: i64, ahead: &[Sighting]) -> Option<Head> {
         let unknown =
             |s: &&Sighting| !self.by_key.contains_key(&s.head.key()) && !self.is_astray(&s.head);
@@ -415,8 +412,8 @@ impl Cadence {
         Some(head)
     }
 
-    /// A header for a frame of which nothing is known but its neighbours: their station and time, and a
-    /// thread that none of them has.
+    /// Returns a header for a frame of which only the neighbours are known: their station and time, and a thread that none of
+    /// them has.
     fn stray(&self, ahead: &[Sighting]) -> Option<Head> {
         let latest = self.streams.get(self.latest).map(|stream| stream.head);
         let mut head = latest.or(ahead.first().map(|sighting| sighting.head))?;
@@ -432,12 +429,12 @@ impl Cadence {
     }
 }
 
-/// Whether two headers are of times that one recording may have.
+/// Returns whether two headers have times that one recording may have.
 fn are_near(a: &Head, b: &Head) -> bool {
     a.time().second.abs_diff(b.time().second) <= MAX_ASTRAY
 }
 
-/// Whether the next frame of `key` that follows is the one of `time`.
+/// Returns whether the next frame of `key` has this time.
 fn comes_next(key: StreamKey, time: FrameTime, ahead: &[Sighting]) -> bool {
     let next = ahead.iter().find(|s| s.head.key() == key);
     next.is_some_and(|s| s.head.time() == time)

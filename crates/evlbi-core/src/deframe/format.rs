@@ -1,11 +1,11 @@
-//! What the frames of a stream have in common, and what the header of one of them says.
+//! Common properties of the frames of a stream, and the content of their headers.
 
 use evlbi_wire::mark5b;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, StreamKey};
 use serde::{Deserialize, Serialize};
 
-/// What the bytes of a stream are.
+/// Format of the bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -17,7 +17,7 @@ pub enum Format {
     Raw,
 }
 
-/// What the frames of a stream have in common.
+/// Common properties of the frames of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// VDIF or Mark 5B.
@@ -31,7 +31,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Mark 5B frames are all alike.
+    /// Mark 5B frames all have the same layout.
     pub(super) const MARK5B: Layout = Layout {
         format: Format::Mark5b,
         frame_length: mark5b::FRAME_LEN,
@@ -48,13 +48,13 @@ impl Layout {
         }
     }
 
-    /// Whether `bytes` begin with a header of this layout.
+    /// Returns whether `bytes` start with a header of this layout.
     pub(crate) fn is_header(&self, bytes: &[u8]) -> bool {
         self.read(bytes, 0).is_some()
     }
 
-    /// The header at the beginning of `bytes`, where it is one of this layout. `reference` is a time
-    /// within 500 days, UTC seconds since 1970-01-01.
+    /// Reads the header at the start of `bytes`, if it has this layout. `reference` is a time within 500 days, in UTC seconds
+    /// since 1970-01-01.
     pub(super) fn read(&self, bytes: &[u8], reference: i64) -> Option<Head> {
         match self.format {
             Format::Vdif => {
@@ -71,7 +71,7 @@ impl Layout {
     }
 }
 
-/// The header of a frame.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Vdif(vdif::Header),
@@ -93,15 +93,15 @@ impl Head {
         }
     }
 
-    /// Seconds since 1970 at which VDIF's epochs begin: the time of a header whose time was never set.
+    /// Seconds since 1970 at which VDIF's epochs start: the time of a header whose time was never set.
     const UNSET: i64 = 946_684_800;
 
-    /// A frame marked invalid whose header has no time, as some recorders write them for what is lost.
+    /// Returns whether this is a frame marked invalid without a time, as some recorders write for lost frames.
     pub fn is_without_time(&self) -> bool {
         self.is_invalid() && self.time().second == Head::UNSET
     }
 
-    /// Mark 5B has no mark for it.
+    /// Returns whether the frame is marked invalid, which Mark 5B cannot do.
     pub fn is_invalid(&self) -> bool {
         matches!(self, Head::Vdif(header) if header.is_invalid())
     }
@@ -120,7 +120,7 @@ impl Head {
         }
     }
 
-    /// Frames per second that the header itself tells.
+    /// Returns the frames per second that the header gives.
     pub fn frame_rate(&self) -> Option<FrameRate> {
         match self {
             Head::Vdif(header) => header.frame_rate(),
@@ -128,7 +128,7 @@ impl Head {
         }
     }
 
-    /// Overwrites the beginning of `frame`.
+    /// Writes the header to the start of `frame`.
     pub fn emit(&self, frame: &mut [u8]) {
         match self {
             Head::Vdif(header) => header.emit(frame),
@@ -136,8 +136,8 @@ impl Head {
         }
     }
 
-    /// The header of the lost frame `frames_on` frames after this one in the same thread; `None` where
-    /// no header can tell its time.
+    /// Returns the header of the lost frame `frames_on` frames after this one in the same thread; `None` if its time does not fit
+    /// a header.
     pub fn fill_after(
         &self,
         time: FrameTime,

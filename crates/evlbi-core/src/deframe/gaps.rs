@@ -1,4 +1,4 @@
-//! The list of missing frames, as runs of consecutive ones of a thread.
+//! List of missing frames, as runs of consecutive frames of a thread.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use evlbi_wire::vdif::StreamKey;
 
 use super::rate::Tick;
 
-/// So many runs are kept; those that begin later are counted only.
+/// Maximum number of runs in the list; later ones are only counted.
 const MAX_GAPS: usize = 1 << 16;
 
-/// The missing frames so far.
+/// Missing frames so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GapLog {
-    /// The runs in the order of their first frames.
+    /// Runs in the order of their first frames.
     pub gaps: Vec<TimeGap>,
-    /// The last run of each thread: its index, and the time of the frame that would go on with it.
+    /// Last run of each thread: its index, and the time of the frame that would continue it.
     last: HashMap<StreamKey, (usize, Tick)>,
-    /// Runs that were not kept.
+    /// Number of runs that were not kept.
     pub overflow: u64,
 }
 

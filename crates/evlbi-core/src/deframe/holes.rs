@@ -1,15 +1,13 @@
-//! What is missing in a span of the stream, and the span seen with it.
+//! Holes in a span of the stream, and a view of the span with them.
 
 use std::ops::Range;
 
-/// The missing parts of a span of the byte stream, in the order in which they lie there.
+/// Missing parts of a span of the byte stream, in ascending order.
 ///
-/// A missing part either has its place in the span (slots of the ring that nothing was written to), or
-/// it is a gap: a jump of the sequence that was too large for the ring, so that the bytes before and
-/// behind it lie side by side in the span.
+/// A missing part either has its place in the span (slots of the ring that were not written), or is a gap: a jump of the sequence
+/// that was too large for the ring, so that the bytes before and after it are adjacent in the span.
 ///
-/// Offsets are those of the span; parts that are told out of order are cut to what lies behind the ones
-/// before.
+/// Offsets are those of the span. A part that overlaps earlier ones is cut to what is after them.
 #[derive(Clone, Debug, Default)]
 pub struct Holes {
     list: Vec<Hole>,
@@ -27,32 +25,32 @@ struct Hole {
 }
 
 impl Hole {
-    /// Bytes of the gaps before and in this part.
+    /// Returns the bytes of the gaps before and in this part.
     fn gaps_behind(&self) -> u64 {
         self.gaps + if self.is_gap { self.to - self.from } else { 0 }
     }
 }
 
 impl Holes {
-    /// Nothing is missing.
+    /// Makes an empty list.
     pub fn new() -> Holes {
         Holes::default()
     }
 
-    /// Forgets all, to be told about another span.
+    /// Clears the list, for another span.
     pub fn clear(&mut self) {
         self.list.clear();
         self.gaps = 0;
     }
 
-    /// The bytes `range` of the span were never written.
+    /// Adds the bytes `range` of the span, which were not written.
     pub fn missing(&mut self, range: Range<usize>) {
         let to = (range.end as u64).saturating_add(self.gaps);
         let from = (range.start as u64).saturating_add(self.gaps);
         self.add(from, to, false);
     }
 
-    /// `bytes` bytes of the stream are missing before offset `at` of the span, and have no place in it.
+    /// Adds a gap: `bytes` bytes of the stream are missing before offset `at` of the span, and have no place in it.
     pub fn gap(&mut self, at: usize, bytes: u64) {
         let from = (at as u64).saturating_add(self.gaps).max(self.end());
         let to = from.saturating_add(bytes);
@@ -60,7 +58,7 @@ impl Holes {
         self.gaps += to - from;
     }
 
-    /// The same, with a gap of `bytes` bytes before offset `at` of the span.
+    /// Returns a copy with an added gap of `bytes` bytes before offset `at` of the span.
     pub(super) fn with_gap(&self, at: usize, bytes: u64) -> Holes {
         let mut holes = Holes::new();
         let mut is_to_come = true;
@@ -105,12 +103,12 @@ impl Holes {
         }
     }
 
-    /// Index of the first hole that ends behind `offset`.
+    /// Returns the index of the first hole that ends after `offset`.
     fn first_behind(&self, offset: u64) -> usize {
         self.list.partition_point(|hole| hole.to <= offset)
     }
 
-    /// Where `offset` of the stream lies in a span; inside of a gap: where the gap is.
+    /// Converts an offset of the stream to one of the span; inside a gap, returns the place of the gap.
     fn place(&self, offset: u64) -> u64 {
         let behind = self.first_behind(offset);
         let gaps = match behind.checked_sub(1) {
@@ -124,8 +122,7 @@ impl Holes {
     }
 }
 
-/// A span of the stream with what is missing in it. Offsets are those of the stream: they count the
-/// bytes of gaps.
+/// Span of the stream with its holes. Offsets are those of the stream: they count the bytes of gaps.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub bytes: &'a [u8],
@@ -133,17 +130,17 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Bytes of the stream up to the end of the span.
+    /// Returns the bytes of the stream up to the end of the span.
     pub fn len(&self) -> u64 {
         (self.bytes.len() as u64).saturating_add(self.holes.gaps)
     }
 
-    /// Where `offset` lies in the span.
+    /// Returns the place of `offset` in the span.
     pub fn place(&self, offset: u64) -> usize {
         (self.holes.place(offset) as usize).min(self.bytes.len())
     }
 
-    /// Offset of the first byte from `offset` on that is missing, or the end.
+    /// Returns the offset of the first missing byte from `offset` on, or the end.
     pub fn whole_until(&self, offset: u64) -> u64 {
         match self.holes.list.get(self.holes.first_behind(offset)) {
             Some(hole) => hole.from.clamp(offset, self.len().max(offset)),
@@ -151,7 +148,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Offset of the first byte from `offset` on that is there, or the end.
+    /// Returns the offset of the first present byte from `offset` on, or the end.
     pub fn missing_until(&self, offset: u64) -> u64 {
         let mut end = offset;
         for hole in self.behind(offset) {
@@ -163,12 +160,12 @@ impl<'a> View<'a> {
         end.min(self.len().max(offset))
     }
 
-    /// What is missing from `offset` on.
+    /// Returns the holes from `offset` on.
     fn behind(&self, offset: u64) -> std::slice::Iter<'a, Hole> {
         self.holes.list[self.holes.first_behind(offset)..].iter()
     }
 
-    /// Bytes of gaps that lie at `offset`.
+    /// Returns the bytes of gaps at `offset`.
     pub fn gap_at(&self, offset: u64) -> u64 {
         let mut end = offset;
         for hole in self.behind(offset) {
@@ -180,7 +177,7 @@ impl<'a> View<'a> {
         end - offset
     }
 
-    /// The `length` bytes at `offset`; `None` where one of them is missing.
+    /// Returns the `length` bytes at `offset`; `None` if one of them is missing.
     pub fn present(&self, offset: u64, length: usize) -> Option<&'a [u8]> {
         let end = offset.checked_add(length as u64)?;
         if self.whole_until(offset) < end {
@@ -190,7 +187,7 @@ impl<'a> View<'a> {
         self.bytes.get(place..place.checked_add(length)?)
     }
 
-    /// The missing parts of the `length` bytes at `offset`, counted from `offset` on.
+    /// Returns the missing parts of the `length` bytes at `offset`, relative to `offset`.
     pub fn missing(&self, offset: u64, length: u64) -> impl Iterator<Item = Range<usize>> + 'a {
         let end = offset.saturating_add(length);
         let holes = self.behind(offset);
@@ -201,7 +198,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Whether any of the `length` bytes at `offset` has no place in the span.
+    /// Returns whether any of the `length` bytes at `offset` has no place in the span.
     pub fn touches_gap(&self, offset: u64, length: u64) -> bool {
         let end = offset.saturating_add(length);
         let mut holes = self.behind(offset).take_while(|hole| hole.from < end);

@@ -1,4 +1,4 @@
-//! Finding the frames in a stream: the first header whose successors lie where its length says.
+//! Finds the frames in a stream: the first header whose length leads to further headers.
 
 use std::cell::Cell;
 
@@ -10,21 +10,21 @@ use super::format::{Format, Head, Layout};
 use super::holes::{Holes, View};
 use super::{Deframer, ODD_RUN, Settings, Span, State, Step};
 
-/// So many frames from a header on are looked at to believe it.
+/// Maximum number of frames after a header that are examined to confirm it.
 const CHAIN: usize = 32;
-/// So many headers must agree.
+/// Minimum number of headers that must agree.
 const AGREE: usize = 3;
-/// Frames longer than this are only believed when the user gives their length.
+/// Maximum length of a frame in bytes, unless the user gives the length.
 const MAX: usize = 16 << 20;
-/// VDIF is at version 0 or 1.
+/// Maximum version of VDIF: 0 and 1 exist.
 const MAX_VERSION: u32 = 1;
 
-/// The search for frames that lie anew waits for so many bytes.
+/// Minimum number of bytes for a search for frames at a new offset.
 const SEARCH_BYTES: usize = 256 << 10;
 
 impl Deframer {
     pub(super) fn learn(&mut self, span: &mut Span<'_>, not_before: u64) -> Step {
-        let decide = span.must_go_on(self.settings.hold);
+        let decide = span.must_continue(self.settings.hold);
         if span.left() < not_before && !decide || span.left() == 0 {
             return Step::Wait;
         }
@@ -63,12 +63,12 @@ impl Deframer {
         search.run()
     }
 
-    /// Learns the order of the frames before the first of them is taken, so that one lost at the very
-    /// beginning finds its thread and time as well.
+    /// Learns the order of the frames before the first of them is taken, so that a frame lost at the very start gets the right
+    /// thread and time.
     pub(super) fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         self.look_ahead(span, layout, 0, MAX_AHEAD);
         let window = MAX_AHEAD as u64 * layout.frame_length as u64;
-        let must_suffice = span.left() >= window || span.must_go_on(self.settings.hold);
+        let must_suffice = span.left() >= window || span.must_continue(self.settings.hold);
         if !self.cadence.prime(self.place, &self.ahead, must_suffice) {
             return Step::Wait;
         }
@@ -86,7 +86,7 @@ impl Deframer {
         Step::On
     }
 
-    /// Collects the headers that are there in the `frames` frames after the next `skip` ones.
+    /// Collects the headers that arrived in the `frames` frames after the next `skip` ones.
     pub(super) fn look_ahead(&mut self, span: &Span<'_>, layout: Layout, skip: u64, frames: i64) {
         let length = layout.frame_length as u64;
         let view = span.view();
@@ -112,11 +112,11 @@ impl Deframer {
         }
     }
 
-    /// Many odd headers in a row: the frames may lie anew. If they do, what lies before them is passed on
-    /// as it is.
+    /// Searches for frames at a new offset after many odd headers in a row. If there are any, the bytes before them are output
+    /// unchanged.
     pub(super) fn search_again(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let wanted = SEARCH_BYTES.max(layout.frame_length.saturating_mul(8));
-        if span.left() < wanted as u64 && !span.must_go_on(self.settings.hold) {
+        if span.left() < wanted as u64 && !span.must_continue(self.settings.hold) {
             return Step::Wait;
         }
         match self.search(span, Some(layout), false) {
@@ -131,8 +131,8 @@ impl Deframer {
     }
 }
 
-/// Where frames lie in the beginning of a stream, of which `holes` are missing: offset of the first, and what they have in common.
-/// `decide`: no more of the stream can be waited for. The work is bounded, whatever the bytes are.
+/// Finds frames at the start of a stream, of which `holes` are missing: returns the offset of the first, and their common
+/// properties. `decide`: no more of the stream will arrive. The work is bounded for any input.
 pub(crate) fn find(
     bytes: &[u8],
     holes: &Holes,
@@ -162,19 +162,19 @@ pub(crate) fn find(
     }
 }
 
-/// What is known of the frames that are searched for.
+/// Known properties of the frames that are searched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// What the bytes are; else any of the formats.
+    /// Format of the bytes; `None` for any.
     pub format: Option<Format>,
-    /// Length of a frame in bytes, header included; else any.
+    /// Length of a frame in bytes, header included; `None` for any.
     pub frame_length: Option<usize>,
 }
 
-/// What a search for frames ends with.
+/// Outcome of a search for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// Frames lie from this offset on, the first of them perhaps damaged.
+    /// Frames start at this offset; the first may be damaged.
     Frames(u64, Layout),
     /// More of the stream may show them.
     Undecided,
@@ -182,21 +182,21 @@ enum Found {
     Nothing,
 }
 
-/// A search in `view` from `base` on.
+/// Search in `view`, starting at `base`.
 struct Search<'a> {
     pub view: View<'a>,
     pub base: u64,
     pub settings: &'a Settings,
-    /// The layout that the frames had before.
+    /// Previous layout of the frames.
     pub before: Option<Layout>,
-    /// No more of the stream can be waited for.
+    /// No more of the stream will arrive.
     pub decide: bool,
-    /// How many headers may still be looked at.
+    /// Maximum number of headers that may still be examined.
     work: Cell<usize>,
 }
 
 impl Search<'_> {
-    /// The earliest header that others confirm.
+    /// Returns the earliest header that others confirm.
     pub fn run(&self) -> Found {
         let mut undecided = !self.decide;
         let end = self.base.saturating_add(self.settings.hold as u64);
@@ -217,7 +217,7 @@ impl Search<'_> {
         }
     }
 
-    /// Looks at every byte of a part in which nothing is missing.
+    /// Examines every byte of a part in which nothing is missing.
     fn in_run(&self, from: u64, until: u64, undecided: &mut bool) -> Option<(u64, Layout)> {
         let bytes = self.view.present(from, (until - from) as usize)?;
         let longest = self.longest();
@@ -239,7 +239,7 @@ impl Search<'_> {
         None
     }
 
-    /// The layout of the header that `bytes` may begin with.
+    /// Returns the layout of the header that `bytes` may start with.
     #[inline]
     fn candidate(&self, bytes: &[u8], longest: usize) -> Option<Layout> {
         let wanted = self.settings.format;
@@ -247,7 +247,7 @@ impl Search<'_> {
         if *sync == mark5b::SYNC.to_le_bytes() && wanted != Some(Format::Vdif) {
             return self.fits(Layout::MARK5B, longest).then_some(Layout::MARK5B);
         }
-        // Most bytes are no header: the word with the version and the length tells that soonest.
+        // Most bytes are not a header: the word with version and length shows that soonest.
         let third = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
         let too_long = (third & 0xff_ffff) as usize > longest / 8;
         if third >> 29 > MAX_VERSION || too_long || wanted == Some(Format::Mark5b) {
@@ -267,10 +267,10 @@ impl Search<'_> {
         layout.frame_length == longest || !exact && layout.frame_length < longest
     }
 
-    /// Whether the headers that ought to follow the one at `offset` do. A damaged frame among them is
-    /// no matter: those behind it will be found.
+    /// Returns whether further headers follow the one at `offset` as expected. A damaged frame among them does not matter: those
+    /// after it will be found.
     fn confirm(&self, offset: u64, layout: &Layout) -> Found {
-        // Nearly always this is the end of it.
+        // In nearly all cases the search ends here.
         let second = offset.saturating_add(layout.frame_length as u64);
         let second = self.view.present(second, layout.header_length);
         if second.is_some_and(|bytes| layout.read(bytes, self.settings.reference).is_none()) {
@@ -288,7 +288,7 @@ impl Search<'_> {
                 continue;
             };
             let head = layout.read(bytes, self.settings.reference);
-            match head.filter(|head| told || chain.goes_on_with(head)) {
+            match head.filter(|head| told || chain.continues(head)) {
                 Some(head) => chain.add(head),
                 None => return Found::Nothing,
             }
@@ -302,7 +302,7 @@ impl Search<'_> {
         if !self.decide {
             return Found::Undecided;
         }
-        // The stream ends before enough headers have agreed.
+        // The stream ends before enough headers agreed.
         let length = layout.frame_length as u64;
         let alone = offset == self.base && self.view.len() - offset == length;
         let known = told || self.before == Some(*layout);
@@ -313,11 +313,11 @@ impl Search<'_> {
     }
 }
 
-/// Headers that lie a frame length apart.
+/// Headers at a distance of one frame length.
 #[derive(Default)]
 struct Chain {
     heads: [Option<Head>; CHAIN],
-    /// Whether each has another one of its station at its time. The clocks of threads may differ, but not of all.
+    /// For each header, whether another one has its station and time. The clocks of threads may differ, but not all of them.
     in_company: [bool; CHAIN],
     length: usize,
 }
@@ -339,13 +339,13 @@ impl Chain {
         self.length += 1;
     }
 
-    /// A thread's time advances. In periodic data, which can look like headers, it does not.
-    fn goes_on_with(&self, head: &Head) -> bool {
+    /// Returns whether a thread's time advances, unlike in periodic data that look like headers.
+    fn continues(&self, head: &Head) -> bool {
         let mut of_thread = self.heads().filter(|other| other.key() == head.key());
         of_thread.all(|before| before.time() < head.time())
     }
 
-    /// How many headers have another one of their station at their time.
+    /// Returns how many headers share their station and time with another one.
     fn agreeing(&self, told: bool) -> usize {
         if told {
             return self.length;
@@ -353,8 +353,7 @@ impl Chain {
         self.in_company.iter().filter(|company| **company).count()
     }
 
-    /// Whether time goes on. Words that are the same in every header can look like a header, whose time
-    /// does not.
+    /// Returns whether time advances. Identical words at each distance can look like headers, but their time does not advance.
     fn moves(&self) -> bool {
         let mut times = self.heads().map(Head::time);
         let first = times.next();

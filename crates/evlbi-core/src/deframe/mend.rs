@@ -1,4 +1,4 @@
-//! What is made where something is missing: invalid frames, frames kept in part, and the fill pattern.
+//! Replacement of missing data: invalid frames, partly kept frames, and the fill pattern.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ use super::cadence::Guess;
 use super::format::Layout;
 use super::{Bytes, Deframer, FrameState, Partial, SCRATCH_BYTES, Span, State, Step};
 
-/// Longest gap that is filled where the frame rate is not known, in bytes.
+/// Maximum gap that is filled if the frame rate is unknown, in bytes.
 const UNKNOWN_FILL: u64 = 256 << 20;
 
-/// A frame of which something is missing.
+/// Incomplete frame.
 struct Broken<'a> {
     layout: Layout,
-    /// The missing parts, counted from the beginning of the frame.
+    /// Missing parts, relative to the start of the frame.
     cuts: &'a [Range<usize>],
     guess: Guess,
-    /// The header came.
+    /// Whether the header arrived.
     has_header: bool,
 }
 
@@ -27,7 +27,7 @@ impl Broken<'_> {
         self.layout.header_length..self.layout.frame_length
     }
 
-    /// The missing parts of the payload, counted from the beginning of the frame.
+    /// Returns the missing parts of the payload, relative to the start of the frame.
     fn payload_cuts(&self) -> impl Iterator<Item = Range<usize>> {
         let payload = self.payload();
         let cuts = self.cuts.iter();
@@ -35,13 +35,13 @@ impl Broken<'_> {
             .filter(|cut| !cut.is_empty())
     }
 
-    /// Whether there is anything in the frame to be kept.
+    /// Returns whether any part of the frame can be kept.
     fn can_be_kept(&self) -> bool {
         let missing: usize = self.payload_cuts().map(|cut| cut.len()).sum();
         self.guess.known && missing < self.payload().len()
     }
 
-    /// Keeps what came, and puts the fill pattern into the rest.
+    /// Keeps what arrived, and writes the fill pattern to the rest.
     fn keep(&self, frame: &mut [u8]) {
         if let (Some(mut head), false) = (self.guess.head, self.has_header) {
             head.set_invalid(false);
@@ -53,7 +53,7 @@ impl Broken<'_> {
         }
     }
 
-    /// Makes an invalid frame. Mark 5B cannot mark it: there, the fill pattern is the mark.
+    /// Makes an invalid frame. Mark 5B has no invalid bit, so the fill pattern marks it.
     fn void(&self, frame: &mut [u8]) {
         fill::make(frame);
         if let Some(mut head) = self.guess.head {
@@ -64,7 +64,7 @@ impl Broken<'_> {
 }
 
 impl Span<'_> {
-    /// The bytes of the span, to be written to. Nothing is missing in a file.
+    /// Returns the bytes of the span for writing. Nothing is missing in a file.
     fn ring(&mut self) -> &mut [u8] {
         match &mut self.bytes {
             Bytes::Ring(bytes) => bytes,
@@ -74,7 +74,7 @@ impl Span<'_> {
 }
 
 impl Deframer {
-    /// Takes a frame of which something is missing.
+    /// Takes an incomplete frame.
     pub(super) fn take_broken(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let view = span.view();
         let bytes = view.present(span.at, layout.header_length);
@@ -102,14 +102,14 @@ impl Deframer {
         Step::On
     }
 
-    /// Whether as much of the stream is there as helps to tell what a frame was whose header is missing.
+    /// Returns whether enough of the stream arrived to identify a frame whose header is missing.
     fn sees_enough(&self, span: &Span<'_>, layout: Layout) -> bool {
         let mut frames = 1 + self.cadence.reach().unsigned_abs();
         if self.cadence.frame_rate().is_none() {
             frames += missing_frames(span, layout);
         }
         let wanted = frames.saturating_mul(layout.frame_length as u64);
-        span.left() >= wanted || span.must_go_on(self.settings.hold)
+        span.left() >= wanted || span.must_continue(self.settings.hold)
     }
 
     fn predict(&mut self, span: &Span<'_>, layout: Layout) -> Guess {
@@ -147,7 +147,7 @@ impl Deframer {
         span.at += length as u64;
     }
 
-    /// Puts what came of a frame that a gap cuts together in the scratch memory; returns where.
+    /// Assembles the received parts of a frame that a gap cuts in the scratch memory; returns their range.
     fn gather_in_scratch(&mut self, span: &mut Span<'_>, broken: &Broken<'_>) -> usize {
         let length = broken.layout.frame_length;
         let full = self.scratch.len() + length > SCRATCH_BYTES;
@@ -193,7 +193,7 @@ impl Deframer {
         }
     }
 
-    /// Longest gap in bytes that is filled.
+    /// Returns the maximum length of a gap that is filled, in bytes.
     pub(super) fn max_fill(&self, layout: Layout) -> u64 {
         if self.settings.fill.is_zero() {
             return 0;
@@ -221,7 +221,7 @@ impl Deframer {
         span.from = span.place();
     }
 
-    /// Hands over everything up to `end`, with the fill pattern in what is missing.
+    /// Outputs everything up to `end`, with the fill pattern in the missing parts.
     pub(super) fn take_unframed(&mut self, span: &mut Span<'_>, end: u64) {
         self.hand_over(span);
         while span.at < end {
@@ -264,7 +264,7 @@ impl Deframer {
         self.hand_over(span);
     }
 
-    /// Counts what is handed over.
+    /// Counts output bytes.
     pub(super) fn count(&mut self, bytes: usize) {
         let counts = &mut self.counts;
         counts.bytes += bytes as u64;
@@ -285,7 +285,7 @@ impl Deframer {
     }
 }
 
-/// How many frames, from the next one on, miss something before the next byte that is there.
+/// Returns how many frames, starting with the next one, are incomplete before the next byte that arrived.
 fn missing_frames(span: &Span<'_>, layout: Layout) -> u64 {
     let view = span.view();
     let first = view.whole_until(span.at);
@@ -293,7 +293,7 @@ fn missing_frames(span: &Span<'_>, layout: Layout) -> u64 {
     bytes.div_ceil(layout.frame_length as u64)
 }
 
-/// The pattern's phase at an offset in what was handed over.
+/// Returns the phase of the pattern at an offset of the output.
 fn pattern_offset(offset: u64) -> usize {
     (offset % 4) as usize
 }

@@ -1,9 +1,9 @@
-//! How many frames a second has: told, or learnt where a second ends.
+//! Frames per second: given, or learnt at the end of a second.
 
 use evlbi_wire::time::{FrameRate, FrameTime};
 
-/// A time that may lie before the second begins (negative frame numbers), since how many frames the
-/// second before had is not known yet.
+/// Time that may be before the start of the second (negative frame numbers), since it is not known yet how many frames the second
+/// before had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tick {
     pub second: i64,
@@ -20,7 +20,7 @@ impl From<FrameTime> for Tick {
 }
 
 impl Tick {
-    /// `None` before the second begins.
+    /// Returns the time; `None` before the start of the second.
     pub fn time(self) -> Option<FrameTime> {
         Some(FrameTime {
             second: self.second,
@@ -29,12 +29,12 @@ impl Tick {
     }
 }
 
-/// Where the frame rate comes from, the weakest source first.
+/// Source of the frame rate, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
     /// From the distance of two frames in the stream, with others lost between them.
     Distance,
-    /// From the last frame of a second and the first of the next, with nothing lost between them.
+    /// From the last frame of a second and the first of the next, without loss between them.
     Turn,
     /// From a header.
     Header,
@@ -42,24 +42,22 @@ enum Origin {
     Given,
 }
 
-/// So many turns of the second must agree on a larger rate than the one believed: a single one may be
-/// a damaged header.
+/// Number of turns of the second that must agree on a larger rate than the current one: a single one may be a damaged header.
 const TURNS_FOR_MORE: u32 = 2;
-/// So many turns must agree on a smaller one: more often the source has lost the last frames of a second,
-/// of each thread.
+/// Number of turns that must agree on a smaller rate: usually the source has lost the last frames of a second, of each thread.
 const TURNS_FOR_LESS: u32 = 200;
-/// So many steps of equal length make a cycle that distances can be measured with.
+/// Number of steps of equal length that make a cycle with which distances can be measured.
 const STEADY: u32 = 3;
 
-/// The frame rate of the stream as far as it is known.
+/// Frame rate of the stream, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rate {
     known: Option<(FrameRate, Origin)>,
-    /// Another rate that turns of the second told, and how many in a row.
+    /// Another rate that turns of the second showed, and how many in a row.
     rival: Option<(FrameRate, u32)>,
-    /// Frames of the stream from one frame of a thread to its next.
+    /// Frames of the stream between two consecutive frames of a thread.
     cycle: i64,
-    /// How many steps in a row had this length.
+    /// Number of consecutive steps of this length.
     steady: u32,
 }
 
@@ -75,12 +73,12 @@ impl Rate {
         self.known.map(|(rate, _)| rate)
     }
 
-    /// Frames of the stream from one frame of a thread to its next, where that does not vary.
+    /// Returns the frames of the stream between two consecutive frames of a thread, if that is constant.
     pub fn cycle(&self) -> Option<i64> {
         (self.steady >= STEADY).then_some(self.cycle)
     }
 
-    /// What a header says of the rate.
+    /// Notes the rate in a header.
     pub fn tell(&mut self, rate: Option<FrameRate>) {
         if let Some(rate) = rate
             && self.known.is_none_or(|(_, origin)| origin < Origin::Header)
@@ -89,7 +87,7 @@ impl Rate {
         }
     }
 
-    /// Another sender: what was learnt of the last one is a first guess.
+    /// Keeps the rate of the previous sender as a first guess.
     pub fn restart(&mut self) {
         if let Some((_, origin)) = &mut self.known
             && *origin < Origin::Given
@@ -100,7 +98,7 @@ impl Rate {
         self.steady = 0;
     }
 
-    /// Two frames of a thread in one second, one frame number and `distance` frames of the stream apart.
+    /// Notes two frames of a thread in one second, one frame number and `distance` frames of the stream apart.
     #[inline]
     pub fn step(&mut self, to: FrameTime, distance: i64) {
         if distance == self.cycle {
@@ -117,8 +115,8 @@ impl Rate {
         }
     }
 
-    /// Two frames of a thread in different seconds, `distance` frames of the stream apart; `clean` where
-    /// all between them arrived.
+    /// Notes two frames of a thread in different seconds, `distance` frames of the stream apart; `clean`: all frames between them
+    /// arrived.
     pub fn turn(&mut self, from: FrameTime, to: FrameTime, distance: i64, clean: bool) {
         if from.second.checked_add(1) != Some(to.second) {
             return;
@@ -174,7 +172,7 @@ impl Rate {
         FrameRate::new(rate).filter(|rate| rate.get() > from.frame.max(to.frame))
     }
 
-    /// The time `frames` frames after `tick`.
+    /// Returns the time `frames` frames after `tick`.
     pub fn after(&self, tick: Tick, frames: i64) -> Tick {
         let frame = tick.frame.saturating_add(frames);
         match self.get() {
@@ -189,15 +187,15 @@ impl Rate {
         }
     }
 
-    /// Whether the frames that were put in for `missing` lost ones, the last of them at `last`, cannot all
-    /// be true, now that the next frame of their thread turns out to be at `next`.
+    /// Returns whether the frames inserted for `missing` lost ones, the last of them at `last`, contradict the next frame of
+    /// their thread, at `next`.
     pub fn contradicts(&self, last: Tick, missing: i64, next: FrameTime) -> bool {
         let rate = self.get().map(|rate| i64::from(rate.get()));
         let on = self.between(last, next.into());
         rate.is_some_and(|rate| last.frame >= rate) || on.is_some_and(|on| on <= 0 && on > -missing)
     }
 
-    /// Frames from `from` to `to`; `None` where the rate would have to be known.
+    /// Returns the frames from `from` to `to`; `None` if the rate is needed and unknown.
     pub fn between(&self, from: Tick, to: Tick) -> Option<i64> {
         let frames = to.frame.saturating_sub(from.frame);
         if from.second == to.second {

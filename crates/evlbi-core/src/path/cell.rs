@@ -1,4 +1,4 @@
-//! A cell: one thing that a path does to packets, with the truth of what it did.
+//! Cell: one effect of a path on packets, with the ground truth of what it did.
 
 use std::collections::VecDeque;
 
@@ -10,97 +10,97 @@ use super::item::Item;
 use super::law::{Law, Loss, Shape, Times, Until};
 use crate::time::Nanos;
 
-/// A packet that is held back leaves after so long at the latest.
+/// Maximum time that a packet is held back.
 const MAX_HELD: Nanos = Nanos(100_000_000);
 
-/// What a cell did, in packets as the network sees them (segments).
+/// Counters of a cell, in packets as the network sees them (segments).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Truth {
-    /// Came in.
+    /// Packets that entered.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub bytes: u64,
-    /// Dropped.
+    /// Packets dropped.
     pub dropped: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub dropped_bytes: u64,
-    /// Second copies that were made.
+    /// Duplicates made.
     pub duplicated: u64,
-    /// Held back.
+    /// Packets held back.
     pub held: u64,
-    /// Changed.
+    /// Packets corrupted.
     pub corrupted: u64,
-    /// Marked (ECN).
+    /// Packets marked (ECN).
     pub marked: u64,
-    /// Most bytes that waited.
+    /// Maximum number of bytes that waited.
     pub backlog_max: u64,
-    /// Time that it added to all packets together, in microseconds.
+    /// Total delay added to all packets, in microseconds.
     pub delayed_us: u64,
 }
 
 impl Truth {
-    /// Went out: packets = passed + dropped, second copies not counted.
+    /// Returns the packets that left: packets = passed + dropped, without duplicates.
     pub fn passed(&self) -> u64 {
         self.packets - self.dropped
     }
 }
 
-/// What happened to a packet.
+/// Effect on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fate {
     /// Dropped.
     Dropped,
-    /// Came twice.
+    /// Duplicated.
     Duplicated,
     /// Held back.
     Held,
-    /// Changed.
+    /// Corrupted.
     Corrupted,
     /// Marked.
     Marked,
 }
 
-/// An entry of a cell's log.
+/// Entry of a cell's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Logged {
-    /// When it arrived, in nanoseconds since the start.
+    /// When the packet arrived, in nanoseconds since the start.
     pub at: Nanos,
-    /// Which of the packets that came in, from 0 on.
+    /// Number of the packet among those that entered, from 0.
     pub packet: u64,
-    /// What happened.
+    /// Effect.
     pub fate: Fate,
-    /// What the packet says it is.
+    /// Identity that the packet itself contains.
     pub identity: u64,
 }
 
-/// A packet's own name, for the log.
+/// Identity of a packet, for the log.
 pub trait Identity {
-    /// What a segment says it is: a sequence number where there is one.
+    /// Returns the identity in a segment: a sequence number if there is one.
     fn identity(&self, segment: u16) -> u64;
 
-    /// Whether it says that congestion may be marked in it (ECN).
+    /// Returns whether the packet may be marked for congestion (ECN-capable).
     fn may_be_marked(&self) -> bool {
         true
     }
 }
 
-/// One thing that a path does.
+/// One effect of a path.
 #[derive(Debug)]
 pub struct Cell<P> {
     law: Law,
     changes: VecDeque<(Nanos, Law)>,
     random: ChaCha8Rng,
-    /// Which bits are changed: chance of its own, so that it does not matter how packets travel together.
+    /// Selects the bits to change. A separate generator makes the result independent of how packets travel together.
     bits: ChaCha8Rng,
     state: State,
-    /// Number of the first of the segments at hand.
+    /// Number of the first of the current segments.
     first: u64,
     held: VecDeque<Held<P>>,
-    /// Whether it will be woken for what is held back.
+    /// Whether a wake-up for held packets is set.
     is_armed: bool,
     truth: Truth,
-    /// Nanoseconds of delay that make no whole microsecond yet.
+    /// Nanoseconds of delay that do not make a whole microsecond yet.
     delayed: u64,
     log: VecDeque<Logged>,
     log_length: usize,
@@ -109,7 +109,7 @@ pub struct Cell<P> {
 #[derive(Debug)]
 struct Held<P> {
     item: Item<P>,
-    /// Leaves when so many packets have come in.
+    /// Released when this many packets have entered.
     until: u64,
     deadline: Nanos,
 }
@@ -119,32 +119,32 @@ struct State {
     /// When the last packet will have left, and the remainder of a nanosecond in units of 1 / rate.
     free: Nanos,
     remainder: u64,
-    /// Rates before this one at which what waits leaves, and until when.
+    /// Earlier rates at which waiting packets leave, and until when.
     rates: VecDeque<(Nanos, u64)>,
     /// Latest departure of a delay that keeps the order.
     latest: Nanos,
-    /// Packets before the next one that chance hits; none where that is not drawn yet.
+    /// Number of packets before the next one that is affected; `None` if it is not drawn yet.
     before: Option<u64>,
     bad: bool,
-    /// Times of loss that have not come.
+    /// Index of the next time of a loss.
     next_time: usize,
-    /// The episode at hand or to come.
+    /// Current or next episode.
     episode: Option<(Nanos, Nanos)>,
-    /// Bits of the window that is measured, the window's beginning, and whether the one before was too fast.
+    /// Bits of the current window, the start of that window, and whether the window before exceeded the rate.
     window: (u64, Nanos),
     fast: bool,
     /// Tokens in bits times nanoseconds, and when they were counted.
     tokens: Option<(u128, Nanos)>,
 }
 
-/// Where packets go that leave a cell.
+/// Packets that leave a cell.
 #[derive(Debug)]
 pub struct Outcome<P> {
-    /// Go on.
+    /// Packets that continue.
     pub passed: Vec<Item<P>>,
-    /// Were too long, and their senders are to be told the longest length.
+    /// Packets that were too long, and the maximum length to report to their senders.
     pub refused: Vec<(Item<P>, u32)>,
-    /// When what is held back leaves at the latest.
+    /// Latest time at which held packets leave.
     pub wake: Option<Nanos>,
 }
 
@@ -159,7 +159,7 @@ impl<P> Default for Outcome<P> {
 }
 
 impl<P: Clone + Identity> Cell<P> {
-    /// A cell whose chance follows from `seed`.
+    /// Makes a cell whose random choices follow from `seed`.
     pub fn new(law: Law, seed: u64) -> Cell<P> {
         let mut bits = ChaCha8Rng::seed_from_u64(seed);
         bits.set_stream(1);
@@ -179,14 +179,14 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    /// Its law becomes another one at a time; times must ascend.
+    /// Replaces its law at a given time; times must ascend.
     pub fn change_at(&mut self, at: Nanos, law: Law) {
         self.changes.push_back((at, law));
     }
 
-    /// Its law becomes another one now.
+    /// Replaces its law now.
     pub fn change(&mut self, now: Nanos, law: Law) {
-        // What waits leaves as the old rate has said, and what comes then behind it.
+        // Waiting packets leave at the old rate, and later packets after them.
         if let (Law::Rate { rate: old, .. }, Law::Rate { .. }) = (&self.law, &law) {
             let State { free, rates, .. } = &mut self.state;
             rates.retain(|(until, _)| *until > now);
@@ -199,34 +199,34 @@ impl<P: Clone + Identity> Cell<P> {
             self.state.next_time = times.iter().take_while(|time| **time < now).count();
         }
         self.law = law;
-        // What was drawn by the old law counts no more.
+        // Discard random numbers drawn by the old law.
         self.state.before = None;
         self.state.tokens = None;
         self.state.episode = None;
     }
 
-    /// What it did.
+    /// Returns the counters.
     pub fn truth(&self) -> &Truth {
         &self.truth
     }
 
-    /// Notes from now on what happens to which packet: the last so many entries.
+    /// Logs the effects on packets from now on, keeping the last `entries` entries.
     pub fn log(&mut self, entries: usize) {
         self.log_length = entries;
         self.log.clear();
     }
 
-    /// Entries that wait to be taken.
+    /// Returns the number of entries in the log.
     pub fn logged(&self) -> usize {
         self.log.len()
     }
 
-    /// The entries since it was asked last.
+    /// Returns the entries since the last call.
     pub fn take_log(&mut self) -> Vec<Logged> {
         self.log.drain(..).collect()
     }
 
-    /// Lets an item through, or what the law leaves of it. Items come in the order of their times.
+    /// Passes an item, or what the law leaves of it. Items must be in the order of their times.
     pub fn take(&mut self, item: Item<P>, out: &mut Outcome<P>) {
         let at = item.piece.at;
         while let Some((when, law)) = self.changes.pop_front_if(|(when, _)| *when <= at) {
@@ -242,7 +242,7 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    /// Time that was added to so many packets.
+    /// Counts a delay that was added to `count` packets.
     fn note_delay(&mut self, delay: Nanos, count: u16) {
         let all = (delay.0.saturating_mul(u64::from(count))).saturating_add(self.delayed);
         self.truth.delayed_us = self.truth.delayed_us.saturating_add(all / 1000);
@@ -263,7 +263,7 @@ impl<P: Clone + Identity> Cell<P> {
             Law::Mtu { bytes, tells } => self.measure(item, (bytes, tells), out),
             Law::Loss(loss) => self.lose(item, &loss, out),
             Law::Duplicate { fraction } => {
-                // The copy comes right behind.
+                // The copy follows directly.
                 let mut taken = 0;
                 for place in self.hits(&item, fraction) {
                     self.truth.duplicated += 1;
@@ -280,13 +280,13 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    /// What was held back until now leaves.
+    /// Releases packets that are held back until now.
     pub fn wake(&mut self, now: Nanos, out: &mut Outcome<P>) {
         while let Some(held) = self.held.pop_front_if(|held| held.deadline <= now) {
             self.note_delay(held.deadline.since(held.item.piece.at), 1);
             out.passed.push(held.item.at(held.deadline));
         }
-        // They were held back one after the other.
+        // They are in the order in which they were held back.
         out.wake = self.held.front().map(|held| held.deadline);
         self.is_armed = out.wake.is_some();
     }
@@ -339,7 +339,7 @@ impl<P: Clone + Identity> Cell<P> {
         let chance: f64 = self.random.random();
         let factor = match shape {
             Shape::Uniform => chance,
-            // Box and Muller.
+            // Box-Muller transform.
             Shape::Normal => {
                 let other: f64 = self.random.random();
                 let radius = (-2.0 * (1.0 - chance).ln()).sqrt();
@@ -351,7 +351,7 @@ impl<P: Clone + Identity> Cell<P> {
         Nanos((jitter.0 as f64 * factor) as u64)
     }
 
-    /// Laws that look at each packet's time and length.
+    /// Applies laws that depend on each packet's time and length.
     fn one_by_one(&mut self, item: &Item<P>, out: &mut Outcome<P>) {
         for place in 0..item.piece.count {
             let bytes = item.train.bytes_of(item.piece.first + place);
@@ -404,7 +404,7 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    /// When a packet will have left, and how long it waits before that; none if it finds no room.
+    /// Returns when a packet will have left, and how long it waits before that; `None` if it finds no room.
     fn queue(
         &mut self,
         at: Nanos,
@@ -419,7 +419,7 @@ impl<P: Clone + Identity> Cell<P> {
         let backlog = self.backlog(at, rate);
         let state = &mut self.state;
         let wire = u64::from(bytes) + u64::from(overhead);
-        // What is being sent does not wait.
+        // The packet in transmission does not count as waiting.
         if backlog > 0 && backlog.saturating_add(wire) > buffer.max(wire) {
             return None;
         }
@@ -432,7 +432,7 @@ impl<P: Clone + Identity> Cell<P> {
         Some((state.free, waits))
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes that wait.
     fn backlog(&self, at: Nanos, rate: u64) -> u64 {
         let now = (self.state.free, rate);
         let (mut bits, mut from) = (0, at);
@@ -444,7 +444,7 @@ impl<P: Clone + Identity> Cell<P> {
     }
 
     fn has_tokens(&mut self, at: Nanos, bytes: u32, rate: u64, burst: u64) -> bool {
-        // In bits times a billion, so that nothing is rounded.
+        // In bits times 10^9, to avoid rounding.
         let full = u128::from(burst) * 8_000_000_000;
         let (tokens, counted) = self.state.tokens.unwrap_or((full, at));
         let gained = u128::from(at.since(counted).0) * u128::from(rate);
@@ -456,14 +456,14 @@ impl<P: Clone + Identity> Cell<P> {
         enough
     }
 
-    /// Whether the window before this one was faster than the rate, or this one already is.
+    /// Returns whether the previous window exceeded the rate, or this one already does.
     fn is_fast(&mut self, at: Nanos, bytes: u32, rate: u64, window: Nanos) -> bool {
         let state = &mut self.state;
         let allowed = (u128::from(rate) * u128::from(window.0) / 1_000_000_000) as u64;
         let (bits, begun) = state.window;
         let passed = at.since(begun).0;
         if passed >= window.0 {
-            // A window that has been over for long was followed by silence.
+            // If the window ended long ago, silence followed it.
             state.fast = bits > allowed && passed < 2 * window.0;
             let whole = passed / window.0.max(1);
             state.window = (0, Nanos(begun.0 + whole * window.0));
@@ -524,13 +524,13 @@ impl<P: Clone + Identity> Cell<P> {
             Loss::Within { times, fraction } if self.is_within(times, item.piece.at) => {
                 self.hits(&item, *fraction)
             }
-            // What exceeds a rate is lost packet by packet elsewhere.
+            // Packets above a rate are dropped one by one elsewhere.
             Loss::Within { .. } | Loss::Above { .. } => Vec::new(),
         };
         self.drop_all(item, &lost, out);
     }
 
-    /// Goes on without some of the segments (ascending).
+    /// Continues without some of the segments (ascending).
     fn drop_all(&mut self, item: Item<P>, dropped: &[u16], out: &mut Outcome<P>) {
         if dropped.is_empty() {
             return out.passed.push(item);
@@ -558,7 +558,7 @@ impl<P: Clone + Identity> Cell<P> {
                 if at < to {
                     return at >= from;
                 }
-                // At least a nanosecond each, so that this ends.
+                // At least a nanosecond each, so that the loop ends.
                 let from = to.plus(Nanos(self.exponential(off).saturating_add(1)));
                 let to = from.plus(Nanos(self.exponential(on).saturating_add(1)));
                 self.state.episode = Some((from, to));
@@ -566,7 +566,7 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    /// Of a long silence nobody knows the episodes: they begin anew shortly before its end.
+    /// Skips the episodes of a long silence, which are unknown: restarts them shortly before its end.
     fn skip_episodes(&mut self, at: Nanos, on: Nanos, off: Nanos) {
         let cycle = on.0.saturating_add(off.0).saturating_add(1);
         let last = self.state.episode.map_or(Nanos(0), |(_, to)| to);
@@ -585,7 +585,7 @@ impl<P: Clone + Identity> Cell<P> {
         let hits = self.hits(item, fraction);
         let mut next = hits.iter().copied().peekable();
         for place in 0..item.piece.count {
-            // What was held back leaves behind the packet that it waited for.
+            // Packets that were held back leave after the packet that they waited for.
             let number = self.first + u64::from(place);
             if next.next_if_eq(&place).is_some() {
                 self.truth.held += 1;
@@ -641,7 +641,7 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    /// Which of an item's segments chance hits. The distance to the next is drawn, so that long trains cost no more.
+    /// Returns which of an item's segments are affected. The distance to the next one is drawn, so that long trains cost no more.
     fn hits(&mut self, item: &Item<P>, fraction: f64) -> Vec<u16> {
         let mut hits = Vec::new();
         if fraction <= 0.0 {
@@ -662,7 +662,7 @@ impl<P: Clone + Identity> Cell<P> {
         }
     }
 
-    /// Packets that chance passes over before it hits one (geometric).
+    /// Draws the number of unaffected packets before the next affected one (geometric).
     fn distance(&mut self, fraction: f64) -> u64 {
         if fraction >= 1.0 {
             return 0;

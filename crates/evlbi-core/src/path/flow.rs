@@ -1,4 +1,4 @@
-//! What cells do to one numbered flow, counted as the truth that a receiver's accounting is held against.
+//! Effects of cells on one numbered flow, counted as the ground truth for a receiver's accounting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,52 +11,52 @@ use super::network::{CellId, Network, Output};
 use super::train::{Piece, Train};
 use crate::time::Nanos;
 
-/// What the path does, as fractions of the packets.
+/// Effects of the path, as fractions of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Impairment {
-    /// Lost.
+    /// Loss fraction.
     pub loss: f64,
-    /// Delivered twice.
+    /// Fraction delivered twice.
     pub duplicate: f64,
-    /// Held back until so many later packets have passed.
+    /// Fraction held back until `distance` later packets have passed.
     pub reorder: f64,
-    /// How many packets overtake one that is held back.
+    /// Number of packets that overtake one that is held back.
     pub distance: u32,
 }
 
-/// What a path did to the packets of one flow.
+/// Effects of a path on the packets of one flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Truth {
-    /// Packets that came in.
+    /// Packets that entered.
     pub offered: u64,
-    /// Packets that went out once or twice.
+    /// Packets that left once or twice.
     pub delivered: u64,
-    /// Lost between the first and the last that were delivered.
+    /// Packets lost between the first and the last delivered ones.
     pub lost: u64,
-    /// Lost before the first that was delivered.
+    /// Packets lost before the first delivered one.
     pub lost_before: u64,
-    /// Lost after the last that was delivered.
+    /// Packets lost after the last delivered one.
     pub lost_after: u64,
-    /// Second copies that went out.
+    /// Duplicates that left.
     pub duplicates: u64,
-    /// Packets (without second copies) that went out after one with a higher number: RFC 4737's Type-P-Reordered.
+    /// Packets (without duplicates) that left after one with a higher number: RFC 4737's Type-P-Reordered.
     pub reordered: u64,
-    /// Runs of consecutive lost packets between the first and the last delivered: length to count.
+    /// Runs of consecutive lost packets between the first and the last delivered one: length to count.
     pub runs: BTreeMap<u64, u64>,
 }
 
-/// The path of one flow: cells that lose, hold back and double, and what that means to who receives it.
+/// Path of one flow: cells that drop, hold back and duplicate, and the result as a receiver sees it.
 #[derive(Debug)]
 pub struct Path {
     network: Network<Numbered>,
     route: usize,
     loss: CellId,
-    /// Packets that came in: the clock, as nothing here depends on time.
+    /// Number of packets that entered. It serves as the clock, as nothing here depends on time.
     now: Nanos,
-    /// The one that left last.
+    /// Number of the last packet that left.
     last: Option<u64>,
     highest: Option<u64>,
-    /// Lost since the last packet that was not, in the order of the numbers.
+    /// Number of packets lost since the last one that was not, in the order of the numbers.
     run: u64,
     has_survived: bool,
     truth: Truth,
@@ -75,7 +75,7 @@ impl Identity for Numbered {
 }
 
 impl Path {
-    /// A path whose choices follow from `seed`.
+    /// Makes a path whose random choices follow from `seed`.
     pub fn new(impairment: Impairment, seed: u64) -> Path {
         let laws = [
             Law::Loss(Loss::Random {
@@ -104,8 +104,8 @@ impl Path {
         }
     }
 
-    /// A packet enters, numbered in the order of the sender (each number once, ascending); `emit` is
-    /// called for each packet that leaves now.
+    /// Passes a packet. The sender numbers packets in ascending order, each number once. `emit` is called for each packet that
+    /// leaves now.
     pub fn push(&mut self, number: u64, packet: &[u8], emit: impl FnMut(&[u8])) {
         self.truth.offered += 1;
         let lost = self.network.cell(self.loss).truth().dropped;
@@ -125,12 +125,12 @@ impl Path {
         }
     }
 
-    /// The sender has ended: what is held back leaves.
+    /// Ends the flow: packets that are held back leave.
     pub fn flush(&mut self, emit: impl FnMut(&[u8])) {
         self.advance(Nanos(u64::MAX), emit);
     }
 
-    /// What was done so far. Complete after [`Path::flush`].
+    /// Returns the effects so far. Complete after [`Path::flush`].
     pub fn truth(&self) -> Truth {
         Truth {
             lost_after: self.run,
@@ -138,7 +138,7 @@ impl Path {
         }
     }
 
-    /// The lost packets before this one lie between two survivors, or before the first.
+    /// Attributes the run of lost packets before a packet that was not lost.
     fn survived(&mut self) {
         let run = std::mem::take(&mut self.run);
         if !std::mem::replace(&mut self.has_survived, true) {
@@ -156,7 +156,7 @@ impl Path {
                 return;
             };
             emit(&packet.packet);
-            // The second copy comes right behind the first.
+            // The duplicate follows directly.
             if last.replace(packet.number) == Some(packet.number) {
                 truth.duplicates += 1;
                 return;
@@ -223,7 +223,7 @@ mod tests {
             assert!(overtaken <= 5, "{number} was overtaken by {overtaken}");
             as_far_as_said += u64::from(overtaken == 5);
         }
-        // Less only where two are held back together, or at the end.
+        // Fewer only if two are held back together, or at the end.
         assert!(
             as_far_as_said * 10 > truth.reordered * 8,
             "{as_far_as_said}"
@@ -245,7 +245,7 @@ mod tests {
         for (happened, of, fraction) in [
             (lost, count, 0.1),
             (truth.duplicates, truth.delivered, 0.05),
-            // One held back is late unless the four after it are held back, too: never here.
+            // A packet that is held back is late unless the four after it are held back, too, which does not happen here.
             (truth.reordered, truth.delivered, 0.03),
         ] {
             let sigma = (of as f64 * fraction * (1.0 - fraction)).sqrt();

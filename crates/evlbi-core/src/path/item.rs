@@ -1,4 +1,4 @@
-//! Items: packets, or parts of them, on their way through the cells of a path.
+//! Items: packets, or parts of them, in transit through the cells of a path.
 
 use std::ops::Range;
 
@@ -8,26 +8,26 @@ use crate::time::Nanos;
 /// Segments of a packet between two cells.
 #[derive(Clone, Debug)]
 pub struct Item<P> {
-    /// The packet.
+    /// Packet.
     pub packet: P,
-    /// What it is made of.
+    /// Lengths of all segments of the packet.
     pub train: Train,
-    /// The segments.
+    /// Segments of this item.
     pub piece: Piece,
-    /// Bytes of the link-layer header in each.
+    /// Length of the link-layer header in each segment, in bytes.
     pub link_header: u32,
     pub(super) route: usize,
-    /// Stages of the route that lie behind it.
+    /// Number of stages of the route already passed.
     pub(super) position: usize,
 }
 
 impl<P> Item<P> {
-    /// Bytes of the segments.
+    /// Returns the total length of the segments, in bytes.
     pub fn bytes(&self) -> u64 {
         self.train.bytes_of_all(self.piece.first, self.piece.count)
     }
 
-    /// The same at another time.
+    /// Returns the item with another time.
     pub fn at(mut self, at: Nanos) -> Item<P> {
         self.piece.at = at;
         self
@@ -35,7 +35,7 @@ impl<P> Item<P> {
 }
 
 impl<P: Clone> Item<P> {
-    /// Other segments of the same packet.
+    /// Returns other segments of the same packet.
     pub fn with(&self, piece: Piece) -> Item<P> {
         Item {
             piece,
@@ -43,7 +43,7 @@ impl<P: Clone> Item<P> {
         }
     }
 
-    /// Some of the segments, if any.
+    /// Returns some of the segments, if any.
     pub fn part(&self, places: Range<u16>) -> Option<Item<P>> {
         let piece = Piece {
             first: self.piece.first + places.start,
@@ -53,7 +53,7 @@ impl<P: Clone> Item<P> {
         (piece.count > 0).then(|| self.with(piece))
     }
 
-    /// One of the segments.
+    /// Returns one of the segments.
     pub fn only(&self, place: u16) -> Item<P> {
         self.with(Piece {
             first: self.piece.first + place,

@@ -1,74 +1,74 @@
-//! What a cell does to packets, as the plan says.
+//! Effects of a cell on packets, as given by the plan.
 
 use std::sync::Arc;
 
 use crate::rate::BitRate;
 use crate::time::Nanos;
 
-/// Bytes on an Ethernet of each packet besides its header: check sequence, preamble and gap.
+/// Bytes on Ethernet for each packet besides its header: check sequence, preamble and gap.
 pub const ETHERNET_OVERHEAD: u32 = 24;
 
-/// The law of a cell.
+/// Law of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Law {
-    /// Packets come later.
+    /// Packets are delayed.
     Delay {
-        /// All of them by so much.
+        /// Delay of all packets.
         delay: Nanos,
-        /// And each by something of its own.
+        /// Scale of the random delay added to each packet.
         jitter: Nanos,
-        /// How that is distributed.
+        /// Distribution of the random delay.
         shape: Shape,
-        /// Whether a packet may overtake another by it.
+        /// Whether packets may overtake each other.
         reorders: bool,
     },
-    /// Packets leave one after the other, at a bit rate, and wait in a buffer.
+    /// Packets leave one after the other at a bit rate, and wait in a buffer.
     Rate {
         /// Bits per second on the wire.
         rate: BitRate,
-        /// Bytes that may wait; what finds no room is dropped (drop tail).
+        /// Size of the buffer in bytes; packets that find no room are dropped (drop tail).
         buffer: u64,
-        /// Bytes on the wire of each packet besides those that are seen here.
+        /// Bytes on the wire of each packet besides the length seen here.
         overhead: u32,
-        /// Packets that would wait longer are marked, if they may be (ECN).
+        /// Maximum wait; packets that would wait longer are marked, if they may be (ECN).
         mark: Option<Nanos>,
     },
     /// Longer packets are dropped.
     Mtu {
-        /// Longest packet in bytes, without link-layer header.
+        /// Maximum length of a packet in bytes, without link-layer header.
         bytes: u32,
-        /// Whether the sender is told (ICMP).
+        /// Whether the sender gets an ICMP message.
         tells: bool,
     },
     /// Packets are lost.
     Loss(Loss),
-    /// What exceeds a rate is dropped: a token bucket.
+    /// Packets above a rate are dropped: a token bucket.
     Police {
         /// Bits per second.
         rate: BitRate,
-        /// Bytes that may come at once.
+        /// Bytes that may arrive at once.
         burst: u64,
         /// As in [`Law::Rate`].
         overhead: u32,
     },
-    /// Packets are delivered twice.
+    /// Packets are duplicated.
     Duplicate {
-        /// Fraction.
+        /// Fraction of the packets.
         fraction: f64,
     },
     /// Packets are held back.
     Reorder {
-        /// Fraction.
+        /// Fraction of the packets.
         fraction: f64,
-        /// Until what has happened.
+        /// When they are released.
         until: Until,
     },
-    /// A bit is changed.
+    /// One bit is changed.
     Corrupt {
         /// Fraction of the packets.
         fraction: f64,
     },
-    /// Congestion is marked, where packets may be marked.
+    /// Congestion is marked on packets that may be marked.
     Mark {
         /// Fraction of the packets.
         fraction: f64,
@@ -78,101 +78,101 @@ pub enum Law {
 /// Distribution of a jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// From zero to the jitter, each as likely.
+    /// Uniform from zero to the jitter.
     Uniform,
-    /// The absolute value of a normal deviate of that standard deviation.
+    /// Absolute value of a normal deviate whose standard deviation is the jitter.
     Normal,
-    /// Pareto of shape 3 from zero on, whose mean is the jitter: rarely much later.
+    /// Pareto of shape 3 from zero on, whose mean is the jitter: rarely much larger.
     Pareto,
 }
 
-/// How long a packet is held back.
+/// Release of a packet that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// Until so many later packets have passed, or for a tenth of a second if none come.
+    /// When this many later packets have passed, or after 0.1 s if they do not arrive.
     Passed(u32),
-    /// For so long.
+    /// After this time.
     Time(Nanos),
 }
 
-/// Which packets are lost.
+/// Choice of lost packets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
-    /// One in so many, from the `first` (counted from 0) on.
+    /// Every `period`-th packet, starting with `first` (counted from 0).
     Every {
-        /// Distance of the lost packets.
+        /// Distance between lost packets.
         period: u64,
-        /// Number of the first one.
+        /// Number of the first lost packet.
         first: u64,
     },
     /// The next packet at or after each of these times since the start, ascending.
     At(Arc<[Nanos]>),
-    /// Each by itself.
+    /// Each packet independently.
     Random {
         /// Fraction.
         fraction: f64,
     },
-    /// The model of Gilbert and Elliott: a good and a bad state, changing with these probabilities at each packet.
+    /// Gilbert-Elliott model: a good and a bad state, which change with these probabilities at each packet.
     Bursts {
-        /// From good to bad.
+        /// Probability of good to bad.
         begins: f64,
-        /// From bad to good.
+        /// Probability of bad to good.
         ends: f64,
-        /// Loss in the good state.
+        /// Loss fraction in the good state.
         good: f64,
-        /// Loss in the bad state.
+        /// Loss fraction in the bad state.
         bad: f64,
     },
-    /// A fraction within times that come and go.
+    /// A fraction of the packets during certain times.
     Within {
-        /// When.
+        /// Times of loss.
         times: Times,
-        /// Fraction.
+        /// Loss fraction.
         fraction: f64,
     },
-    /// A fraction while packets come faster than this, as a switch that cannot keep up at line rate.
+    /// A fraction while packets arrive faster than a rate, as in a switch that cannot keep up at line rate.
     Above {
         /// Bits per second.
         rate: BitRate,
-        /// Time over which the rate is looked at.
+        /// Time over which the rate is measured.
         window: Nanos,
         /// As in [`Law::Rate`].
         overhead: u32,
-        /// Fraction.
+        /// Loss fraction.
         fraction: f64,
     },
 }
 
-/// Times that come and go, since the start.
+/// Recurring or single times since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// Once.
     Once {
-        /// Beginning.
+        /// Start.
         from: Nanos,
         /// End.
         to: Nanos,
     },
-    /// Every period.
+    /// Once per period.
     Periodic {
-        /// Distance of the beginnings.
+        /// Time between two starts.
         period: Nanos,
-        /// How long each time.
+        /// Duration of each.
         length: Nanos,
-        /// First beginning.
+        /// First start.
         first: Nanos,
     },
-    /// By chance, exponentially distributed.
+    /// At random, exponentially distributed.
     Episodes {
-        /// Mean length.
+        /// Mean duration.
         on: Nanos,
-        /// Mean time between them.
+        /// Mean time between two episodes.
         off: Nanos,
     },
 }
 
 impl Law {
-    /// Whether packets may leave in another order than they came in.
+    /// Returns whether packets may leave in another order than they entered.
     pub fn disorders(&self) -> bool {
         match self {
             Law::Delay { reorders, .. } => *reorders,

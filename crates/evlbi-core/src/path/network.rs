@@ -1,4 +1,4 @@
-//! Cells in a row, routes over them, and the packets that are under way: what happens when, without a clock.
+//! Lines of cells, routes over them, and the packets in flight: what happens when, without a clock.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -9,53 +9,53 @@ use super::law::Law;
 use super::train::{Piece, Train};
 use crate::time::Nanos;
 
-/// What leaves the network.
+/// Packet that leaves the network.
 #[derive(Debug)]
 pub enum Output<P> {
-    /// Segments have come to the end of their route.
+    /// Segments reached the end of their route.
     Delivered {
-        /// The route.
+        /// Number of the route.
         route: usize,
-        /// The packet.
+        /// Packet.
         packet: P,
-        /// Its segments: which, and when they arrive.
+        /// Segments, and when they arrive.
         piece: Piece,
     },
-    /// A segment was longer than a cell lets through, and its sender is to be told so.
+    /// A segment was longer than a cell allows; its sender must get an ICMP message.
     TooLong {
-        /// The packet.
+        /// Packet.
         packet: P,
-        /// Longest length, without link-layer header.
+        /// Maximum length, without link-layer header.
         longest: u32,
     },
 }
 
-/// Where a cell is.
+/// Identifier of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellId {
     stage: usize,
     cell: usize,
 }
 
-/// Lines of cells, and what is under way on them.
+/// Lines of cells, and the packets in flight on them.
 #[derive(Debug)]
 pub struct Network<P> {
     /// Cells that are passed one after the other.
     stages: Vec<Vec<Cell<P>>>,
     routes: Vec<Vec<usize>>,
     events: BinaryHeap<Event<P>>,
-    /// Events so far: what comes at the same time goes in the order in which it came.
+    /// Number of events so far: events at the same time are handled in the order in which they were added.
     count: u64,
-    /// Where items lie while they pass the cells of a stage, and what a cell has made of them: memory that is kept.
+    /// Buffers for items while they pass the cells of a stage, and for what a cell outputs, kept between calls.
     items: Vec<Item<P>>,
     outcome: Outcome<P>,
 }
 
-/// A line: what packets pass in one direction of a link.
+/// Line: what packets pass in one direction of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     stages: Vec<usize>,
-    /// Its cells in their order.
+    /// Cells of the line, in order.
     pub cells: Vec<CellId>,
 }
 
@@ -69,7 +69,7 @@ struct Event<P> {
 #[derive(Debug)]
 enum What<P> {
     Arrives(Item<P>),
-    /// Something is held back until now at the latest.
+    /// Packets are held back until now at the latest.
     Wakes(CellId),
 }
 
@@ -80,7 +80,7 @@ impl<P: Clone + Identity> Default for Network<P> {
 }
 
 impl<P: Clone + Identity> Network<P> {
-    /// Nothing.
+    /// Makes an empty network.
     pub fn new() -> Network<P> {
         Network {
             stages: Vec::new(),
@@ -92,7 +92,7 @@ impl<P: Clone + Identity> Network<P> {
         }
     }
 
-    /// Adds a line of these laws, whose chance follows from `seed`.
+    /// Adds a line of these laws, whose random choices follow from `seed`.
     pub fn line(&mut self, laws: impl IntoIterator<Item = Law>, seed: u64) -> Line {
         let mut line = Line::default();
         let mut open = false;
@@ -101,7 +101,7 @@ impl<P: Clone + Identity> Network<P> {
                 line.stages.push(self.stages.len());
                 self.stages.push(Vec::new());
             }
-            // What comes after must see packets in their new order.
+            // Later cells must see packets in their new order.
             open = !law.disorders();
             let stage = self.stages.len() - 1;
             let cells = &mut self.stages[stage];
@@ -122,18 +122,18 @@ impl<P: Clone + Identity> Network<P> {
         self.routes.len() - 1
     }
 
-    /// A cell.
+    /// Returns a cell.
     pub fn cell(&self, id: CellId) -> &Cell<P> {
         &self.stages[id.stage][id.cell]
     }
 
-    /// A cell, to be changed. A law that lets packets overtake takes the place of one that does not only where no
-    /// other cell of the line follows: give such a cell its law in the plan.
+    /// Returns a cell for changes. A law that lets packets overtake may only replace one that does not if no other cell of the
+    /// line follows: otherwise, give the cell that law in the plan.
     pub fn cell_mut(&mut self, id: CellId) -> &mut Cell<P> {
         &mut self.stages[id.stage][id.cell]
     }
 
-    /// Segments of a packet set out, at their time. What comes of them is told by [`Network::advance`].
+    /// Sends segments of a packet at their time. [`Network::advance`] outputs the result.
     pub fn offer(&mut self, route: usize, packet: P, train: Train, piece: Piece, link_header: u32) {
         let item = Item {
             packet,
@@ -146,12 +146,12 @@ impl<P: Clone + Identity> Network<P> {
         self.push(piece.at, What::Arrives(item));
     }
 
-    /// When something happens next.
+    /// Returns when the next event is due.
     pub fn next(&self) -> Option<Nanos> {
         self.events.peek().map(|event| event.at)
     }
 
-    /// Everything happens that is due by `now`; what leaves goes to `output`, in the order of time.
+    /// Handles all events due by `now`; packets that leave go to `output`, in order of time.
     pub fn advance(&mut self, now: Nanos, mut output: impl FnMut(Output<P>)) {
         while self.next().is_some_and(|next| next <= now) {
             let Some(event) = self.events.pop() else {
@@ -162,7 +162,7 @@ impl<P: Clone + Identity> Network<P> {
                 What::Wakes(id) => {
                     let mut outcome = Outcome::default();
                     self.cell_mut(id).wake(event.at, &mut outcome);
-                    // A cell that holds back is the last of its stage.
+                    // A cell that holds packets back is the last of its stage.
                     if let Some(wake) = outcome.wake {
                         self.push(wake, What::Wakes(id));
                     }
@@ -238,7 +238,7 @@ impl<P> PartialOrd for Event<P> {
 }
 
 impl<P> Ord for Event<P> {
-    /// The earliest is the greatest, as heaps give.
+    /// Orders the earliest event as the greatest, for a max-heap.
     fn cmp(&self, other: &Event<P>) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }

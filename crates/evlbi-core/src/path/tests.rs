@@ -1,4 +1,4 @@
-//! Cells and networks of them, packet by packet: what all these tests send, and delays, rates, order and accounts.
+//! Cells and networks of them, packet by packet: shared senders, and tests of delays, rates, order and counters.
 
 mod changes;
 mod losses;
@@ -23,7 +23,7 @@ fn rate(bits: u64) -> BitRate {
     BitRate::new(bits).unwrap()
 }
 
-/// What arrives of packets that are offered at these times, as (time, number), and the network.
+/// Returns the packets that arrive if packets are offered at these times, as (time, number), and the network.
 fn carried(
     laws: Vec<Law>,
     offered: impl IntoIterator<Item = (u64, Train)>,
@@ -50,7 +50,7 @@ fn carried(
     (arrived, network, line)
 }
 
-/// Packets of so many bytes, so far apart.
+/// Packets of `bytes` bytes at intervals of `apart` nanoseconds.
 fn steady(count: u64, bytes: u32, apart: u64) -> impl Iterator<Item = (u64, Train)> {
     (0..count).map(move |number| (number * apart, Train::single(bytes)))
 }
@@ -124,7 +124,7 @@ fn a_policer_lets_a_burst_and_then_its_rate_pass() {
         burst: 10_000,
         overhead: 0,
     };
-    // Ten at once, then one each half millisecond: the rate allows one a millisecond.
+    // Ten at once, then one every half millisecond: the rate allows one per millisecond.
     let offered = (0..20)
         .map(|_| (0, Train::single(1000)))
         .chain((1..=2000).map(|number| (number * MS / 2, Train::single(1000))));
@@ -149,7 +149,7 @@ fn a_packet_held_back_is_overtaken_by_as_many_as_said() {
     }
     assert_eq!(overtaken.values().sum::<u64>(), 10_000);
     assert_eq!(overtaken.keys().max(), Some(&5));
-    // Fewer where two are held back together; the last few leave when they were waited for long enough.
+    // Fewer where two are held back together; the last few leave after the maximum time.
     assert!(overtaken[&5] * 10 > held * 8, "{overtaken:?}");
     let times = arrived.windows(2).all(|pair| pair[0].0 <= pair[1].0);
     assert!(times);
@@ -192,7 +192,7 @@ fn a_jitter_keeps_the_order_unless_it_is_to_mix_it() {
     }
 }
 
-/// Behind a delay that mixes packets, a queue sees them in the order in which they come to it.
+/// Behind a delay that reorders packets, a queue sees them in their new order.
 #[test]
 fn a_queue_behind_a_jitter_is_never_idle_for_one_that_is_late() {
     let laws = vec![
@@ -239,7 +239,7 @@ fn packets_that_are_too_long_are_refused_and_told() {
     assert_eq!((told, delivered), (vec![(1, 1400)], vec![0]));
 }
 
-/// However many are held back, as few wakes as can be are waited for.
+/// However many packets are held back, the network wakes as rarely as possible.
 #[test]
 fn many_that_are_held_back_cost_no_time() {
     let law = Law::Reorder {
@@ -350,7 +350,7 @@ fn laws() -> impl Strategy<Value = Law> {
 }
 
 proptest! {
-    /// Every cell decides segment by segment: a train fares as its segments alone would.
+    /// Every cell decides segment by segment: a train is treated like its segments alone.
     #[test]
     fn trains_fare_as_their_segments_would(
         laws in prop::collection::vec(laws(), 1..5),
@@ -381,7 +381,7 @@ proptest! {
         }
     }
 
-    /// What goes into a cell comes out of it, or is dropped by it, and times never go back.
+    /// Packets that enter a cell leave it or are dropped by it, and times never decrease.
     #[test]
     fn every_packet_is_accounted_for(
         laws in prop::collection::vec(laws(), 1..6),
@@ -400,8 +400,8 @@ proptest! {
     }
 }
 
-/// Reno over a path of 15 ms that loses one packet, in virtual time: the window is halved, grows by a segment a round
-/// trip, and is what it was after C RTT^2 / (2 MSS).
+/// Reno over a path of 15 ms that loses one packet, in virtual time: the window is halved, grows by a segment per round trip, and
+/// recovers after C RTT^2 / (2 MSS).
 #[test]
 fn one_lost_packet_makes_the_saw_tooth() {
     const RTT: u64 = 15 * MS;
@@ -447,7 +447,7 @@ fn one_lost_packet_makes_the_saw_tooth() {
             }
             in_flight -= 1.0;
             if packet > expected && missing.is_none() {
-                // As the acknowledgements of three later ones would tell.
+                // As the acknowledgements of three later ones would show.
                 missing = Some(expected);
                 in_flight -= 1.0;
                 halved_at = Some((now, window));

@@ -1,21 +1,21 @@
-//! Packets on their way: segments that travel together until something happens to one of them.
+//! Packets in transit: segments that travel together until something happens to one of them.
 
 use crate::time::Nanos;
 
-/// A packet as a host hands it over: one segment, or several of equal length that the network would see one by one
-/// (a super-packet of segmentation offload), the last of which may be shorter.
+/// Packet as a host sends it: one segment, or several of equal length that the network would see one by one (a super-packet of
+/// segmentation offload), the last of which may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Train {
-    /// Segments, at least one.
+    /// Number of segments, at least one.
     pub count: u16,
-    /// Length of each in bytes, headers included.
+    /// Length of each segment in bytes, headers included.
     pub bytes: u32,
-    /// Length of the last.
+    /// Length of the last segment, in bytes.
     pub last: u32,
 }
 
 impl Train {
-    /// A packet that is one segment.
+    /// Makes a packet of one segment.
     pub fn single(bytes: u32) -> Train {
         Train {
             count: 1,
@@ -24,13 +24,13 @@ impl Train {
         }
     }
 
-    /// Length of a segment.
+    /// Returns the length of a segment, in bytes.
     pub fn bytes_of(&self, segment: u16) -> u32 {
         let is_last = segment + 1 >= self.count;
         if is_last { self.last } else { self.bytes }
     }
 
-    /// Length of so many segments.
+    /// Returns the total length of `count` segments, in bytes.
     pub fn bytes_of_all(&self, first: u16, count: u16) -> u64 {
         let end = u32::from(first) + u32::from(count);
         let whole = u64::from(self.bytes) * u64::from(count);
@@ -41,30 +41,30 @@ impl Train {
     }
 }
 
-/// Segments of a train that are still together, and where they are in time.
+/// Segments of a train that are still together, and their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// When they arrive at what comes next.
+    /// When they arrive at the next cell.
     pub at: Nanos,
-    /// The first of them.
+    /// Number of the first segment.
     pub first: u16,
-    /// How many.
+    /// Number of segments.
     pub count: u16,
-    /// What was done to them.
+    /// Changes made to them.
     pub marks: Marks,
 }
 
-/// What was done to segments that go on.
+/// Changes made to segments that continue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// Congestion was experienced (RFC 3168).
+    /// Congestion experienced (RFC 3168).
     pub congestion: bool,
-    /// A bit was changed: a number that says which.
+    /// Number that selects the bit that was changed.
     pub corrupt: Option<u64>,
 }
 
 impl Piece {
-    /// A train as it enters.
+    /// Makes a piece of all segments of a train.
     pub fn whole(at: Nanos, train: &Train) -> Piece {
         Piece {
             at,

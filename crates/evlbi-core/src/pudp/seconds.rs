@@ -1,10 +1,10 @@
-//! How many frames the seconds of a stream have, and so which cycle a time belongs to.
+//! Frames per second of a stream, and hence the cycle of a time.
 //!
-//! Where the rate is not given, it is learnt at turns of the second:
-//! - A thread whose frames came one after another up to the turn, and continue with frame 0, shows it.
-//! - Otherwise frames may be missing at the turn. Then the rate is the one that the headers tell, or the least one that was not
-//!   exceeded and with which a thread carries 2^n Mbit/s, or else one more than the largest frame number.
-//! - A frame number beyond the second shows that a rate which was not given is too small.
+//! If the rate is not given, it is learnt at turns of the second:
+//! - A thread whose frames arrived consecutively up to the turn, and continue with frame 0, shows it.
+//! - Otherwise frames may be missing at the turn. Then the rate is the one in the headers. Without that it is the lowest rate
+//!   that was not exceeded and with which a thread carries 2^n Mbit/s, or else one more than the largest frame number.
+//! - A frame number beyond the second shows that a rate which was not given is too low.
 
 use std::collections::VecDeque;
 
@@ -13,47 +13,47 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use super::Lane;
 use crate::rate::usual_frame_rate;
 
-/// Frames of a thread that must have come one after another before a turn that shows the rate.
+/// Minimum number of consecutive frames of a thread before a turn that shows the rate.
 const RUN: u32 = 32;
-/// Frames that may be missing before a turn for each one behind it, and one more.
+/// Maximum number of frames that may be missing before a turn for each one missing after it, plus one.
 const MAX_BEFORE: i64 = 8;
-/// Frames at the turn that may come out of order.
+/// Maximum number of frames at the turn that may be out of order.
 const SLACK: i64 = 3;
-/// A frame number may be this much larger than the largest before.
+/// Maximum step by which a frame number may exceed the largest before.
 const PLAUSIBLE: i64 = 1024;
-/// Changes of the rate that late frames may still belong to.
+/// Maximum number of changes of the rate that late frames may still belong to.
 const MAX_SPANS: usize = 4;
 
-/// Counts cycles of threads: one for each frame of a thread.
+/// Counter of cycles of threads: one for each frame of a thread.
 #[derive(Clone, Debug)]
 pub(super) struct Seconds {
     source: Source,
-    /// What the headers say.
+    /// Rate in the headers.
     told: Option<i64>,
     /// Bytes of data in a frame.
     payload: usize,
     /// Seconds of one length, the newest last.
     spans: VecDeque<Span>,
-    /// The newest second, and the largest frame number in it.
+    /// Newest second, and the largest frame number in it.
     newest: i64,
-    most: i64,
+    max: i64,
 }
 
-/// Where the rate comes from.
+/// Source of the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Given,
     /// A turn of the second showed it.
     Turn,
-    /// It is to be shown yet.
+    /// Assumed until a turn shows it.
     Assumed,
 }
 
-/// Seconds from one on.
+/// Seconds of one length, from a second on.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     second: i64,
-    /// The cycle that it begins with.
+    /// First cycle.
     cycle: i64,
     rate: i64,
 }
@@ -81,23 +81,23 @@ impl Seconds {
                 rate,
             }]),
             newest: 0,
-            most: -1,
+            max: -1,
         }
     }
 
-    /// What headers say of the rate, and how many bytes of data frames have.
+    /// Notes the rate in the headers, and the bytes of data in a frame.
     pub fn tell(&mut self, rate: Option<FrameRate>, payload: usize) {
         self.told = rate.map(|rate| i64::from(rate.get()));
         self.payload = payload;
     }
 
-    /// The stream begins in this second, near this frame.
+    /// Starts the stream in this second, near this frame.
     pub fn begin(&mut self, second: i64, frame: i64) {
-        (self.newest, self.most) = (second, frame);
+        (self.newest, self.max) = (second, frame);
         self.spans[0].second = second;
     }
 
-    /// The rate, as far as it is known.
+    /// Returns the rate, as far as it is known.
     pub fn rate(&self) -> Option<FrameRate> {
         let rate = match self.source {
             Source::Assumed => self.told?,
@@ -106,7 +106,7 @@ impl Seconds {
         FrameRate::new(u32::try_from(rate).ok()?)
     }
 
-    /// Frames in the newest second: known, or estimated from those seen.
+    /// Returns the frames in the newest second: known, or estimated from those seen.
     pub fn frames(&self) -> i64 {
         match self.source {
             Source::Assumed => self.at_turn(false, 0),
@@ -114,17 +114,17 @@ impl Seconds {
         }
     }
 
-    /// Whether a time lies near those of the frames before, as one whose header is damaged seldom does.
+    /// Returns whether a time is near those of the frames before, which is rare for a damaged header.
     pub fn is_plausible(&self, time: FrameTime) -> bool {
-        let most = match time.second.abs_diff(self.newest) {
-            0 => self.most,
+        let max = match time.second.abs_diff(self.newest) {
+            0 => self.max,
             1 => 0,
             _ => return false,
         };
-        i64::from(time.frame) <= most + PLAUSIBLE
+        i64::from(time.frame) <= max + PLAUSIBLE
     }
 
-    /// The cycle of a frame of this thread; `None` beyond the second that was given.
+    /// Returns the cycle of a frame of this thread; `None` if it is beyond a given second.
     pub fn cycle(&self, time: FrameTime, lane: &Lane) -> Option<i64> {
         let frame = i64::from(time.frame);
         if self.source == Source::Given && frame >= self.span().rate {
@@ -139,7 +139,7 @@ impl Seconds {
             let mut spans = self.spans.iter().rev();
             let span = spans.find(|span| span.second <= time.second).copied();
             let span = span.unwrap_or_else(|| {
-                // Before the beginning.
+                // Before the start.
                 let first = self.spans[0];
                 let rate = Some(first.rate).filter(|rate| *rate > 0);
                 Span {
@@ -152,7 +152,7 @@ impl Seconds {
         Some(begin.wrapping_add(frame))
     }
 
-    /// A frame of this thread was taken. If another second begins with it, returns the second before.
+    /// Notes an accepted frame of this thread. If another second starts with it, returns the second before.
     pub fn heard(&mut self, time: FrameTime, lane: &Lane) -> Option<i64> {
         let frame = i64::from(time.frame);
         let before = self.newest;
@@ -160,7 +160,7 @@ impl Seconds {
             return None;
         }
         if time.second == before {
-            self.most = self.most.max(frame);
+            self.max = self.max.max(frame);
             self.grow(frame);
             return None;
         }
@@ -170,12 +170,12 @@ impl Seconds {
                 self.source = Source::Turn;
             }
         }
-        (self.newest, self.most) = (time.second, frame);
+        (self.newest, self.max) = (time.second, frame);
         self.grow(frame);
         Some(before)
     }
 
-    /// Frame numbers beyond the second disprove a rate that was not given.
+    /// Raises a rate that was not given if a frame number exceeds it.
     fn grow(&mut self, frame: i64) {
         if self.source != Source::Given && self.span().rate > 0 && frame >= self.span().rate {
             self.source = Source::Assumed;
@@ -184,7 +184,7 @@ impl Seconds {
         }
     }
 
-    /// The newest second has so many frames.
+    /// Sets the number of frames in the newest second.
     fn set_rate(&mut self, rate: i64) {
         let (newest, span) = (self.newest, *self.span());
         if span.rate == rate {
@@ -205,7 +205,7 @@ impl Seconds {
         }
     }
 
-    /// Frames in the newest second, when a frame of a later one comes.
+    /// Returns the frames in the newest second, when a frame of a later one arrives.
     fn length(&self, time: FrameTime, lane: &Lane) -> i64 {
         match self.source {
             Source::Assumed => self.at_turn(self.shows_rate(time, lane), i64::from(time.frame)),
@@ -213,20 +213,20 @@ impl Seconds {
         }
     }
 
-    /// Whether a thread's frames came one after another up to the turn and continue with frame 0.
+    /// Returns whether a thread's frames arrived consecutively up to the turn and continue with frame 0.
     fn shows_rate(&self, time: FrameTime, lane: &Lane) -> bool {
         let is_last =
-            |last: FrameTime| last.second == self.newest && i64::from(last.frame) == self.most;
+            |last: FrameTime| last.second == self.newest && i64::from(last.frame) == self.max;
         time.second == self.newest + 1
             && time.frame == 0
             && lane.run >= RUN
             && lane.last.is_some_and(is_last)
     }
 
-    /// How many frames the newest second had; `shown`: the turn shows it. Where `behind` frames are missing behind it, so may be
-    /// some before it.
+    /// Returns how many frames the newest second had; `shown`: the turn shows it. If `behind` frames are missing after the turn,
+    /// some may be missing before it.
     fn at_turn(&self, shown: bool, behind: i64) -> i64 {
-        let seen = self.most + 1;
+        let seen = self.max + 1;
         let usual = usual_frame_rate(self.payload, seen);
         if shown {
             return usual.filter(|rate| rate - seen <= SLACK).unwrap_or(seen);

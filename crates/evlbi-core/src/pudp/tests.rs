@@ -1,4 +1,4 @@
-//! Numbers from the times and threads of frames, whatever their clocks and order.
+//! Numbers from the times and threads of frames, for any clocks and orders.
 
 use evlbi_wire::vdif::{Extended, Nict, Shape, StationId};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::*;
 const LENGTH: usize = 64;
 const SECOND: i64 = 1_580_232_600;
 
-/// Threads in their order, with what their clocks are ahead and how many frames they lag behind.
+/// Threads in order, with the offset of their clocks and their lag in frames.
 type Threads = Vec<(StreamKey, i64, u32)>;
 
 fn datagram(key: StreamKey, time: FrameTime) -> Vec<u8> {
@@ -39,7 +39,7 @@ fn stream(threads: &Threads, rate: u32, first: u32, cycles: u32) -> Vec<Vec<u8>>
     datagrams
 }
 
-/// The numbers that the datagrams get, each with its place among those given.
+/// Returns the numbers of the datagrams, each with its place among those given.
 fn number(sequencer: &mut Sequencer, datagrams: &[Vec<u8>]) -> Vec<(usize, Option<u64>)> {
     let mut numbers = Vec::new();
     let mut kept = Vec::new();
@@ -169,7 +169,7 @@ fn a_stream_that_ends_early_is_numbered_all_the_same() {
     assert_consecutive(&numbers);
 }
 
-/// The numbers of datagrams that were all taken, by a sequencer that learnt from the first 512.
+/// Returns the numbers of datagrams that were all accepted, by a sequencer that learnt from the first 512.
 fn taken(sequencer: &mut Sequencer, datagrams: &[Vec<u8>]) -> Vec<Option<u64>> {
     let number = |datagram: &Vec<u8>| {
         let number = sequencer.number(datagram);
@@ -184,7 +184,7 @@ fn learnt(datagrams: &[Vec<u8>]) -> Sequencer {
     Sequencer::of(&first, false, None).unwrap()
 }
 
-/// Frames of 8000 bytes of data: 2000 of them a second are 128 Mbit/s.
+/// Frames of 8000 bytes of data: 2000 of them per second are 128 Mbit/s.
 fn long(datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let lengthen = |datagram: &Vec<u8>| {
         let short = Header::parse(datagram).unwrap();
@@ -203,7 +203,7 @@ fn long(datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 #[test]
 fn frames_lost_across_the_first_turn_of_the_second_are_missed() {
-    // Of 2000 frames a second, 100 before the turn and 500 behind it.
+    // Of 2000 frames per second, 100 before the turn and 500 after it.
     for threads in [1, 4] {
         let mut datagrams = long(&stream(&simple(threads), 2000, 1000, 2000));
         let per = usize::from(threads);
@@ -217,7 +217,7 @@ fn frames_lost_across_the_first_turn_of_the_second_are_missed() {
 
 #[test]
 fn a_rate_in_the_headers_gives_way_to_what_is_seen() {
-    // An EDV 1 header whose sample rate makes 1000 frames a second.
+    // An EDV 1 header whose sample rate gives 1000 frames per second.
     let mut datagrams = stream(&simple(1), 100, 20, 300);
     for datagram in &mut datagrams {
         let mut header = Header::parse(datagram).unwrap();
@@ -256,7 +256,7 @@ fn a_thread_that_begins_later_is_numbered_and_one_that_ends_is_not_missed() {
     let known: Vec<u64> = numbers.into_iter().flatten().collect();
     assert!(known.windows(2).all(|pair| pair[0] < pair[1]));
     let missed = known.last().unwrap() - known[0] + 1 - known.len() as u64;
-    // Of the thread that ended, for no longer than three seconds.
+    // Of the thread that ended, for at most three seconds.
     assert!(missed <= 300, "{missed}");
     assert_eq!(sequencer.threads(), 2);
 }
@@ -293,7 +293,7 @@ fn after_a_jump_in_time_each_datagram_has_its_number() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Lost datagrams leave their numbers free, and those out of order have the right ones.
+    /// Lost datagrams leave their numbers unused, and those out of order get the right ones.
     #[test]
     fn the_number_is_the_place_in_the_stream(
         threads in threads(),
@@ -305,7 +305,7 @@ proptest! {
     ) {
         let datagrams = stream(&threads, rate, first, 2500 / threads.len() as u32);
         let mut order: Vec<usize> = (0..datagrams.len()).collect();
-        // Where the rate is not given, the end of the first second must come as it was.
+        // If the rate is not given, the end of the first second must arrive in order.
         let first_turn = threads.len() * (rate as usize + 10);
         let from = if given { 0 } else { first_turn };
         for place in swapped.into_iter().filter(|place| *place > from) {
@@ -325,7 +325,7 @@ proptest! {
         distinct.sort_unstable();
         distinct.dedup();
         prop_assert_eq!(distinct.len(), numbers.len());
-        // Threads that came out of order while that was learnt may have changed places in the cycle.
+        // Threads that arrived out of order during learning may have changed places in the cycle.
         let count = threads.len() as u64;
         let zero = numbers[0].1.wrapping_sub(numbers[0].0 as u64);
         for (place, number) in &numbers {

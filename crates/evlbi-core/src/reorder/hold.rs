@@ -1,11 +1,10 @@
-//! How far the stream was a hold time ago.
+//! Records how far the stream was one hold time ago.
 
 use std::collections::VecDeque;
 
 use crate::time::Nanos;
 
-/// Moments within the hold time at which the progress is noted. A hole is given up late by at most this part
-/// of the hold time.
+/// Number of notes of the progress per hold time. The wait for a gap ends late by at most this fraction of the hold time.
 const NOTES: u64 = 64;
 
 /// Notes of the progress.
@@ -14,11 +13,11 @@ pub struct Hold {
     time: Nanos,
     /// Oldest first.
     notes: VecDeque<Note>,
-    /// Below this everything has waited for the hold time.
+    /// Everything below this has waited for the hold time.
     expired: u64,
 }
 
-/// The newest datagram was before `head` since `last`; the note was begun at `first`.
+/// The newest datagram was before `head` since `last`; the note was made at `first`.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     first: Nanos,
@@ -27,7 +26,7 @@ struct Note {
 }
 
 impl Hold {
-    /// Holes are waited for so long.
+    /// Makes a record for this hold time.
     pub fn new(time: Nanos) -> Hold {
         Hold {
             time,
@@ -36,8 +35,8 @@ impl Hold {
         }
     }
 
-    /// The newest datagram is before `head` at `now`: the position below which nothing is waited for any
-    /// longer, since something behind it has been there for the hold time.
+    /// Notes that the newest datagram is before `head` at `now`. Returns the position below which no gap is kept open, since data
+    /// after it have been there for the hold time.
     pub fn expired(&mut self, head: u64, now: Nanos) -> u64 {
         let step = Nanos(self.time.0 / NOTES);
         match self.notes.back_mut() {

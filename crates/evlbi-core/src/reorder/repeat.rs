@@ -1,31 +1,30 @@
-//! Tells a sender that began again at numbers that were there before from duplicates and late datagrams.
+//! Distinguishes a sender that restarted at recently seen numbers from duplicates and late datagrams.
 //!
-//! Either way come numbers that are old. But those of a sender that began again rise, and nothing new comes
-//! between them.
+//! In both cases old numbers arrive. Those of a restarted sender ascend, and nothing new arrives between them.
 
-/// Duplicates in such a row that are taken for a restart of the sender. The largest block of datagrams that a
-/// kernel sends in one call, and may so send twice, is no longer.
+/// Number of consecutive duplicates that count as a restart of the sender. It exceeds the largest block of datagrams that a
+/// kernel sends in one call, and may therefore send twice.
 pub const REPEATS: usize = 64;
 
-/// A row of old numbers that rise, with nothing new between.
+/// Ascending run of old numbers, with nothing new between.
 #[derive(Clone, Debug, Default)]
 pub struct Repeat {
     last: u64,
     length: u64,
-    /// The duplicates of the row, but for the one that was too many.
+    /// Duplicates of the run, except the one that exceeded the limit.
     pub duplicates: Vec<u64>,
 }
 
 impl Repeat {
-    /// Something new came.
+    /// Ends the run: something new arrived.
     #[inline]
     pub fn interrupt(&mut self) {
         self.length = 0;
         self.duplicates.clear();
     }
 
-    /// A number came again. Whether it is one too many: the sender has begun again. Numbers follow each
-    /// other when they are less than a window apart.
+    /// Notes a number that arrived again. Returns whether the limit is exceeded: the sender has restarted. Numbers are
+    /// consecutive if they are less than a window apart.
     pub fn duplicate(&mut self, number: u64, window: u64) -> bool {
         self.follow(number, window);
         if self.duplicates.len() == REPEATS {
@@ -35,7 +34,7 @@ impl Repeat {
         false
     }
 
-    /// A number came late. Whether it is one too many: a window full of them is no reordering.
+    /// Notes a late number. Returns whether the limit is exceeded: a window full of them is not reordering.
     pub fn late(&mut self, number: u64, window: u64) -> bool {
         self.follow(number, window);
         self.length > window.max(REPEATS as u64)

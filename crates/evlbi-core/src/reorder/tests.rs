@@ -1,4 +1,4 @@
-//! Orders of arrival whose places are known, and any order against a slow model (`truth`).
+//! Orders of arrival with known slots, and any order compared with a slow model (`truth`).
 
 mod truth;
 
@@ -17,7 +17,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Every strange number may belong to the stream.
+/// Any strange number may belong to the stream.
 fn offer(reorder: &mut Reorder, sequence: u64, freed: u64) -> Verdict {
     match reorder.offer(sequence, freed) {
         Verdict::Strange => reorder.consider(sequence),
@@ -25,19 +25,19 @@ fn offer(reorder: &mut Reorder, sequence: u64, freed: u64) -> Verdict {
     }
 }
 
-/// A window, and what lies in the recording.
+/// A window, and the content of the recording.
 struct Recording {
     reorder: Reorder,
     capacity: u64,
     now: u64,
-    /// Whether the consumer frees at once what it gets.
+    /// Whether the consumer frees slots at once.
     frees: bool,
     freed: u64,
     placed: BTreeMap<u64, u64>,
     kept: Option<u64>,
-    handed: u64,
+    released: u64,
     verdicts: Vec<Verdict>,
-    /// First copies in the order in which the window took them.
+    /// First copies in the order in which the window accepted them.
     taken: Vec<u64>,
     events: Vec<(u64, Event)>,
 }
@@ -52,7 +52,7 @@ impl Recording {
             freed: 0,
             placed: BTreeMap::new(),
             kept: None,
-            handed: 0,
+            released: 0,
             verdicts: Vec::new(),
             taken: Vec::new(),
             events: Vec::new(),
@@ -67,7 +67,7 @@ impl Recording {
         }
         match verdict {
             Verdict::Place(position) => {
-                assert!(position >= self.handed, "handed on already");
+                assert!(position >= self.released, "already released");
                 assert!(position < self.freed + self.capacity, "not free");
                 assert_eq!(self.placed.insert(position, sequence), None, "placed twice");
             }
@@ -82,9 +82,9 @@ impl Recording {
     }
 
     fn hand_on(&mut self) -> &mut Recording {
-        self.handed = self.reorder.advance(Nanos(self.now));
+        self.released = self.reorder.advance(Nanos(self.now));
         if self.frees {
-            self.freed = self.handed;
+            self.freed = self.released;
         }
         while let Some(event) = self.reorder.next_event() {
             self.events.push(event);
@@ -104,7 +104,7 @@ impl Recording {
         self.hand_on()
     }
 
-    /// The end: a kept datagram is settled, everything is handed on and the sums hold.
+    /// Ends the stream: a kept datagram is decided, everything is released and the sums hold.
     fn end(&mut self) -> Report {
         if self.reorder.accept_kept() {
             let kept = self.kept.take().expect("a kept datagram");
@@ -122,7 +122,7 @@ impl Recording {
     }
 }
 
-/// What holds of every report.
+/// Checks what holds for every report.
 fn assert_sums(report: &Report) {
     let c = &report.counters;
     assert_eq!(c.received, c.unique + c.duplicates + c.ring_full, "{c:?}");
@@ -144,8 +144,8 @@ fn assert_sums(report: &Report) {
     assert_eq!(in_runs, c.lost);
 }
 
-/// Figure 3-5 of the EXPReS report: packets are missing before the next one received, so it moves
-/// forward; a missing one that comes later moves back; the next one goes on where the last was.
+/// Figure 3-5 of the EXPReS report: packets are missing before the next one received, so it moves forward; a missing one that
+/// arrives later moves back; the next one continues after the last.
 #[test]
 fn ring_move() {
     let mut recording = Recording::new(settings());
@@ -155,7 +155,7 @@ fn ring_move() {
     assert_eq!(recording.verdicts.last(), Some(&Verdict::Place(2)));
     recording.receive_all([5, 3, 6]);
     assert_eq!(recording.content(), [0, 1, 2, 3, 4, 5, 6]);
-    assert_eq!(recording.handed, 7);
+    assert_eq!(recording.released, 7);
     let counters = recording.reorder.counters();
     assert_eq!((counters.lost, counters.reordered), (0, 2));
 }
@@ -164,20 +164,20 @@ fn ring_move() {
 fn what_is_complete_is_handed_on_at_once() {
     let mut recording = Recording::new(settings());
     recording.receive_all([100, 101]);
-    assert_eq!(recording.handed, 2);
+    assert_eq!(recording.released, 2);
     recording.receive(103);
-    assert_eq!(recording.handed, 2);
+    assert_eq!(recording.released, 2);
     recording.receive(102);
-    assert_eq!(recording.handed, 4);
+    assert_eq!(recording.released, 4);
 }
 
 #[test]
 fn a_hole_is_waited_for_until_the_window_has_gone_by() {
     let mut recording = Recording::new(settings());
     recording.receive_all([0, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(recording.handed, 1);
+    assert_eq!(recording.released, 1);
     recording.receive(9);
-    assert_eq!(recording.handed, 10);
+    assert_eq!(recording.released, 10);
     recording.receive(1);
     assert_eq!(recording.verdicts.last(), Some(&Verdict::Late));
     let counters = recording.reorder.counters();
@@ -189,11 +189,11 @@ fn a_hole_is_waited_for_until_the_hold_time_has_gone_by() {
     let mut recording = Recording::new(settings());
     recording.receive_all([0, 2]).later(99);
     recording.receive(4);
-    assert_eq!(recording.handed, 1);
+    assert_eq!(recording.released, 1);
     recording.later(1);
-    assert_eq!(recording.handed, 3, "the second hole has not waited yet");
+    assert_eq!(recording.released, 3, "the second hole has not waited yet");
     recording.later(99);
-    assert_eq!(recording.handed, 5);
+    assert_eq!(recording.released, 5);
     assert_eq!(recording.receive(1).verdicts.last(), Some(&Verdict::Late));
     assert_eq!(
         recording.receive(1).verdicts.last(),
@@ -214,11 +214,11 @@ fn many_holes_do_not_wait_one_after_the_other() {
         assert_eq!(verdict, Verdict::Place(number * 2));
         recording.later(1);
     }
-    // Everything older than 100 ms, in steps of a sixty-fourth of that.
+    // Everything older than 100 ms, in steps of 1/64 of that.
     assert!(
-        (1790..=1800).contains(&recording.handed),
+        (1790..=1800).contains(&recording.released),
         "{}",
-        recording.handed
+        recording.released
     );
 }
 
@@ -234,7 +234,7 @@ fn a_full_ring_refuses_and_counts() {
         assert_eq!(offer(&mut reorder, number, 0), expected);
         reorder.advance(Nanos(0));
     }
-    // A window ahead of the newest that was placed: kept until another one says so too.
+    // A window ahead of the newest that was placed: kept until another one confirms it.
     assert_eq!(offer(&mut reorder, 40, 20), Verdict::Keep);
     let counters = reorder.counters();
     assert_eq!(counters.received, counters.unique + counters.ring_full);
@@ -271,7 +271,7 @@ fn a_jump_beyond_the_window_is_a_gap_once_a_second_datagram_says_so() {
         .receive(502);
     assert_eq!(recording.events, [(5, Event::Gap(495))]);
     assert_eq!(recording.placed[&5], 500);
-    assert_eq!(recording.handed, 8);
+    assert_eq!(recording.released, 8);
     assert_eq!(recording.receive(7).verdicts.last(), Some(&Verdict::Late));
     let counters = recording.reorder.counters();
     assert_eq!(
@@ -291,7 +291,7 @@ fn the_longest_gap_is_one_and_what_is_longer_is_a_restart() {
     }
 }
 
-/// The consumer hears of all, however late it asks.
+/// The consumer gets all events, however late it asks.
 #[test]
 fn events_with_data_between_stay_apart() {
     let mut reorder = Reorder::new(settings());
@@ -362,7 +362,7 @@ fn a_second_datagram_says_so_within_some_others() {
 #[test]
 fn a_sender_that_restarts_begins_a_new_sequence() {
     let mut recording = Recording::new(settings());
-    // Beyond the longest gap, backward before the first number, and through the wrap of the numbers.
+    // Beyond the maximum gap, backward before the first number, and through the wrap of the numbers.
     recording
         .receive_all(5000..5005)
         .receive_all(90_000..90_004)
@@ -376,7 +376,7 @@ fn a_sender_that_restarts_begins_a_new_sequence() {
             (13, Event::Restart(0))
         ]
     );
-    assert_eq!(recording.handed, 19);
+    assert_eq!(recording.released, 19);
     let report = recording.reorder.finish();
     assert_eq!((report.counters.lost, report.counters.unique), (0, 19));
     assert_eq!(report.counters.restarts, 3);
@@ -392,11 +392,11 @@ fn a_restart_at_numbers_just_seen_is_told_from_duplicates() {
     let c = &report.counters;
     let missed = REPEATS as u64;
     assert_eq!((c.restarts, c.unique, c.duplicates), (1, 2000, 0));
-    assert_eq!((c.lost, c.late), (0, missed), "what came until then");
+    assert_eq!((c.lost, c.late), (0, missed), "arrivals until then");
     assert_eq!(report.segments[1].first_seq, 0);
     assert_eq!(recording.events, [(1000, Event::Restart(0))]);
     assert_eq!(recording.placed[&1000], missed);
-    // A path that sends everything twice is no restart, one by one or a large block at a time.
+    // A path that duplicates everything is not a restart, one by one or a large block at a time.
     let mut twice = Recording::new(settings());
     twice.receive_all((0..1000).flat_map(|number| [number, number]));
     for block in 0..10 {
@@ -415,7 +415,7 @@ fn a_restart_is_seen_through_the_holes_of_both_sequences() {
     let report = recording.end();
     let c = &report.counters;
     assert_eq!((c.restarts, c.duplicates), (1, 0));
-    // Where the first sequence had its holes, the few that came before it was clear count there.
+    // Where the first sequence had gaps, the few that arrived before the restart was detected count there.
     assert_eq!(c.unique, 36_000);
     assert!(c.late < 80, "{}", c.late);
 }
@@ -430,7 +430,7 @@ fn a_restart_at_numbers_that_never_came_is_seen_after_a_window() {
     let c = recording.end().counters;
     assert_eq!((c.restarts, c.late), (1, REPEATS as u64));
     assert_eq!(c.unique, 400);
-    // A few late ones are none.
+    // A few late ones are not a restart.
     let mut late = Recording::new(settings());
     late.receive_all(0..50).receive_all(900..950);
     late.receive_all(100..150)
@@ -494,7 +494,7 @@ fn a_gap_before_the_very_last_datagram_is_believed() {
     assert_eq!((c.expected, c.lost, c.foreign_sequence), (501, 495, 0));
     assert_eq!(recording.events, [(5, Event::Gap(495))]);
     assert_eq!(recording.placed[&5], 500);
-    // Not so a wild number, or one long gone.
+    // A wild number, or one long gone, is not accepted.
     for wild in [1 << 40, u64::MAX - 100] {
         let mut recording = Recording::new(settings());
         recording.receive_all(0..5).receive(wild);
@@ -549,7 +549,7 @@ fn a_ring_that_stays_full_for_long_makes_one_gap() {
             Event::Restart(_) => panic!("no restart"),
         })
         .sum();
-    // What is not in a gap event has its place in the ring.
+    // Slots that are not in a gap event have their place in the ring.
     let places = recording.placed.last_key_value().unwrap().0 + 1;
     assert_eq!(gaps + places, 5010);
     assert_eq!(recording.placed.last_key_value().unwrap().1, &5009);
@@ -594,7 +594,7 @@ fn odd_settings_are_made_to_work() {
     assert_eq!((c.received, c.ring_full), (500, 500));
 }
 
-/// Longer than the usual history.
+/// Longer than the default history.
 #[test]
 fn a_very_long_window_is_remembered() {
     let window = 1 << 23;

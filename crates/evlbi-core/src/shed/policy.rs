@@ -1,4 +1,4 @@
-//! The policies as people write them.
+//! Shedding policies as text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,33 +10,33 @@ use crate::rate::BitRate;
 
 use super::mixed;
 
-/// Least block of time of `common:`. It must be much longer than the tens of milliseconds by which a
-/// wavefront is late at one station against another.
+/// Minimum block of time of `common:`. It must be much longer than the tens of milliseconds between the arrivals of a wavefront
+/// at two stations.
 const MIN_BLOCK: Duration = Duration::from_millis(100);
 
-/// Mean length of the bursts of `burst:` when none is given, in units.
+/// Default mean length of the bursts of `burst:`, in units.
 const BURST_LENGTH: f64 = 10.0;
 
-/// A fraction between 0 and 1 in whole parts of 10^12, so that nothing drifts.
+/// Fraction between 0 and 1 in units of 10^-12, so that nothing drifts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fraction(pub(super) u64);
 
 impl Fraction {
-    /// Parts in the whole.
+    /// Value of the whole.
     pub const ONE: u64 = 1_000_000_000_000;
 
-    /// The fraction as a number.
+    /// Returns the fraction as a number.
     pub fn get(self) -> f64 {
         self.0 as f64 / Fraction::ONE as f64
     }
 
-    /// After `shed` units left out: how many to keep, n(1/f - 1), and what is left over of that.
+    /// Returns how many units to keep after `shed` units were shed, n(1/f - 1), and the remainder.
     pub(super) fn kept_after(self, shed: u64, carried: u64) -> (u64, u64) {
         let exact = shed * (Fraction::ONE - self.0) + carried;
         (exact / self.0, exact % self.0)
     }
 
-    /// Whether the cell with this number is one of those that make the fraction, evenly spread.
+    /// Returns whether the cell with this number is selected; selected cells are spread evenly.
     pub(super) fn falls_on(self, seed: u64, cell: i128) -> bool {
         let parts = i128::from(self.0);
         let one = i128::from(Fraction::ONE);
@@ -70,47 +70,47 @@ impl fmt::Display for Fraction {
     }
 }
 
-/// What to leave out.
+/// Shedding policy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Policy {
     /// Nothing.
     None,
-    /// One unit in so many, steadily.
+    /// One unit in every N.
     Every(u64),
     /// Bunches of 1 to 10 units, then n(1/f - 1) kept.
     Bunch(Fraction),
-    /// Each unit by chance.
+    /// Each unit at random.
     Random(Fraction),
-    /// By chance in bursts (Gilbert and Elliott's channel with two states).
+    /// At random in bursts (Gilbert-Elliott channel with two states).
     Burst {
-        /// Share that is left out.
+        /// Fraction that is shed.
         fraction: Fraction,
-        /// Mean length of a burst in units.
+        /// Mean length of a burst, in units.
         length: f64,
     },
     /// Whole threads.
     Threads(Vec<u16>),
     /// The same cells of time at every station.
     Common {
-        /// Share that is left out.
+        /// Fraction that is shed.
         fraction: Fraction,
-        /// Length of a cell where the stream has one thread.
+        /// Length of a cell if the stream has one thread.
         block: Duration,
     },
-    /// Just enough to fit an Ethernet of this rate.
+    /// As little as possible to fit an Ethernet of this rate.
     Fit(BitRate),
 }
 
-/// A text is no policy.
+/// Text that is not a valid policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no policy: {why}")]
+#[error("invalid policy `{text}`: {why}")]
 pub struct PolicyError {
     text: String,
     why: &'static str,
 }
 
 const CHOICES: &str = "choose none, every:N, bunch:F, random:F, burst:F[,LENGTH], threads:A,B-C, common:F[,TIME] or fit:RATE";
-const NO_FRACTION: &str = "the fraction must lie between 0 and 1, as 0.05 or 5%";
+const NO_FRACTION: &str = "the fraction must be between 0 and 1, e.g. 0.05 or 5%";
 
 impl FromStr for Policy {
     type Err = PolicyError;
@@ -137,18 +137,19 @@ impl FromStr for Policy {
             ("burst", length) => burst(fraction(first)?, length).map_err(error),
             ("threads", _) => threads(argument)
                 .map(Policy::Threads)
-                .ok_or_else(|| error("threads: needs numbers from 0 to 1023, as 0,2,4-7")),
+                .ok_or_else(|| error("threads: needs numbers from 0 to 1023, e.g. 0,2,4-7")),
             ("common", block) => Ok(Policy::Common {
                 fraction: fraction(first)?,
                 block: block.map_or(Ok(MIN_BLOCK), |text| {
-                    block_length(text)
-                        .ok_or_else(|| error("the block of common: is a time of 100ms or more"))
+                    block_length(text).ok_or_else(|| {
+                        error("the block of common: must be a duration of 100ms or more")
+                    })
                 })?,
             }),
             ("fit", None) => argument
                 .parse()
                 .map(Policy::Fit)
-                .map_err(|_| error("fit: needs the rate of a link, as 1G")),
+                .map_err(|_| error("fit: needs the rate of a link, e.g. 1G")),
             _ => Err(error(CHOICES)),
         }
     }
@@ -161,7 +162,7 @@ fn burst(fraction: Fraction, length: Option<&str>) -> Result<Policy, &'static st
             .parse::<f64>()
             .ok()
             .filter(|length| (1.0..1e9).contains(length))
-            .ok_or("the mean length of a burst is a number of at least 1")?,
+            .ok_or("the mean length of a burst must be a number of at least 1")?,
     };
     if fraction.get() / (1.0 - fraction.get()) > length {
         return Err("so large a fraction needs longer bursts: LENGTH must be at least F / (1 - F)");
@@ -214,16 +215,16 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What stands in the place of shed data.
+/// Replacement of shed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Replace {
-    /// Nothing: it is not sent, or cut out of the file.
+    /// None: the data are not sent, or cut out of the file.
     Nothing,
     /// The fill pattern.
     Fill,
     /// Random bytes.
     Random,
-    /// A frame with its true time and the invalid bit set.
+    /// A frame with its right time and the invalid bit set.
     Invalid,
 }

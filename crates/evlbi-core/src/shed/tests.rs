@@ -1,4 +1,4 @@
-//! What each policy leaves out, counted.
+//! Exact counts of what each policy sheds.
 
 use evlbi_wire::vdif::StationId;
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ fn random_choices_follow_from_the_seed() {
     assert!((share(&decisions("random:0.2", 1, n as i64)) - 0.2).abs() < 4.0 * sigma);
 }
 
-/// With the defaults, as many are left out at both as chance does, and nothing that takes their place is alike.
+/// With the defaults, two stations shed as many units in common as chance gives, and replacements are never alike.
 #[test]
 fn stations_share_no_choice_but_common_ones() {
     let of = |policy: &str, station: u16, start: i64| -> Vec<bool> {
@@ -105,7 +105,7 @@ fn stations_share_no_choice_but_common_ones() {
             assert!((100..400).contains(&both), "{policy}: {both}");
         }
     }
-    // Steady policies begin at other places: of 20 stations few share one.
+    // Steady policies start at different places: of 20 stations few share one.
     for policy in ["every:100", "fit:1G"] {
         let begins = (1..=20).map(|station| of(policy, station, 0)[..100].to_vec());
         let begins: std::collections::BTreeSet<Vec<bool>> = begins.collect();
@@ -155,7 +155,7 @@ fn threads_are_shed_whole() {
 
 #[test]
 fn common_choices_need_no_talk_and_last_longer_than_a_delay() {
-    // Two stations that start at different times, one seeing the data 20 ms later.
+    // Two stations that start at different times, one receiving the data 20 ms later.
     let count = 600_000;
     let one = decisions("common:0.1", 9, count);
     let mut late = Shed::new("common:0.1".parse().unwrap(), 9, &stream()).unwrap();
@@ -267,7 +267,7 @@ fn two_stations_in_one_stream_shed_alike_by_blocks() {
 
 #[test]
 fn common_shares_are_exact_from_any_moment_on() {
-    // One cell is 100 frames; over any cells in a row the share is off by less than one of them.
+    // One cell is 100 frames; over any consecutive cells the fraction is off by less than one of them.
     for seed in 0..20 {
         let cells: Vec<bool> = decisions("common:0.3", seed, 50_000)
             .chunks(100)
@@ -322,7 +322,7 @@ fn what_fits_depends_on_the_packets() {
     assert!(close(plain, 1.0 - 1464.0 / (1.024 * 1538.0)), "{plain}");
     let v6 = fraction(wire_bytes(1440 + 8, Family::V6), 1440, "1G");
     assert!(close(v6, 1.0 - 1440.0 / (1.024 * 1534.0)), "{v6}");
-    // A frame sheds what its eight packets would.
+    // A frame sheds as much as its eight packets would.
     let packets = fraction(wire_bytes(1004 + 8, Family::V4), 1004, "1G");
     assert!(close(packets, fraction(8 * 1078, 8032, "1G")));
     // It just fits.
@@ -389,7 +389,7 @@ fn bad_policies_say_what_to_write() {
 
 #[test]
 fn wire_bytes_count_everything() {
-    // facts of Ethernet: 66 bytes beside the UDP payload, 84 at least.
+    // Ethernet: 66 bytes besides the UDP payload, at least 84 in all.
     assert_eq!(wire_bytes(1472, Family::V4), 1538);
     assert_eq!(wire_bytes(1, Family::V4), 84);
     assert_eq!(wire_bytes(1452, Family::V6), 1538);
@@ -404,7 +404,7 @@ proptest! {
         for index in 0..5_000 {
             total += 1;
             lost += u64::from(shed.decide(&unit(0, index)));
-            // At any moment the share is off by no more than the current bunch.
+            // At any moment the fraction is off by at most the current bunch.
             let off = lost as f64 - total as f64 * percent as f64 / 100.0;
             prop_assert!(off.abs() <= MAX_BUNCH as f64 + 1.0, "{off}");
         }

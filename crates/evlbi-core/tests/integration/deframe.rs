@@ -1,5 +1,5 @@
-//! The deframer against streams whose truth is known: what was lost comes back as invalid frames with the
-//! headers that were lost, and all else as it was.
+//! Compares the deframer with streams whose content is known: lost frames become invalid frames with the lost headers, and all
+//! else is unchanged.
 
 mod formats;
 mod hostile;

@@ -1,5 +1,5 @@
-//! No bytes make what this crate reads panic or contradict itself: the corpora of the fuzz targets, and the same with damage, go
-//! through the bodies of the targets.
+//! Runs the bodies of the fuzz targets over their corpora, and over damaged copies: nothing in this crate panics or contradicts
+//! itself.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,5 @@
-//! `evlbi-core` from outside: streams whose truth is known, fuzz corpora.
-//!
-//! Here belongs what a user of the library relies on.
+//! `evlbi-core` from outside: streams of known content, fuzz corpora.
+//! Behaviour that users of the library rely on belongs here.
 
 mod deframe;
 mod fuzz_corpora;

@@ -81,12 +81,12 @@ pub(super) fn transmit(
     let span = stream.due(u64::from(stream.burst));
     let start = clock.now().plus(READY).plus(test.delay);
     let end = start.plus(test.most_time);
-    let most_lag = match stream.spacing {
+    let max_lag = match stream.spacing {
         Spacing::Nanoseconds(_) => span,
         Spacing::BitsPerSecond(_) => MAX_LAG.max(span),
     };
     let catch_up = CatchUp {
-        most_lag,
+        max_lag,
         percent: PERCENT,
     };
     let mut pacer = Pacer::new(start, catch_up);

@@ -279,6 +279,6 @@ fn errors_of_transports_name_the_options() {
     );
     said(
         ShedError::NoRate,
-        "fit: needs to know the rate of the stream; give --rate or --realtime with it",
+        "fit: needs the rate of the stream, which is unknown; give --rate or --realtime with it",
     );
 }

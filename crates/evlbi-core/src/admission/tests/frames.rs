@@ -1,10 +1,10 @@
-//! How frames are found in the datagrams of streams and candidates, wherever they begin and however long they are.
+//! Detection of frames in the datagrams of streams and candidates, for any offset and length of frames.
 
 use evlbi_wire::{pattern, vtp};
 
 use super::{FRAME, Receiver, assert_end, datagram, raw, sender};
 
-/// A stream of long frames in short datagrams, from the datagram `first` on.
+/// A stream of long frames in short datagrams, starting with datagram `first`.
 fn long_frames(frame: usize, first: usize, count: usize) -> Vec<Vec<u8>> {
     let bytes = pattern::frames(frame, 1_700_000_000, pattern::frame_rate(64), 64).expect("frames");
     let datagrams = bytes.chunks_exact(1464).skip(first).take(count);
@@ -23,7 +23,7 @@ fn frames_longer_than_many_datagrams_are_found() {
     }
     let live = receiver.admission.live.as_ref().unwrap();
     assert!(live.frames.is_some());
-    // Short frames of another sender have no chance then, not even after silence for the first one's return.
+    // Short frames of another sender are not accepted then, even after a silence, so that the first one can return.
     receiver.stream(2, 0, 0..20);
     assert_eq!(receiver.admission.sender(), Some(sender(1)));
     receiver.later(400).stream(2, 0, 20..40);
@@ -91,7 +91,7 @@ fn a_candidate_whose_frames_end_is_none() {
 
 #[test]
 fn bytes_that_look_like_headers_everywhere_are_searched_in_bounded_work() {
-    // Words that are a header wherever one looks, as far as it goes.
+    // Words that look like a header at every offset.
     let mut receiver = Receiver::new(None, 1);
     let mut data = Vec::new();
     for word in 0..(1u32 << 18) {

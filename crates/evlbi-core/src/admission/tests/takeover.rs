@@ -1,4 +1,4 @@
-//! When one stream takes the place of another: after what silence, which one, and that what follows is recorded in order.
+//! When one stream replaces another: after what silence, by which one, and in order.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn a_sender_that_begins_again_elsewhere_takes_its_place_after_silence() {
         for frame in 100..150 {
             receiver.later(5).stream(1, begins, frame..frame + 1);
         }
-        // 250 ms are too short for a silence, and the datagrams are kept.
+        // 250 ms are too short for a silence, and the datagrams stay pending.
         assert_eq!(receiver.admission.counters().unique, 100);
         assert_eq!(receiver.admission.undecided(), 50);
         for frame in 150..200 {
@@ -76,7 +76,7 @@ fn what_has_frames_takes_the_place_of_what_has_none() {
         receiver.take(2, &raw(number, 500));
     }
     assert_eq!(receiver.admission.sender(), Some(sender(2)));
-    // The consumer is slow, and the ring can be had later.
+    // The consumer is slow, and the ring is available later.
     receiver.busy = 20;
     receiver.later(50).stream(1, 0, 0..100);
     assert_eq!(receiver.admission.sender(), Some(sender(1)));
@@ -109,7 +109,8 @@ fn a_stream_whose_frames_end_gives_way_to_one_with_frames() {
     }
     receiver.later(50).stream(2, 0, 0..20);
     assert_eq!(receiver.admission.sender(), Some(sender(1)));
-    // Frames of another kind may have begun: a sample of its data shows that there are none. What the other sends meanwhile is kept.
+    // Frames of another kind may have started: a sample of the data shows that there are none. The other stream's datagrams stay
+    // pending.
     for number in 163..163 + (SAMPLE_BYTES / FRAME) as u64 {
         receiver.take(1, &raw(number, FRAME));
         if number % 10 == 0 {
@@ -131,7 +132,7 @@ fn who_was_recorded_first_gets_its_place_back() {
     assert_eq!(receiver.admission.sender(), Some(sender(2)));
     receiver.later(50).stream(1, 0, 200..220);
     assert_eq!(receiver.admission.sender(), Some(sender(1)));
-    // The other one is refused then, and listed.
+    // The other one is then refused, and listed.
     receiver.stream(2, 0, 100..150).stream(1, 0, 220..230);
     assert_end(&mut receiver, [230, 2, 0, 50, 0]);
     let refused = Refused {
@@ -144,7 +145,7 @@ fn who_was_recorded_first_gets_its_place_back() {
 
 #[test]
 fn silence_is_measured_by_the_kernels_stamps_as_far_as_they_can_be_true() {
-    // All are read at once, 400 ms after the sockets were read before; or the clock was set forward, or back.
+    // All are read at once, 400 ms after the sockets were last emptied; or the clock was set forward, or back.
     for (read, last, next, is_silent) in [
         (400, 7, 7 + 299, false),
         (400, 7, 7 + 300, true),
@@ -176,14 +177,14 @@ fn silence_is_measured_by_the_kernels_stamps_as_far_as_they_can_be_true() {
             "{read} {last} {next}"
         );
     }
-    // Set back, it is silent all the same when nothing comes for long enough.
+    // If the clock is set back, the silence is still detected when nothing arrives for long enough.
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..8);
     receiver.later(300).stream(2, 0, 0..8);
     assert_eq!(receiver.admission.sender(), Some(sender(2)));
 }
 
-/// A stream without frames and of another length takes the place of one that is silent: the gap is as long as the silence.
+/// A stream without frames and of another length replaces a silent one: the gap is as long as the silence.
 #[test]
 fn a_silence_before_datagrams_of_another_length_is_a_gap() {
     let mut receiver = Receiver::new(None, 1);
@@ -197,7 +198,7 @@ fn a_silence_before_datagrams_of_another_length_is_a_gap() {
         }
     }
     assert_eq!(counts(&receiver.end(), &receiver.admission)[..2], [128, 1]);
-    // 64 datagrams in 63 ms, then 1 s without.
+    // 64 datagrams in 63 ms, then 1 s of silence.
     assert!(
         (1000..1030).contains(&(receiver.missing / 333)),
         "{}",
@@ -222,7 +223,8 @@ fn sequences_that_begin_soon_after_each_other_are_recorded_in_order() {
     }
 }
 
-/// A receiver takes up at one moment all that its socket holds: the order of arrival shows what follows what, and stamps the silence.
+/// A receiver reads everything in its socket at one moment: the order of arrival shows what follows what, and timestamps show the
+/// silence.
 #[test]
 fn sequences_that_are_taken_up_at_once_are_recorded_in_order() {
     let mut receiver = Receiver::new(None, 1);
@@ -238,7 +240,7 @@ fn sequences_that_are_taken_up_at_once_are_recorded_in_order() {
             stamp,
         });
     };
-    // Of the third, three come before the last of the second.
+    // Three of the third sequence arrive before the last of the second.
     let parts = [
         (1, 99..100),
         (2, 100..117),

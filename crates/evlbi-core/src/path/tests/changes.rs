@@ -1,4 +1,4 @@
-//! Cells whose laws change: when, and what becomes of packets that wait.
+//! Cells whose laws change: when the change takes effect, and what happens to waiting packets.
 
 use super::{MS, delay, rate, single};
 use crate::path::{Law, Loss, Network, Output};
@@ -30,7 +30,7 @@ fn laws_change_at_their_time_and_at_once() {
     assert_eq!(arrived, (0..100).chain(200..300).collect::<Vec<u64>>());
 }
 
-/// A rate of packets that are as long on the wire as they are here.
+/// A rate for packets without overhead on the wire.
 fn bare_rate(bits: u64, buffer: u64) -> Law {
     Law::Rate {
         rate: rate(bits),
@@ -40,7 +40,7 @@ fn bare_rate(bits: u64, buffer: u64) -> Law {
     }
 }
 
-/// What waits when a rate or a delay changes leaves in its order, and no room is lost or won.
+/// Waiting packets keep their order when a rate or a delay changes, and the buffer neither shrinks nor grows.
 #[test]
 fn what_waits_outlives_a_change() {
     let slow = |bits: u64| bare_rate(bits, 200_000);
@@ -68,7 +68,7 @@ fn what_waits_outlives_a_change() {
     assert_eq!(arrived, (0..100).collect::<Vec<u64>>());
 }
 
-/// A rate that rises while packets wait: none overtakes another, and no two are closer than the new rate lets them be.
+/// A rate that rises while packets wait: none overtakes another, and none are closer than the new rate allows.
 #[test]
 fn a_rate_that_rises_sends_one_by_one() {
     let at = |bits: u64| bare_rate(bits, 100_000);
@@ -91,7 +91,7 @@ fn a_rate_that_rises_sends_one_by_one() {
         }
     });
     assert!(left.iter().map(|one| one.0).eq(0..left.len() as u64));
-    // 30 wait and are 10 ms apart; the others follow in tenths of a millisecond.
+    // 30 wait and are 10 ms apart; the others follow at intervals of 0.1 ms.
     for pair in left.windows(2) {
         let gap = pair[1].1 - pair[0].1;
         let expected = if pair[1].0 < 40 { 10 * MS } else { MS / 10 };
@@ -99,7 +99,7 @@ fn a_rate_that_rises_sends_one_by_one() {
     }
     let truth = network.cell(line.cells[0]).truth();
     assert_eq!(left.len() as u64, truth.passed());
-    // Of 0.1 MB that may wait, 37.5 kB less what has left do, so that there is room for some 60.
+    // Of the buffer of 0.1 MB, 37.5 kB less what has left are in use, so there is room for some 60.
     assert!(left.len() > 85, "{}", left.len());
     let first = (1..=40u64).map(|packet| 10 * MS * packet).sum::<u64>();
     let then = left[40..]
@@ -130,7 +130,7 @@ fn a_buffer_stays_one_when_its_rate_changes() {
             single(&mut network, offered * 100_000, route, offered, 1250);
             network.advance(Nanos(offered * 100_000), |_| left += 1);
             let waits = network.cell(line.cells[0]).truth().passed() - left;
-            // And what is being sent, and what a change cuts.
+            // Plus the packet in transmission, and the remainders of a change.
             assert!(
                 waits * 1250 <= 100_000 + 2 * 1250,
                 "{changed}: {waits} wait"

@@ -1,4 +1,4 @@
-//! What cells lose: every so manyth, at times, by chance, in bursts, above a rate, in episodes.
+//! Packets that cells drop: every n-th, at given times, at random, in bursts, above a rate, in episodes.
 
 use super::{MS, carried, rate, steady};
 use crate::path::{Fate, Law, Loss, Network, Output, Piece, Times, Train};
@@ -67,7 +67,7 @@ fn bursts_are_as_long_and_as_frequent_as_said() {
     let lost = count as f64 - arrived.len() as f64;
     let bursts = arrived.windows(2).filter(|pair| pair[1].1 > pair[0].1 + 1);
     let bursts = bursts.count() as f64;
-    // Mean length 10, and each state's share from the chain's balance; 4 standard deviations of about 2000 bursts.
+    // Mean length 10, and each state's fraction from the balance of the chain; 4 standard deviations of about 2000 bursts.
     assert!((lost / bursts - 10.0).abs() < 4.0 * 9.5 / bursts.sqrt());
     let share = 0.002 / 0.102;
     let sigma = (2.0 * 10.0 * share / count as f64).sqrt();
@@ -96,7 +96,7 @@ fn a_switch_loses_at_line_rate_and_not_below() {
             fraction: 6e-5,
         })
     };
-    // 1538 bytes each 13.09 us are 940 Mbit/s; each 15.38 us 800.
+    // 1538 bytes every 13.09 us are 940 Mbit/s; every 15.38 us, 800.
     let (fast, ..) = carried(vec![law()], steady(5_000_000, 1514, 13_089));
     let lost = 5_000_000 - fast.len();
     assert!((lost as f64 - 300.0).abs() < 4.0 * 17.3, "{lost}");

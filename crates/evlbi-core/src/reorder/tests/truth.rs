@@ -1,4 +1,4 @@
-//! The window against what is known to have been sent, and against slow oracles.
+//! Compares the window with the numbers that were sent, and with slow oracles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the path does to a datagram.
+/// Effect of the path on a datagram.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Arrives,
     Lost,
-    /// Comes so many places later.
+    /// Arrives this many places late.
     Delayed(u64),
-    /// Comes again so many places later.
+    /// Arrives again this many places later.
     Doubled(u64),
-    /// Is lost with so many after it, of which some then come undisturbed.
+    /// Is lost with this many after it, after which some arrive undisturbed.
     Outage(u64),
 }
 
@@ -55,7 +55,7 @@ fn arrivals(fates: &[Fate]) -> Vec<u64> {
     arrivals.into_iter().map(|(_, number)| number).collect()
 }
 
-/// What has to be told of arrivals.
+/// Expected result for these arrivals.
 fn truth(arrivals: &[u64]) -> (BTreeSet<u64>, Vec<(u64, u64)>) {
     let unique: BTreeSet<u64> = arrivals.iter().copied().collect();
     let (mut intervals, mut before) = (Vec::new(), None);
@@ -70,7 +70,7 @@ fn truth(arrivals: &[u64]) -> (BTreeSet<u64>, Vec<(u64, u64)>) {
     (unique, intervals)
 }
 
-/// NextExp, step by step. A datagram that is kept first comes when it is believed.
+/// NextExp, step by step. A datagram that is kept first counts as arriving when it is confirmed.
 fn reordered(taken: impl IntoIterator<Item = u64>) -> u64 {
     let mut next = 0;
     let behind = taken.into_iter().filter(|number| {
@@ -82,8 +82,8 @@ fn reordered(taken: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 proptest! {
-    /// Whatever the path does, every number of the report is the true one, and each datagram that was not too
-    /// late lies where its number says, gaps counted.
+    /// Whatever the path does, every number of the report is right, and each datagram that was not too late is at the position of
+    /// its number, gaps counted.
     #[test]
     fn the_report_is_the_truth(
         fates in fates(),
@@ -94,7 +94,7 @@ proptest! {
         prop_assume!(!arrivals.is_empty());
         let capacity = 1 << 20;
         let mut recording = Recording::new(Settings { window, capacity, ..settings() });
-        // As whoever waits for the first few would, if none is much too late.
+        // As a caller that waits for the first few would, if none is much too late.
         let lowest = arrivals.iter().min().unwrap();
         let begin = *arrivals.iter().take(8).min().unwrap().min(&(lowest + window));
         recording.reorder.begin(begin.wrapping_add(first), 0);
@@ -131,7 +131,7 @@ proptest! {
         }
     }
 
-    /// The rules of handing on, slot by slot.
+    /// The rules of releasing, slot by slot.
     #[test]
     fn what_is_handed_on_is_what_the_rules_say(
         steps in proptest::collection::vec((0u64..12, 0u64..20), 1..300),
@@ -139,28 +139,28 @@ proptest! {
         let hold = 64;
         let mut reorder = Reorder::new(Settings { hold: Nanos(hold), ..settings() });
         reorder.begin(1, 0);
-        let (mut came, mut handed, mut now) = (BTreeMap::new(), 0u64, 0);
+        let (mut came, mut released, mut now) = (BTreeMap::new(), 0u64, 0);
         for (ahead, pause) in steps {
             now += pause;
-            let place = (handed + ahead).saturating_sub(4);
-            if let Verdict::Place(position) = reorder.offer(place + 1, handed) {
+            let place = (released + ahead).saturating_sub(4);
+            if let Verdict::Place(position) = reorder.offer(place + 1, released) {
                 prop_assert_eq!(position, place);
                 came.insert(position, now);
             }
             let head = came.last_key_value().map_or(0, |(position, _)| position + 1);
-            while handed < head {
-                let beyond = head - handed > settings().window;
-                let behind = came.range(handed + 1..).any(|(_, since)| since + hold <= now);
-                if !came.contains_key(&handed) && !beyond && !behind {
+            while released < head {
+                let beyond = head - released > settings().window;
+                let behind = came.range(released + 1..).any(|(_, since)| since + hold <= now);
+                if !came.contains_key(&released) && !beyond && !behind {
                     break;
                 }
-                handed += 1;
+                released += 1;
             }
-            prop_assert_eq!(reorder.advance(Nanos(now)), handed);
+            prop_assert_eq!(reorder.advance(Nanos(now)), released);
         }
     }
 
-    /// Nothing that comes breaks the sums or gives out a place twice, whether or not the ring is full.
+    /// No input breaks the sums or assigns a slot twice, whether or not the ring is full.
     #[test]
     fn sums_hold_whatever_comes(
         first in any::<u64>(),
@@ -186,7 +186,7 @@ proptest! {
     }
 }
 
-/// A step onward, one aside, and how many numbers come from there.
+/// A step forward, one aside, and how many numbers arrive from there.
 fn anything() -> impl Strategy<Value = (i64, i64, u64)> {
     prop_oneof![
         20 => Just((1, 0, 1)),

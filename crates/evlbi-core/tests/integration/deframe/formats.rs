@@ -1,5 +1,4 @@
-//! Kinds of streams: Mark 5B, raw bytes, files, extended headers, frames marked invalid or damaged, senders
-//! that begin again.
+//! Kinds of streams: Mark 5B, raw bytes, files, extended headers, frames marked invalid or damaged, senders that restart.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -90,14 +89,14 @@ fn raw_bytes_are_passed_on_with_the_pattern_in_what_is_missing() {
     for (place, byte) in stream.bytes.iter_mut().enumerate() {
         *byte = ((place * place) >> 7) as u8;
     }
-    // Gaps, and places that stay empty a little behind them.
+    // Gaps, and empty slots shortly after them.
     let gaps = [20..25, 50..54, 60..64, 75..79, 90..94, 101..105];
     let lost = gaps
         .into_iter()
         .flat_map(|gap| gap.clone().chain([gap.end + 1]));
     let path = Path {
         gap_from: 4,
-        most_new: 9,
+        max_new: 9,
         ..Path::new(37, lost.chain([3, 4, 10, 40]))
     };
     for format in [Some(Format::Raw), None] {
@@ -184,8 +183,8 @@ fn what_does_not_belong_to_whole_frames_is_trimmed() {
     assert_eq!(deframer.format(), Some(Format::Vdif));
 }
 
-/// Fill pattern at the end of a stream completes its last datagram, even where it is as long as frames; where more follows, or in a
-/// file, it is frames.
+/// Fill pattern at the end of a stream pads its last datagram, even if it is as long as frames. If more follows, or in a file, it
+/// is frames.
 #[test]
 fn padding_as_long_as_frames_is_trimmed() {
     let stream = Plan::new(3).make();
@@ -246,7 +245,7 @@ fn frames_are_found_if_three_of_them_fit() {
         assert_eq!(deframer.format(), Some(format));
         assert!(output.bytes == stream.bytes);
     }
-    // Of the third one the header is enough.
+    // Of the third one the header suffices.
     for (length, format) in [(223, None), (224, Some(Format::Vdif))] {
         let mut deframer = Deframer::new(Settings::default());
         deframer.walk(&stream.bytes[..length], false, &mut |_| ());
@@ -264,14 +263,14 @@ fn what_looks_like_frames_for_a_while_is_none() {
         .flat_map(|n| stream.frame(n / 2))
         .copied()
         .collect();
-    // And so does a station's.
+    // A station's time does, too.
     let mut stations = stream.bytes.clone();
     for (number, frame) in stations.chunks_mut(96).enumerate() {
         let mut header = Header::parse(frame).unwrap();
         header.set_key(key(number as u16, 0));
         header.emit(frame);
     }
-    // Of VDIF there are versions 0 and 1.
+    // VDIF has versions 0 and 1.
     let mut version = stream.bytes.clone();
     version.chunks_mut(96).for_each(|frame| frame[11] |= 2 << 5);
     let any = Settings::default();
@@ -305,7 +304,7 @@ fn damaged_headers_are_passed_on_as_they_are() {
     assert_eq!(output.counts.odd_headers, 11);
     assert_eq!(output.counts.whole, 180 - 11);
     assert_eq!(output.counts.ambiguous, 0);
-    // And lost frames beside them are known all the same.
+    // Lost frames next to them are still identified.
     let path = Path::new(96, [39, 42, 97, 98, 99]);
     let settings = Settings {
         frame_rate: stream.rate(),
@@ -319,8 +318,8 @@ fn damaged_headers_are_passed_on_as_they_are() {
     }
 }
 
-/// A long run of damaged headers does not restart the cadence if the frames behind it lie where they should: a frame lost within
-/// the run gets the time that follows from the frames before it, not from the jump behind.
+/// A long run of damaged headers does not restart the cadence if the frames after it are at the expected offsets: a frame lost
+/// within the run gets the time that follows from the frames before it, not from the jump after it.
 #[test]
 fn frames_that_lie_as_before_go_on_as_before() {
     let mut stream = Plan::new(3).make();
@@ -398,7 +397,7 @@ fn the_missing_part_of_a_kept_frame_is_listed() {
         .iter()
         .map(|gap| (gap.first_byte.unwrap() / 96, gap.frames, gap.bytes.clone()))
         .collect();
-    // Of frame 30 the header alone was missing: it was made, and nothing of the payload is missing.
+    // Only the header of frame 30 was missing: it was made, and nothing of the payload is missing.
     assert_eq!(listed, [(20, 2, Some(0..32)), (40, 1, Some(0..32))]);
     assert_eq!(output.counts.partial, 4);
     let (bytes, _) = expected(&stream, &path, Partial::Keep);
@@ -420,7 +419,7 @@ fn a_sender_may_begin_again_with_other_frames() {
     carry_into(&mut deframer, &first, &path, &mut output);
     let (mut truth, _) = expected(&first, &path, Partial::Whole);
     deframer.restart(0);
-    // The second sender is heard from the middle of a frame on.
+    // The second sender is received from the middle of a frame on.
     let path = Path::new(8, [0, 300, 301]);
     carry_into(&mut deframer, &second, &path, &mut output);
     truth.extend(expected(&second, &path, Partial::Whole).0);
@@ -429,7 +428,7 @@ fn a_sender_may_begin_again_with_other_frames() {
     assert_eq!(deframer.layout().unwrap().frame_length, 40);
 }
 
-/// A sender that begins again leaves a gap as long as the times of its frames show, which is filled or, beyond the limit, listed.
+/// A sender that restarts leaves a gap as long as the times of its frames show, which is filled or, beyond the limit, listed.
 #[test]
 fn the_frames_times_show_the_gap_of_a_restart() {
     let stream = Plan {
@@ -445,7 +444,7 @@ fn the_frames_times_show_the_gap_of_a_restart() {
             ..stream.clone()
         }
     };
-    // It stops and begins again within a cycle of threads.
+    // It stops and restarts within a cycle of threads.
     let [before, after] = [cut(0..1001), cut(2000..3000)];
     for fill in [Duration::MAX, Duration::from_millis(100), Duration::ZERO] {
         let mut deframer = Deframer::new(Settings {
@@ -470,7 +469,7 @@ fn the_frames_times_show_the_gap_of_a_restart() {
         assert!(output.bytes[output.bytes.len() - after.bytes.len()..] == after.bytes);
         assert_eq!(counts.ambiguous, 0);
     }
-    // To begin again earlier leaves no gap.
+    // A restart at an earlier time leaves no gap.
     let mut deframer = Deframer::new(Settings::default());
     let mut output = Output::default();
     carry_into(&mut deframer, &after, &path, &mut output);
@@ -509,7 +508,7 @@ fn frames_that_lie_anew_are_found_again() {
     let mut stream = stream.make();
     stream.bytes.splice(30_000..30_000, [7; 13]);
     let path = Path {
-        most_new: 3,
+        max_new: 3,
         ..Path::new(96, [])
     };
     let settings = Settings {
@@ -517,11 +516,11 @@ fn frames_that_lie_anew_are_found_again() {
         ..Settings::default()
     };
     let output = carry(&stream, &path, settings.clone());
-    // All but the frame that was begun at the end.
+    // All but the frame that had started at the end.
     assert!(output.bytes == stream.bytes[..stream.bytes.len()]);
     assert_eq!(output.counts.odd_headers, 16);
     assert_eq!(output.counts.unframed_bytes, 13);
-    // A lost frame finds its place on both sides.
+    // A lost frame gets the right header on both sides.
     let path = Path::new(96, [100, 1000]);
     let output = carry(&stream, &path, settings);
     assert_eq!(output.counts.lost_frames, 3);

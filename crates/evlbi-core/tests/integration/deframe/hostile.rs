@@ -1,4 +1,4 @@
-//! Bytes from anywhere: nothing panics, nothing is held back for ever, every byte is accounted for.
+//! Arbitrary bytes: nothing panics, nothing is held back forever, every byte is accounted for.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-/// Damage: bytes replaced, pieces cut out and put in.
+/// Damage: bytes replaced, removed and inserted.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip(usize, u8),
@@ -100,7 +100,7 @@ fn streams() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Pushes `bytes` in pieces; what is given must come out or be counted.
+/// Pushes `bytes` in pieces; every byte must be output or counted.
 fn push_all(
     bytes: &[u8],
     settings: &Settings,
@@ -157,11 +157,11 @@ fn is_broken(frame: &Frame) -> bool {
 
 fn check(counts: &Counts, output: &Output, given: u64) {
     assert_eq!(counts.bytes, output.bytes.len() as u64);
-    // What the last frame misses is made.
+    // The missing part of the last frame is made.
     let made = (counts.bytes + counts.trimmed_bytes).checked_sub(given);
     let last = output.frames.last().filter(|last| is_broken(last));
-    let most = last.map_or(0, |last| last.bytes.len() as u64);
-    assert!(made.is_some_and(|made| made <= most), "{counts:?}");
+    let max = last.map_or(0, |last| last.bytes.len() as u64);
+    assert!(made.is_some_and(|made| made <= max), "{counts:?}");
     let sum = counts.whole
         + counts.source_invalid
         + counts.lost_frames
@@ -208,7 +208,7 @@ proptest! {
                 missing.push(start..end);
             }
         }
-        // A gap lies between two datagrams that arrived.
+        // A gap is between two datagrams that arrived.
         let inside = |at: &usize| missing.iter().any(|range| range.start <= *at && *at <= range.end);
         let mut gaps: Vec<_> = gaps;
         gaps.retain(|(at, _)| *at < bytes.len() && *at > 0 && !inside(at));

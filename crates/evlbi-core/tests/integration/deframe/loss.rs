@@ -36,7 +36,7 @@ fn plans() -> impl Strategy<Value = Plan> {
     )
 }
 
-/// A fragment of the frame, or a datagram that has nothing to do with it.
+/// A fragment of the frame, or a datagram length unrelated to it.
 fn slots(frame_length: usize) -> impl Strategy<Value = usize> {
     let eights = frame_length / 8;
     let divisors = (1..=eights).filter(move |n| eights.is_multiple_of(*n));
@@ -48,12 +48,12 @@ fn slots(frame_length: usize) -> impl Strategy<Value = usize> {
     ]
 }
 
-/// Bursts of loss: where they begin and how long they are, in bytes.
+/// Bursts of loss: start and length in bytes.
 fn bursts(frames: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
     prop::collection::vec((0..frames, 1usize..20), 0..12)
 }
 
-/// The datagrams that bursts take away.
+/// Datagrams that bursts drop.
 fn lost(bursts: &[(usize, usize)], from: usize, slot: usize, length: usize) -> BTreeSet<usize> {
     let slots_of = |&(frame, frames): &(usize, usize)| {
         let start = (from + frame) * length / slot;
@@ -77,7 +77,7 @@ fn settings(rate: Option<evlbi_wire::time::FrameRate>, partial: Partial) -> Sett
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// The rate is given, and two cycles arrive before anything is lost.
+    /// The rate is given, and two cycles arrive before any loss.
     #[test]
     fn lost_frames_come_back_with_their_true_headers(
         (plan, slot) in plans().prop_flat_map(|plan| {
@@ -86,13 +86,13 @@ proptest! {
         }),
         bursts in bursts(8 * 60),
         gap_from in prop_oneof![Just(usize::MAX), 3usize..20],
-        most_new in 1usize..50,
+        max_new in 1usize..50,
         keep: bool,
         seed: u64,
     ) {
         let stream = plan.make();
         let lost = lost(&bursts, 2 * plan.keys.len(), slot, plan.frame_length);
-        let path = Path { slot, lost, gap_from, most_new, seed };
+        let path = Path { slot, lost, gap_from, max_new, seed };
         let partial = if keep { Partial::Keep } else { Partial::Whole };
         let output = carry(&stream, &path, settings(stream.rate(), partial));
         let (bytes, broken) = expected(&stream, &path, partial);
@@ -123,30 +123,29 @@ proptest! {
             (Just(plan), slots)
         }),
         bursts in prop::collection::vec((0usize..12, 1usize..4), 1..3),
-        most_new in 1usize..50,
+        max_new in 1usize..50,
     ) {
         let stream = plan.make();
-        let path = Path { most_new, ..Path::new(slot, lost(&bursts, 0, slot, plan.frame_length)) };
+        let path = Path { max_new, ..Path::new(slot, lost(&bursts, 0, slot, plan.frame_length)) };
         let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
         let (bytes, _) = expected(&stream, &path, Partial::Whole);
         assert_same(&output.bytes, &bytes, &stream);
     }
 
-    /// Which of a cycle's frames came first cannot be known. But no frame is there twice, and none is
-    /// missing.
+    /// It cannot be known which of a cycle's frames came first. But no frame is output twice, and none is missing.
     #[test]
     fn in_a_changing_order_every_frame_is_there_once(
         plan in plans(),
         bursts in prop::collection::vec((0usize..400, 1usize..6), 0..12),
-        most_new in 1usize..50,
+        max_new in 1usize..50,
     ) {
         let plan = Plan { shuffled: true, ..plan };
         let stream = plan.make();
         let length = plan.frame_length;
         let mut lost = lost(&bursts, 2 * plan.keys.len(), length, length);
-        // In the last cycle, what was lost cannot be told from what was never sent.
+        // In the last cycle, a lost frame cannot be distinguished from one that was never sent.
         lost.retain(|slot| *slot < (plan.cycles - 1) * plan.keys.len());
-        let path = Path { most_new, ..Path::new(length, lost) };
+        let path = Path { max_new, ..Path::new(length, lost) };
         let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
         let seen = path.seen(&stream);
         let truth: BTreeSet<_> = (0..seen.end / length)
@@ -159,7 +158,7 @@ proptest! {
     }
 }
 
-/// Frames `lost` of a stream of whole-frame datagrams.
+/// Loses frames `lost` of a stream of whole-frame datagrams.
 fn check(
     plan: &Plan,
     lost: impl IntoIterator<Item = usize>,
@@ -167,7 +166,7 @@ fn check(
 ) -> crate::deframe::stream::Output {
     let stream = plan.make();
     let path = Path {
-        most_new: 7,
+        max_new: 7,
         ..Path::new(plan.frame_length, lost)
     };
     let rate = stream.rate().filter(|_| given);
@@ -238,7 +237,7 @@ fn a_loss_at_the_first_turn_makes_no_second_shorter() {
     for lost in [24..25, 21..25, 24..28] {
         let stream = Plan::new(1).make();
         let path = Path {
-            most_new: 300,
+            max_new: 300,
             ..Path::new(96, lost)
         };
         let output = carry(&stream, &path, settings(None, Partial::Whole));
@@ -275,7 +274,7 @@ fn a_thread_that_follows_but_was_never_seen_gets_its_frame() {
         .iter()
         .filter(lost)
         .filter(|f| f.key.is_none());
-    // What cannot be known is said to be a guess, and is no thread's frame.
+    // Unknown headers are counted as guesses, and have no thread of the stream.
     assert_eq!(unknown.count() as u64, output.counts.ambiguous);
     for (number, frame) in output.bytes.chunks(96).enumerate() {
         if number % 3 != 2 || number > 256 {
@@ -373,7 +372,7 @@ fn a_thread_that_was_seen_once_is_known_a_cycle_later() {
         header.emit(&mut stream.bytes[number * 96..]);
     }
     let path = Path {
-        most_new: 7,
+        max_new: 7,
         ..Path::new(96, [309])
     };
     let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
@@ -387,7 +386,7 @@ fn lost_frames_that_cannot_have_been_the_threads_are_ambiguous() {
     let mut stream = Plan::new(1).make();
     stream.bytes.splice(20 * 96..20 * 96, [7; 2 * 96]);
     let path = Path {
-        most_new: 5,
+        max_new: 5,
         ..Path::new(96, [20, 21])
     };
     let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
@@ -408,13 +407,13 @@ fn of_too_many_threads_those_of_late_are_remembered() {
         ..Plan::new(2)
     };
     let mut stream = plan.make();
-    // Every other frame is of a station of its own.
+    // Every other frame is of a different station.
     for (number, frame) in stream.bytes.chunks_mut(96).enumerate().skip(1).step_by(2) {
         let mut header = Header::parse(frame).unwrap();
         header.set_key(key(100 + number as u16, 0));
         header.emit(frame);
     }
-    // When the 4096th of them has come.
+    // When the 4096th of them has arrived.
     let path = Path::new(96, [8192, 8194]);
     let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
     let (bytes, _) = expected(&stream, &path, Partial::Whole);
@@ -432,7 +431,7 @@ fn runs_that_the_list_has_no_room_for_are_counted() {
     let stream = plan.make();
     let lost = (0..65_539).map(|number| 2 * number + 1);
     let path = Path {
-        most_new: 1 << 16,
+        max_new: 1 << 16,
         ..Path::new(plan.frame_length, lost)
     };
     let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));

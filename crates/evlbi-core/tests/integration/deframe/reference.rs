@@ -1,4 +1,4 @@
-//! Recordings of real stations: EVLBI_REFERENCE_DATA names a directory with them.
+//! Recordings of real stations, from the directory that EVLBI_REFERENCE_DATA names.
 
 use std::path::{Path as FilePath, PathBuf};
 
@@ -52,7 +52,7 @@ fn recordings_come_through_loss() {
         let mut bytes = std::fs::read(&path).unwrap();
         let (output, deframer) = walk(&bytes);
         let Some(layout) = deframer.layout() else {
-            // A recording's name that stands for it.
+            // A placeholder that contains the name of a recording.
             assert!(bytes.len() < 5000, "{}", path.display());
             continue;
         };
@@ -89,12 +89,12 @@ fn recordings_come_through_loss() {
     assert!(whole >= 6, "{whole} recordings with frames");
 }
 
-/// Lost frames, those that did not come back with their true time and thread, those known to be a guess.
+/// Returns the number of lost frames, of those that did not get their right time and thread, and of those counted as guesses.
 fn lose_some(stream: &Stream, slot: usize, phase: usize, format: Format) -> (u64, u64, u64) {
     let slots = stream.bytes.len() / slot;
     let lost = (0..slots).filter(|slot| slot * 7919 % 13 == phase);
     let path = Path {
-        most_new: 5,
+        max_new: 5,
         ..Path::new(slot, lost)
     };
     let output = carry(stream, &path, settings(None));

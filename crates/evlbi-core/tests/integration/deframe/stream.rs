@@ -1,4 +1,4 @@
-//! Streams with a known truth, and the ring that brings them.
+//! Streams of known content, and the ring that delivers them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 pub const SECOND: i64 = 1_580_232_600;
 
-/// The frames of a stream, one after another.
+/// Frames of a stream, one after another.
 #[derive(Clone, Debug)]
 pub struct Stream {
     pub bytes: Vec<u8>,
@@ -40,18 +40,18 @@ impl Stream {
     }
 }
 
-/// What a stream is to be.
+/// Properties of a stream.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub keys: Vec<StreamKey>,
-    /// How far each thread's clock is off, in seconds.
+    /// Offset of each thread's clock, in seconds.
     pub offsets: Vec<i64>,
     pub rate: u32,
     pub first_frame: u32,
     pub frame_length: usize,
     pub legacy: bool,
     pub cycles: usize,
-    /// The order changes from cycle to cycle.
+    /// Whether the order changes from cycle to cycle.
     pub shuffled: bool,
     pub seed: u64,
 }
@@ -127,16 +127,16 @@ fn shuffle(order: &mut [usize], random: &mut ChaCha8Rng) {
     }
 }
 
-/// Which datagrams arrive, and how the consumer gets to see them.
+/// Which datagrams arrive, and how the consumer sees them.
 #[derive(Clone, Debug)]
 pub struct Path {
-    /// Data in a datagram.
+    /// Bytes of data in a datagram.
     pub slot: usize,
     pub lost: BTreeSet<usize>,
     /// Runs of lost datagrams at least this long have no place in the ring.
     pub gap_from: usize,
-    /// The consumer sees at most this many more datagrams each time.
-    pub most_new: usize,
+    /// Maximum number of further datagrams that the consumer sees at a time.
+    pub max_new: usize,
     pub seed: u64,
 }
 
@@ -146,12 +146,12 @@ impl Path {
             slot,
             lost: lost.into_iter().collect(),
             gap_from: usize::MAX,
-            most_new: 1000,
+            max_new: 1000,
             seed: 1,
         }
     }
 
-    /// The part of the stream between the first and the last datagram that arrives.
+    /// Returns the range of the stream between the first and the last datagram that arrives.
     pub fn seen(&self, stream: &Stream) -> Range<usize> {
         let slots = stream.bytes.len().div_ceil(self.slot);
         let mut came = (0..slots).filter(|slot| !self.lost.contains(slot));
@@ -161,7 +161,7 @@ impl Path {
     }
 }
 
-/// What came out of a deframer.
+/// Output of a deframer.
 #[derive(Clone, Debug, Default)]
 pub struct Output {
     pub bytes: Vec<u8>,
@@ -173,7 +173,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Takes a piece of the stream, its frames counted from the beginning of everything.
+    /// Takes a piece of the stream; its frames are counted from the start.
     pub fn take(&mut self, chunk: evlbi_core::deframe::Chunk<'_>) {
         let start = self.bytes.len();
         self.longest_chunk = self.longest_chunk.max(chunk.bytes.len());
@@ -192,7 +192,7 @@ impl Output {
     }
 }
 
-/// A lost datagram's place holds what was there before.
+/// Old content of a lost datagram's slot.
 const STALE: u8 = 0xee;
 
 /// Sends `stream` along `path` into a deframer.
@@ -209,7 +209,7 @@ pub fn carry_into(deframer: &mut Deframer, stream: &Stream, path: &Path, output:
     let mut bytes = ring.bytes;
     let (mut taken, mut handed) = (0, 0);
     loop {
-        let slots = random.random_range(1..=path.most_new);
+        let slots = random.random_range(1..=path.max_new);
         handed = (handed + slots * path.slot).min(bytes.len());
         let ended = handed == bytes.len();
         let mut holes = Holes::new();
@@ -278,7 +278,7 @@ impl Ring {
     }
 }
 
-/// What ought to come out, and which frames are broken in it.
+/// Returns the expected output, and which frames are broken in it.
 pub fn expected(stream: &Stream, path: &Path, partial: Partial) -> (Vec<u8>, Vec<bool>) {
     let seen = path.seen(stream);
     let length = stream.frame_length;
@@ -312,7 +312,7 @@ pub fn expected(stream: &Stream, path: &Path, partial: Partial) -> (Vec<u8>, Vec
     (bytes, broken)
 }
 
-/// Tells where two outputs differ first, in words.
+/// Reports where two outputs first differ.
 pub fn assert_same(output: &[u8], expected: &[u8], stream: &Stream) {
     if output == expected {
         return;

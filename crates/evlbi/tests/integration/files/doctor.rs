@@ -33,7 +33,7 @@ fn wrong_arguments_are_told() {
             ["--disk", "/nothere"],
             "--disk /nothere: there is no such folder",
         ),
-        (["--rate", "fast"], "`fast` is no bit rate"),
+        (["--rate", "fast"], "invalid bit rate `fast`"),
     ] {
         let told = failure(&[&["doctor"], &arguments[..]].concat());
         assert!(told.contains(said), "{told}");

@@ -9,7 +9,7 @@ pub fn run(data: &[u8]) {
     let mut capture = Capture::new(Settings {
         every: Nanos(1_000_000),
         width: Some(Nanos(1000)),
-        most: 4,
+        max_flows: 4,
     });
     let (mut rest, mut at) = (data, 0);
     while let [length, apart, behind @ ..] = rest {

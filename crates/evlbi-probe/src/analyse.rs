@@ -186,7 +186,7 @@ fn read(
         capture: Capture::new(Settings {
             every: nanos(options.interval),
             width: options.bins.map(nanos),
-            most: options.most,
+            max_flows: options.most,
         }),
         options,
         events: events.map(csv::Events::create).transpose()?,

@@ -1,6 +1,6 @@
-//! What a capture tells of the connections and streams in it, packet by packet, in memory that does not grow with its length.
+//! Analysis of the connections and streams in a capture, packet by packet, in bounded memory.
 //!
-//! Here belongs what packets of one more kind tell. Files are read in `evlbi-probe`.
+//! Analyses of further kinds of packets belong here. `evlbi-probe` reads the files.
 
 mod direction;
 mod ranges;
@@ -25,65 +25,65 @@ use self::direction::DirectionState;
 use self::stream::Datagrams;
 use evlbi_core::time::Nanos;
 
-/// A connection or stream without packets for so long, in nanoseconds, is forgotten before others.
+/// Silence after which a connection or stream is forgotten before others, in nanoseconds.
 const SILENT: u64 = 10_000_000_000;
 
-/// How a capture is looked at.
+/// Settings of the analysis.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Length of an interval.
     pub every: Nanos,
-    /// Width of the bins of times between datagrams, where they are wanted.
+    /// Width of the histogram bins of times between datagrams, if a histogram is wanted.
     pub width: Option<Nanos>,
-    /// Connections, and streams, of which everything is remembered; of others packets and bytes are counted.
-    pub most: usize,
+    /// Maximum number of connections, and of streams, that are analysed; packets and bytes of others are counted.
+    pub max_flows: usize,
 }
 
-/// Hears what packets were, and in which direction of their connection.
+/// Callback for the kind of a packet and its direction.
 pub type Note<'a> = &'a mut dyn FnMut(&[SocketAddr; 2], Event);
 
-/// What a packet of a connection was beside plain data and acknowledgements.
+/// Kind of a TCP packet, other than plain data and acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The numbers before it are missing.
+    /// Sequence numbers before it are missing.
     Gap,
-    /// Others had overtaken it.
+    /// Other packets overtook it.
     Reordered,
-    /// A copy of one that came before.
+    /// Duplicate of an earlier packet.
     Duplicate,
-    /// Sent again because acknowledgements told of a gap.
+    /// Retransmission because acknowledgements reported a gap.
     Fast,
-    /// Sent again after a timeout.
+    /// Retransmission after a timeout.
     Timeout,
-    /// The last one sent again, to see whether it came.
+    /// Tail loss probe: retransmission of the last packet, to find out whether it arrived.
     TailProbe,
-    /// Sent again although it had been acknowledged.
+    /// Unneeded retransmission of acknowledged data.
     Unneeded,
-    /// It acknowledges what was not seen.
+    /// Acknowledges data that were not captured.
     AcknowledgedUnseen,
-    /// It repeats an acknowledgement.
+    /// Duplicate acknowledgement.
     DuplicateAcknowledgement,
-    /// It tells that something came twice.
+    /// Reports that data arrived twice.
     ReceivedTwice,
-    /// Its sender takes nothing.
+    /// Zero window: its sender accepts no data.
     ZeroWindow,
-    /// It fills the receiver's window.
+    /// Fills the receiver's window.
     WindowFull,
-    /// It tells a new window only.
+    /// Only updates the window.
     WindowUpdate,
-    /// It sees whether the other end is there.
+    /// Keep-alive probe.
     KeepAlive,
 }
 
-/// Smallest, mean and largest of some bytes.
+/// Minimum, mean and maximum of a number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Extent {
-    /// The smallest.
+    /// Minimum.
     pub least: u64,
     /// The mean.
     pub mean: f64,
-    /// The largest.
+    /// Maximum.
     pub most: u64,
 }
 
@@ -96,7 +96,7 @@ impl Extent {
         }
     }
 
-    /// One more, beside so many.
+    /// Adds a value to `count` earlier ones.
     fn add(&mut self, value: u64, count: u64) {
         self.least = self.least.min(value);
         self.most = self.most.max(value);
@@ -104,47 +104,47 @@ impl Extent {
     }
 }
 
-/// A connection of TCP.
+/// TCP connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Connection {
-    /// Who began it, and who answered; where the beginning was not captured, whoever sent the first packet comes first.
+    /// Client and server; if the start was not captured, the sender of the first packet is first.
     pub ends: [SocketAddr; 2],
-    /// Whether its beginning was captured.
+    /// Whether its start was captured.
     pub is_whole: bool,
-    /// First packet, in seconds from the first of the capture.
+    /// Time of the first packet, in seconds since the first of the capture.
     pub from: f64,
-    /// Last packet.
+    /// Time of the last packet.
     pub to: f64,
-    /// Packets of both directions.
+    /// Packets in both directions.
     pub packets: u64,
-    /// Round trip of the handshake in seconds: from SYN to the acknowledgement of its answer.
+    /// Round-trip time of the handshake in seconds: from SYN to the acknowledgement of SYN+ACK.
     pub handshake: Option<f64>,
-    /// Whether an end reset it.
+    /// Whether one endpoint reset it.
     pub is_reset: bool,
-    /// Whether both ends said that they had sent all.
+    /// Whether both endpoints sent FIN.
     pub is_finished: bool,
-    /// From the first end to the second, and back.
+    /// Direction from the first endpoint to the second, and the return direction.
     pub ways: [DirectionReport; 2],
 }
 
-/// Packets that are counted only.
+/// Packets that are only counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Others {
-    /// Connections, or streams.
+    /// Number of connections or streams.
     pub flows: u64,
-    /// Their packets.
+    /// Number of their packets.
     pub packets: u64,
-    /// Their bytes, IP headers included.
+    /// Number of their bytes, IP headers included.
     pub bytes: u64,
 }
 
 impl Others {
-    /// Which flows are to be kept, of those with these orders: the upper half, by whether they are live and by their bytes. The
-    /// packets and bytes of the others are counted.
+    /// Selects the flows to keep, given their ranks: the upper half, by whether they are active and by bytes. Packets and bytes
+    /// of the others are counted.
     fn take_half(&mut self, mut orders: Vec<(bool, u64)>) -> impl FnMut((bool, u64), u64) -> bool {
         let half = orders.len() / 2;
         orders.sort_unstable();
-        // The last of the lower half, and how many of those that are like it are still to go.
+        // Highest rank of the lower half, and how many of that rank are still to be removed.
         let middle = orders.get(half.saturating_sub(1)).copied();
         let middle = middle.unwrap_or_default();
         let before = orders.iter().filter(|order| **order < middle).count();
@@ -163,7 +163,7 @@ impl Others {
     }
 }
 
-/// Bits per second of a number of bytes; none where they took no time.
+/// Returns the bits per second of a number of bytes; 0 if they took no time.
 fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
     match seconds > 0.0 {
         true => bytes as f64 * 8.0 / seconds,
@@ -171,18 +171,18 @@ fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
     }
 }
 
-/// What was found.
+/// Results of the analysis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// Connections of TCP, the largest first.
+    /// TCP connections, the largest first.
     pub connections: Vec<Connection>,
-    /// Streams of UDP, the largest first.
+    /// UDP streams, the largest first.
     pub streams: Vec<Stream>,
-    /// What was not remembered.
+    /// Packets that were only counted.
     pub others: Others,
 }
 
-/// A connection that is being looked at.
+/// Connection in progress.
 #[derive(Debug)]
 struct Track {
     ends: [SocketAddr; 2],
@@ -190,11 +190,11 @@ struct Track {
     last: u64,
     packets: u64,
     bytes: u64,
-    /// When SYN and its answer passed, and the number of the first; how often they did.
+    /// Times of SYN and SYN+ACK, the number of the first, and how often each was sent.
     asked: Option<(u64, u32)>,
     answered: Option<u64>,
     attempts: [u32; 2],
-    /// What each end said of the scale of its windows: nothing that was seen, or that there is none, or which.
+    /// Window scale option of each endpoint: not captured, absent, or its value.
     scales: [Option<Option<u8>>; 2],
     handshake: Option<u64>,
     is_reset: bool,
@@ -202,10 +202,10 @@ struct Track {
     halves: [DirectionState; 2],
 }
 
-/// A connection's two ends, in an order of their own.
+/// Endpoints of a connection, sorted.
 type Pair = (SocketAddr, SocketAddr);
 
-/// Looks at the packets of a capture.
+/// Analysis of the packets of a capture.
 #[derive(Debug)]
 pub struct Capture {
     settings: Settings,
@@ -218,7 +218,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Nothing yet.
+    /// Makes an analysis without packets.
     pub fn new(settings: Settings) -> Capture {
         Capture {
             settings,
@@ -231,14 +231,13 @@ impl Capture {
         }
     }
 
-    /// Some packet passed, at a time in nanoseconds: times are counted from the first.
+    /// Notes that a packet passed at a time in nanoseconds: times are relative to the first.
     pub fn passed(&mut self, at: u64) {
         self.begun.get_or_insert(at);
         self.last = self.last.max(at);
     }
 
-    /// The next packet, which passed at a time in nanoseconds; `note` hears what it was, and in which direction of its
-    /// connection.
+    /// Analyses the next packet, which passed at a time in nanoseconds. `note` receives its kind and its direction.
     pub fn offer(&mut self, at: u64, packet: &Packet, note: Note<'_>) {
         self.passed(at);
         match &packet.content {
@@ -255,12 +254,12 @@ impl Capture {
         {
             return known.offer(at, packet, segment, note);
         }
-        // What is known of these ports was another connection.
+        // Earlier packets with these ports belong to another connection.
         self.ended.extend(self.connections.remove(&key));
-        if self.connections.len() + self.ended.len() >= self.settings.most {
+        if self.connections.len() + self.ended.len() >= self.settings.max_flows {
             self.forget_connections();
         }
-        // The answer to a SYN that was not captured comes from the end that was asked.
+        // If the SYN was not captured, the endpoint that sends SYN+ACK is the server.
         let ends = match segment.begins && segment.acknowledgment.is_some() {
             true => [destination, source],
             false => [source, destination],
@@ -275,7 +274,7 @@ impl Capture {
         if let Some(known) = self.streams.get_mut(&key) {
             return known.offer(at, packet.length, datagram);
         }
-        if self.streams.len() >= self.settings.most {
+        if self.streams.len() >= self.settings.max_flows {
             self.forget_streams();
         }
         let width = self.settings.width.map(|width| width.0);
@@ -284,7 +283,8 @@ impl Capture {
         self.streams.insert(key, stream);
     }
 
-    /// Makes room: half of the connections is counted only, those first that have ended or been silent, then the smallest.
+    /// Makes room: half of the connections are only counted from now on, first those that have ended or are silent, then the
+    /// smallest.
     fn forget_connections(&mut self) {
         let since = self.last.saturating_sub(SILENT);
         let order = |track: &Track| (track.is_live(since), track.bytes);
@@ -304,7 +304,7 @@ impl Capture {
             .retain(|_, stream| keeps(order(stream), stream.packets));
     }
 
-    /// The capture has ended.
+    /// Ends the analysis.
     pub fn finish(self) -> Found {
         let begun = self.begun.unwrap_or(0);
         let tracks = self.ended.into_iter().chain(self.connections.into_values());
@@ -346,13 +346,13 @@ impl Track {
         }
     }
 
-    /// Whether a packet begins another connection between the same ports.
+    /// Returns whether a packet starts another connection between the same ports.
     fn is_over_for(&self, segment: &Segment) -> bool {
         let asked = self.asked.map(|(_, number)| number);
         segment.begins && segment.acknowledgment.is_none() && asked != Some(segment.sequence)
     }
 
-    /// Whether it goes on, with packets since then.
+    /// Returns whether it is active: not ended, with packets since then.
     fn is_live(&self, since: u64) -> bool {
         self.last >= since && !self.is_reset && self.has_ended != [true; 2]
     }
@@ -378,9 +378,9 @@ impl Track {
         }
     }
 
-    /// The handshake.
+    /// Analyses the handshake.
     fn begin(&mut self, at: u64, from: usize, segment: &Segment) {
-        // An answer to what was sent twice tells no time.
+        // A reply to a retransmitted packet gives no round-trip time.
         let is_clear = self.attempts.iter().all(|times| *times <= 1);
         match (segment.begins, segment.acknowledgment.is_some()) {
             (true, false) => {
@@ -415,7 +415,7 @@ impl Track {
         if segment.acknowledgment.is_none() {
             return;
         }
-        // Both must have said so, and only who was asked so answers so (RFC 7323, section 2.2).
+        // Both must have sent the option, and the server sends it only if the client did (RFC 7323, section 2.2).
         let scales = match self.scales {
             [Some(None), _] | [_, Some(None)] => [Some(0); 2],
             [Some(Some(first)), Some(Some(second))] => [Some(first), Some(second)],

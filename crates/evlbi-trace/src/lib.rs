@@ -1,8 +1,8 @@
-//! TCP as it is and as it was seen: algorithms of congestion control and connections without sockets ([`tcp`]), and what a capture
-//! tells of connections and streams ([`capture`]). Nothing here opens a socket or a file, and the time is an argument.
+//! TCP without I/O: congestion control algorithms and connections without sockets ([`tcp`]), and the analysis of connections and
+//! streams in a capture ([`capture`]). Nothing here opens a socket or a file, and time is an argument.
 //!
-//! Here belongs what is known of TCP without a kernel: an algorithm, a model, what packets say. Files of captures, and what a finding
-//! advises, are in `evlbi-probe`.
+//! Knowledge about TCP that needs no kernel belongs here: algorithms, models, the meaning of packets. Capture files, and the
+//! advice that follows from results, are in `evlbi-probe`.
 //!
 //! ```
 //! use evlbi_trace::tcp::{Algorithm, Cbr};
@@ -15,7 +15,7 @@
 //!     per_step: 1.0,
 //!     link: 1e9,
 //! };
-//! // One lost segment halves Reno's window: it takes half a window of round trips until it is as before.
+//! One lost segment halves Reno's window, which takes half a window of round trips to recover.
 //! let needs = flow.needs(Algorithm::Reno);
 //! assert!((needs.recovery - flow.window() / 2.0 * 0.015).abs() < 0.1);
 //! ```

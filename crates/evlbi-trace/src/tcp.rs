@@ -1,7 +1,7 @@
-//! TCP: the algorithms of congestion control, what a constant bit rate needs of them, and one end of a connection without clock and
-//! sockets, over which flows are simulated packet by packet.
+//! TCP: congestion control algorithms, what a constant bit rate needs of them, and one endpoint of a connection without clock and
+//! sockets, which simulates flows packet by packet.
 //!
-//! Here belongs a further model; a further algorithm is in `congestion`.
+//! New models belong here; new algorithms belong in `congestion`.
 
 mod backlog;
 mod congestion;

@@ -127,7 +127,7 @@ pub fn give_messages(
     giving.blocked = backlog.blocked(now.min(length));
     messages.due = backlog.due();
     messages.shed = backlog.shed();
-    messages.most_waiting = backlog.most_bytes();
+    messages.most_waiting = backlog.max_bytes();
     messages.blocked = giving.blocked.as_secs_f64();
     Given {
         messages: Some(messages),

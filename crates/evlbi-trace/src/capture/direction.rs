@@ -1,4 +1,4 @@
-//! One direction of a connection: its data as it passes, and the acknowledgements that come back.
+//! One direction of a connection: its data, and the acknowledgements in the other direction.
 
 use std::collections::VecDeque;
 
@@ -11,206 +11,208 @@ use super::time_series::{Stretch, TimeSeries};
 use super::{Event, Extent, bits_per_second};
 use evlbi_core::account::{Distribution, Summary};
 
-/// Sequence numbers are counted on from here, so that there is room below.
+/// First extended sequence number, with room below for earlier ones.
 const ORIGIN: u64 = 1 << 32;
-/// Segments under way whose times are remembered.
+/// Maximum number of segments in flight whose times are remembered.
 const MAX_SENT: usize = 1 << 14;
-/// A sender that hears nothing waits no less before it sends again, in nanoseconds (Linux; RFC 6298 asks for a second).
+/// Minimum retransmission timeout, in nanoseconds (Linux; RFC 6298 requires a second).
 const MIN_TIMEOUT: u64 = 200_000_000;
-/// What fills a gap this soon after it came up was overtaken, where nothing better tells and no round trip is known.
+/// Maximum age of a gap, in nanoseconds, at which a packet that fills it was reordered, if nothing better shows that and the
+/// round-trip time is unknown.
 const OVERTAKEN: u64 = 3_000_000;
-/// Identifications that fall so much more seldom than they rise are counted on.
+/// Minimum ratio of rises to falls at which IP identifications are trusted to count packets.
 const RISING: u64 = 10;
-/// Time stamps of acknowledgements whose echo is waited for.
+/// Maximum number of acknowledgement timestamps whose echo is awaited.
 const MAX_STAMPS: usize = 1024;
-/// Bytes that time stamps take of each segment.
+/// Bytes of timestamps in each segment.
 const STAMPS: u32 = 12;
 
-/// What was seen of one direction of a connection. Times in seconds are from the first packet of the capture; times of
+/// Report on one direction of a connection. Times in seconds are relative to the first packet of the capture; times of
 /// distributions are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionReport {
-    /// Packets with data as they were captured: with segmentation offload each may be many segments.
+    /// Packets with data as captured: with segmentation offload each may be many segments.
     pub frames: u64,
-    /// Longest payload of one.
+    /// Maximum payload of a packet, in bytes.
     pub longest: u32,
-    /// Bytes of payload, those sent again included.
+    /// Bytes of payload, retransmissions included.
     pub bytes: u64,
-    /// Bytes that the receiver acknowledged.
+    /// Bytes acknowledged by the receiver.
     pub acknowledged: u64,
-    /// From the first data to the last acknowledgement of some, in seconds.
+    /// Time from the first data to the last acknowledgement of data, in seconds.
     pub seconds: f64,
     /// Acknowledged bits per second over that time.
     pub rate: f64,
-    /// Payload of a full segment, as the two ends agreed when they began.
+    /// Payload of a full segment, as negotiated in the handshake, in bytes.
     pub segment: Option<u32>,
-    /// Segments: payload of packets by that, rounded up; packets where it is not known.
+    /// Segments: payload of packets divided by that, rounded up; packets if it is unknown.
     pub segments: u64,
-    /// What was sent again.
+    /// Retransmissions.
     pub sent_again: SentAgain,
-    /// Packets with data that others had overtaken before they came here.
+    /// Packets with data that were overtaken before the capture point.
     pub reordered: u64,
-    /// How far the numbers had gone by then, in bytes.
+    /// How far the sequence numbers had advanced by then, in bytes.
     pub reordering: Option<Summary>,
-    /// Data that others overtook behind this place: selectively acknowledged before it, and not sent again.
+    /// Data overtaken after the capture point: selectively acknowledged too early, and not retransmitted.
     pub reordered_beyond: u64,
-    /// Packets that came twice, as copies.
+    /// Duplicate packets.
     pub duplicates: u64,
-    /// Gaps in the numbers.
+    /// Gaps in the sequence numbers.
     pub gaps: u64,
-    /// Bytes that were acknowledged and never seen: the capture is not complete.
+    /// Bytes that were acknowledged but not captured: the capture is incomplete.
     pub missed: u64,
-    /// Acknowledgements of data that had not been seen.
+    /// Acknowledgements of data that were not captured.
     pub acknowledged_unseen: u64,
-    /// Acknowledgements that repeat the one before.
+    /// Duplicate acknowledgements.
     pub duplicate_acknowledgements: u64,
-    /// Selective acknowledgements of what the receiver had got before (RFC 2883).
+    /// Selective acknowledgements of data received before (RFC 2883).
     pub received_twice: u64,
-    /// Data that the receiver said it takes beyond what it acknowledged; none where the scale of its windows is not known.
+    /// Receive window beyond the acknowledged data, in bytes; `None` if the window scale is unknown.
     pub window: Option<Extent>,
-    /// Shift of the receiver's windows.
+    /// Window scale of the receiver, in bits.
     pub scale: Option<u8>,
-    /// Whether the receiver acknowledges selectively.
+    /// Whether the receiver uses selective acknowledgements.
     pub selective: Option<bool>,
-    /// How often the window was zero, and how long, in seconds.
+    /// Number of times that the window was zero.
     pub zero_windows: u64,
-    /// Time with a window of zero.
+    /// Time with a window of zero, in seconds.
     pub zero_seconds: f64,
     /// Packets that filled the window to the byte.
     pub window_full: u64,
-    /// Packets that say nothing but a new window.
+    /// Packets that only update the window.
     pub window_updates: u64,
-    /// Packets that only see whether the other end is there.
+    /// Keep-alive probes.
     pub keep_alives: u64,
-    /// From here to the receiver and back: data to its acknowledgement, of what was sent once.
+    /// Round-trip time from the capture point to the receiver and back: from data to their acknowledgement, for data sent once.
     pub round_trip: Option<Summary>,
-    /// From here to the sender and back, in seconds: the shortest from an acknowledgement to what answers it.
+    /// Round-trip time from the capture point to the sender and back, in seconds: the minimum from an acknowledgement to the
+    /// packet that answers it.
     pub behind: Option<f64>,
-    /// Data under way, at the sender.
+    /// Data in flight, as the sender sees it.
     pub flight: Option<Extent>,
-    /// Times in which all was acknowledged and the sender sent nothing for longer than a round trip.
+    /// Times in which all data were acknowledged and the sender sent nothing for longer than a round trip.
     pub idle: Idle,
-    /// What held the sender back, in parts of the time from its first data to the end.
+    /// Limits of the sender, as fractions of the time from its first data to the end.
     pub held_back: LimitedBy,
-    /// Length of an interval in seconds.
+    /// Length of an interval, in seconds.
     pub every: f64,
     /// Acknowledged bits per second while the path was full.
     pub path_rate: Option<f64>,
-    /// The course, interval by interval from the connection's first packet on.
+    /// Time series, interval by interval, starting at the connection's first packet.
     pub intervals: Vec<Interval>,
 }
 
-/// Segments that were sent again, by why that was.
+/// Retransmitted segments by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentAgain {
-    /// All.
+    /// All retransmitted segments.
     pub segments: u64,
-    /// Their bytes.
+    /// Bytes of those segments.
     pub bytes: u64,
-    /// Packets as they were captured.
+    /// Packets as captured.
     pub frames: u64,
-    /// Segments because acknowledgements told of a gap (RFC 5681, RFC 6675, RFC 8985).
+    /// Segments retransmitted because acknowledgements reported a gap (RFC 5681, RFC 6675, RFC 8985).
     pub fast: u64,
-    /// After silence, and what such a timeout took for lost with it (RFC 6298).
+    /// Segments retransmitted after a timeout, or lost according to it (RFC 6298).
     pub timeout: u64,
-    /// The last segment once more, since nothing said that it had come (RFC 8985, section 7).
+    /// Last segment retransmitted as a probe, since no acknowledgement arrived (RFC 8985, section 7).
     pub probe: u64,
-    /// What had been acknowledged before, as seen from here.
+    /// Segments that had been acknowledged at the capture point.
     pub unneeded: u64,
-    /// Of all, those that had not been seen here before: what was lost lies between the sender and here.
+    /// Segments that had not been captured before: they were lost between the sender and the capture point.
     pub lost_before: u64,
-    /// Silences that ended so.
+    /// Number of timeouts.
     pub timeouts: u64,
 }
 
-/// A stretch of time of one direction.
+/// Interval of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Bytes that were acknowledged in it.
+    /// Bytes acknowledged.
     pub acknowledged: u64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub sent_again: u64,
-    /// Most data under way, at the sender.
+    /// Maximum of the data in flight, as the sender sees it.
     pub flight: u64,
-    /// Smallest window that the receiver told.
+    /// Minimum receive window.
     pub window: Option<u64>,
-    /// Shortest round trip from here in nanoseconds.
+    /// Minimum round-trip time from the capture point, in nanoseconds.
     pub round_trip: Option<u64>,
 }
 
-/// Data under way.
+/// Data in flight.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     end: u64,
     at: u64,
 }
 
-/// The packet whose data reached furthest.
+/// Packet whose data reached furthest.
 #[derive(Clone, Copy, Debug, Default)]
 struct Furthest {
     identification: Option<u16>,
     stamp: Option<u32>,
     at: u64,
-    /// How often new data had a higher identification than what came before, and how often not.
+    /// How often new data had a higher identification than the data before, and how often not.
     rises: u64,
     falls: u64,
 }
 
-/// What is known of one direction so far.
+/// State of one direction.
 #[derive(Debug, Default)]
 pub struct DirectionState {
     way: DirectionReport,
-    /// From the connection's first packet on.
-    course: TimeSeries<Interval>,
-    /// Number of the byte behind the last one seen, and of the first that is not acknowledged.
+    /// Time series, starting at the connection's first packet.
+    series: TimeSeries<Interval>,
+    /// Next sequence number after the captured data, and first number that is not acknowledged.
     pub next: Option<u64>,
     acknowledged: u64,
     furthest: Furthest,
     first_data: Option<u64>,
-    /// When some of it was acknowledged last.
+    /// When data were last acknowledged.
     last_data: u64,
     last_progress: u64,
     last_sent: u64,
     holes: Ranges,
     again: Ranges,
-    /// Was overtaken before here.
+    /// Ranges overtaken before the capture point.
     overtaken: Ranges,
     selected: Ranges,
     selected_bytes: u64,
     sent: VecDeque<Sent>,
-    /// What was sent before a timeout and is sent again after it.
+    /// Data sent before a timeout and retransmitted after it.
     after_timeout: u64,
     repeats: u32,
     round_trips: Distribution,
-    /// Smoothed round trip from here in nanoseconds (RFC 6298, section 2).
+    /// Smoothed round-trip time from the capture point, in nanoseconds (RFC 6298, section 2).
     smoothed: Option<f64>,
     extents: Distribution,
-    /// Longest segment that each end told; whether both give time stamps.
+    /// Maximum segment size of each endpoint; whether both use timestamps.
     limits: [Option<u16>; 2],
     has_stamps: [bool; 2],
     window: Option<u16>,
-    /// The same in bytes, where its scale is known.
+    /// The window in bytes, if its scale is known.
     room: Option<u64>,
     windows: Option<(Extent, u64)>,
     zero_since: Option<u64>,
     was_keep_alive: bool,
-    /// Numbers of SYN and FIN, which are no bytes.
+    /// Sequence numbers of SYN and FIN, which are not data.
     signs: [Option<u64>; 2],
     stamps: VecDeque<(u32, u64)>,
     pub rounds: Rounds,
-    /// What packets were, to be taken.
+    /// Kinds of packets, for the caller to take.
     pub events: Vec<Event>,
 }
 
 impl DirectionState {
     pub fn new(begun: u64, every: u64) -> DirectionState {
         DirectionState {
-            course: TimeSeries::new(begun, every),
+            series: TimeSeries::new(begun, every),
             ..DirectionState::default()
         }
     }
 
-    /// The sender, or else the receiver, begins the connection with these options.
+    /// Starts the connection: the sender, or else the receiver, sends these options.
     pub fn begin(&mut self, is_sender: bool, segment: &Segment) {
         let options = &segment.options;
         let end = usize::from(!is_sender);
@@ -224,13 +226,13 @@ impl DirectionState {
         self.way.segment = both.map(|limit| u32::from(limit).saturating_sub(taken).max(1));
     }
 
-    /// How far the receiver shifts its windows.
+    /// Sets the window scale of the receiver.
     pub fn scale(&mut self, shift: u8) {
-        // RFC 7323, section 2.3.
+        // Maximum of RFC 7323, section 2.3.
         self.way.scale = Some(shift.min(14));
     }
 
-    /// The number that comes next: at first this one.
+    /// Returns the next expected sequence number; for the first packet, its own.
     fn next_or(&mut self, number: u32) -> u64 {
         *self.next.get_or_insert_with(|| {
             self.acknowledged = ORIGIN + u64::from(number);
@@ -243,7 +245,7 @@ impl DirectionState {
         near.saturating_add_signed(apart.into())
     }
 
-    /// A packet of the sender.
+    /// Handles a packet of the sender.
     pub fn sends(&mut self, at: u64, segment: &Segment, id: Option<u16>) {
         self.was_keep_alive = false;
         if let Some((_, echo)) = segment.options.stamps {
@@ -283,7 +285,7 @@ impl DirectionState {
         }
     }
 
-    /// Data that nobody has seen before, at the end.
+    /// Handles data at the end that were not captured before.
     fn advance(&mut self, at: u64, begin: u64, end: u64, segment: &Segment, id: Option<u16>) {
         self.holes.insert(self.next.unwrap_or(begin), begin);
         self.next = Some(end);
@@ -297,7 +299,7 @@ impl DirectionState {
         furthest.stamp = segment.options.stamps.map(|(value, _)| value);
         furthest.at = at;
         if self.sent.len() == MAX_SENT {
-            // Every second of them tells as much.
+            // Keep every other one: that tells as much.
             let mut is_kept = false;
             self.sent.retain(|_| {
                 is_kept = !is_kept;
@@ -317,7 +319,7 @@ impl DirectionState {
             let data_end = end - u64::from(segment.ends);
             let lengths = [segment.length, full];
             let flight = self.rounds.sends(at, data_end, echo, lengths);
-            let interval = self.course.at(at);
+            let interval = self.series.at(at);
             interval.flight = interval.flight.max(flight);
         } else if segment.begins {
             self.rounds.begins_at(end);
@@ -325,7 +327,7 @@ impl DirectionState {
         self.last_sent = at;
     }
 
-    /// Data of which some or all comes before what has been seen.
+    /// Handles data that are, at least in part, before the end of the captured data.
     fn repeat(&mut self, at: u64, begin: u64, end: u64, segment: &Segment, id: Option<u16>) {
         let next = self.next.unwrap_or(end);
         let filled = self.holes.remove(begin, end);
@@ -350,9 +352,10 @@ impl DirectionState {
         self.next = Some(next.max(end));
     }
 
-    /// Whether a packet had left the sender before the one whose data reached furthest: it was overtaken, or is a copy.
+    /// Returns whether a packet left the sender before the one whose data reached furthest: it was overtaken, or is a duplicate.
     fn is_older(&self, at: u64, id: Option<u16>, stamp: Option<u32>, fills: bool) -> bool {
-        // Most senders count their packets, others give them any number; what is sent again is a packet of its own.
+        // Most senders count their packets, others use arbitrary identifications. A retransmission is a packet with its own
+        // identification.
         let Furthest { rises, falls, .. } = self.furthest;
         if let (Some(id), Some(last)) = (id, self.furthest.identification)
             && falls * RISING <= rises
@@ -364,7 +367,7 @@ impl DirectionState {
         {
             return stamp.wrapping_sub(last).cast_signed() < 0;
         }
-        // Too soon for anybody to have asked for it.
+        // Too early for a requested retransmission.
         let soon = match self.smoothed {
             Some(_) => self.whole_trip() / 2,
             None => OVERTAKEN,
@@ -372,7 +375,7 @@ impl DirectionState {
         fills && at.saturating_sub(self.furthest.at) < soon
     }
 
-    /// A round trip as a whole in nanoseconds; 0 while nothing is known of it.
+    /// Returns the whole round-trip time in nanoseconds; 0 while it is unknown.
     fn whole_trip(&self) -> u64 {
         let ahead = self.smoothed.map_or(0, |mean| mean as u64);
         ahead.saturating_add(self.rounds.is_behind().unwrap_or(0))
@@ -413,11 +416,11 @@ impl DirectionState {
             let echo = segment.options.stamps.map(|(_, echo)| echo);
             self.rounds.sends_again(at, echo);
         }
-        self.course.at(at).sent_again += segments;
+        self.series.at(at).sent_again += segments;
         self.last_sent = at;
     }
 
-    /// Counts a packet with data: its segments.
+    /// Counts a packet with data; returns the number of its segments.
     fn count(&mut self, segment: &Segment) -> u64 {
         let way = &mut self.way;
         if segment.length == 0 {
@@ -432,12 +435,12 @@ impl DirectionState {
         segments
     }
 
-    /// Where the receiver's window ends.
+    /// Returns the end of the receiver's window.
     fn edge(&self) -> Option<u64> {
         Some(self.acknowledged.saturating_add(self.room?))
     }
 
-    /// An answer to an acknowledgement with this time stamp, of which the first tells how far the sender is.
+    /// Handles a reply to the acknowledgement with this timestamp; the first one shows the sender's distance.
     fn answers(&mut self, at: u64, echo: u32) {
         let is_told = |stamp: u32| echo.wrapping_sub(stamp).cast_signed() >= 0;
         while let Some((stamp, since)) = self.stamps.pop_front_if(|(stamp, _)| is_told(*stamp)) {
@@ -447,7 +450,7 @@ impl DirectionState {
         }
     }
 
-    /// A packet of the receiver. `is_bare`: nothing but an acknowledgement, and the one that is due.
+    /// Handles a packet of the receiver. `is_bare`: it is only an acknowledgement, and the expected one.
     pub fn hears(&mut self, at: u64, segment: &Segment, is_bare: bool) {
         if let Some((value, _)) = segment.options.stamps
             && self.stamps.back().is_none_or(|(last, _)| *last != value)
@@ -471,7 +474,7 @@ impl DirectionState {
         }
         self.room = match (segment.window, self.way.scale) {
             (0, _) => Some(0),
-            // A SYN's is not shifted (RFC 7323, section 2.2).
+            // The window of a SYN is not scaled (RFC 7323, section 2.2).
             (window, _) if segment.begins => Some(window.into()),
             (window, scale) => scale.map(|scale| u64::from(window) << scale),
         };
@@ -506,8 +509,8 @@ impl DirectionState {
             let (extent, count) = self.windows.get_or_insert((Extent::of(window), 0));
             extent.add(window, *count);
             *count += 1;
-            let interval = self.course.at(at);
-            interval.window = Some(interval.window.map_or(window, |least| least.min(window)));
+            let interval = self.series.at(at);
+            interval.window = Some(interval.window.map_or(window, |min| min.min(window)));
         }
         let stamp = segment.options.stamps.map(|(value, _)| value);
         let known = [self.acknowledged, self.selected_bytes];
@@ -518,7 +521,7 @@ impl DirectionState {
         let before = std::mem::replace(&mut self.acknowledged, number);
         self.repeats = 0;
         self.last_progress = at;
-        // What lay before the first that was told selectively came without being sent again.
+        // Data before the first selectively acknowledged range arrived without a retransmission.
         if let Some((selected, _)) = self.selected.first()
             && number >= selected
             && self.again.overlap(before, selected) == 0
@@ -530,7 +533,7 @@ impl DirectionState {
         while let Some(sent) = self.sent.pop_front_if(|sent| sent.end <= number) {
             newest = Some(sent);
         }
-        // Karn: an answer to what was sent twice tells no time; nor does one that waited for what was missing.
+        // Karn's algorithm: a reply to retransmitted data gives no round-trip time, nor does one that was delayed by a gap.
         if let Some(sent) = newest
             && sent.end == number
             && self.again.is_empty()
@@ -548,7 +551,7 @@ impl DirectionState {
         if bytes > 0 {
             self.last_data = at;
         }
-        self.course.at(at).acknowledged += bytes;
+        self.series.at(at).acknowledged += bytes;
     }
 
     fn took(&mut self, time: u64, at: u64) {
@@ -556,8 +559,8 @@ impl DirectionState {
         let now = time as f64;
         self.smoothed = Some(self.smoothed.map_or(now, |mean| 0.875 * mean + 0.125 * now));
         self.rounds.took(time);
-        let interval = self.course.at(at);
-        interval.round_trip = Some(interval.round_trip.map_or(time, |least| least.min(time)));
+        let interval = self.series.at(at);
+        interval.round_trip = Some(interval.round_trip.map_or(time, |min| min.min(time)));
     }
 
     fn select(&mut self, at: u64, number: u64, segment: &Segment) {
@@ -566,7 +569,7 @@ impl DirectionState {
         let blocks =
             blocks.map(|(from, to)| [*from, *to].map(|end| DirectionState::absolute(next, end)));
         for (place, [from, to]) in blocks.enumerate() {
-            // Told first, and known before: it came twice (RFC 2883, section 4).
+            // First block, and known before: the data arrived twice (RFC 2883, section 4).
             let is_known =
                 to <= number || self.selected.overlap(from, to) == to.saturating_sub(from);
             let within = segment.options.blocks[1]
@@ -585,7 +588,7 @@ impl DirectionState {
         }
     }
 
-    /// The capture has ended.
+    /// Ends the analysis.
     pub fn finish(mut self, last: u64) -> DirectionReport {
         if let Some(since) = self.zero_since {
             self.way.zero_seconds += last.saturating_sub(since) as f64 * 1e-9;
@@ -593,7 +596,7 @@ impl DirectionState {
         let rounds = self.rounds.finish(last);
         let first = self.first_data.unwrap_or(self.last_data);
         let seconds = self.last_data.saturating_sub(first) as f64 * 1e-9;
-        let (every, intervals) = self.course.finish();
+        let (every, intervals) = self.series.finish();
         let acknowledged = intervals.iter().map(|one| one.acknowledged).sum();
         DirectionReport {
             acknowledged,

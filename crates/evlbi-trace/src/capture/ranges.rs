@@ -1,11 +1,11 @@
-//! Stretches of sequence numbers.
+//! Ranges of sequence numbers.
 
 use std::collections::BTreeMap;
 
-/// Stretches that are kept; of more the first two become one, with what lies between them.
+/// Maximum number of ranges; if there are more, the first two are merged, including the numbers between them.
 const MAX: usize = 4096;
 
-/// Stretches that neither overlap nor touch, from the first number to behind the last.
+/// Ranges that neither overlap nor touch, each from its first number to its end (exclusive).
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
     ends: BTreeMap<u64, u64>,
@@ -16,12 +16,12 @@ impl Ranges {
         self.ends.is_empty()
     }
 
-    /// The first stretch.
+    /// Returns the first range.
     pub fn first(&self) -> Option<(u64, u64)> {
         self.ends.first_key_value().map(|(from, to)| (*from, *to))
     }
 
-    /// How many of these numbers are in them.
+    /// Returns how many of these numbers are in the ranges.
     pub fn overlap(&self, from: u64, to: u64) -> u64 {
         if from >= to {
             return 0;
@@ -33,7 +33,7 @@ impl Ranges {
             .sum()
     }
 
-    /// Adds numbers; how many of them are new.
+    /// Adds numbers; returns how many of them are new.
     pub fn insert(&mut self, mut from: u64, mut to: u64) -> u64 {
         if from >= to {
             return 0;
@@ -57,7 +57,7 @@ impl Ranges {
         new
     }
 
-    /// Takes numbers out; how many there were.
+    /// Removes numbers; returns how many were present.
     pub fn remove(&mut self, from: u64, to: u64) -> u64 {
         let mut removed = 0;
         if from >= to {

@@ -1,8 +1,9 @@
-//! A sender's round trips, and what held it back in each: the application, the receiver, loss, a full path, its window.
+//! A sender's round trips, and what limited it in each: the application, the receiver, loss, a full path, its window.
 //!
-//! After the root causes of Siekkinen et al. 2005 and the bottlenecks of Sansa 2006. What is under way is reckoned at the sender,
-//! wherever the capture was taken: a packet left it knowing the acknowledgements whose time stamps it echoes (RFC 7323) or,
-//! without these, those that had passed here a round trip between here and the sender before.
+//! Based on the root causes of Siekkinen et al. 2005 and the bottlenecks of Sansa 2006. Data in flight are estimated as the
+//! sender sees them, wherever the capture was taken. When a packet left, the sender knew the acknowledgements whose timestamps
+//! the packet echoes (RFC 7323). Without timestamps, it knew those that had passed the capture point one round trip (between the
+//! capture point and the sender) earlier.
 
 use std::collections::VecDeque;
 
@@ -10,50 +11,51 @@ use serde::{Deserialize, Serialize};
 
 use super::Extent;
 
-/// Time stamps are no finer than this, in nanoseconds.
+/// Finest resolution of timestamps, in nanoseconds.
 const FINE: u64 = 1_000_000;
-/// Acknowledgements on their way to the sender that are remembered.
+/// Maximum number of acknowledgements in transit to the sender that are remembered.
 const MAX_WAITING: usize = 1 << 16;
-/// Rounds over which a window's growth is looked for, and how far it grows in them at least: in segments, and in parts of it.
+/// Number of rounds over which growth of the window is detected, and its minimum growth: in segments, and as a fraction (1/n).
 const GROWTH: usize = 16;
 const GROWN: u64 = 2;
 const GROWN_PART: u64 = 10;
-/// A window that grows by more than this in a round is in slow start.
+/// Growth factor per round above which a window is in slow start.
 const SLOW_START: f64 = 1.1;
-/// A sender that has less under way than this part of what it had lately, and lost nothing, had no more to send.
+/// Fraction of its recent maximum in flight below which a sender without losses had no more to send.
 const PART: f64 = 0.5;
-/// What leaves so soon after an acknowledgement, in nanoseconds, answers it: an application that waited for room is awake by then.
+/// Time after an acknowledgement, in nanoseconds, within which a packet is a response to it: an application that waited for room
+/// has woken up by then.
 const AT_ONCE: u64 = 200_000;
-/// Where acknowledgements are so close that this part of the time comes soon after one, nothing can be told from it.
+/// Fraction of the time covered by such intervals above which responses cannot be distinguished.
 const COVERED: f64 = 0.3;
-/// An application that sends by a clock of its own answers fewer of them.
+/// Fraction of bursts that respond to an acknowledgement below which the application sends by its own clock.
 const ANSWERED: f64 = 0.6;
-/// Round trips this much longer than the shortest have a queue in them.
+/// Factor by which round-trip times exceed the minimum if there is a queue, and a constant in nanoseconds.
 const QUEUE: f64 = 1.25;
 const QUEUE_TIME: f64 = 500_000.0;
-/// An idle time is no shorter, in nanoseconds.
+/// Minimum idle time, in nanoseconds.
 const MIN_IDLE: u64 = 1_000_000;
 
-/// What held a sender back, in parts of the time.
+/// Limits of a sender, as fractions of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitedBy {
-    /// The application: all was acknowledged and nothing came, or less was under way than could be.
+    /// Application: all data were acknowledged and nothing was sent, or less was in flight than possible.
     pub application: f64,
-    /// The receiver's window.
+    /// Receiver's window.
     pub receiver: f64,
-    /// The repair of losses.
+    /// Repair of losses.
     pub repair: f64,
-    /// The path: round trips are longer than they can be, so a queue stands somewhere.
+    /// Path: round-trip times exceed the minimum, so there is a queue.
     pub path: f64,
-    /// The congestion window, which was growing.
+    /// Congestion window, while it was growing.
     pub window: f64,
-    /// The sender, which did not send more although nothing else held it back: an application with a rate of its own, its send
-    /// buffer, or a congestion window that stays.
+    /// Sender, which did not send more although nothing else limited it: an application with a rate of its own, its send buffer,
+    /// or a constant congestion window.
     pub sender: f64,
 }
 
 impl LimitedBy {
-    /// Times as parts of their sum.
+    /// Converts times to fractions of their sum.
     fn in_parts(mut self) -> LimitedBy {
         let parts = [
             &mut self.application,
@@ -71,21 +73,21 @@ impl LimitedBy {
     }
 }
 
-/// Times in which nothing was under way and nothing was sent.
+/// Times in which nothing was in flight and nothing was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
-    /// How many were longer than a round trip and than 1 ms.
+    /// Number of idle times that exceeded a round trip and 1 ms.
     pub periods: u64,
-    /// Their time in seconds.
+    /// Total time, in seconds.
     pub seconds: f64,
-    /// The longest in seconds.
+    /// Longest time, in seconds.
     pub longest: f64,
 }
 
-/// An acknowledgement on its way to the sender.
+/// Acknowledgement in transit to the sender.
 #[derive(Clone, Copy, Debug)]
 struct Ack {
-    /// When it comes to the sender, if nothing keeps it up.
+    /// Expected arrival at the sender.
     at: u64,
     stamp: Option<u32>,
     acknowledged: u64,
@@ -93,26 +95,26 @@ struct Ack {
     edge: Option<u64>,
 }
 
-/// One round trip: from when data leaves until it is acknowledged.
+/// One round trip: from when data leave until they are acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     from: u64,
-    /// What had been acknowledged, and when what is, it ends.
+    /// Data acknowledged at the start; the round ends when the data up to `end` are.
     base: u64,
     mark: u64,
-    /// Bytes under way times nanoseconds.
+    /// Bytes in flight times nanoseconds.
     area: f64,
     top: u64,
     is_at_edge: bool,
     repairs: bool,
     acks: u64,
-    /// Bursts of data, and those that answer an acknowledgement.
+    /// Bursts of data, and those that respond to an acknowledgement.
     bursts: u64,
     answered: u64,
     shortest_trip: Option<u64>,
 }
 
-/// What came of the rounds of a sender; [`DirectionReport`](super::DirectionReport) says what each field is.
+/// Results for a sender; [`DirectionReport`](super::DirectionReport) describes the fields.
 pub struct Found {
     pub flight: Option<Extent>,
     pub behind: Option<f64>,
@@ -121,7 +123,7 @@ pub struct Found {
     pub idle: Idle,
 }
 
-/// A sender, as it must have been.
+/// Reconstructed state of a sender.
 #[derive(Debug, Default)]
 pub struct Rounds {
     behind: Option<u64>,
@@ -130,21 +132,21 @@ pub struct Rounds {
     begun: Option<u64>,
     next: u64,
     acknowledged: u64,
-    /// Bytes behind that which have been acknowledged selectively.
+    /// Selectively acknowledged bytes after that.
     selected: u64,
     edge: Option<u64>,
     segment: u64,
     round: Option<Round>,
-    /// Since when all is acknowledged.
+    /// Start of the idle time, if all data are acknowledged.
     idle_since: Option<u64>,
-    /// All before it was sent when a loss was repaired: until it is acknowledged the repair goes on.
+    /// End of the data sent before a loss was repaired: the repair lasts until they are acknowledged.
     repaired_at: u64,
-    /// Most under way in the rounds before, since the last loss.
+    /// Maximum data in flight of earlier rounds since the last loss.
     tops: VecDeque<u64>,
     last_sent: u64,
     unanswered: Option<u64>,
     shortest_trip: Option<u64>,
-    /// In nanoseconds until the end.
+    /// Times in nanoseconds until the end.
     held: LimitedBy,
     path_bytes: u64,
     idle: Idle,
@@ -153,7 +155,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// From here to the sender and back it takes no longer.
+    /// Notes a round-trip time from the capture point to the sender; the minimum is kept.
     pub fn behind(&mut self, time: u64) {
         self.behind = Some(self.behind.map_or(time, |shortest| shortest.min(time)));
     }
@@ -162,12 +164,12 @@ impl Rounds {
         self.behind
     }
 
-    /// The first number of data.
+    /// Sets the first sequence number of data.
     pub fn begins_at(&mut self, next: u64) {
         (self.next, self.acknowledged) = (next, next);
     }
 
-    /// New data up to this number; how much is under way with it.
+    /// Notes new data up to this number, and the data in flight including them.
     pub fn sends(
         &mut self,
         at: u64,
@@ -205,7 +207,7 @@ impl Rounds {
         flight
     }
 
-    /// Data once more.
+    /// Notes a retransmission.
     pub fn sends_again(&mut self, at: u64, echo: Option<u32>) {
         self.come_to(at, echo);
         self.pass(at);
@@ -218,7 +220,7 @@ impl Rounds {
         self.unanswered = None;
     }
 
-    /// An acknowledgement passes: it comes to the sender later.
+    /// Notes an acknowledgement, which arrives at the sender later.
     pub fn hears(
         &mut self,
         at: u64,
@@ -230,7 +232,7 @@ impl Rounds {
         if self.begun.is_none() {
             self.waiting.clear();
         } else if newest.map_or(self.acknowledged, |ack| ack.acknowledged) >= self.next {
-            // Nothing is under way that could tell more.
+            // No data are in flight that could show more.
             self.come_to(at, None);
         }
         if self.waiting.len() == MAX_WAITING
@@ -247,7 +249,7 @@ impl Rounds {
         });
     }
 
-    /// A round trip from here to the receiver.
+    /// Notes a round-trip time from the capture point to the receiver.
     pub fn took(&mut self, time: u64) {
         let shorter = |trip: Option<u64>| Some(trip.map_or(time, |shortest| shortest.min(time)));
         self.shortest_trip = shorter(self.shortest_trip);
@@ -256,11 +258,11 @@ impl Rounds {
         }
     }
 
-    /// What came of it.
+    /// Returns the results.
     pub fn finish(mut self, last: u64) -> Found {
         self.come_to(u64::MAX, None);
         self.pass(last);
-        // The end says nothing of what an application would have sent.
+        // The last round does not show what an application would have sent.
         if let Some(round) = self.round.take() {
             self.close(&round);
         }
@@ -278,15 +280,15 @@ impl Rounds {
         }
     }
 
-    /// How long acknowledgements and what answers them are on their way between here and the sender: nothing that matters if
-    /// that is a small part of a short round trip.
+    /// Returns the round-trip time between the capture point and the sender; 0 if that is a negligible fraction of the shortest
+    /// round trip.
     fn lag(&self) -> u64 {
         let ahead = self.shortest_trip.unwrap_or(u64::MAX);
         let matters = |behind: &u64| *behind >= FINE || *behind > ahead / 4;
         self.behind.filter(matters).unwrap_or(0)
     }
 
-    /// The round that goes on, or begins here.
+    /// Returns the current round, or starts one here.
     fn round(&mut self, at: u64) -> &mut Round {
         self.round.get_or_insert(Round {
             from: at,
@@ -301,7 +303,7 @@ impl Rounds {
         sent.saturating_sub(self.selected)
     }
 
-    /// What had come to the sender when it sent a packet that passes now, with this echo.
+    /// Processes the acknowledgements that had arrived at the sender when it sent a packet that passes now with this echo.
     fn come_to(&mut self, at: u64, echo: Option<u32>) {
         let echo = echo.filter(|_| self.lag() >= FINE);
         let has_come = |ack: &mut Ack| match ack.stamp.zip(echo) {
@@ -355,13 +357,13 @@ impl Rounds {
         }
     }
 
-    /// Whether not even a segment fits the receiver's window beyond what it has acknowledged.
+    /// Returns whether the receiver's window has no room for a further segment.
     fn is_closed(&self) -> bool {
         self.edge
             .is_some_and(|edge| edge < self.acknowledged + self.segment)
     }
 
-    /// The shortest round trip.
+    /// Returns the minimum round-trip time.
     fn trip(&self) -> u64 {
         self.shortest_trip.unwrap_or(0) + self.behind.unwrap_or(0)
     }
@@ -383,7 +385,7 @@ impl Rounds {
     fn close(&mut self, round: &Round) {
         let time = self.now.saturating_sub(round.from) as f64;
         if round.repairs || self.acknowledged < self.repaired_at {
-            // What was under way before says nothing of the window after.
+            // Data in flight before do not predict the window after.
             self.held.repair += time;
             return;
         }
@@ -394,7 +396,8 @@ impl Rounds {
         self.tops.push_back(round.top);
     }
 
-    /// Where the time of a round is counted in which nothing was repaired; while the path is full, its bytes are counted too.
+    /// Returns the counter for the time of a round in which nothing was repaired; while the path is full, its bytes are counted
+    /// too.
     fn part(&mut self, round: &Round, time: f64) -> &mut f64 {
         if round.is_at_edge {
             return &mut self.held.receiver;
@@ -407,13 +410,13 @@ impl Rounds {
         if round.area / time.max(1.0) < PART * most as f64 {
             return &mut self.held.application;
         }
-        // At the sender it shows whether data waited for acknowledgements.
+        // Near the sender it is visible whether data waited for acknowledgements.
         let soon = (AT_ONCE * round.acks) as f64;
         let is_answering = round.answered as f64 >= ANSWERED * round.bursts as f64;
         if self.lag() == 0 && soon < COVERED * time && !is_answering {
             return &mut self.held.application;
         }
-        // A queue that stands makes even the shortest of its round trips longer; one that a burst makes does not.
+        // A standing queue increases even the minimum of its round-trip times; one due to a burst does not.
         let queue = QUEUE * self.trip() as f64 + QUEUE_TIME;
         let behind = self.behind.unwrap_or(0);
         let shortest = round.shortest_trip.map(|trip| (trip + behind) as f64);

@@ -1,4 +1,4 @@
-//! Datagrams from one port to another: what is missing among those that are numbered, and how they follow each other.
+//! Datagrams from one port to another: losses, if they are numbered, and their spacing.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,81 +15,81 @@ use evlbi_core::pudp::{Sequencer, Verdict as Framed};
 use evlbi_core::reorder::{MAX_GAP, Reorder, Settings, Verdict};
 use evlbi_core::time::{Nanos, apart};
 
-/// Datagrams after which it is decided how they are numbered.
+/// Number of datagrams after which the kind of numbering is decided.
 const ENOUGH: usize = 16;
-/// No more of each is kept until then.
+/// Maximum number of bytes of each that are kept until then.
 const MAX_KEPT: usize = 16_384;
-/// Numbers of datagrams that follow each other differ by no more than this, mostly.
+/// Maximum difference between the numbers of most consecutive datagrams.
 const NEAR: u64 = 64;
-/// Enough of a datagram to tell its number.
+/// Bytes of a datagram that suffice to read its number.
 const HEADERS: usize = 32;
-/// Shortest datagram of those that the kernel sends as one.
+/// Minimum length of datagrams that the kernel sends as one.
 const MIN: usize = 16;
-/// How far a datagram may be behind others, in datagrams.
+/// Maximum distance of a datagram behind others, in datagrams.
 const WINDOW: u64 = 1 << 16;
-/// No frame of any network is longer: what is was not cut yet.
+/// Maximum frame length of any network, in bytes: a longer packet is not segmented yet.
 const MAX_FRAME: u32 = 9216;
-/// Looks for several datagrams in a packet, before they are given up.
-const MAX_POLLS: u32 = 16;
+/// Maximum number of searches for several datagrams in a packet.
+const MAX_SEARCHES: u32 = 16;
 
 /// Where the numbers of a stream's datagrams are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Numbers {
-    /// They have none that is known here.
+    /// No known numbers.
     #[default]
     None,
-    /// A sequence number before the data (VTP, jive5ab's udps).
+    /// Sequence number in front of the data (VTP, jive5ab's udps).
     Vtp,
-    /// VDIF frames, one in each, that tell their time and thread (pudp).
+    /// One VDIF frame each, numbered by its time and thread (pudp).
     Vdif,
-    /// Datagrams of a test (`evlbi probe`).
+    /// Test datagrams (`evlbi probe`).
     Probe,
 }
 
-/// What was seen of one stream. Times in seconds are from the first packet of the capture.
+/// Report on one stream. Times in seconds are relative to the first packet of the capture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
-    /// Who sends, and who receives.
+    /// Sender and receiver.
     pub ends: [SocketAddr; 2],
-    /// First packet.
+    /// Time of the first packet.
     pub from: f64,
-    /// Last packet.
+    /// Time of the last packet.
     pub to: f64,
-    /// Packets as they were captured.
+    /// Packets as captured.
     pub packets: u64,
-    /// Datagrams: with segmentation offload a packet may hold several.
+    /// Datagrams: with segmentation offload a packet may contain several.
     pub datagrams: u64,
     /// Bytes of payload.
     pub bytes: u64,
     /// Bits of payload per second, from the first packet to the last.
     pub rate: f64,
-    /// Bytes of payload of a packet.
+    /// Bytes of payload per packet.
     pub lengths: Extent,
-    /// How the datagrams are numbered.
+    /// Kind of numbering.
     pub numbers: Numbers,
-    /// Loss, duplicates and reordering before this place, of numbered datagrams (RFC 7680, RFC 4737); none of frames that were
-    /// not captured whole.
+    /// Loss, duplicates and reordering before the capture point, for numbered datagrams (RFC 7680, RFC 4737); `None` for frames
+    /// that were not captured whole.
     pub account: Option<Report>,
-    /// Times between packets in nanoseconds.
+    /// Times between packets, in nanoseconds.
     pub gaps: Option<Summary>,
-    /// Numbers of datagrams go on by this much from packet to packet, all along, and the packets are no longer than a frame: they
-    /// hold so many datagrams each, of which the capture shows the first only, or the others are lost.
+    /// Constant step of the numbers from packet to packet, if it exceeds 1 while packets are no longer than a frame. Either each
+    /// packet contains this many datagrams, of which the capture shows only the first, or the others were lost.
     pub step: Option<u64>,
-    /// Length of an interval in seconds.
+    /// Length of an interval, in seconds.
     pub every: f64,
-    /// The course, interval by interval from the stream's first packet on.
+    /// Time series, interval by interval, starting at the stream's first packet.
     pub intervals: Vec<StreamInterval>,
 }
 
-/// A stretch of time of a stream.
+/// Interval of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamInterval {
-    /// Packets in it.
+    /// Packets.
     pub packets: u64,
-    /// Their payload.
+    /// Bytes of payload.
     pub bytes: u64,
-    /// By how much loss grew until its end; what came late makes it less again.
+    /// Change of the loss; late arrivals reduce it.
     pub lost: i64,
 }
 
@@ -103,15 +103,15 @@ impl Stretch for StreamInterval {
     }
 }
 
-/// A stream that is being looked at.
+/// Stream in progress.
 #[derive(Debug, Default)]
 pub struct Datagrams {
-    /// When the first packet passed, and the last.
+    /// Times of the first and the last packet.
     pub from: u64,
     pub last: u64,
     pub packets: u64,
     datagrams: u64,
-    /// IP headers included, and payload alone.
+    /// Bytes including IP headers, and of payload alone.
     pub bytes: u64,
     payload: u64,
     lengths: Option<Extent>,
@@ -119,14 +119,14 @@ pub struct Datagrams {
     kept: Vec<Kept>,
     numbering: Option<Numbering>,
     step: Option<u64>,
-    course: TimeSeries<StreamInterval>,
+    series: TimeSeries<StreamInterval>,
     lost: u64,
 }
 
-/// A datagram's length, and its beginning.
+/// Length of a datagram, and its first bytes.
 type Kept = (u32, Box<[u8]>);
 
-/// How datagrams are numbered, once that is decided.
+/// Kind of numbering, once decided.
 #[derive(Debug)]
 enum Numbering {
     None,
@@ -134,23 +134,23 @@ enum Numbering {
     Frames(Box<Sequencer>, Box<Order>),
 }
 
-/// Each datagram has a number in it.
+/// Datagrams that contain a number.
 #[derive(Debug)]
 struct Here {
     numbers: Numbers,
     order: Order,
-    /// Length of a datagram, where a packet was seen to hold several.
+    /// Length of a datagram, if a packet contained several.
     unit: Option<usize>,
     shortest: usize,
-    /// Looks for such packets so far.
-    looks: u32,
+    /// Number of searches for such packets so far.
+    searches: u32,
 }
 
-/// The order of the numbers.
+/// Order of the numbers.
 #[derive(Debug)]
 struct Order {
     reorder: Reorder,
-    /// A number that waits for another one near it.
+    /// Pending number that waits for another one near it.
     kept: u64,
 }
 
@@ -200,9 +200,10 @@ fn number_at(numbers: Numbers, payload: &[u8], at: usize) -> Option<u64> {
     }
 }
 
-/// The length of a datagram, and the step from one packet's number to the next, of packets that were not captured far enough to
-/// show several datagrams in each. The length must be that of most packets, and these must be longer than a frame can be, or
-/// differ. Where the length is not sure, only the step: that many datagrams are in each packet, or one fewer are lost between two.
+/// Returns the length of a datagram, and the step from one packet's number to the next, for packets that were not captured far
+/// enough to show several datagrams. The length must be that of most packets, and these must be longer than a frame can be, or
+/// differ. If the length is uncertain, returns only the step: either each packet contains that many datagrams, or one fewer are
+/// lost between two packets.
 fn unit_and_step(numbers: Numbers, kept: &[Kept]) -> Option<(Option<usize>, Option<u64>)> {
     let mut found = HashMap::<usize, Vec<u64>>::new();
     for [(length, payload), (_, next)] in kept.array_windows() {
@@ -229,7 +230,7 @@ fn unit_and_step(numbers: Numbers, kept: &[Kept]) -> Option<(Option<usize>, Opti
 }
 
 impl Here {
-    /// A packet with so many bytes of payload; how many datagrams are in it.
+    /// Notes a packet with this many bytes of payload; returns the number of datagrams in it.
     fn offer(&mut self, length: u32, payload: &[u8]) -> u64 {
         let Some(number) = number_at(self.numbers, payload, 0) else {
             return 1;
@@ -239,13 +240,13 @@ impl Here {
         let follows =
             |unit: usize| number_at(self.numbers, payload, unit) == Some(number.wrapping_add(1));
         if self.unit.is_none()
-            && self.looks < MAX_POLLS
+            && self.searches < MAX_SEARCHES
             && (length > self.shortest || self.order.reorder.ends().is_none())
         {
-            self.looks += 1;
+            self.searches += 1;
             self.unit = (MIN..payload.len()).find(|unit| follows(*unit));
         }
-        // Of what was not captured far enough the length alone tells.
+        // If too little was captured, only the length shows it.
         let unit = self.unit.filter(|unit| {
             length > *unit && (follows(*unit) || payload.len() < length.min(unit + HEADERS))
         });
@@ -263,12 +264,12 @@ impl Datagrams {
             from: at,
             last: at,
             gaps: Distribution::new(width),
-            course: TimeSeries::new(at, every),
+            series: TimeSeries::new(at, every),
             ..Datagrams::default()
         }
     }
 
-    /// The next packet, of so many bytes.
+    /// Analyses the next packet, of `bytes` bytes.
     pub fn offer(&mut self, at: u64, bytes: u32, datagram: &Datagram) {
         if self.packets > 0 {
             self.gaps.add(apart(at, self.last));
@@ -280,11 +281,11 @@ impl Datagrams {
         let lengths = self.lengths.get_or_insert(Extent::of(length));
         lengths.add(length, self.packets);
         self.packets += 1;
-        // When an interval is over, loss is taken.
-        if self.course.is_past(at) {
+        // At the end of an interval, note the loss.
+        if self.series.is_past(at) {
             self.settle();
         }
-        let interval = self.course.at(at);
+        let interval = self.series.at(at);
         interval.packets += 1;
         interval.bytes += length;
         if self.numbering.is_some() {
@@ -298,20 +299,20 @@ impl Datagrams {
         }
     }
 
-    /// What was lost since this was asked last belongs to the last interval.
+    /// Attributes losses since the last call to the last interval.
     fn settle(&mut self) {
         let lost = match &self.numbering {
             Some(Numbering::Here(here)) => here.order.reorder.counters().lost,
             Some(Numbering::Frames(_, order)) => order.reorder.counters().lost,
             _ => 0,
         };
-        if let Some(last) = self.course.last_mut() {
+        if let Some(last) = self.series.last_mut() {
             last.lost += lost.wrapping_sub(self.lost).cast_signed();
             self.lost = lost;
         }
     }
 
-    /// How the datagrams are numbered, by those that were kept.
+    /// Decides the kind of numbering from the datagrams kept.
     fn decide(&mut self) {
         let kept = std::mem::take(&mut self.kept);
         let payloads = || kept.iter().map(|(_, payload)| &**payload);
@@ -322,7 +323,7 @@ impl Datagrams {
                 numbers,
                 order: Order::new(),
                 unit,
-                looks: 0,
+                searches: 0,
                 shortest: usize::MAX,
             }))
         };
@@ -330,7 +331,7 @@ impl Datagrams {
             let mut numbers: Vec<Option<u64>> = payloads()
                 .map(|payload| number_at(numbers, payload, 0))
                 .collect();
-            // Captured twice, each comes again at once.
+            // If packets were captured twice, the numbers repeat.
             numbers.dedup();
             let near = numbers.array_windows().filter(|[one, next]| {
                 one.zip(*next)
@@ -373,7 +374,7 @@ impl Datagrams {
         };
     }
 
-    /// The capture has ended.
+    /// Ends the analysis.
     pub fn finish(mut self, ends: [SocketAddr; 2], begun: u64) -> Stream {
         if self.numbering.is_none() {
             self.decide();
@@ -390,7 +391,7 @@ impl Datagrams {
         };
         let seconds = |at: u64| at.saturating_sub(begun) as f64 * 1e-9;
         let span = self.last.saturating_sub(self.from) as f64 * 1e-9;
-        let (every, intervals) = self.course.finish();
+        let (every, intervals) = self.series.finish();
         Stream {
             ends,
             from: seconds(self.from),

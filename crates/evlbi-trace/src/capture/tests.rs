@@ -15,11 +15,11 @@ fn settings() -> Settings {
     Settings {
         every: Nanos(100 * MS),
         width: None,
-        most: 100,
+        max_flows: 100,
     }
 }
 
-/// A connection as it passes, with acknowledged data from the first end to the second.
+/// Connection with acknowledged data from the first endpoint to the second.
 struct Talk {
     capture: Capture,
     events: Vec<Event>,
@@ -37,7 +37,7 @@ impl Talk {
         }
     }
 
-    /// After the handshake: a round trip of 10 ms, all of it behind this place.
+    /// After the handshake: a round trip of 10 ms, all of it between the capture point and the receiver.
     fn new() -> Talk {
         let mut talk = Talk::bare();
         let options = Options {
@@ -107,7 +107,7 @@ impl Talk {
         }
     }
 
-    /// So many segments have come, and those from one to before another behind them.
+    /// Acknowledges segments before `number`, and a range after it.
     fn acks(&mut self, at: u64, number: u32, selected: Option<(u32, u32)>) {
         let block = selected.map(|(from, to)| (from * FULL, to * FULL));
         let segment = Segment {
@@ -142,7 +142,7 @@ fn a_plain_transfer() {
         talk.acks(at + 10 * MS, (round + 1) * 4, None);
     }
     let (way, events) = talk.finish();
-    // The first acknowledgements tell another window than that of the handshake.
+    // The first acknowledgements have another window than the handshake.
     assert_eq!(events, []);
     assert_eq!(
         (way.segments, way.bytes, way.acknowledged),
@@ -176,16 +176,16 @@ fn a_plain_transfer() {
 fn why_something_is_sent_again() {
     let mut talk = Talk::new();
     talk.sends(20 * MS, 0..10);
-    // Acknowledgements tell of a gap.
+    // Acknowledgements report a gap.
     talk.acks(30 * MS, 2, Some((3, 10)));
     talk.sends(31 * MS, [2]);
     talk.acks(41 * MS, 10, None);
-    // Nothing says whether the last one came.
+    // No acknowledgement shows whether the last one arrived.
     talk.sends(50 * MS, 10..12);
     talk.acks(60 * MS, 11, None);
     talk.sends(95 * MS, [11]);
     talk.acks(105 * MS, 12, None);
-    // Silence, after which all is sent again, and what had come needlessly.
+    // A timeout, after which everything is retransmitted, some of it needlessly.
     talk.sends(110 * MS, 12..16);
     talk.sends(400 * MS, [12]);
     talk.acks(410 * MS, 13, None);
@@ -227,7 +227,7 @@ fn why_something_is_sent_again() {
 #[test]
 fn overtaken_is_not_lost() {
     let mut talk = Talk::new();
-    // By the numbers of packets: 5 left before 6 and 7, and 8 was sent twice.
+    // By IP identifications: 5 left before 6 and 7, and 8 was sent twice.
     for (number, id) in [
         (4, 100),
         (6, 102),
@@ -241,7 +241,7 @@ fn overtaken_is_not_lost() {
         talk.pass_as(at, 0, Talk::data(number), Some(id));
     }
     let (way, events) = talk.finish();
-    // The first of all is behind a gap.
+    // The first of all is after a gap.
     assert_eq!(
         events,
         [
@@ -260,7 +260,7 @@ fn overtaken_is_not_lost() {
         (1, 1)
     );
 
-    // By time stamps, where packets have no numbers; and by time, where they do not differ.
+    // By timestamps, if packets have no identifications; by time, if timestamps do not differ.
     for (stamps, at, expected) in [
         ([7, 8, 9], 60, Event::Fast),
         ([7, 8, 7], 60, Event::Reordered),
@@ -277,7 +277,7 @@ fn overtaken_is_not_lost() {
         assert_eq!(events, [Event::Gap, expected], "{stamps:?} {at}");
     }
 
-    // Behind this place: told selectively first, and not sent again.
+    // After the capture point: selectively acknowledged first, and not retransmitted.
     let mut talk = Talk::new();
     talk.sends(20 * MS, 0..4);
     talk.acks(30 * MS, 1, Some((2, 4)));
@@ -286,7 +286,7 @@ fn overtaken_is_not_lost() {
     assert_eq!((way.reordered_beyond, way.sent_again.segments), (1, 0));
 }
 
-/// What was overtaken before here is not said to be overtaken behind, too; and random identifications are not believed.
+/// Data overtaken before the capture point do not count as overtaken after it, too; and random identifications are not trusted.
 #[test]
 fn places_of_reordering() {
     let mut talk = Talk::new();
@@ -315,7 +315,7 @@ fn places_of_reordering() {
     assert_eq!((way.sent_again.fast, way.duplicates), (1, 0));
 }
 
-/// A connection that lies idle before it ends carried no less; a FIN on its own opens no round.
+/// A connection that idles before it ends has the same rate; a FIN on its own starts no round.
 #[test]
 fn an_end_long_after() {
     let mut talk = Talk::new();
@@ -345,7 +345,7 @@ fn an_end_long_after() {
     assert!(held.window + held.sender > 0.9, "{held:?}");
 }
 
-/// A window without a known scale says nothing, but that it is zero.
+/// A window of unknown scale is only meaningful if it is zero.
 #[test]
 fn scales_that_were_not_seen() {
     let mut talk = Talk::bare();
@@ -361,7 +361,7 @@ fn scales_that_were_not_seen() {
         },
         ..Segment::default()
     };
-    // Options cut off.
+    // Options truncated.
     talk.pass(0, 1, answer(false, None));
     talk.sends(MS, 0..2);
     talk.acks(11 * MS, 2, None);
@@ -408,7 +408,7 @@ fn what_the_capture_lacks_is_no_loss() {
     assert_eq!(way.sent_again, SentAgain::default());
 }
 
-/// The window's end is reached in each round trip; and a window of zero.
+/// The end of the window is reached in each round trip; and a window of zero.
 #[test]
 fn the_receiver_holds_back() {
     let mut talk = Talk::new();
@@ -421,7 +421,7 @@ fn the_receiver_holds_back() {
     for round in 0..20 {
         let at = (20 + u64::from(round) * 10) * MS;
         talk.sends(at, round * 4..(round + 1) * 4);
-        // Shifted by two: four segments.
+        // Scaled by 2 bits: four segments.
         talk.pass(at + 10 * MS, 1, ack((round + 1) * 4, 1000));
     }
     talk.pass(230 * MS, 1, ack(80, 0));
@@ -450,7 +450,7 @@ fn an_application_with_pauses() {
     assert!(way.held_back.application > 0.8, "{:?}", way.held_back);
 }
 
-/// What ends a connection takes a number, but is no byte under way.
+/// A FIN takes a number, but is not a byte in flight.
 #[test]
 fn an_end_is_no_data() {
     let mut talk = Talk::new();
@@ -472,10 +472,10 @@ fn an_end_is_no_data() {
     assert_eq!(way.acknowledged, 4000);
 }
 
-/// At the receiver as at the sender: the echoes of time stamps tell what it knew.
+/// At the receiver as at the sender: the echoes of timestamps show what it knew.
 #[test]
 fn flight_is_the_senders_wherever_it_is_seen() {
-    // Twelve segments in each round trip of 20 ms, a millisecond apart; and so far from the sender.
+    // Twelve segments in each round trip of 20 ms, a millisecond apart; capture points at several distances from the sender.
     for there in [0, 5, 10] {
         let mut packets = Vec::new();
         let left = |number: u64| 40 + number / 12 * 20 + number % 12;
@@ -489,14 +489,14 @@ fn flight_is_the_senders_wherever_it_is_seen() {
                     ..Segment::default()
                 },
             ];
-            // It left when the one twelve before had been acknowledged, which was stamped halfway.
+            // It left when the one twelve before had been acknowledged, with a timestamp from halfway.
             let echo = number.checked_sub(12).map_or(0, |before| left(before) + 10);
             data.options.stamps = Some((left(number) as u32, echo as u32));
             ack.options.stamps = Some(((left(number) + 10) as u32, left(number) as u32));
             packets.push((left(number) + there, 0, data));
             packets.push((left(number) + 20 - there, 1, ack));
         }
-        // The sender answers, and so does the receiver.
+        // The sender responds, and so does the receiver.
         packets.sort_by_key(|(at, from, _)| (*at, (there == 0) ^ (*from == 1)));
         let mut talk = Talk::bare();
         for (at, from, segment) in packets {
@@ -529,7 +529,7 @@ fn the_same_ports_again_are_another_connection() {
     );
 }
 
-/// A port scan takes no memory that grows.
+/// A port scan does not make memory grow.
 #[test]
 fn small_connections_are_counted_when_there_are_many() {
     let mut capture = Capture::new(settings());
@@ -564,7 +564,7 @@ fn small_connections_are_counted_when_there_are_many() {
     }
     let found = capture.finish();
     assert!(found.connections.len() <= 100 && found.streams.len() <= 100);
-    // The largest is there as a whole.
+    // The largest is analysed completely.
     assert_eq!(
         (found.connections[0].packets, found.streams[0].packets),
         (10_000, 10_000)
@@ -579,7 +579,7 @@ fn stream(datagrams: impl IntoIterator<Item = Vec<u8>>) -> Stream {
     stream_of(datagrams.map(|payload| (payload.len() as u32, payload)))
 }
 
-/// Datagrams of these lengths, of which so much was captured.
+/// Datagrams of these lengths, and the bytes captured of each.
 fn stream_of(datagrams: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Stream {
     let mut capture = Capture::new(settings());
     for (number, (length, payload)) in datagrams.into_iter().enumerate() {
@@ -618,7 +618,7 @@ fn streams_are_known_by_their_numbers() {
     assert_eq!(intervals.len(), 1);
     assert_eq!((intervals[0].packets, intervals[0].lost), (9900, 100));
 
-    // Several in one packet, as a host with segmentation offload shows them.
+    // Several in one packet, as captured on a host with segmentation offload.
     let trains = (0..100).map(|train| {
         (0..8)
             .flat_map(|place| numbered(train * 8 + place))
@@ -628,7 +628,7 @@ fn streams_are_known_by_their_numbers() {
     assert_eq!((found.packets, found.datagrams), (100, 800));
     assert_eq!(found.account.unwrap().counters.lost, 0);
 
-    // The first ones by themselves.
+    // The first ones in packets of their own.
     let singles = (0..30).map(numbered);
     let trains = (0..10).map(|train| {
         (0..5)
@@ -641,7 +641,7 @@ fn streams_are_known_by_their_numbers() {
         (80, 0)
     );
 
-    // The same where the beginning of each packet was captured only, and one of them is missing.
+    // The same with only the start of each packet captured, and one of them missing.
     let heads = (0..100)
         .filter(|train| *train != 50)
         .map(|train| numbered(train * 8));
@@ -649,7 +649,8 @@ fn streams_are_known_by_their_numbers() {
     assert_eq!((found.packets, found.datagrams), (99, 792));
     assert_eq!(found.account.unwrap().counters.lost, 8);
 
-    // No longer than a frame, each may be two, or each second one may be lost: loss it is called, and that it may be otherwise.
+    // No longer than a frame: each packet may contain two, or every second one may be lost. It counts as loss, and the step is
+    // reported.
     let heads = (0..100).map(|packet| numbered(packet * 2));
     let found = stream_of(heads.map(|payload| (1464, payload[..60].to_vec())));
     assert_eq!((found.datagrams, found.step), (100, Some(2)));
@@ -663,7 +664,7 @@ fn streams_are_known_by_their_numbers() {
         (100, 100, 0)
     );
 
-    // Begun again far ahead.
+    // Restarted far ahead.
     let found = stream((0..50).chain(1 << 30..(1 << 30) + 50).map(numbered));
     let counters = found.account.unwrap().counters;
     assert_eq!(
@@ -671,7 +672,7 @@ fn streams_are_known_by_their_numbers() {
         (100, 0, 1)
     );
 
-    // A forged length takes no time.
+    // A forged length costs no time.
     let found = stream_of((0..100).map(|number| (1 << 20, numbered(number))));
     assert_eq!(found.packets, 100);
 
@@ -686,7 +687,7 @@ fn streams_are_known_by_their_numbers() {
 }
 
 proptest! {
-    /// Whatever passes: nothing panics, and the sums hold.
+    /// For any packets, nothing panics and the sums hold.
     #[test]
     fn hostile_segments(
         packets in proptest::collection::vec(

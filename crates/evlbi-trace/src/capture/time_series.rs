@@ -1,15 +1,15 @@
-//! The course of a connection or stream, interval by interval, in memory that does not grow with its length.
+//! Time series of a connection or stream, interval by interval, in bounded memory.
 
-/// Intervals of a course; where it lasts longer, they are made longer.
+/// Maximum number of intervals; if there are more, they are joined in pairs.
 const MAX: usize = 4096;
 
-/// A stretch of time, which begins with nothing in it.
+/// Interval, empty at first.
 pub trait Stretch: Copy + Default {
-    /// Both it and the next one.
+    /// Joins it with the next one.
     fn join(self, next: Self) -> Self;
 }
 
-/// Intervals of one length, from the first packet on.
+/// Intervals of equal length, starting at the first packet.
 #[derive(Debug, Default)]
 pub struct TimeSeries<T> {
     begun: u64,
@@ -18,7 +18,7 @@ pub struct TimeSeries<T> {
 }
 
 impl<T: Stretch> TimeSeries<T> {
-    /// Nothing yet, since a moment.
+    /// Makes an empty series that starts at a time.
     pub fn new(begun: u64, every: u64) -> TimeSeries<T> {
         TimeSeries {
             begun,
@@ -27,7 +27,7 @@ impl<T: Stretch> TimeSeries<T> {
         }
     }
 
-    /// The interval of a moment.
+    /// Returns the interval of a time.
     pub fn at(&mut self, at: u64) -> &mut T {
         while self.place(at) >= MAX as u64 {
             self.every *= 2;
@@ -42,17 +42,17 @@ impl<T: Stretch> TimeSeries<T> {
         &mut self.intervals[place]
     }
 
-    /// Whether a moment comes after all intervals so far.
+    /// Returns whether a time is after all intervals so far.
     pub fn is_past(&self, at: u64) -> bool {
         self.place(at) >= self.intervals.len() as u64
     }
 
-    /// The last interval so far.
+    /// Returns the last interval so far.
     pub fn last_mut(&mut self) -> Option<&mut T> {
         self.intervals.last_mut()
     }
 
-    /// Length of an interval in seconds, and all of them.
+    /// Returns the length of an interval in seconds, and all intervals.
     pub fn finish(self) -> (f64, Vec<T>) {
         (self.every as f64 * 1e-9, self.intervals)
     }

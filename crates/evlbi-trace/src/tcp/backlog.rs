@@ -1,4 +1,4 @@
-//! Messages at a constant rate before a send buffer: what is due, what waits, and what is given up.
+//! Messages at a constant rate in front of a send buffer: which are due, waiting, or shed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 
-/// What happens to a message that finds the send buffer full.
+/// Behaviour if a message finds the send buffer full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Full {
-    /// It waits, and all behind it.
+    /// The message and all after it wait.
     #[default]
     Block,
-    /// It is given up.
+    /// The message is shed.
     Shed,
 }
 
-/// Messages of one size that are due at a constant rate, and wait where the connection does not take them.
+/// Messages of one size that are due at a constant rate, and wait while the connection does not accept them.
 ///
 /// ```
 /// use evlbi_core::rate::BitRate;
 /// use evlbi_trace::tcp::{Backlog, Full};
 /// use evlbi_core::time::Nanos;
 ///
-/// // 1000 bytes each millisecond, of which two may wait.
+/// 1000 bytes every millisecond, of which two messages may wait.
 /// let rate = BitRate::new(8_000_000).unwrap();
 /// let mut backlog = Backlog::new(rate, 1000, 2, Full::Shed);
 /// backlog.admit(Nanos(2_500_000));
@@ -40,18 +40,18 @@ pub struct Backlog {
     size: u64,
     room: u64,
     full: Full,
-    /// Number of the next message, in the order in which they are due.
+    /// Number of the next message, in order of their due times.
     next: u64,
     waiting: VecDeque<Range<u64>>,
     count: u64,
-    most: u64,
+    max: u64,
     shed: u64,
     blocked: Nanos,
     blocked_since: Option<Nanos>,
 }
 
 impl Backlog {
-    /// Messages of `size` bytes at a rate, of which `room` may wait, one at least.
+    /// Makes a backlog of messages of `size` bytes at a rate, of which `room` may wait (at least one).
     pub fn new(rate: BitRate, size: usize, room: u64, full: Full) -> Backlog {
         Backlog {
             rate,
@@ -61,24 +61,24 @@ impl Backlog {
             next: 0,
             waiting: VecDeque::new(),
             count: 0,
-            most: 0,
+            max: 0,
             shed: 0,
             blocked: Nanos::default(),
             blocked_since: None,
         }
     }
 
-    /// When a message is due, after the first.
+    /// Returns when a message is due, relative to the first.
     pub fn due_at(&self, message: u64) -> Nanos {
         due_at(self.rate, self.size, message)
     }
 
-    /// When the next one is.
+    /// Returns when the next message is due.
     pub fn next_due(&self) -> Nanos {
         self.due_at(self.next)
     }
 
-    /// What is due goes where messages wait, as far as there is room.
+    /// Admits messages that are due to the queue, as far as there is room.
     pub fn admit(&mut self, now: Nanos) {
         let more = (self.due_by(now) - self.next).min(self.room - self.count);
         if more == 0 {
@@ -94,10 +94,10 @@ impl Backlog {
         }
         self.next = end;
         self.count += more;
-        self.most = self.most.max(self.count);
+        self.max = self.max.max(self.count);
     }
 
-    /// The connection takes nothing: what is due beyond the room is given up, or waits outside.
+    /// Handles a connection that accepts nothing: messages due beyond the room are shed, or wait outside.
     pub fn stuck(&mut self, now: Nanos) {
         let more = self.due_by(now) - self.next;
         if self.count < self.room || more == 0 {
@@ -114,7 +114,7 @@ impl Backlog {
         }
     }
 
-    /// Messages that are due by a time, of those that are not behind already.
+    /// Returns the number of messages due by a time, without those already handled.
     fn due_by(&self, now: Nanos) -> u64 {
         let bits = u128::from(now.0.saturating_add(1)).saturating_mul(self.rate.get().into());
         let each = u128::from(self.size) * 8 * 1_000_000_000;
@@ -122,13 +122,13 @@ impl Backlog {
         u64::try_from(count).unwrap_or(u64::MAX).max(self.next)
     }
 
-    /// The first messages that wait, in a row, so many at most.
-    pub fn first(&self, most: u64) -> Option<Range<u64>> {
+    /// Returns the first waiting messages in a row, at most `max`.
+    pub fn first(&self, max: u64) -> Option<Range<u64>> {
         let first = self.waiting.front()?;
-        Some(first.start..first.end.min(first.start.saturating_add(most)))
+        Some(first.start..first.end.min(first.start.saturating_add(max)))
     }
 
-    /// So many of the first have gone.
+    /// Removes the first `count` messages, which were sent.
     pub fn gone(&mut self, count: u64) {
         let mut left = count.min(self.count);
         self.count -= left;
@@ -144,22 +144,22 @@ impl Backlog {
         }
     }
 
-    /// Messages that are due so far: admitted, or given up.
+    /// Returns the number of messages due so far: admitted or shed.
     pub fn due(&self) -> u64 {
         self.next
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes that wait.
     pub fn bytes(&self) -> u64 {
         self.count * self.size
     }
 
-    /// Most bytes that waited at once.
-    pub fn most_bytes(&self) -> u64 {
-        self.most * self.size
+    /// Returns the maximum number of bytes that waited at once.
+    pub fn max_bytes(&self) -> u64 {
+        self.max * self.size
     }
 
-    /// Messages that were given up.
+    /// Returns the number of messages shed.
     pub fn shed(&self) -> u64 {
         self.shed
     }
@@ -169,14 +169,14 @@ impl Backlog {
         self.blocked_since.is_some()
     }
 
-    /// How long messages waited outside, until now.
+    /// Returns how long messages have waited outside, up to now.
     pub fn blocked(&self, now: Nanos) -> Nanos {
         let since = self.blocked_since.map(|since| now.since(since));
         self.blocked.plus(since.unwrap_or_default())
     }
 }
 
-/// When a message of a constant rate is due, after the first.
+/// Returns when a message of a constant rate is due, relative to the first.
 pub fn due_at(rate: BitRate, size: u64, message: u64) -> Nanos {
     rate.due(u128::from(message) * u128::from(size))
 }
@@ -191,7 +191,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// The count in closed form is that of the times one by one, at rates that do not come out even.
+    /// The closed form counts as the times one by one do, at rates that are not round.
     #[test]
     fn what_is_due_is_counted_at_once() {
         for rate in [7, 999_999_937, u64::MAX] {
@@ -224,7 +224,7 @@ mod tests {
         backlog.admit(Nanos(9 * MS));
         assert_eq!(backlog.blocked(Nanos(9 * MS)), Nanos(4 * MS));
         assert_eq!(backlog.first(9), Some(2..5));
-        assert_eq!((backlog.shed(), backlog.most_bytes()), (0, 3000));
+        assert_eq!((backlog.shed(), backlog.max_bytes()), (0, 3000));
     }
 
     #[test]

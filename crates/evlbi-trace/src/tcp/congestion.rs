@@ -1,9 +1,9 @@
-//! Laws of congestion control: how a window grows with what is acknowledged, and where it goes when something is lost.
+//! Congestion control algorithms: how a window grows with acknowledged data, and how it shrinks after a loss.
 //!
-//! Each law is that of its paper or RFC with the constants of Linux 6.1, in whose kernels stations run it. Windows are in
-//! segments, and need not be whole.
+//! Each algorithm follows its paper or RFC with the constants of Linux 6.1, whose kernels stations run. Windows are in segments,
+//! and may be fractional.
 //!
-//! Here belongs a further algorithm (CONTRIBUTING.md, "How to add").
+//! New algorithms belong here (CONTRIBUTING.md, "How to add").
 
 mod bic;
 mod cubic;
@@ -17,86 +17,86 @@ use std::str::FromStr;
 
 use evlbi_core::time::Nanos;
 
-/// No window is smaller after a loss (RFC 5681, equation 4).
+/// Minimum window after a loss, in segments (RFC 5681, equation 4).
 const SMALLEST: f64 = 2.0;
 
-/// What a law knows of a connection when something is acknowledged or lost.
+/// State of a connection at an acknowledgement or a loss.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
-    /// When.
+    /// Current time.
     pub now: Nanos,
     /// Congestion window.
     pub window: f64,
-    /// The latest.
+    /// Latest round-trip time.
     pub round_trip: Nanos,
-    /// The shortest so far.
+    /// Minimum round-trip time so far.
     pub shortest: Nanos,
 }
 
-/// What an acknowledgement covers.
+/// Coverage of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Acked {
-    /// Segments that had not been acknowledged before.
+    /// Segments acknowledged for the first time.
     pub segments: f64,
-    /// Acknowledgements that came.
+    /// Number of acknowledgements.
     pub acks: f64,
-    /// What the window grows by: the segments, or one for each acknowledgement in kernels that count these.
+    /// Unit of window growth: the segments, or one per acknowledgement in kernels that count these.
     pub counted: f64,
 }
 
-/// A law of congestion control: Reno's, where it says nothing else.
+/// Congestion control algorithm; the default methods are Reno's.
 pub trait CongestionControl: fmt::Debug + Send {
-    /// Beyond slow start, while the window is the limit: by how much the window grows. One segment for a window's worth of
+    /// Returns by how much the window grows after slow start, while the window is the limit. Default: one segment per window of
     /// acknowledgements (RFC 5681, equation 3).
     fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
         acked.counted / moment.window
     }
 
-    /// Something is lost: what the window goes down to, and the threshold of slow start with it. Half of the window (RFC 5681,
+    /// Returns the window after a loss, which is also the new threshold of slow start. Default: half of the window (RFC 5681,
     /// equation 4).
     fn reduce(&mut self, moment: &Moment) -> f64 {
         (moment.window / 2.0).max(SMALLEST)
     }
 
-    /// Anything is acknowledged, in recovery or not.
+    /// Notes any acknowledgement, in recovery or not.
     fn measure(&mut self, _moment: &Moment, _acked: Acked) {}
 
-    /// A segment leaves while none is in flight, this long after the last one.
+    /// Notes that a segment leaves while none is in flight, this long after the last one.
     fn resume(&mut self, _idle: Nanos) {}
 
-    /// What was lost has been repaired: where the window goes on, if not from where [`CongestionControl::reduce`] said.
+    /// Returns the window after the repair of a loss, if it differs from what [`CongestionControl::reduce`] returned.
     fn recovered(&mut self, _moment: &Moment) -> Option<f64> {
         None
     }
 }
 
-/// RFC 5681.
+/// Reno (RFC 5681).
 #[derive(Debug)]
 struct Reno;
 
 impl CongestionControl for Reno {}
 
-/// The laws there are.
+/// Available congestion control algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
-    /// RFC 5681.
+    /// Reno (RFC 5681).
     Reno,
-    /// Xu, Harfoush and Rhee 2004.
+    /// BIC (Xu, Harfoush and Rhee 2004).
     Bic,
-    /// RFC 9438.
+    /// CUBIC (RFC 9438).
     Cubic,
-    /// Leith and Shorten 2004.
+    /// H-TCP (Leith and Shorten 2004).
     HTcp,
-    /// RFC 3649.
+    /// HighSpeed TCP (RFC 3649).
     HighSpeed,
-    /// Kelly 2003.
+    /// Scalable TCP (Kelly 2003).
     Scalable,
-    /// Grieco and Mascolo 2004.
+    /// Westwood+ (Grieco and Mascolo 2004).
     Westwood,
 }
 
 impl Algorithm {
-    /// Each of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 7] = [
         Algorithm::Reno,
         Algorithm::Bic,
@@ -107,7 +107,7 @@ impl Algorithm {
         Algorithm::Westwood,
     ];
 
-    /// As Linux calls it, and how it begins.
+    /// Returns its name in Linux, and its constructor.
     fn row(self) -> (&'static str, fn() -> Box<dyn CongestionControl>) {
         match self {
             Algorithm::Reno => ("reno", || Box::new(Reno)),
@@ -120,12 +120,12 @@ impl Algorithm {
         }
     }
 
-    /// As Linux calls it.
+    /// Returns its name in Linux.
     pub fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// A law at the beginning of a connection.
+    /// Makes the algorithm in its initial state.
     pub fn begin(self) -> Box<dyn CongestionControl> {
         self.row().1()
     }
@@ -145,7 +145,7 @@ impl FromStr for Algorithm {
         named.ok_or_else(|| {
             let names = Algorithm::ALL.map(Algorithm::name);
             format!(
-                "no law of congestion control is called `{text}`; there are {}",
+                "unknown congestion control algorithm `{text}`: use one of {}",
                 names.join(", ")
             )
         })

@@ -1,6 +1,6 @@
-//! One end of a connection, without clock, socket or chance: what it is given and what arrives goes in, packets come out.
+//! One endpoint of a connection, without clock, socket or randomness: written data and arriving packets go in, packets come out.
 //!
-//! Here belongs what Linux's TCP does that flows depend on, with what a kernel did as its test.
+//! Behaviour of Linux TCP that flows depend on belongs here, tested with the behaviour of a kernel.
 
 use thiserror::Error;
 
@@ -13,32 +13,32 @@ use super::receiver::{Ack, Receiver};
 use super::sender::{Counting, Sender};
 use evlbi_core::time::Nanos;
 
-/// SYN and SYN+ACK are retransmitted after this time, and after twice as long each time (RFC 6298, section 5.7).
+/// Timeout after which SYN and SYN+ACK are retransmitted; it doubles each time (RFC 6298, section 5.7).
 const FIRST_TIMEOUT: Nanos = Nanos::SECOND;
-/// Max retransmissions of SYN, of SYN+ACK, and of a segment or a window probe in a row (Linux, tcp(7): tcp_syn_retries,
-/// tcp_synack_retries, tcp_retries2).
+/// Maximum number of retransmissions of SYN, of SYN+ACK, and of a segment or a window probe in a row (Linux, tcp(7):
+/// tcp_syn_retries, tcp_synack_retries, tcp_retries2).
 const MAX_SYNS: u32 = 6;
 const MAX_ANSWERS: u32 = 5;
 const MAX_RETRIES: u32 = 15;
-/// How long an end that closes first still answers (Linux, TCP_TIMEWAIT_LEN).
+/// Time for which the endpoint that closes first still answers (Linux, TCP_TIMEWAIT_LEN).
 const TIME_WAIT: Nanos = Nanos(60_000_000_000);
 /// Threshold of slow start before the first loss, as Linux shows it (TCP_INFINITE_SSTHRESH).
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
-/// Settings of one end.
+/// Settings of one endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Congestion control algorithm.
     pub algorithm: Algorithm,
-    /// What the congestion window grows by.
+    /// Unit of window growth.
     pub counting: Counting,
     /// Segments for each acknowledgement, on average.
     pub per_ack: f64,
-    /// Max payload of a segment, in bytes, at least 1: the smaller one of both ends applies.
+    /// Maximum payload of a segment, in bytes, at least 1: the smaller one of both endpoints applies.
     pub segment: u32,
-    /// Max bytes that are written and not acknowledged.
+    /// Maximum number of bytes that are written and not acknowledged.
     pub send_buffer: u64,
-    /// Max bytes that have arrived and are not read.
+    /// Maximum number of bytes that have arrived and are not read.
     pub receive_buffer: u64,
     /// Congestion window to start with, in segments; `None` is slow start.
     pub window: Option<f64>,
@@ -59,7 +59,7 @@ impl Default for Settings {
     }
 }
 
-/// Reasons for which a connection does nothing more.
+/// Reasons why a connection has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Failed {
@@ -72,7 +72,7 @@ pub enum Failed {
     /// The remote host has not answered for too long.
     #[error("connection timed out")]
     TimedOut,
-    /// This end has been shut down or aborted.
+    /// This endpoint has been shut down or aborted.
     #[error("connection closed by this end")]
     Closed,
 }
@@ -88,7 +88,7 @@ pub enum Read {
     Closed,
 }
 
-/// One end of a TCP connection (RFC 9293), with the congestion control of Linux: a state machine without clock and sockets.
+/// One endpoint of a TCP connection (RFC 9293), with the congestion control of Linux: a state machine without clock and sockets.
 ///
 /// After each call that changes something, call [`Connection::next_packet`] until it returns `None`, and again when
 /// [`Connection::next_at`] is reached. Time never goes backwards.
@@ -100,7 +100,7 @@ pub enum Read {
 /// use evlbi_trace::tcp::{Connection, Read, Settings};
 /// use evlbi_core::time::Nanos;
 ///
-/// // A wire without loss and without length.
+/// A wire without loss and delay.
 /// fn exchange(ends: &mut [Connection; 2], now: Nanos) {
 ///     let mut quiet = 0;
 ///     for way in [0, 1].into_iter().cycle() {
@@ -133,24 +133,24 @@ pub enum Read {
 pub struct Connection {
     settings: Settings,
     stage: Stage,
-    /// When SYN or SYN+ACK is sent next, and how often it was.
+    /// When SYN or SYN+ACK is sent next, and how often it was sent.
     syn_at: Nanos,
     syns: u32,
     failed: Option<Failed>,
-    /// Whether RST is to be sent.
+    /// Whether RST must be sent.
     owes_reset: bool,
     sender: Sender,
     outgoing: Outgoing,
     receiver: Receiver,
     incoming: Incoming,
-    /// An acknowledgement to be sent, with data or alone.
+    /// Acknowledgement to send, with data or alone.
     answer: Option<Ack>,
     probing: Probing,
-    /// Whether FIN was first sent after that of the peer had arrived: then no time wait is needed.
+    /// Whether FIN was first sent after the peer's had arrived: then no time wait is needed.
     closes_last: bool,
     waits_until: Option<Nanos>,
     has_ended: bool,
-    /// Whether something was written that did not fit, and has no room since.
+    /// Whether a write did not fit, and there was no room since.
     lacks_room: bool,
     spent: Spent,
     counters: Counters,
@@ -163,12 +163,12 @@ enum Stage {
     Connected,
 }
 
-/// Probes of a window that lets nothing through (RFC 9293, section 3.8.6.1).
+/// Probes of a zero window (RFC 9293, section 3.8.6.1).
 #[derive(Clone, Copy, Debug, Default)]
 struct Probing {
     at: Option<Nanos>,
     is_due: bool,
-    /// Probes so far, and those since the last answer.
+    /// Number of probes so far, and since the last reply.
     count: u32,
     unanswered: u32,
 }
@@ -182,12 +182,12 @@ struct Counters {
     segment_received: u32,
 }
 
-/// What time is spent on, as Linux counts it (tcp_chrono_start).
+/// Time by limit, as Linux counts it (tcp_chrono_start).
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     on: Option<Limit>,
     since: Nanos,
-    /// By limit.
+    /// Total for each limit.
     total: [Nanos; 3],
 }
 
@@ -249,7 +249,7 @@ impl Connection {
         }
     }
 
-    /// Opens a connection: sends SYN, up to seven times within 63 s, and fails after 127 s without an answer.
+    /// Opens a connection: sends SYN, up to seven times within 63 s, and fails after 127 s without a reply.
     pub fn connect(settings: Settings, now: Nanos) -> Connection {
         Connection::new(settings, Stage::Connecting, now)
     }
@@ -268,7 +268,7 @@ impl Connection {
         Some(connection)
     }
 
-    /// Returns two ends that are connected, without the packets and the round trip of a handshake.
+    /// Returns two connected endpoints, without the packets and the round trip of a handshake.
     pub fn pair(settings: [Settings; 2]) -> [Connection; 2] {
         let segment = settings[0].segment.min(settings[1].segment);
         let windows = settings.each_ref().map(|one| one.receive_buffer);
@@ -284,7 +284,7 @@ impl Connection {
         ends
     }
 
-    /// The SYN of the peer has arrived.
+    /// Notes the peer's SYN.
     fn meet(&mut self, segment: u32, syn: &Packet) {
         self.settings.segment = self.settings.segment.min(segment);
         self.outgoing.offer(0, syn.window);
@@ -296,7 +296,7 @@ impl Connection {
         self.settings.algorithm
     }
 
-    /// Gives it another congestion control algorithm, before anything is written.
+    /// Sets another congestion control algorithm, before anything is written.
     pub fn set_algorithm(&mut self, algorithm: Algorithm) {
         self.settings.algorithm = algorithm;
         let Settings {
@@ -315,11 +315,11 @@ impl Connection {
         self.failed
     }
 
-    /// Writes as many bytes as the send buffer takes, and returns their number: 0 if it is full, or before the handshake is
+    /// Writes as many bytes as the send buffer accepts, and returns their number: 0 if it is full, or before the handshake is
     /// complete.
     ///
     /// # Errors
-    /// After the connection failed, and after [`Connection::shutdown`].
+    /// Returns an error after the connection failed, and after [`Connection::shutdown`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Failed> {
         self.may_write()?;
         let count = match self.is_connected() {
@@ -330,7 +330,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Writes bytes without contents, which cost no memory and are read as zeros, and returns how many the send buffer takes.
+    /// Writes bytes without contents, which cost no memory and are read as zeros, and returns how many the send buffer accepts.
     ///
     /// # Errors
     /// As [`Connection::write`].
@@ -355,18 +355,18 @@ impl Connection {
     /// Reads bytes that have arrived, as many as there are and fit; blank ones are zeros.
     ///
     /// # Errors
-    /// When the connection failed and everything that had arrived is read.
+    /// Returns an error if the connection failed and everything that had arrived is read.
     pub fn read(&mut self, into: &mut [u8]) -> Result<Read, Failed> {
         let count = self.incoming.read(into) as u64;
         self.outcome(count)
     }
 
-    /// Reads bytes that have arrived without copying them, `most` at most.
+    /// Reads at most `max` bytes that have arrived, without copying them.
     ///
     /// # Errors
     /// As [`Connection::read`].
-    pub fn discard(&mut self, most: u64) -> Result<Read, Failed> {
-        let count = self.incoming.discard(most);
+    pub fn discard(&mut self, max: u64) -> Result<Read, Failed> {
+        let count = self.incoming.discard(max);
         self.outcome(count)
     }
 
@@ -383,12 +383,12 @@ impl Connection {
         }
     }
 
-    /// Closes the direction of this end: sends FIN after everything that was written. Reading remains possible.
+    /// Closes the outgoing direction: sends FIN after everything that was written. Reading remains possible.
     pub fn shutdown(&mut self) {
         self.outgoing.shut();
     }
 
-    /// Aborts the connection: sends RST. What was not sent or not read is lost.
+    /// Aborts the connection: sends RST. Data that were not sent or not read are lost.
     pub fn abort(&mut self) {
         if self.failed.is_none() && !self.has_ended {
             self.owes_reset = self.stage != Stage::Connecting;
@@ -420,17 +420,17 @@ impl Connection {
     }
 
     /// Returns whether nothing is left to do: both directions are closed and everything is acknowledged, or the connection
-    /// failed. The end that closes first has to answer for 60 s more (time wait).
+    /// failed. The endpoint that closes first must answer for 60 s more (time wait).
     pub fn has_ended(&self) -> bool {
         self.has_ended || self.failed.is_some() && !self.owes_reset
     }
 
-    /// Returns whether both directions are closed and everything is acknowledged, if necessary in time wait.
+    /// Returns whether both directions are closed and everything is acknowledged, possibly in time wait.
     pub fn is_closed(&self) -> bool {
         self.outgoing.is_over() && self.incoming.is_over()
     }
 
-    /// Takes a packet that arrives.
+    /// Handles a packet that arrives.
     pub fn handle(&mut self, packet: &Packet, now: Nanos) {
         if packet.is_reset() {
             if self.failed.is_none() && !self.has_ended {
@@ -463,7 +463,7 @@ impl Connection {
                 self.receiver.echo = packet.left;
                 self.syn_at = now;
             }
-            // The SYN was late, and belongs to a connection that has ended.
+            // A delayed SYN of a connection that has ended.
             (Stage::Answering, _) if packet.ack.next > 0 => {}
             (Stage::Answering, _) => {
                 self.connected(packet, now);
@@ -479,12 +479,12 @@ impl Connection {
         self.stage = Stage::Connected;
         self.sender.measure(now.since(packet.ack.echo));
         if self.syns > 2 {
-            // As Linux does with the rule of RFC 5681, section 3.1.
+            // As in Linux, by RFC 5681, section 3.1.
             self.sender.window = 1.0;
         }
     }
 
-    /// A packet of a connection that stands.
+    /// Handles a packet of an established connection.
     fn take(&mut self, packet: &Packet, now: Nanos) {
         if self.outgoing.is_busy() {
             self.sender.acknowledged(&packet.ack, now);
@@ -528,7 +528,7 @@ impl Connection {
         self.answer = ack.or(self.answer.take());
     }
 
-    /// Returns the next packet to be sent now, if there is one.
+    /// Returns the next packet to send now, if there is one.
     pub fn next_packet(&mut self, now: Nanos) -> Option<Packet> {
         self.expire(now);
         if self.failed.is_some() {
@@ -593,7 +593,7 @@ impl Connection {
         Some(Kind::Data { number, segment })
     }
 
-    /// Nothing more can leave now: notes what the limit is, and starts or stops the timer of window probes.
+    /// Notes the limit when nothing more can be sent now, and starts or stops the timer of window probes.
     fn settle(&mut self, now: Nanos) {
         let unsent = self.outgoing.unsent();
         let is_free = self.sender.in_flight() < self.sender.window.max(1.0) as u64;
@@ -621,7 +621,7 @@ impl Connection {
         }
     }
 
-    /// Timers.
+    /// Runs the timers that are due.
     fn expire(&mut self, now: Nanos) {
         if self.failed.is_some() {
             return;
@@ -661,7 +661,7 @@ impl Connection {
         }
     }
 
-    /// Returns when a timer is due: then [`Connection::next_packet`] is to be called.
+    /// Returns when a timer is due: call [`Connection::next_packet`] then.
     pub fn next_at(&self) -> Option<Nanos> {
         if self.failed.is_some() {
             return None;
@@ -679,12 +679,12 @@ impl Connection {
         all.into_iter().flatten().min()
     }
 
-    /// Returns the sender of segments.
+    /// Returns the state of the sender.
     pub(super) fn sender(&self) -> &Sender {
         &self.sender
     }
 
-    /// Returns the values of the connection that Linux would show (TCP_INFO).
+    /// Returns the values that Linux would show (TCP_INFO).
     pub fn info(&self, now: Nanos) -> Info {
         let (sender, counters) = (&self.sender, &self.counters);
         let [in_flight, beyond_gaps, lost] = sender.counts();
@@ -734,7 +734,7 @@ fn micros(time: Nanos) -> u32 {
     narrow(time.0 / 1000)
 }
 
-/// The nearest number that fits.
+/// Returns a number clamped to the range of the type.
 fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -4,52 +4,52 @@ use std::collections::VecDeque;
 
 use evlbi_core::time::Nanos;
 
-/// What was known when a segment was sent.
+/// State when a segment was sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     at: Nanos,
-    /// Segments delivered so far, and when the last of them was.
+    /// Number of segments delivered by then, and when the last of them was.
     delivered: u64,
     delivered_at: Nanos,
-    /// When the segment was sent that was acknowledged last.
+    /// When the last acknowledged segment had been sent.
     begun: Nanos,
     is_limited: bool,
 }
 
-/// Segments over a time.
+/// Number of segments in a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     segments: u64,
     time: Nanos,
-    /// Whether the application had nothing to send meanwhile.
+    /// Whether the application had nothing to send in that time.
     pub is_limited: bool,
 }
 
 impl Rate {
-    /// Bytes per second.
+    /// Returns the bytes per second.
     pub fn bytes(&self, segment: u32) -> u64 {
         let bytes = u128::from(self.segments) * u128::from(segment) * 1_000_000_000;
         u64::try_from(bytes / u128::from(self.time.0.max(1))).unwrap_or(u64::MAX)
     }
 }
 
-/// Samples of the delivery rate.
+/// Estimator of the delivery rate.
 #[derive(Debug, Default)]
 pub struct Delivery {
     sent: VecDeque<Sent>,
-    /// Segments delivered so far, when the last was, and when it was sent.
+    /// Number of segments delivered so far, when the last one was delivered, and when it had been sent.
     pub delivered: u64,
     delivered_at: Nanos,
     begun: Nanos,
-    /// The application had nothing to send before this number is delivered.
+    /// Number of deliveries up to which the application had nothing to send.
     limited_until: u64,
-    /// The segment sent last, of those that an acknowledgement covers.
+    /// Latest sent segment that the current acknowledgement covers.
     sample: Option<Sent>,
     pub rate: Rate,
 }
 
 impl Delivery {
-    /// A segment is sent, at this place among those that are not acknowledged.
+    /// Notes that a segment is sent, at this index among those that are not acknowledged.
     pub fn send(&mut self, place: usize, is_alone: bool, now: Nanos) {
         if is_alone {
             (self.begun, self.delivered_at) = (now, now);
@@ -67,7 +67,7 @@ impl Delivery {
         }
     }
 
-    /// A segment at a place is delivered.
+    /// Notes that the segment at an index is delivered.
     pub fn deliver(&mut self, place: usize) {
         self.delivered += 1;
         let Some(sent) = self.sent.get(place) else {
@@ -78,12 +78,12 @@ impl Delivery {
         }
     }
 
-    /// The first segments are acknowledged.
+    /// Removes the first segments, which are acknowledged.
     pub fn forget(&mut self, count: usize) {
         self.sent.drain(..count);
     }
 
-    /// An acknowledgement has been taken.
+    /// Ends the processing of an acknowledgement.
     pub fn conclude(&mut self, shortest: Nanos, now: Nanos) {
         if self.delivered > self.limited_until {
             self.limited_until = 0;
@@ -104,13 +104,13 @@ impl Delivery {
         let known = self.rate;
         let is_faster = u128::from(rate.segments) * u128::from(known.time.0)
             >= u128::from(known.segments) * u128::from(time.0);
-        // Shorter than a round trip, it is a burst of acknowledgements.
+        // A time shorter than a round trip is a burst of acknowledgements.
         if time >= shortest && (!rate.is_limited || is_faster) {
             self.rate = rate;
         }
     }
 
-    /// The application has nothing to send while a number of segments are in flight.
+    /// Notes that the application has nothing to send while a number of segments are in flight.
     pub fn limit(&mut self, in_flight: u64) {
         self.limited_until = (self.delivered + in_flight).max(1);
     }

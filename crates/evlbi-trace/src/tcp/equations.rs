@@ -1,64 +1,63 @@
-//! What a constant bit rate needs of TCP, without simulating each packet: Reno's by its equations, the other laws' by their
-//! own steps, a round trip at a time.
+//! Needs of a constant bit rate over TCP, without simulating each packet: for Reno by its equations, for the other algorithms by
+//! their steps, one round trip at a time.
 
 use super::congestion::{Acked, Algorithm, CongestionControl, Moment};
 use evlbi_core::time::Nanos;
 
-/// Round trips after which a window that has not grown is taken not to.
+/// Maximum number of round trips after which a window counts as not growing.
 const MAX_ROUNDS: u64 = 10_000_000;
-/// Losses until a law has forgotten how it began.
+/// Number of losses after which an algorithm has forgotten its initial state.
 const CYCLES: u32 = 12;
-/// Round trips until a law knows what a path carries.
+/// Number of round trips after which an algorithm knows the capacity of the path.
 const KNOWN: u32 = 100;
-/// A law that keeps more of the window does not slow down for a loss.
+/// Factor above which an algorithm does not slow down after a loss.
 const KEPT: f64 = 0.99;
-/// Halvings of the search for the window before a loss.
+/// Number of bisections in the search for the window before a loss.
 const HALVINGS: u32 = 40;
 
-/// A flow of constant bit rate over a path.
+/// Flow of constant bit rate over a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cbr {
     /// Bits of payload per second.
     pub rate: f64,
-    /// Round trip in seconds.
+    /// Round-trip time, in seconds.
     pub round_trip: f64,
-    /// Payload of a segment in bytes.
+    /// Payload of a segment, in bytes.
     pub segment: f64,
-    /// Segments for each step of the window (b): 2 where kernels count acknowledgements that are delayed, 1 where they
-    /// count segments.
+    /// Segments per step of the window (b): 2 if kernels count delayed acknowledgements, 1 if they count segments.
     pub per_step: f64,
-    /// Bits of payload per second that the path carries at most.
+    /// Maximum bits of payload per second of the path.
     pub link: f64,
 }
 
-/// What one lost segment costs a flow of constant bit rate, and what it needs so that it costs no more than time. Data in
+/// Effect of one lost segment on a flow of constant bit rate, and what the flow needs so that no data are lost. Data are in
 /// bytes, times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Needs {
-    /// Until the window is as before (equation 2-2, with b).
+    /// Recovery time of the window (equation 2-2, with b).
     pub recovery: f64,
-    /// Most that is late (equation 2-3, with b).
+    /// Maximum amount of late data (equation 2-3, with b).
     pub delayed: f64,
-    /// Until messages are timely again; none if they never are.
+    /// Time until messages are on time again; `None` if they never are.
     pub drain: Option<f64>,
-    /// Of the sender: what is late, and what is under way.
+    /// Send buffer: late data and data in flight.
     pub buffer: f64,
-    /// Part of the segments that may be lost; none where the law does not slow down for losses, or holds the rate whatever is lost.
+    /// Maximum loss fraction; `None` if the algorithm does not slow down after losses, or sustains the rate at any loss.
     pub max_loss: Option<f64>,
 }
 
 impl Cbr {
-    /// Window that the rate needs, in segments.
+    /// Returns the window that the rate needs, in segments.
     pub fn window(&self) -> f64 {
         self.bdp() / self.segment
     }
 
-    /// Bandwidth-delay product in bytes, C RTT (EXPReS report, equation 2-1).
+    /// Returns the bandwidth-delay product in bytes, C RTT (EXPReS report, equation 2-1).
     pub fn bdp(&self) -> f64 {
         self.rate / 8.0 * self.round_trip
     }
 
-    /// What the flow needs of a law.
+    /// Returns what the flow needs with an algorithm.
     pub fn needs(&self, algorithm: Algorithm) -> Needs {
         match algorithm {
             Algorithm::Reno => self.of_reno(),
@@ -66,18 +65,18 @@ impl Cbr {
         }
     }
 
-    /// t_r = b C RTT^2 / (2 MSS), delayed = C t_r / 4, t_d = 2 t_r (EXPReS report, section 2.2.4), p = 3 / (2 b W^2)
-    /// (Mathis et al. 1997).
+    /// Solves the equations: t_r = b C RTT^2 / (2 MSS), delayed = C t_r / 4, t_d = 2 t_r (EXPReS report, section 2.2.4), p = 3 /
+    /// (2 b W^2) (Mathis et al. 1997).
     fn of_reno(&self) -> Needs {
         let bytes = self.rate / 8.0;
         let recovery = self.per_step * bytes * self.round_trip.powi(2) / (2.0 * self.segment);
         let delayed = bytes * recovery / 4.0;
-        // Where the path has less than half as much again, what is late goes at what the path has beyond the rate.
+        // If the path has less than half of the rate to spare, late data are sent at that spare rate.
         let spare = self.link / self.rate - 1.0;
         let drain = if spare >= 0.5 {
             Some(2.0 * recovery)
         } else {
-            // The window grows until the path is full, and then the rest takes as long as it takes.
+            // The window grows until the path is full; the rest is sent at the spare rate.
             let until_full = 2.0 * spare * recovery;
             let gone = spare * bytes * until_full / 2.0;
             (spare > 0.0).then(|| recovery + until_full + (delayed - gone) / (spare * bytes))
@@ -93,7 +92,7 @@ impl Cbr {
         }
     }
 
-    /// By the steps of the law itself, one loss at the window of the flow.
+    /// Runs the steps of the algorithm, with one loss at the window of the flow.
     pub(super) fn by_rounds(&self, algorithm: Algorithm) -> Needs {
         let mut rounds = Rounds::begin(self, algorithm);
         let full = self.window();
@@ -132,8 +131,8 @@ impl Cbr {
         }
     }
 
-    /// The rate of loss at which the mean of the window is that of the flow: one loss each time that the window has come
-    /// to the same height.
+    /// Returns the loss fraction at which the mean window is that of the flow, with one loss each time that the window has
+    /// reached the same height.
     fn max_loss(&self, algorithm: Algorithm) -> Option<f64> {
         let need = self.window();
         let cycle = |top: f64| {
@@ -161,17 +160,17 @@ impl Cbr {
     }
 }
 
-/// A window that takes a step each round trip.
+/// Window that takes one step per round trip.
 struct Rounds<'a> {
     flow: &'a Cbr,
     congestion: Box<dyn CongestionControl>,
     window: f64,
-    /// Seconds.
+    /// Time in seconds.
     now: f64,
 }
 
 impl Rounds<'_> {
-    /// At the window of the flow, in congestion avoidance, for long enough to know the path.
+    /// Starts at the window of the flow, in congestion avoidance, for long enough to know the path.
     fn begin(flow: &Cbr, algorithm: Algorithm) -> Rounds<'_> {
         let mut rounds = Rounds {
             flow,
@@ -185,7 +184,7 @@ impl Rounds<'_> {
         rounds
     }
 
-    /// A round trip.
+    /// Runs one round trip.
     fn measure(&mut self) -> Acked {
         let acks = self.window / self.flow.per_step;
         let acked = Acked {
@@ -213,7 +212,7 @@ impl Rounds<'_> {
         self.window += self.congestion.grow(&self.moment(), acked);
     }
 
-    /// Up to a window: how many segments went, and how long it took in seconds; at least one round.
+    /// Runs until the window reaches `top`, at least one round; returns the segments sent and the time in seconds.
     fn run(&mut self, top: f64) -> (f64, f64) {
         let (begun, mut segments) = (self.now, 0.0);
         for _ in 0..MAX_ROUNDS {
@@ -223,7 +222,7 @@ impl Rounds<'_> {
                 segments += before;
                 continue;
             }
-            // Of the last round, the part until the window is there.
+            // Fraction of the last round until the window is reached.
             let part = ((top - before) / (self.window - before)).clamp(0.0, 1.0);
             segments += before * part;
             self.now -= (1.0 - part) * self.flow.round_trip;

@@ -1,5 +1,5 @@
-//! A flow of constant bit rate over one connection, packet by packet over the cells of a path: a simulation without chance
-//! but that of the path's own seed.
+//! Packet-by-packet simulation of a flow of constant bit rate over one connection and the cells of a path. The only randomness is
+//! that of the path's seed.
 
 use std::collections::VecDeque;
 
@@ -12,115 +12,115 @@ use evlbi_core::path::{Law, Network, Output, Piece, Train};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 
-/// Ethernet's.
+/// Length of the Ethernet header, in bytes.
 const LINK_HEADER: u32 = 14;
-/// A message is timely when it comes no later after its time than the first ones by so much of the round trip.
+/// Maximum lateness of a message that is on time, relative to the first ones, as a fraction of the round-trip time.
 const TIMELY: f64 = 0.1;
 
-/// A flow to simulate.
+/// Flow to simulate.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// Of the payload.
+    /// Bit rate of the payload.
     pub rate: BitRate,
     /// Payload of a segment in bytes; each is a message.
     pub segment: u32,
-    /// By which the window goes.
+    /// Congestion control algorithm.
     pub algorithm: Algorithm,
-    /// What it grows by.
+    /// Unit of window growth.
     pub counting: Counting,
-    /// Segments for each acknowledgement, on average.
+    /// Segments per acknowledgement, on average.
     pub per_ack: f64,
-    /// Bytes that the sender holds: not sent yet, and not acknowledged.
+    /// Bytes that the sender can hold: not sent yet, or not acknowledged.
     pub buffer: u64,
-    /// What happens where these are too few.
+    /// Behaviour if that is full.
     pub full: Full,
-    /// The window at the beginning; without one it begins with slow start.
+    /// Initial window, in segments; `None` starts with slow start.
     pub window: Option<f64>,
-    /// What the path does on the way there.
+    /// Laws of the path in the outbound direction.
     pub there: Vec<Law>,
-    /// And on the way back.
+    /// Laws of the path in the return direction.
     pub back: Vec<Law>,
-    /// From which the chance of both follows.
+    /// Seed of the random choices of both.
     pub seed: u64,
-    /// How long it is simulated.
+    /// Simulated time.
     pub length: Nanos,
     /// Time between samples.
     pub every: Nanos,
 }
 
-/// A flow at a moment. Data in bytes.
+/// State of a flow. Data are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// Time of the sample.
     pub at: Nanos,
-    /// Congestion window in segments.
+    /// Congestion window, in segments.
     pub window: f64,
-    /// Slow start's, in segments; infinite before the first loss.
+    /// Threshold of slow start, in segments; infinite before the first loss.
     pub threshold: f64,
-    /// Smoothed.
+    /// Smoothed round-trip time.
     pub round_trip: Nanos,
-    /// Segments.
+    /// Segments in flight.
     pub in_flight: u64,
-    /// In order, so far.
+    /// Bytes acknowledged in order so far.
     pub acknowledged: u64,
-    /// What should have left by now.
+    /// Bytes due so far.
     pub due: u64,
-    /// Accepted by the sender, and not acknowledged yet.
+    /// Bytes accepted by the sender and not acknowledged yet.
     pub held: u64,
-    /// Segments so far.
+    /// Segments retransmitted so far.
     pub sent_again: u64,
-    /// Messages that have come.
+    /// Messages that have arrived.
     pub message: u64,
-    /// How long after its time the last of them came.
+    /// Delay of the last of them after its due time.
     pub delay: Nanos,
 }
 
-/// What a flow came to.
+/// Result of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Messages that were due.
+    /// Messages due.
     pub messages: u64,
-    /// Given up, of these.
+    /// Messages shed.
     pub shed: u64,
-    /// Come, in order.
+    /// Messages delivered, in order.
     pub delivered: u64,
-    /// Segments.
+    /// Segments retransmitted.
     pub sent_again: u64,
-    /// Times that nothing came for too long.
+    /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Shortest delay of a message after its time.
+    /// Minimum delay of a message after its due time.
     pub shortest: Nanos,
-    /// Longest.
+    /// Maximum delay of a message after its due time.
     pub longest: Nanos,
-    /// When messages were late first.
+    /// When messages were first late.
     pub late_from: Option<Nanos>,
-    /// When they were timely again, and remained so.
+    /// When they were on time again, and remained so.
     pub timely_from: Option<Nanos>,
-    /// Most bytes that were late: due so much earlier that they should have come.
+    /// Maximum number of late bytes: due so early that they should have arrived.
     pub delayed: u64,
-    /// Most bytes that the sender held.
+    /// Maximum number of bytes that the sender held.
     pub held: u64,
     /// First reduction of the window.
     pub reduced_at: Option<Nanos>,
-    /// When it was as before again.
+    /// When the window had recovered.
     pub regained_at: Option<Nanos>,
-    /// How long messages were blocked before the buffer.
+    /// Time for which messages were blocked in front of the buffer.
     pub blocked: Nanos,
 }
 
-/// A flow in progress: two ends that are connected from the beginning.
+/// Flow in progress: two endpoints that are connected from the start.
 struct Flow<'a> {
     scene: &'a Scene,
     network: Network<Packet>,
     routes: [usize; 2],
-    /// The one that sends and the one that receives.
+    /// Sending and receiving endpoint.
     ends: [Connection; 2],
-    /// Messages until they are acknowledged: it, and not the connection's send buffer, is what is full.
+    /// Messages until they are acknowledged; this, and not the connection's send buffer, can be full.
     backlog: Backlog,
     acknowledged: u64,
     /// Due times of the messages that have not arrived.
     waiting: VecDeque<Nanos>,
-    /// What arrives at a moment: memory that is kept.
+    /// Packets that arrive at the same time; the buffer is reused.
     arriving: Vec<(usize, Packet)>,
     last_delay: Nanos,
     /// Window before the first reduction.
@@ -129,7 +129,7 @@ struct Flow<'a> {
 }
 
 impl Scene {
-    /// Simulates it, with samples for `observe`.
+    /// Simulates the flow, and calls `observe` for each sample.
     pub fn run(&self, mut observe: impl FnMut(&Sample)) -> Outcome {
         let mut network = Network::new();
         let there = network.line(self.there.iter().cloned(), self.seed);
@@ -178,10 +178,10 @@ impl Scene {
 }
 
 impl Flow<'_> {
-    /// When something happens next.
+    /// Returns when the next event is due.
     fn next(&self) -> Nanos {
         let backlog = &self.backlog;
-        // A message that is blocked goes in when something is acknowledged.
+        // A blocked message is admitted when an acknowledgement arrives.
         let message = (!backlog.is_blocked()).then(|| backlog.next_due());
         let [sender, receiver] = self.ends.each_ref().map(Connection::next_at);
         let all = [message, self.network.next(), sender, receiver];
@@ -192,7 +192,7 @@ impl Flow<'_> {
         let mut arriving = std::mem::take(&mut self.arriving);
         let receiver = self.routes[0];
         self.network.advance(now, |output| {
-            // A wrong checksum makes a packet a lost one.
+            // A packet with a wrong checksum is lost.
             if let Output::Delivered {
                 route,
                 packet,
@@ -219,7 +219,7 @@ impl Flow<'_> {
         self.send(0, now);
     }
 
-    /// An acknowledgement arrives: messages leave the backlog, and the window may be reduced or regained.
+    /// Handles an acknowledgement: messages leave the backlog, and the window may have shrunk or recovered.
     fn acknowledge(&mut self, packet: &Packet, now: Nanos) {
         let [sender, _] = &mut self.ends;
         let (was_open, window) = (sender.sender().is_open(), sender.sender().window);
@@ -237,7 +237,7 @@ impl Flow<'_> {
         }
     }
 
-    /// Messages that are due are written, as long as the backlog has room.
+    /// Writes messages that are due, as long as the backlog has room.
     fn admit(&mut self, now: Nanos) {
         let first = self.backlog.due();
         self.backlog.admit(now);
@@ -245,11 +245,11 @@ impl Flow<'_> {
         self.backlog.stuck(now);
         let due = (first..end).map(|message| self.backlog.due_at(message));
         self.waiting.extend(due);
-        // A connection that has timed out takes nothing: then it all waits.
+        // A connection that has timed out accepts nothing: then everything waits.
         let _ = self.ends[0].write_blank((end - first) * u64::from(self.scene.segment));
     }
 
-    /// What has arrived in order goes to the reader.
+    /// Reads data that have arrived in order.
     fn deliver(&mut self, now: Nanos) {
         let Ok(Read::Bytes(bytes)) = self.ends[1].discard(u64::MAX) else {
             return;
@@ -278,7 +278,7 @@ impl Flow<'_> {
         }
     }
 
-    /// Puts on the path what an end sends.
+    /// Sends packets of an endpoint along the path.
     fn send(&mut self, end: usize, now: Nanos) {
         while let Some(packet) = self.ends[end].next_packet(now) {
             let train = Train::single(packet.length() + HEADERS + LINK_HEADER);
@@ -311,7 +311,7 @@ impl Flow<'_> {
         Outcome {
             messages: self.backlog.due(),
             shed: self.backlog.shed(),
-            held: self.backlog.most_bytes(),
+            held: self.backlog.max_bytes(),
             blocked: self.backlog.blocked(self.scene.length),
             sent_again: sender.sent_again,
             timeouts: sender.timeouts,

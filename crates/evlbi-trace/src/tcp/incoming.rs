@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use super::packet::Segment;
 
-/// What has arrived.
+/// Receive buffer.
 #[derive(Debug, Default)]
 pub struct Incoming {
-    /// Size of the buffer in bytes.
+    /// Size of the buffer, in bytes.
     size: u64,
-    /// Bytes in order so far, and those read.
+    /// Bytes in order so far, and bytes read.
     pub received: u64,
     read: u64,
-    /// First byte that was not offered to the peer: the end of the window, which never moves back.
+    /// End of the window: first byte that was not offered to the peer. It never decreases.
     end: u64,
-    /// Segments from the first that is missing on.
+    /// Segments, starting with the first missing one.
     ahead: VecDeque<Option<Segment>>,
     unread: VecDeque<Stretch>,
-    /// Whether FIN has arrived, and all before it.
+    /// Whether FIN and everything before it have arrived.
     is_over: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct Incoming {
 #[derive(Debug)]
 struct Stretch {
     bytes: u64,
-    /// Contents, which end with the stretch; `None` if blank.
+    /// Contents, which end with the block; `None` if blank.
     contents: Option<Arc<[u8]>>,
 }
 
@@ -39,22 +39,22 @@ impl Incoming {
         }
     }
 
-    /// Bytes in order that are not read.
+    /// Returns the bytes in order that are not read.
     pub fn unread(&self) -> u64 {
         self.received - self.read
     }
 
-    /// Whether FIN has arrived, and all before it.
+    /// Returns whether FIN and everything before it have arrived.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Whether a segment was offered a place.
+    /// Returns whether a segment fits the offered window.
     pub fn fits(&self, segment: &Segment) -> bool {
         segment.at + u64::from(segment.length) <= self.end
     }
 
-    /// Keeps a segment `place` behind the first missing one.
+    /// Keeps a segment `place` segments after the first missing one.
     pub fn keep(&mut self, place: u64, segment: &Segment) {
         let place = place as usize;
         if place >= self.ahead.len() {
@@ -63,7 +63,7 @@ impl Incoming {
         self.ahead[place] = Some(segment.clone());
     }
 
-    /// A number of segments are in order now.
+    /// Moves the first `count` segments, which are in order now.
     pub fn advance(&mut self, count: u64) {
         for _ in 0..count {
             let Some(segment) = self.ahead.pop_front().flatten() else {
@@ -84,7 +84,7 @@ impl Incoming {
         }
     }
 
-    /// Reads bytes in order; blank ones are zeros.
+    /// Reads bytes in order; blank ones are zeros. Returns their number.
     pub fn read(&mut self, into: &mut [u8]) -> usize {
         let mut done = 0;
         while done < into.len()
@@ -105,20 +105,20 @@ impl Incoming {
         done
     }
 
-    /// Discards bytes in order.
-    pub fn discard(&mut self, most: u64) -> u64 {
+    /// Discards bytes in order; returns their number.
+    pub fn discard(&mut self, max: u64) -> u64 {
         let mut done = 0;
-        while done < most
+        while done < max
             && let Some(first) = self.unread.front()
         {
-            let count = first.bytes.min(most - done);
+            let count = first.bytes.min(max - done);
             self.take(count);
             done += count;
         }
         done
     }
 
-    /// Bytes of the first stretch are read.
+    /// Removes bytes of the first block, which are read.
     fn take(&mut self, count: u64) {
         self.read += count;
         if let Some(first) = self.unread.front_mut() {
@@ -129,25 +129,26 @@ impl Incoming {
         }
     }
 
-    /// End of the window that may be offered: it moves by a segment or half of the buffer at least (RFC 1122, section 4.2.3.3).
+    /// Returns the end of the window that may be offered: it moves by at least a segment or half of the buffer (RFC 1122, section
+    /// 4.2.3.3).
     fn next_end(&self, segment: u32) -> u64 {
         let end = self.read.saturating_add(self.size);
         let is_worth_it = end - self.end >= u64::from(segment).min(self.size / 2).max(1);
         if is_worth_it { end } else { self.end }
     }
 
-    /// Bytes that are offered now.
+    /// Offers the window: returns the bytes offered now.
     pub fn offer(&mut self, segment: u32) -> u64 {
         self.end = self.next_end(segment);
         self.window()
     }
 
-    /// Bytes that were offered, of which none has arrived.
+    /// Returns the offered bytes of which none has arrived.
     pub fn window(&self) -> u64 {
         self.end - self.received
     }
 
-    /// Whether reading has made the window twice as large, which the peer should know (as Linux, tcp_cleanup_rbuf).
+    /// Returns whether reading has doubled the window, which the peer should learn (as in Linux, tcp_cleanup_rbuf).
     pub fn is_wider(&self, segment: u32) -> bool {
         let next = self.next_end(segment) - self.received;
         next > self.window() && next / 2 >= self.window()

@@ -1,20 +1,20 @@
-//! Send buffer of a connection: what is written until it is acknowledged, and the segments that it is cut into.
+//! Send buffer of a connection: written bytes until they are acknowledged, and the segments that they are split into.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::packet::Segment;
 
-/// Bytes written, and segments cut from them as they are sent.
+/// Bytes written, and segments split from them as they are sent.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// Size of the buffer in bytes.
+    /// Size of the buffer, in bytes.
     size: u64,
-    /// Bytes so far: written, cut into segments, and acknowledged.
+    /// Bytes so far: written, split into segments, and acknowledged.
     written: u64,
     cut: u64,
     pub acknowledged: u64,
-    /// Stretches that are not cut yet: whether blank, and bytes. The contents of the others.
+    /// Blocks that are not split yet: whether blank, and bytes. The contents of the others.
     stretches: VecDeque<(bool, u64)>,
     contents: VecDeque<u8>,
     /// Segments that are not acknowledged, and the number of the first.
@@ -22,7 +22,7 @@ pub struct Outgoing {
     first: u64,
     is_shut: bool,
     is_last_cut: bool,
-    /// First byte that the peer does not take, and the largest window that it has offered.
+    /// First byte beyond the peer's window, and the largest window that it has offered.
     limit: u64,
     largest_window: u64,
 }
@@ -35,7 +35,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that are written and not acknowledged.
+    /// Returns the bytes that are written and not acknowledged.
     pub fn queued(&self) -> u64 {
         self.written - self.acknowledged
     }
@@ -44,27 +44,27 @@ impl Outgoing {
         self.written - self.cut
     }
 
-    /// Bytes that fit.
+    /// Returns the bytes that fit.
     pub fn free(&self) -> u64 {
         self.size.saturating_sub(self.queued())
     }
 
-    /// As Linux: a third of the buffer is free (sk_stream_is_writeable).
+    /// Returns whether a third of the buffer is free, as in Linux (sk_stream_is_writeable).
     pub fn is_writable(&self) -> bool {
         self.free() >= self.queued() / 2 && self.free() > 0
     }
 
-    /// Bytes that may be sent beyond those that were.
+    /// Returns how many more bytes may be sent.
     pub fn window(&self) -> u64 {
         self.limit.saturating_sub(self.cut)
     }
 
-    /// Window of the peer, from what is acknowledged.
+    /// Returns the window of the peer, relative to the acknowledged bytes.
     pub fn peer_window(&self) -> u64 {
         self.limit - self.acknowledged
     }
 
-    /// Number of the next segment.
+    /// Returns the number of the next segment.
     pub fn next(&self) -> u64 {
         self.first + self.segments.len() as u64
     }
@@ -77,22 +77,22 @@ impl Outgoing {
         self.is_shut = true;
     }
 
-    /// Whether FIN is sent.
+    /// Returns whether FIN is sent.
     pub fn is_last_cut(&self) -> bool {
         self.is_last_cut
     }
 
-    /// Whether something is not acknowledged, with FIN.
+    /// Returns whether data or FIN are not acknowledged.
     pub fn is_busy(&self) -> bool {
         self.queued() > 0 || !self.segments.is_empty()
     }
 
-    /// Whether everything is acknowledged, with FIN.
+    /// Returns whether all data and FIN are acknowledged.
     pub fn is_over(&self) -> bool {
         self.is_last_cut && self.segments.is_empty()
     }
 
-    /// Takes as many bytes as fit.
+    /// Accepts as many bytes as fit; returns their number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let count = self.free().min(bytes.len() as u64);
         self.contents.extend(&bytes[..count as usize]);
@@ -100,7 +100,7 @@ impl Outgoing {
         count as usize
     }
 
-    /// Takes as many bytes without contents as fit.
+    /// Accepts as many bytes without contents as fit; returns their number.
     pub fn write_blank(&mut self, bytes: u64) -> u64 {
         let count = self.free().min(bytes);
         self.note(true, count);
@@ -116,8 +116,8 @@ impl Outgoing {
         }
     }
 
-    /// Length of the segment that may be cut next: the largest, or all there is, if the window allows it. A part that fits the
-    /// window is sent if it is half of the largest window (RFC 1122, section 4.2.3.4), or as a probe.
+    /// Returns the length of the next segment: the largest, or all there is, if the window allows it. A part that fits the window
+    /// is sent if it is half of the largest window (RFC 1122, section 4.2.3.4), or as a probe.
     pub fn next_length(&self, largest: u32, is_probe: bool) -> Option<u32> {
         let Some((_, bytes)) = self.stretches.front() else {
             return (self.is_shut && !self.is_last_cut).then_some(0);
@@ -130,7 +130,7 @@ impl Outgoing {
         (window > 0 && is_worth_it).then_some(window as u32)
     }
 
-    /// Cuts the next segment.
+    /// Splits off the next segment.
     pub fn cut(&mut self, length: u32) {
         let count = length as usize;
         let mut payload = None;
@@ -154,12 +154,12 @@ impl Outgoing {
         });
     }
 
-    /// A segment that is not acknowledged.
+    /// Returns a segment that is not acknowledged.
     pub fn segment(&self, number: u64) -> Option<&Segment> {
         self.segments.get(number.checked_sub(self.first)? as usize)
     }
 
-    /// Segments before this are acknowledged.
+    /// Removes segments before this one, which are acknowledged.
     pub fn acknowledge(&mut self, next: u64) {
         while self.first < next
             && let Some(segment) = self.segments.pop_front()
@@ -169,7 +169,7 @@ impl Outgoing {
         }
     }
 
-    /// The peer offers a window that begins with a segment. One that arrives late is older, and ends no later.
+    /// Notes a window that the peer offers, which starts at a segment. One that arrives late is older, and ends no later.
     pub fn offer(&mut self, next: u64, window: u64) {
         if next == self.first {
             self.limit = self.limit.max(self.acknowledged.saturating_add(window));

@@ -1,4 +1,4 @@
-//! Packets between the two ends of a connection.
+//! Packets between the two endpoints of a connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use evlbi_core::time::Nanos;
 /// Bytes of the headers of IPv4 and TCP in a packet with data: 20, 20, and timestamps (RFC 7323).
 pub const HEADERS: u32 = 52;
 
-/// A packet of a connection.
+/// Packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub(super) kind: Kind,
-    /// When it left (RFC 7323).
+    /// Time sent (RFC 7323).
     pub(super) left: Nanos,
-    /// What its sender has received; without a meaning in a first SYN and in RST.
+    /// Acknowledgement; meaningless in a first SYN and in RST.
     pub(super) ack: Ack,
-    /// Bytes that its sender takes beyond that.
+    /// Window of its sender, in bytes after the acknowledged data.
     pub(super) window: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// SYN with the largest segment that its sender takes, or SYN+ACK.
+    /// SYN with the maximum segment size of its sender, or SYN+ACK.
     Syn { segment: u32, is_answer: bool },
-    /// A segment with its number.
+    /// Segment with its number.
     Data { number: u64, segment: Segment },
-    /// An acknowledgement alone.
+    /// Acknowledgement alone.
     Ack,
     /// Zero-window probe: asks for an acknowledgement.
     Probe,
@@ -36,10 +36,10 @@ pub(super) enum Kind {
     Reset,
 }
 
-/// A segment of the bytes of one direction.
+/// Segment of the bytes of one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Bytes before it.
+    /// Number of bytes before it.
     pub at: u64,
     pub length: u32,
     /// Whether it carries FIN: nothing follows.
@@ -49,7 +49,7 @@ pub(super) struct Segment {
 }
 
 impl Packet {
-    /// Returns the answer to a packet for which there is no connection: RST.
+    /// Returns the reply to a packet without a connection: RST.
     pub fn reset() -> Packet {
         Packet {
             kind: Kind::Reset,
@@ -59,7 +59,7 @@ impl Packet {
         }
     }
 
-    /// Returns the bytes of payload, without headers.
+    /// Returns the length of the payload in bytes, without headers.
     pub fn length(&self) -> u32 {
         match &self.kind {
             Kind::Data { segment, .. } => segment.length,
@@ -104,7 +104,7 @@ impl fmt::Display for Packet {
 }
 
 impl Identity for Packet {
-    /// Number of the segment, or of the first one that has not arrived.
+    /// Returns the number of the segment, or of the first one that has not arrived.
     fn identity(&self, _segment: u16) -> u64 {
         match &self.kind {
             Kind::Data { number, .. } => *number,

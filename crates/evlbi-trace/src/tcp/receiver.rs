@@ -1,29 +1,30 @@
-//! The receiving end of a connection: what has come, and what it says of it.
+//! Receiving endpoint of a connection: which segments arrived, and how they are acknowledged.
 
 use std::collections::BTreeMap;
 
 use evlbi_core::time::Nanos;
 
-/// An acknowledgement waits for the next segment no longer than this (RFC 1122, section 4.2.3.2; as Linux does).
+/// Maximum time that an acknowledgement waits for the next segment (RFC 1122, section 4.2.3.2; as in Linux).
 const DELAY: Nanos = Nanos(40_000_000);
-/// Blocks of an acknowledgement beside a time stamp (RFC 2018, section 3).
+/// Number of blocks of an acknowledgement with a timestamp (RFC 2018, section 3).
 const BLOCKS: usize = 3;
 
-/// An acknowledgement.
+/// Acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
-    /// Everything before has come.
+    /// First segment that has not arrived.
     pub next: u64,
-    /// Segments behind it that have, the newest first (RFC 2018): first and end, counted from `next`. Unused ones are 0.
+    /// Blocks of segments that arrived after it, the newest first (RFC 2018): first and end, counted from `next`. Unused ones are
+    /// 0.
     blocks: [(u32, u32); BLOCKS],
-    /// When the segment left that it answers (RFC 7323).
+    /// When the segment was sent that this acknowledges (RFC 7323).
     pub echo: Nanos,
-    /// Whether the newest had arrived before (RFC 2883).
+    /// Whether the newest one is a duplicate (RFC 2883).
     pub is_repeated: bool,
 }
 
 impl Ack {
-    /// What has arrived behind gaps, the newest first: first segment and end.
+    /// Returns the ranges that arrived after gaps, the newest first: first segment and end.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
         let used = self.blocks.into_iter().take_while(|(_, end)| *end > 0);
         let next = self.next;
@@ -31,17 +32,18 @@ impl Ack {
     }
 }
 
-/// What has come.
+/// State of the receiving endpoint.
 #[derive(Debug, Default)]
 pub struct Receiver {
-    /// Everything before has come.
+    /// First segment that has not arrived.
     pub next: u64,
-    /// Behind a gap: first to end.
+    /// Ranges after gaps: first to end.
     blocks: BTreeMap<u64, u64>,
-    /// Segments for each acknowledgement, where nothing is missing; and the part of one that the last had too many.
+    /// Segments per acknowledgement if nothing is missing; and the fraction of one by which the last acknowledgement exceeded
+    /// that.
     per_ack: f64,
     over: f64,
-    /// Of these, come already; when the first of them left, and until when they wait.
+    /// Number of unacknowledged arrivals; when the first of them was sent, and until when they wait.
     waiting: u32,
     pub echo: Nanos,
     pub until: Option<Nanos>,
@@ -55,7 +57,7 @@ impl Receiver {
         }
     }
 
-    /// A segment comes, which left at a time: what it is answered with, if it is at once.
+    /// Handles a segment that was sent at `left`: returns its acknowledgement, if it is sent at once.
     pub fn take(&mut self, segment: u64, left: Nanos, now: Nanos) -> Option<Ack> {
         let was_missing = !self.blocks.is_empty();
         if self.waiting == 0 {
@@ -70,7 +72,7 @@ impl Receiver {
             is_old || !self.keep(segment)
         };
         self.waiting += 1;
-        // What fills a gap or lies behind one, or came twice, is told at once (RFC 5681, section 4.2).
+        // A segment that fills a gap, is after one, or is a duplicate is acknowledged at once (RFC 5681, section 4.2).
         let is_urgent = was_missing || !self.blocks.is_empty() || is_repeated;
         if is_urgent {
             self.echo = left;
@@ -85,7 +87,7 @@ impl Receiver {
         None
     }
 
-    /// Answers what waits.
+    /// Returns the acknowledgement of the waiting segments.
     pub fn ack(&mut self, newest: Option<u64>) -> Ack {
         self.waiting = 0;
         self.until = None;
@@ -107,7 +109,7 @@ impl Receiver {
         ack
     }
 
-    /// A segment behind a gap: whether it is new.
+    /// Keeps a segment after a gap; returns whether it is new.
     fn keep(&mut self, segment: u64) -> bool {
         let first = match self.blocks.range(..=segment).next_back() {
             Some((_, end)) if segment < *end => return false,

@@ -1,4 +1,4 @@
-//! The sending end of a connection: which segments are under way, which are lost, and how many may be under way.
+//! Sending endpoint of a connection: which segments are in flight, which are lost, and how many may be in flight.
 
 use std::collections::VecDeque;
 
@@ -8,30 +8,30 @@ use super::info::Phase;
 use super::receiver::Ack;
 use evlbi_core::time::Nanos;
 
-/// Segments that have come behind a gap of which no acknowledgement is waited for any more (RFC 6675, DupThresh).
+/// Number of segments arrived after a gap at which the gap counts as lost (RFC 6675, DupThresh).
 const BEHIND: u64 = 3;
-/// Segments under way at the beginning (RFC 6928).
+/// Initial window, in segments (RFC 6928).
 const FIRST_WINDOW: f64 = 10.0;
-/// Bounds of the time after which a segment is sent again (RFC 6298, the lower one as Linux has it).
+/// Bounds of the retransmission timeout (RFC 6298; the lower one as in Linux).
 const MIN_TIMEOUT: Nanos = Nanos(200_000_000);
 const MAX_TIMEOUT: Nanos = Nanos(120_000_000_000);
-/// With more doublings any timeout is longer than the longest.
+/// Maximum number of doublings: beyond it any timeout exceeds the maximum.
 const MAX_DOUBLINGS: u32 = 10;
 
-/// What is counted when a window grows.
+/// Unit of window growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    /// Segments that are acknowledged (RFC 3465; Linux since 4.0).
+    /// Acknowledged segments (RFC 3465; Linux since 4.0).
     Segments,
-    /// Acknowledgements, as Linux did before.
+    /// Acknowledgements (Linux before 4.0).
     Acks,
 }
 
-/// What is known of a segment that is not acknowledged.
+/// State of a segment that is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     UnderWay,
-    /// It has come, behind a gap.
+    /// It has arrived, after a gap.
     Come,
     Lost,
     Again,
@@ -40,18 +40,18 @@ enum Mark {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Open,
-    /// Until everything that was under way is acknowledged, with proportional rate reduction (RFC 6937).
+    /// Until everything that was in flight is acknowledged, with proportional rate reduction (RFC 6937).
     Recovery {
         point: u64,
         before: f64,
         delivered: f64,
         out: f64,
     },
-    /// After a timeout, likewise.
+    /// After a timeout, until everything that was in flight is acknowledged.
     Timeout(u64),
 }
 
-/// Times of round trips (RFC 6298).
+/// Round-trip times (RFC 6298).
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTrips {
     latest: Nanos,
@@ -77,13 +77,13 @@ impl RoundTrips {
         if self.latest == Nanos::default() {
             return Nanos::SECOND;
         }
-        // The variation has a lower bound of its own in Linux, so that even times do not make a short timeout.
+        // In Linux the variation has a minimum, so that constant times do not give a short timeout.
         let variation = (4.0 * self.variation).max(MIN_TIMEOUT.0 as f64);
         Nanos((self.smoothed + variation) as u64).min(MAX_TIMEOUT)
     }
 }
 
-/// The sending end.
+/// State of the sending endpoint.
 #[derive(Debug)]
 pub struct Sender {
     congestion: Box<dyn CongestionControl>,
@@ -91,20 +91,20 @@ pub struct Sender {
     pub window: f64,
     pub threshold: f64,
     state: State,
-    /// Not acknowledged yet, and not sent yet.
+    /// First segment that is not acknowledged, and first that is not sent.
     pub first: u64,
     next: u64,
-    /// Of the segments between.
+    /// Marks of the segments between.
     marks: VecDeque<Mark>,
-    /// Of these: come, and lost without having been sent again.
+    /// Number of segments marked as arrived, and as lost without retransmission.
     come: u64,
     lost: u64,
-    /// The highest that has come behind a gap, and below which none is taken for under way.
+    /// End of the highest range that has arrived after a gap, below which no segment counts as in flight.
     highest: u64,
     judged: u64,
-    /// The lowest that may be lost.
+    /// First segment that may be lost.
     lowest_lost: u64,
-    /// Sent again, in the order of time.
+    /// Retransmitted segments, in order of time.
     again: VecDeque<(u64, Nanos)>,
     round_trips: RoundTrips,
     pub timeout_at: Option<Nanos>,
@@ -118,25 +118,25 @@ pub struct Sender {
     pub timeouts: u64,
 }
 
-/// How much of the window is used: one that is not used does not grow (RFC 7661, as Linux has it). Nor does it shrink while
-/// anything is in flight: Linux restarts the timeout of RFC 2861 with each acknowledgement.
+/// How much of the window is used: a window that is not used does not grow (RFC 7661, as in Linux). It does not shrink while
+/// anything is in flight, either: Linux restarts the timeout of RFC 2861 with each acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     /// Whether the window was the limit in this round trip, which ends with a segment.
     is_limited: bool,
-    most: u64,
+    max: u64,
     until: u64,
 }
 
 impl Sender {
-    /// At the beginning of slow start; or in the middle of a flow that has found its window.
+    /// Makes a sender at the start of slow start, or in the middle of a flow that has found its window.
     pub fn new(
         mut congestion: Box<dyn CongestionControl>,
         counting: Counting,
         window: Option<f64>,
     ) -> Sender {
         if let Some(window) = window {
-            // By this the law knows where it is.
+            // Shows the algorithm its state.
             let moment = Moment {
                 window,
                 ..Moment::default()
@@ -170,7 +170,7 @@ impl Sender {
         }
     }
 
-    /// A round trip is known beside those of segments: that of the handshake.
+    /// Notes a round-trip time that is not from a segment: that of the handshake.
     pub fn measure(&mut self, round_trip: Nanos) {
         self.round_trips.add(round_trip);
     }
@@ -187,12 +187,12 @@ impl Sender {
         self.round_trips.shortest
     }
 
-    /// Timeouts in a row.
+    /// Returns the number of consecutive timeouts.
     pub fn backoff(&self) -> u32 {
         self.backoff
     }
 
-    /// Time after which the first segment is retransmitted, after some timeouts in a row.
+    /// Returns the time after which the first segment is retransmitted, after some timeouts in a row.
     pub fn timeout(&self, backoff: u32) -> Nanos {
         let timeout = self.round_trips.timeout().0;
         Nanos(timeout << backoff.min(MAX_DOUBLINGS)).min(MAX_TIMEOUT)
@@ -207,7 +207,7 @@ impl Sender {
         }
     }
 
-    /// Nothing is left to be sent: is it the application that limits the rate?
+    /// Notes that nothing is left to send: the application may be the limit.
     pub fn has_nothing(&mut self) {
         let in_flight = self.in_flight();
         if self.lost == 0 && in_flight < self.window as u64 {
@@ -215,8 +215,8 @@ impl Sender {
         }
     }
 
-    /// Bytes per second at which Linux spaces segments of a size, where it does: the window each round trip, and twice as much
-    /// in the first half of slow start, a fifth more beyond (tcp_update_pacing_rate).
+    /// Returns the bytes per second at which Linux paces segments of a size, if it does: the window per round trip, times 2 in
+    /// the first half of slow start, times 1.2 after that (tcp_update_pacing_rate).
     pub fn pacing_rate(&self, segment: u32) -> u64 {
         let ratio = if self.window < self.threshold / 2.0 {
             2.0
@@ -233,8 +233,8 @@ impl Sender {
         }
     }
 
-    /// Segments that are not acknowledged; of these, those that have arrived behind a gap; and those that are lost,
-    /// retransmitted or not.
+    /// Returns the number of segments that are not acknowledged; of these, those that have arrived after a gap; and those that
+    /// are lost, retransmitted or not.
     pub fn counts(&self) -> [u64; 3] {
         let marks = self.marks.iter();
         let again = marks.filter(|mark| **mark == Mark::Again).count() as u64;
@@ -245,12 +245,12 @@ impl Sender {
         self.state == State::Open
     }
 
-    /// Segments under way (RFC 6675, pipe).
+    /// Returns the number of segments in flight (RFC 6675, pipe).
     pub fn in_flight(&self) -> u64 {
         self.next - self.first - self.come - self.lost
     }
 
-    /// The segment that may leave now, of those before `available`; none while the window is full or there is none.
+    /// Returns the segment that may be sent now, of those before `available`; `None` if the window is full or there is none.
     pub fn send(&mut self, available: u64, now: Nanos) -> Option<u64> {
         if self.in_flight() >= self.window.max(1.0) as u64 {
             return None;
@@ -278,8 +278,8 @@ impl Sender {
         Some(segment)
     }
 
-    /// Nothing was in flight: for each timeout that has passed so, half of the window is forgotten, down to the first one
-    /// (RFC 5681, section 4.1; Linux, tcp_cwnd_restart).
+    /// Restarts after nothing was in flight: for each timeout that has passed, half of the window is forgotten, down to the
+    /// initial one (RFC 5681, section 4.1; Linux, tcp_cwnd_restart).
     fn resume(&mut self, now: Nanos) {
         let Some(last_sent) = self.last_sent else {
             return;
@@ -310,20 +310,20 @@ impl Sender {
         Some(segment)
     }
 
-    /// Nothing more can leave now: was the window the limit?
+    /// Notes that nothing more can be sent now: the window may be the limit.
     pub fn has_sent(&mut self) {
         let is_limited = self.in_flight() >= (self.window as u64);
         let out = self.next - self.first;
         let usage = &mut self.usage;
-        if self.first >= usage.until || is_limited || !usage.is_limited && out > usage.most {
-            (usage.is_limited, usage.most, usage.until) = (is_limited, out, self.next);
+        if self.first >= usage.until || is_limited || !usage.is_limited && out > usage.max {
+            (usage.is_limited, usage.max, usage.until) = (is_limited, out, self.next);
         }
     }
 
     fn is_limited(&self) -> bool {
         match self.window < self.threshold {
-            // In slow start the window may grow to twice what is used.
-            true => self.window < 2.0 * self.usage.most as f64,
+            // In slow start the window may grow to twice the used part.
+            true => self.window < 2.0 * self.usage.max as f64,
             false => self.usage.is_limited,
         }
     }
@@ -337,7 +337,7 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement comes.
+    /// Handles an acknowledgement.
     pub fn acknowledged(&mut self, ack: &Ack, now: Nanos) {
         let advanced = ack.next.saturating_sub(self.first);
         let newly = self.acknowledge(ack.next) + self.note_blocks(ack);
@@ -390,7 +390,7 @@ impl Sender {
         }
     }
 
-    /// Proportional rate reduction (RFC 6937, section 3): as much leaves for what is delivered as the reduction leaves.
+    /// Applies proportional rate reduction (RFC 6937, section 3): sends a fraction of the delivered data, given by the reduction.
     fn reduce(&mut self, newly: f64, has_advanced: bool) {
         let (flight, threshold) = (self.in_flight() as f64, self.threshold);
         let State::Recovery {
@@ -410,8 +410,8 @@ impl Sender {
             (*delivered * threshold / *before).ceil() - *out
         } else {
             // Slow start back up to the threshold (PRR-SSRB).
-            let most = (*delivered - *out).max(newly) + f64::from(u8::from(has_advanced));
-            most.min(threshold - flight)
+            let max = (*delivered - *out).max(newly) + f64::from(u8::from(has_advanced));
+            max.min(threshold - flight)
         };
         if *out == 0.0 {
             count = count.max(1.0);
@@ -431,7 +431,7 @@ impl Sender {
         }
     }
 
-    /// Everything before is acknowledged: how many that were not known to have come.
+    /// Acknowledges everything before a segment; returns how many of these were not known to have arrived.
     fn acknowledge(&mut self, next: u64) -> u64 {
         let count = next.min(self.next).saturating_sub(self.first);
         self.first += count;
@@ -449,12 +449,12 @@ impl Sender {
         newly
     }
 
-    /// What has come behind gaps: how many that were not known to have.
+    /// Notes segments that have arrived after gaps; returns how many were not known to have arrived.
     fn note_blocks(&mut self, ack: &Ack) -> u64 {
         let mut newly = 0;
         for (first, end) in ack.blocks() {
             let (first, end) = (first.max(self.first), end.min(self.next));
-            // What has come behind all else is new; else something within has.
+            // Segments after all others are new; else one within has arrived.
             let new = if end > self.highest {
                 self.highest.max(first)
             } else {
@@ -477,8 +477,8 @@ impl Sender {
         newly
     }
 
-    /// What is lost: segments with enough behind them that have come, and those sent again before something that has come
-    /// (RFC 8985, with a quarter of the shortest round trip for reordering).
+    /// Detects losses: segments with enough later ones that have arrived, and those retransmitted before a segment that has
+    /// arrived (RFC 8985, with a quarter of the minimum round-trip time for reordering).
     fn judge(&mut self, echo: Nanos) {
         let end = self.highest.saturating_sub(BEHIND).min(self.next);
         let from = self.judged.max(self.first);
@@ -493,7 +493,7 @@ impl Sender {
         }
     }
 
-    /// A segment is lost, if this is its mark.
+    /// Marks a segment as lost, if it has this mark.
     fn lose(&mut self, segment: u64, mark: Mark) {
         let place = segment.checked_sub(self.first);
         let known = place.and_then(|place| self.marks.get_mut(place as usize));
@@ -504,7 +504,7 @@ impl Sender {
         }
     }
 
-    /// Nothing came for too long: everything that has not come is lost, and it begins anew (RFC 5681, section 3.1).
+    /// Handles a timeout: everything that has not arrived is lost, and slow start restarts (RFC 5681, section 3.1).
     pub fn timed_out(&mut self, now: Nanos) {
         if !matches!(self.state, State::Timeout(_)) {
             self.threshold = self.congestion.reduce(&self.moment(now));

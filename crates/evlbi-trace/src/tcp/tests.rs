@@ -1,4 +1,4 @@
-//! The equations against the papers, the laws' steps against the equations, and the simulation against both.
+//! The equations compared with the papers, the steps of the algorithms with the equations, and the simulation with both.
 
 use super::*;
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
@@ -26,8 +26,8 @@ fn near(found: f64, expected: f64, tolerance: f64) {
     );
 }
 
-/// Section 2.6 of the EXPReS report: 160 MB at 15 ms, 520 MB at 27 ms, 6.4 GB at 95 ms; 10 s at 15 ms is the recovery, and
-/// 820 s at 95 ms what it takes to be timely.
+/// Section 2.6 of the EXPReS report: 160 MB at 15 ms, 520 MB at 27 ms, 6.4 GB at 95 ms; 10 s at 15 ms is the recovery time, and
+/// 820 s at 95 ms the time until messages are on time again.
 #[test]
 fn renos_equations_are_the_reports() {
     for (round_trip, recovery, delayed) in [
@@ -54,7 +54,7 @@ fn renos_equations_are_the_reports() {
     );
 }
 
-/// Where the path has less than half as much again as the flow, what is late goes at the difference.
+/// If the path has less than half of the flow's rate to spare, late data are sent at the spare rate.
 #[test]
 fn a_narrow_path_takes_longer() {
     let wide = cbr(0.015, 2.0);
@@ -71,7 +71,7 @@ fn a_narrow_path_takes_longer() {
     }
 }
 
-/// Each law against what can be said of it in closed form.
+/// Each algorithm compared with its closed form.
 #[test]
 fn steps_obey_the_laws() {
     for (round_trip, per_step) in [(0.015, 1.0), (0.015, 2.0), (0.095, 1.0)] {
@@ -81,11 +81,11 @@ fn steps_obey_the_laws() {
         near(reno.0.recovery, reno.1.recovery, 0.01);
         near(reno.0.delayed, reno.1.delayed, 0.01);
         near(reno.0.max_loss.unwrap(), reno.1.max_loss.unwrap(), 0.02);
-        // A hundredth for each window, an eighth lost: Kelly 2003.
+        // A hundredth per window, an eighth lost: Kelly 2003.
         let scalable = flow.needs(Algorithm::Scalable);
         let rounds = (8.0f64 / 7.0).ln() / (0.01 / per_step).ln_1p();
         near(scalable.recovery, rounds * round_trip, 0.01);
-        // K of RFC 9438; a fourth power of it is late.
+        // K of RFC 9438; the late data grow with its fourth power.
         let cubic = flow.needs(Algorithm::Cubic);
         let lost = 1.0 - 717.0 / 1024.0;
         let k = (window * lost / 0.4).cbrt();
@@ -93,7 +93,7 @@ fn steps_obey_the_laws() {
             near(cubic.recovery, k, 0.05);
             near(cubic.delayed, 64e6 * k * lost / 4.0, 0.1);
         } else {
-            // The Reno-friendly region is faster: 3 (1 - beta) / (1 + beta) for each round trip.
+            // The Reno-friendly region is faster: 3 (1 - beta) / (1 + beta) per round trip.
             let steps = window * lost * per_step * (2.0 - lost) / (3.0 * lost);
             near(cubic.recovery, (steps * round_trip).min(k), 0.05);
         }
@@ -102,7 +102,7 @@ fn steps_obey_the_laws() {
         let of_window = 0.078 / window.powf(1.2) / per_step;
         let ratio = highspeed.max_loss.unwrap() / of_window;
         assert!((0.6..1.7).contains(&ratio), "{ratio}");
-        // What was carried is known: nothing is lost of the rate.
+        // The carried rate is known: none of it is lost.
         let westwood = flow.needs(Algorithm::Westwood);
         assert!(westwood.delayed < 0.1 * reno.1.delayed, "{westwood:?}");
     }
@@ -181,7 +181,7 @@ fn a_large_buffer_makes_a_flow_timely_again() {
     assert_eq!(windows.len(), 3001);
 }
 
-/// Figure 2.4 (a): with a buffer of the bandwidth-delay product it never is.
+/// Figure 2.4 (a): with a buffer of the bandwidth-delay product it is never on time again.
 #[test]
 fn a_buffer_of_the_product_never_does() {
     evlbi_testkit::watch();
@@ -190,11 +190,11 @@ fn a_buffer_of_the_product_never_does() {
     let outcome = scene.run(|sample| delays.push(sample.delay));
     assert_eq!(outcome.timely_from, None);
     assert!(outcome.held <= 960_000 && outcome.blocked > Nanos(SECOND));
-    // Late by a triangle's worth, and for good.
+    // Late by the area of a triangle, permanently.
     near(delays[2900].as_secs_f64(), 159.1e6 / 64e6, 0.15);
 }
 
-/// Who sheds what does not fit is timely again without it.
+/// A flow that sheds the excess is on time again without it.
 #[test]
 fn shedding_is_timely_again() {
     evlbi_testkit::watch();

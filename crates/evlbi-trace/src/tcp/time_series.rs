@@ -1,109 +1,108 @@
-//! What the readings of a connection tell: when something was lost and how the window came back, what held the flow back,
-//! bursts and silences.
+//! Analysis of the samples of a connection: losses and how the window recovered, what limited the flow, bursts and silences.
 
 use serde::{Deserialize, Serialize};
 
 use super::info::{Info, Phase, Reading};
 use evlbi_core::time::Nanos;
 
-/// After a loss it is looked at for so many round trips whether data comes in bursts, and for no less than a second.
+/// Number of round trips after a loss in which bursts are searched for; at least a second.
 const AFTER: u64 = 10;
-/// A silence is longer than this part of a round trip.
+/// Minimum silence, as a fraction (1/n) of a round trip.
 const SILENCE: u64 = 4;
 
-/// The course of a connection, as its sender's kernel told it. Times in seconds are from the first reading.
+/// Time series of a connection, as reported by its sender's kernel. Times in seconds are relative to the first sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeSeries {
-    /// Losses, each with what became of the window.
+    /// Losses, each with its effect on the window.
     pub losses: Vec<Loss>,
-    /// What held the flow back, in parts of the time.
+    /// Limits of the flow, as fractions of the time.
     pub held_back: LimitedBy,
-    /// Round-trip times in microseconds: shortest, mean and longest smoothed one.
+    /// Smoothed round-trip time in microseconds: minimum, mean and maximum.
     pub round_trip: Option<[f64; 3]>,
-    /// Congestion window in segments: smallest, mean and largest.
+    /// Congestion window in segments: minimum, mean and maximum.
     pub window: Option<[f64; 3]>,
 }
 
-/// A loss, or several that were repaired together.
+/// Loss, or several that were repaired together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
-    /// When it was noticed.
+    /// When it was detected.
     pub at: f64,
-    /// Window before.
+    /// Window before the loss.
     pub before: u32,
-    /// Where the law set slow start's threshold.
+    /// Threshold of slow start after the loss.
     pub threshold: u32,
-    /// Smallest window after it, until the next loss.
+    /// Minimum window after it, until the next loss.
     pub lowest: u32,
-    /// Segments that were sent again for it.
+    /// Segments retransmitted for it.
     pub sent_again: u32,
-    /// Whether nothing was acknowledged for so long that all was taken for lost.
+    /// Whether it was a retransmission timeout, after which all data in flight count as lost.
     pub timed_out: bool,
-    /// Seconds until the window was as before; none if it was not until the next loss or the end.
+    /// Recovery time of the window in seconds; `None` if it did not recover before the next loss or the end.
     pub recovery: Option<f64>,
 }
 
-/// What held a flow back, in parts of the time.
+/// Limits of a flow, as fractions of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitedBy {
-    /// The application: there was nothing to send.
+    /// Application: there was nothing to send.
     pub application: f64,
-    /// The congestion window.
+    /// Congestion window.
     pub window: f64,
-    /// The receiver's window.
+    /// Receiver's window.
     pub receiver: f64,
-    /// The send buffer: all in it was under way, and the application had more.
+    /// Send buffer: everything in it was in flight, and the application had more.
     pub buffer: f64,
-    /// The repair of losses.
+    /// Repair of losses.
     pub repair: f64,
-    /// None of these: the sending host, or the kernel's own spacing.
+    /// None of these: the sending host, or pacing by the kernel.
     pub host: f64,
 }
 
-/// How evenly data comes.
+/// How evenly data arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bursts {
-    /// From when, in seconds from the first reading.
+    /// Start, in seconds since the first sample.
     pub from: f64,
-    /// For how long.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Times without data that were longer than a quarter of a round trip.
     pub silences: u64,
-    /// Longest of these in seconds.
+    /// Longest of these, in seconds.
     pub longest_silence: f64,
-    /// Part of the time that they are.
+    /// Fraction of the time without data.
     pub silent: f64,
-    /// Highest rate between two readings, in bits per second.
+    /// Maximum rate between two samples, in bits per second.
     pub highest: f64,
     /// Mean rate in bits per second.
     pub mean: f64,
 }
 
-/// What something for a while did to a flow's rate.
+/// Effect of a temporary disturbance on a flow's rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disturbance {
-    /// From when to when, in seconds from the first reading.
+    /// Start of the disturbance, in seconds since the first sample.
     pub from: f64,
-    /// Its end.
+    /// End of the disturbance.
     pub to: f64,
-    /// Mean rate of acknowledged data before, in bits per second.
+    /// Mean rate of acknowledged data before it, in bits per second.
     pub before: f64,
-    /// Lowest rate since, of stretches of a hundredth of the time before, ten readings or a tenth of a second.
+    /// Minimum rate since its start, over intervals of a hundredth of the time before it, ten samples or 0.1 s.
     pub lowest: f64,
-    /// Seconds after its end until the rate was nine tenths of that before; none if it never was.
+    /// Time after its end until the rate was nine tenths of that before, in seconds; `None` if it never was.
     pub recovery: Option<f64>,
 }
 
-/// The rate is as before when it is so much of it.
+/// Fraction of the earlier rate at which the rate has recovered.
 const AS_BEFORE: f64 = 0.9;
 
 impl Disturbance {
-    /// By the readings at the sender. None where nothing was carried before.
+    /// Analyses the samples at the sender; `None` if nothing was sent before.
     pub fn new(readings: &[Reading], from: f64, to: f64) -> Option<Disturbance> {
         let apart = seconds(readings.first()?, readings.get(1)?);
         let length = (from / 100.0).max(10.0 * apart).max(0.1);
         let all = intervals(readings, length);
-        // Slow start is not what it was like before.
+        // Exclude slow start from the rate before.
         let during = |one: &&Interval| one.from >= from / 2.0 && one.to <= from;
         let before = all.iter().filter(during).map(|interval| interval.rate);
         let before = before.clone().sum::<f64>() / before.count().max(1) as f64;
@@ -121,24 +120,24 @@ impl Disturbance {
     }
 }
 
-/// A stretch of time of a connection.
+/// Interval of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// From when, in seconds from the first reading.
+    /// Start, in seconds since the first sample.
     pub from: f64,
-    /// Until when.
+    /// End.
     pub to: f64,
-    /// Bits per second that were acknowledged.
+    /// Acknowledged bits per second.
     pub rate: f64,
-    /// Segments that were sent again.
+    /// Segments retransmitted.
     pub sent_again: u32,
-    /// Mean congestion window in segments.
+    /// Mean congestion window, in segments.
     pub window: f64,
-    /// Mean smoothed round-trip time in microseconds.
+    /// Mean smoothed round-trip time, in microseconds.
     pub round_trip: f64,
 }
 
-/// The course of a connection in stretches of so many seconds, by its readings at the sender.
+/// Divides the samples at the sender into intervals of `every` seconds.
 pub fn intervals(readings: &[Reading], every: f64) -> Vec<Interval> {
     let Some(begin) = readings.first() else {
         return Vec::new();
@@ -175,23 +174,23 @@ pub fn intervals(readings: &[Reading], every: f64) -> Vec<Interval> {
     intervals
 }
 
-/// Seconds from one reading to another.
+/// Returns the seconds from one sample to another.
 fn seconds(from: &Reading, to: &Reading) -> f64 {
     to.at.saturating_sub(from.at) as f64 * 1e-9
 }
 
 fn extent(values: impl Iterator<Item = f64>) -> Option<[f64; 3]> {
-    let (mut least, mut most, mut sum, mut count) = (f64::INFINITY, 0.0_f64, 0.0, 0_u64);
+    let (mut min, mut max, mut sum, mut count) = (f64::INFINITY, 0.0_f64, 0.0, 0_u64);
     for value in values {
-        (least, most) = (least.min(value), most.max(value));
+        (min, max) = (min.min(value), max.max(value));
         (sum, count) = (sum + value, count + 1);
     }
-    (count > 0).then(|| [least, sum / count as f64, most])
+    (count > 0).then(|| [min, sum / count as f64, max])
 }
 
 impl TimeSeries {
-    /// Of one connection's readings at its sender, in the order of time. `is_offered` where the application always has more
-    /// than the connection takes.
+    /// Analyses the samples of one connection at its sender, in order of time. `is_offered`: the application always has more than
+    /// the connection accepts.
     pub fn new(readings: &[Reading], is_offered: bool) -> TimeSeries {
         let infos = readings.iter().map(|reading| &reading.info);
         let round_trips = infos.clone().map(|info| f64::from(info.round_trip));
@@ -242,15 +241,15 @@ fn losses(readings: &[Reading]) -> Vec<Loss> {
 fn held_back(readings: &[Reading], is_offered: bool) -> LimitedBy {
     let mut parts = LimitedBy::default();
     let mut all = 0.0;
-    // Told by the kernel, and not counted yet.
+    // Reported by the kernel, and not counted yet.
     let mut told = [0.0; 2];
     for [last, now] in readings.array_windows() {
         let time = seconds(last, now);
         let info = &now.info;
-        // What the kernel has measured itself (tcp_chrono).
+        // Measured by the kernel itself (tcp_chrono).
         let limited =
             |get: fn(&Info) -> u64| get(info).saturating_sub(get(&last.info)) as f64 * 1e-6;
-        // It counts in steps of its own clock, which may be longer than this time: the rest is the next one's.
+        // The kernel counts in ticks, which may be longer than this interval: the rest counts for the next one.
         told[0] += limited(|info| info.receiver_limited);
         told[1] += limited(|info| info.buffer_limited);
         let receiver = told[0].min(time);
@@ -259,7 +258,7 @@ fn held_back(readings: &[Reading], is_offered: bool) -> LimitedBy {
         told[1] -= buffer;
         parts.receiver += receiver;
         parts.buffer += buffer;
-        // A burst of offloaded segments waits until it has room as a whole.
+        // A burst of offloaded segments waits until it fits as a whole.
         let in_flight = u64::from(info.in_flight);
         let is_full = in_flight + in_flight / 8 + 1 >= info.window.into();
         let rest = if matches!(info.phase, Phase::Recovery | Phase::Loss) {
@@ -290,8 +289,8 @@ fn held_back(readings: &[Reading], is_offered: bool) -> LimitedBy {
 }
 
 impl Bursts {
-    /// How data came to a receiver after a moment, by its readings, over paths of this round trip: section 2.6.1 of the EXPReS
-    /// report. None without readings that are closer than a silence.
+    /// Analyses how data arrived at a receiver after a moment, by its samples, over paths of this round-trip time: section 2.6.1
+    /// of the EXPReS report. `None` if no samples are closer than a silence.
     pub fn after(readings: &[Reading], moment: u64, round_trip: Nanos) -> Option<Bursts> {
         let length = round_trip.0.saturating_mul(AFTER).max(1_000_000_000);
         let time = moment..moment.saturating_add(length);
@@ -385,7 +384,7 @@ mod tests {
         assert!((loss.recovery.unwrap() - 1.02).abs() < 1e-9, "{loss:?}");
         let held = course.held_back;
         let of = |part: f64| (part * 299.0).round();
-        // While the window is smaller than what is under way and an eighth.
+        // While the window is smaller than the data in flight and an eighth.
         assert_eq!(of(held.repair), 2.0);
         assert_eq!(of(held.window + held.host), 100.0);
         assert_eq!(of(held.application), 197.0);
@@ -394,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_others_is_recovered_from() {
-        // 8 Mbit/s; half of it from 10 to 15 s, though the others go at 12 s.
+        // 8 Mbit/s; half of it from 10 to 15 s, though the others end at 12 s.
         let all = readings(2000, |number| Info {
             acknowledged: 10_000 * number.min(1000)
                 + 5_000 * number.saturating_sub(1000).min(500)
@@ -408,7 +407,7 @@ mod tests {
 
     #[test]
     fn bursts_have_silences_between() {
-        // 100 ms each: a burst of 20 ms, and nothing for 80.
+        // Periods of 100 ms: a burst of 20 ms, and nothing for 80 ms.
         let all = readings(200, |number| Info {
             received: (number / 10) * 100_000 + (number % 10).min(2) * 50_000,
             ..Info::default()

@@ -1,4 +1,4 @@
-//! Whether messages of a constant rate come when they should: the timely line of TCPdelay (EXPReS report, section 2.3).
+//! Whether messages of a constant rate arrive on time: the timely line of TCPdelay (EXPReS report, section 2.3).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,42 +6,42 @@ use super::backlog::due_at;
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 
-/// When messages came. Times in seconds are from when the first message was due.
+/// Lateness of messages. Times in seconds are relative to when the first message was due.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeliness {
-    /// What is no lateness yet, in nanoseconds.
+    /// Maximum lateness that counts as on time, in nanoseconds.
     pub tolerance: u64,
-    /// Stretches of messages that were late.
+    /// Periods in which messages were late.
     pub late: Vec<Late>,
-    /// Most bytes that were late at once: that should have come and had not.
+    /// Maximum number of bytes that were late at once: they should have arrived and had not.
     pub delayed_bytes: u64,
-    /// Longest lateness in nanoseconds.
+    /// Maximum lateness, in nanoseconds.
     pub longest: i64,
-    /// That of the last message.
+    /// Lateness of the last message.
     pub at_end: i64,
 }
 
-/// A stretch of messages that were late.
+/// Period in which messages were late.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Late {
-    /// Number of the first of them.
+    /// Number of the first late message.
     pub message: u64,
-    /// When it came.
+    /// When it arrived.
     pub from: f64,
-    /// When the latest of them came.
+    /// When the latest of them arrived.
     pub worst_at: f64,
-    /// How late that was, in nanoseconds.
+    /// Lateness of that message, in nanoseconds.
     pub worst: i64,
-    /// So many bytes should have come by then and had not: lateness times rate.
+    /// Bytes that should have arrived by then and had not: lateness times rate.
     pub delayed_bytes: u64,
-    /// When messages were timely again; none if not until the end.
+    /// When messages were on time again; `None` if not before the end.
     pub until: Option<f64>,
 }
 
-/// A message that came: its number, and nanoseconds from when the first one was due to its arrival.
+/// Message that arrived: its number, and nanoseconds from when the first message was due to its arrival.
 pub type Arrival = (u64, i64);
 
-/// How late a message is against the most timely of all, in nanoseconds.
+/// Returns how late a message is relative to the earliest of all, in nanoseconds.
 pub fn lateness(
     rate: BitRate,
     size: usize,
@@ -57,8 +57,8 @@ pub fn lateness(
 }
 
 impl Timeliness {
-    /// Of messages of `size` bytes at a rate, in the order in which they came. Late is what comes later than the most timely
-    /// one by more than the tolerance, until it is by less than half of that.
+    /// Analyses messages of `size` bytes at a rate, in order of arrival. A message is late if it arrives later than the earliest
+    /// one by more than the tolerance; the period ends when the lateness is less than half of that.
     pub fn new(rate: BitRate, size: usize, tolerance: Nanos, arrivals: &[Arrival]) -> Timeliness {
         let mut timeliness = Timeliness {
             tolerance: tolerance.0,
@@ -106,7 +106,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// A stop of 100 ms, made up for at twice the rate.
+    /// A stop of 100 ms, followed by data at twice the rate.
     #[test]
     fn a_stop_is_made_up_for() {
         let rate = BitRate::new(8_000_000).unwrap();
@@ -129,7 +129,7 @@ mod tests {
         let until = late.until.unwrap();
         assert!((0.300..0.306).contains(&until), "{until}");
         assert_eq!(found.at_end, 0);
-        // What was shed does not come, and is not late.
+        // Shed messages do not arrive, and are not late.
         let sparse: Vec<Arrival> = arrivals
             .iter()
             .copied()

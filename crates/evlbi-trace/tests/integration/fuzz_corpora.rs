@@ -1,5 +1,5 @@
-//! No packets make the reader of captures panic or contradict itself: the corpus of the fuzz target, and the same with damage, go
-//! through its body.
+//! Runs the body of the fuzz target over its corpus, and over damaged copies: the analysis of captures neither panics nor
+//! contradicts itself.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
-//! `evlbi-trace` from outside: fuzz corpora, kernels' traces.
+//! `evlbi-trace` from outside: fuzz corpora, traces of kernels.
 //!
-//! Here belongs what kernels did, beside what the models do.
+//! Comparisons of the models with kernels belong here.
 
 mod fuzz_corpora;
 mod tcp;

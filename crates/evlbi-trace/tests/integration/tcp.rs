@@ -1,5 +1,5 @@
-//! The simulated flow against a Linux kernel's, law by law: windows over the recovery from a loss, and how long it takes.
-//! The traces in `data/tcp` say by which command they were taken.
+//! Compares the simulated flow with that of a Linux kernel, for each algorithm: windows during the recovery from a loss, and
+//! recovery times. The traces in `data/tcp` contain the command that recorded them.
 
 use evlbi_core::path::{Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
@@ -9,7 +9,7 @@ use evlbi_trace::tcp::{Algorithm, Counting, Full, Scene};
 const RATE: u64 = 256_000_000;
 const SEGMENT: u32 = 1448;
 
-/// A sample of a trace.
+/// Sample of a trace.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     at: f64,
@@ -17,7 +17,7 @@ struct Row {
     threshold: f64,
     round_trip: f64,
     sent_again: u64,
-    /// Acknowledgements, and segments that they covered, where the trace has them.
+    /// Acknowledgements, and segments that they covered, if the trace has them.
     acks: Option<(f64, f64)>,
 }
 
@@ -48,13 +48,13 @@ fn trace(name: &str) -> Vec<Row> {
         .collect()
 }
 
-/// Time between a trace's samples.
+/// Returns the time between a trace's samples.
 fn every(rows: &[Row]) -> f64 {
     rows[1].at - rows[0].at
 }
 
-/// Segments for each acknowledgement while the flow recovers from a loss. Two where the trace does not tell, as the law
-/// counts segments.
+/// Returns the segments per acknowledgement while the flow recovers from a loss; two if the trace does not contain them, as the
+/// algorithm counts segments.
 fn per_ack(rows: &[Row], lost: f64, recovery: f64) -> f64 {
     let during = rows
         .iter()
@@ -66,7 +66,7 @@ fn per_ack(rows: &[Row], lost: f64, recovery: f64) -> f64 {
     }
 }
 
-/// What the simulation makes of the losses of a trace, sampled at the trace's times.
+/// Simulates the losses of a trace, with samples at the trace's times.
 fn simulate(
     algorithm: Algorithm,
     trace: &[Row],
@@ -82,7 +82,7 @@ fn simulate(
     };
     let origin = trace[0].at;
     let round_trip = trace[0].round_trip;
-    // A loss shows as a segment sent again, on average half a sample ago, a round trip after it left.
+    // A loss shows as a retransmission, on average half a sample earlier, a round trip after the segment was sent.
     let times = losses.iter().map(|at| {
         let left = at - origin - every(trace) / 2.0 - round_trip;
         Nanos::from_secs_f64(left)
@@ -112,8 +112,8 @@ fn simulate(
     trace.iter().map(|row| windows[at(row).min(last)]).collect()
 }
 
-/// When a window is first enough for the rate again after a loss has made it too small; in seconds after the
-/// loss, or 0 if it never is.
+/// Returns when the window is first large enough for the rate again after a loss made it too small, in seconds after the loss, or
+/// 0 if it never is.
 fn recovery(rows: &[Row], windows: &[f64], lost: f64) -> f64 {
     let need = RATE as f64 / 8.0 * rows[0].round_trip / f64::from(SEGMENT);
     let both = rows.iter().zip(windows);
@@ -123,7 +123,7 @@ fn recovery(rows: &[Row], windows: &[f64], lost: f64) -> f64 {
     found.map_or(0.0, |(row, _)| row.at - lost)
 }
 
-/// Of each law: what is left of the window at the first loss, and the number of the loss whose recovery is looked at.
+/// For each algorithm: the factor of the window at the first loss, and the number of the loss whose recovery is compared.
 #[test]
 fn windows_are_the_kernels() {
     let mut wrong = Vec::new();
@@ -144,13 +144,13 @@ fn windows_are_the_kernels() {
             .collect();
         let lost = losses[which - 1];
         let kernels: Vec<f64> = rows.iter().map(|row| row.window).collect();
-        // The window of slow start grows on while the loss is found: it begins with what the kernel reduced.
+        // The window of slow start keeps growing while the loss is detected: start with the window that the kernel reduced.
         let theirs = recovery(&rows, &kernels, lost);
         let per_ack = per_ack(&rows, lost, theirs);
         let reduced = rows.iter().find(|row| row.sent_again > 0).unwrap();
         let windows = simulate(algorithm, &rows, &losses, reduced.threshold / kept, per_ack);
         let ours = recovery(&rows, &windows, lost);
-        // The round trip in which the window comes down is the reduction's, not the recovery's.
+        // The round trip in which the window shrinks belongs to the reduction, not to the recovery.
         let over = rows.iter().zip(&windows).filter(|(row, _)| {
             row.at >= lost + 2.0 * every(&rows) && row.at <= lost + theirs.max(0.3)
         });
@@ -159,10 +159,10 @@ fn windows_are_the_kernels() {
         });
         let rms = (sum / f64::from(count)).sqrt();
         println!(
-            "{name:>9}: {count} samples, {per_ack:.2} an ack, window RMS {:.1} %, recovery {theirs:.3} s, simulated {ours:.3} s",
+            "{name:>9}: {count} samples, {per_ack:.2} per ack, window RMS {:.1} %, recovery {theirs:.3} s, simulated {ours:.3} s",
             rms * 100.0
         );
-        // A trace tells no more of a time than its samples.
+        // A trace cannot resolve times finer than its samples.
         if rms > 0.1 || (ours - theirs).abs() > (0.1 * theirs).max(every(&rows)) {
             wrong.push(name);
         }

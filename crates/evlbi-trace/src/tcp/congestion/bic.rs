@@ -1,28 +1,28 @@
-//! BIC: a binary search for the window at which something was lost (Xu, Harfoush and Rhee 2004).
+//! BIC: a binary search for the window at which a loss occurred (Xu, Harfoush and Rhee 2004).
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
 
-/// Smaller windows obey Reno's law.
+/// Window below which it behaves like Reno.
 const LOW_WINDOW: f64 = 14.0;
-/// Most segments for each round trip (Smax).
+/// Maximum increase per round trip, in segments (Smax).
 const MAX: f64 = 16.0;
-/// The search goes this part of the way.
+/// Divisor of the search step.
 const PART: f64 = 4.0;
-/// Close to the last maximum the window takes so many round trips for [`PART`] segments.
+/// Number of round trips for [`PART`] segments close to the last maximum.
 const SMOOTH: f64 = 20.0;
-/// What a loss leaves.
+/// Factor of the window after a loss.
 const KEPT: f64 = 819.0 / 1024.0;
-/// Before the first loss beyond slow start a segment comes with no more than so many.
+/// Maximum number of acknowledged segments per segment of growth before the first loss, after slow start.
 const FIRST: f64 = 20.0;
 
-/// The segments that an acknowledgement covers are averaged over so many of these.
+/// Number of values over which the segments per acknowledgement are averaged.
 const AVERAGED: f64 = 16.0;
 
 #[derive(Debug)]
 pub struct Bic {
-    /// Window before the last loss, or somewhat less when it was smaller than that before (fast convergence).
+    /// Window before the last loss, or somewhat less if it was smaller than the one before that (fast convergence).
     maximum: Option<f64>,
-    /// Segments for each acknowledgement, [`AVERAGED`] times.
+    /// Segments per acknowledgement, times [`AVERAGED`].
     delayed: f64,
 }
 
@@ -36,7 +36,7 @@ impl Default for Bic {
 }
 
 impl Bic {
-    /// Segments for each round trip.
+    /// Returns the increase per round trip, in segments.
     fn increase(&self, window: f64) -> f64 {
         if window <= LOW_WINDOW {
             return 1.0;
@@ -46,11 +46,11 @@ impl Bic {
             return MAX.max(window / FIRST);
         };
         if window < maximum {
-            // The binary search, no faster than MAX, in whole segments.
+            // Binary search, limited by MAX, in whole segments.
             let step = ((maximum - window) / PART).floor();
             return if step <= 1.0 { slowly } else { step.min(MAX) };
         }
-        // Beyond the last maximum it looks for the next, ever faster.
+        // Beyond the last maximum it searches for the next, with growing steps.
         let beyond = window - maximum;
         if beyond < PART {
             return slowly;
@@ -61,13 +61,13 @@ impl Bic {
 
 impl CongestionControl for Bic {
     fn measure(&mut self, _moment: &Moment, acked: Acked) {
-        // In whole numbers, as Linux has it: half a segment too much on average.
+        // In integers, as in Linux: on average half a segment too much.
         let ratio = (self.delayed / AVERAGED).floor();
         self.delayed += acked.segments / acked.acks.max(1.0) - ratio;
     }
 
-    /// Linux makes up for acknowledgements that cover several segments, though since 4.0 it counts the segments: the window
-    /// grows by so much more than the paper has it.
+    /// Linux compensates for acknowledgements that cover several segments, although it has counted segments since 4.0: the window
+    /// grows that much faster than in the paper.
     fn grow(&mut self, moment: &Moment, acked: Acked) -> f64 {
         let ratio = self.delayed / AVERAGED;
         self.increase(moment.window) * ratio * acked.counted / moment.window

@@ -5,28 +5,27 @@ use evlbi_core::time::Nanos;
 
 /// C of RFC 9438, in segments per second cubed.
 const C: f64 = 0.4;
-/// What a loss leaves (beta, as Linux has it).
+/// Factor of the window after a loss (beta, as in Linux).
 const KEPT: f64 = 717.0 / 1024.0;
-/// Before the first loss a segment comes with no more acknowledged segments than the first, and never with fewer than the
-/// second.
+/// Maximum and minimum number of acknowledged segments per segment of growth before the first loss.
 const FIRST: f64 = 20.0;
 const FEWEST: f64 = 2.0;
 
 #[derive(Debug, Default)]
 pub struct Cubic {
-    /// Window before the last loss (W_max), less with fast convergence (RFC 9438, section 4.7); 0 before the first.
+    /// Window before the last loss (W_max), reduced by fast convergence (RFC 9438, section 4.7); 0 before the first.
     maximum: f64,
     epoch: Option<Epoch>,
 }
 
-/// Since the last loss.
+/// State since the last loss.
 #[derive(Debug)]
 struct Epoch {
     begun: Nanos,
     /// Seconds until the window is that of the origin again (RFC 9438, section 4.2).
     k: f64,
     origin: f64,
-    /// What Reno's window would be (section 4.3).
+    /// Window of Reno (section 4.3).
     friendly: f64,
 }
 
@@ -40,7 +39,7 @@ impl CongestionControl for Cubic {
             origin: maximum.max(window),
             friendly: window,
         });
-        // A round trip ahead: W_cubic(t + RTT), section 4.2.
+        // One round trip ahead: W_cubic(t + RTT), section 4.2.
         let time = moment.now.since(epoch.begun).plus(moment.shortest);
         let target = epoch.origin + C * (time.as_secs_f64() - epoch.k).powi(3);
         let mut segments = match target > window {
@@ -50,7 +49,7 @@ impl CongestionControl for Cubic {
         if maximum == 0.0 {
             segments = segments.min(FIRST);
         }
-        // The Reno-friendly region: alpha of section 4.3.
+        // Reno-friendly region: alpha of section 4.3.
         epoch.friendly += 3.0 * (1.0 - KEPT) / (1.0 + KEPT) * acked.counted / window;
         if epoch.friendly > window {
             segments = segments.min(window / (epoch.friendly - window));
@@ -68,7 +67,7 @@ impl CongestionControl for Cubic {
         (window * KEPT).max(SMALLEST)
     }
 
-    /// The function stands still meanwhile (section 5.8).
+    /// Stops the clock of the function while idle (section 5.8).
     fn resume(&mut self, idle: Nanos) {
         if let Some(epoch) = &mut self.epoch {
             epoch.begun = epoch.begun.plus(idle);

@@ -2,25 +2,25 @@
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
 
-/// Below Low_Window it is Reno; High_Window and the decrease there set the response (RFC 3649, section 5).
+/// Reno applies below Low_Window; High_Window and the decrease there define the response (RFC 3649, section 5).
 const LOW_WINDOW: f64 = 38.0;
 const HIGH_WINDOW: f64 = 83_000.0;
 const HIGH_DECREASE: f64 = 0.1;
 
 #[derive(Debug, Default)]
 pub struct HighSpeed {
-    /// The window when it grew last, beyond slow start: by its row a loss takes away.
+    /// Window at its last growth after slow start, whose row of the table gives the decrease of a loss.
     grown: f64,
 }
 
-/// b(w), the part of the window that a loss takes (RFC 3649, section 5).
+/// Returns b(w), the fraction of the window that a loss removes (RFC 3649, section 5).
 pub fn decrease(window: f64) -> f64 {
     let place = (window / LOW_WINDOW).ln() / (HIGH_WINDOW / LOW_WINDOW).ln();
     ((HIGH_DECREASE - 0.5) * place + 0.5).clamp(HIGH_DECREASE, 0.5)
 }
 
-/// a(w), segments for each round trip (RFC 3649, section 5): whole, as in the table of appendix B, whose rows name the
-/// largest window of each.
+/// Returns a(w), the segments per round trip (RFC 3649, section 5): an integer, as in the table of appendix B, whose rows give
+/// the largest window of each.
 pub fn increase(window: f64) -> f64 {
     if window <= LOW_WINDOW {
         return 1.0;
@@ -28,15 +28,15 @@ pub fn increase(window: f64) -> f64 {
     response(window.min(HIGH_WINDOW)).ceil()
 }
 
-/// The same before it is made whole.
+/// Returns a(w) before rounding.
 fn response(window: f64) -> f64 {
-    // The rate of loss at this window.
+    // Loss fraction at this window.
     let loss = 0.078 / window.powf(1.2);
     let b = decrease(window);
     window * window * loss * 2.0 * b / (2.0 - b)
 }
 
-/// The largest window of the row that a window is in.
+/// Returns the largest window of the table row of a window.
 fn row(window: f64) -> f64 {
     if window <= LOW_WINDOW {
         return LOW_WINDOW;

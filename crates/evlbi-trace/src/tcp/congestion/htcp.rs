@@ -1,23 +1,24 @@
-//! H-TCP: the window grows the faster, the longer ago the last loss was (Leith and Shorten 2004).
+//! H-TCP: the window grows faster the longer ago the last loss was (Leith and Shorten 2004).
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
 use evlbi_core::time::Nanos;
 
-/// Reno's increase for so many seconds after a loss (Delta_L).
+/// Seconds after a loss in which the increase is Reno's (Delta_L).
 const RENO: f64 = 1.0;
-/// What a loss leaves: the ratio of the shortest to the longest round trip, between these.
+/// Bounds of the factor after a loss, which is the ratio of the minimum to the maximum round-trip time.
 const MIN: f64 = 0.5;
 const MAX: f64 = 0.8;
-/// The round trip for which the increase is not scaled, and how far it is.
+/// Round-trip time for which the increase is not scaled, and the bounds of the scale.
 const UNSCALED: f64 = 0.1;
 const SCALES: (f64, f64) = (0.5, 10.0);
-/// Throughput that differs by more since the loss before tells that others came or went: half is left then.
+/// Relative change of the throughput since the loss before at which other flows must have started or ended: then the factor is
+/// one half.
 const OTHERS: f64 = 0.2;
-/// Shorter round trips tell nothing of queues.
+/// Round-trip time below which queues cannot be detected.
 const SHORT: Nanos = Nanos(10_000_000);
-/// Per cent of the longest queue that are remembered after a loss, should the route have changed.
+/// Percentage of the longest queue that is remembered after a loss, in case the route has changed.
 const REMEMBERED: u64 = 95;
-/// A round trip that is longer than the longest known by more than so much is none.
+/// Maximum step of the longest round-trip time; a larger one is an outlier.
 const OUTLIER: Nanos = Nanos(20_000_000);
 
 #[derive(Debug, Default)]
@@ -25,19 +26,19 @@ pub struct HTcp {
     lost: Option<Nanos>,
     longest: Nanos,
     beta: Option<f64>,
-    /// Whether the ratio of round trips may be used: not at the first loss.
+    /// Whether the ratio of round-trip times may be used: not at the first loss.
     adapts: bool,
     throughput: Throughput,
 }
 
-/// Segments per second, of each round trip through a low-pass filter.
+/// Segments per second in each round trip, through a low-pass filter.
 #[derive(Debug, Default)]
 struct Throughput {
     begun: Option<Nanos>,
     segments: f64,
     now: f64,
-    /// The largest since the last loss, and before it.
-    most: f64,
+    /// Maximum since the last loss, and before it.
+    max: f64,
     before: f64,
 }
 
@@ -46,15 +47,15 @@ impl HTcp {
         self.beta.unwrap_or(MIN)
     }
 
-    /// Segments for each round trip: 2 (1 - beta) f(Delta), Leith and Shorten 2004.
+    /// Returns the increase per round trip, in segments: 2 (1 - beta) f(Delta), Leith and Shorten 2004.
     fn increase(&self, moment: &Moment) -> f64 {
         let since = moment.now.since(self.lost.unwrap_or_default());
         let late = (since.as_secs_f64() - RENO).max(0.0);
-        // Linux reckons with whole numbers here.
+        // Linux uses integers here.
         let mut factor = (1.0 + 10.0 * late + 0.25 * late * late).floor();
         let shortest = moment.shortest.as_secs_f64();
         if shortest > 0.0 {
-            // Flows of all round trips have the same share.
+            // Gives flows of all round-trip times the same share.
             factor /= (UNSCALED / shortest).clamp(SCALES.0, SCALES.1);
         }
         2.0 * factor.floor().max(1.0) * (1.0 - self.beta())
@@ -77,7 +78,7 @@ impl CongestionControl for HTcp {
                 0.0 => rate,
                 now => (3.0 * now + rate) / 4.0,
             };
-            throughput.most = throughput.most.max(throughput.now);
+            throughput.max = throughput.max.max(throughput.now);
             (throughput.segments, throughput.begun) = (0.0, Some(moment.now));
         }
     }
@@ -88,9 +89,9 @@ impl CongestionControl for HTcp {
 
     fn reduce(&mut self, moment: &Moment) -> f64 {
         let throughput = &mut self.throughput;
-        let has_changed = (throughput.most - throughput.before).abs() > OTHERS * throughput.before;
-        throughput.before = throughput.most;
-        throughput.most = throughput.now;
+        let has_changed = (throughput.max - throughput.before).abs() > OTHERS * throughput.before;
+        throughput.before = throughput.max;
+        throughput.max = throughput.now;
         let ratio = moment.shortest.0 as f64 / self.longest.max(Nanos(1)).0 as f64;
         let is_known = self.adapts && moment.shortest > SHORT && self.longest.0 > 0;
         self.beta = Some(match is_known && !has_changed {
@@ -104,7 +105,7 @@ impl CongestionControl for HTcp {
         (moment.window * self.beta()).max(SMALLEST)
     }
 
-    /// The time of a loss is that of its repair.
+    /// Sets the time of the loss to that of its repair.
     fn recovered(&mut self, moment: &Moment) -> Option<f64> {
         self.lost = Some(moment.now);
         None

@@ -2,9 +2,9 @@
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
 
-/// Segments for which the window grows by one: a hundredth (Kelly 2003, a = 0.01), of small windows Reno's law.
+/// Segments for which the window grows by one: a hundredth (Kelly 2003, a = 0.01), for small windows as in Reno.
 const AI_COUNT: f64 = 100.0;
-/// What a loss leaves of the window (Kelly 2003, b = 0.125).
+/// Factor of the window after a loss (Kelly 2003, b = 0.125).
 const KEPT: f64 = 7.0 / 8.0;
 
 #[derive(Debug)]

@@ -1,16 +1,16 @@
-//! Westwood+: Reno, which after a loss goes on with what the path carried (Grieco and Mascolo 2004).
+//! Westwood+: Reno that continues after a loss with what the path carried (Grieco and Mascolo 2004).
 
 use super::{Acked, CongestionControl, Moment, SMALLEST};
 use evlbi_core::time::Nanos;
 
-/// A sample of what the path carries takes a round trip, and no less.
+/// Minimum duration of a bandwidth sample, which is otherwise a round trip.
 const MIN: Nanos = Nanos(50_000_000);
 
 #[derive(Debug, Default)]
 pub struct Westwood {
     begun: Option<Nanos>,
     segments: f64,
-    /// Segments per second, through one low-pass filter and another.
+    /// Segments per second, through one low-pass filter and a second one.
     once: f64,
     twice: f64,
 }
@@ -32,7 +32,7 @@ impl CongestionControl for Westwood {
         (self.segments, self.begun) = (0.0, Some(moment.now));
     }
 
-    /// Bandwidth times the shortest round trip (Grieco and Mascolo 2004).
+    /// Returns bandwidth times the minimum round-trip time (Grieco and Mascolo 2004).
     fn recovered(&mut self, moment: &Moment) -> Option<f64> {
         Some((self.twice * moment.shortest.as_secs_f64()).max(SMALLEST))
     }

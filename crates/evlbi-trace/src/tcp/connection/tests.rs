@@ -1,4 +1,4 @@
-//! Two ends over the cells of a path, in virtual time: what is written arrives, whatever the path does.
+//! Two endpoints over the cells of a path, in virtual time: written data arrive, whatever the path does.
 
 use proptest::prelude::*;
 
@@ -9,23 +9,23 @@ use evlbi_core::rate::BitRate;
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
-/// What uses an end: it writes a number of bytes and closes, and reads.
+/// User of an endpoint: it writes a number of bytes and closes, and reads.
 #[derive(Debug, Default)]
 struct User {
     writes: u64,
     written: u64,
     read: u64,
-    /// Whether it has read the end.
+    /// Whether it has read to the end.
     saw_end: bool,
-    /// It reads at most a number of bytes each time, from a time on.
+    /// Maximum number of bytes per read, and the time from which it reads.
     reading: Option<(u64, Nanos)>,
     reads_at: Nanos,
-    /// Whether it closes only when it has read the end.
+    /// Whether it closes only after it has read to the end.
     closes_last: bool,
     failed: Option<Failed>,
 }
 
-/// Two ends, and a path between them.
+/// Two endpoints, and a path between them.
 struct Wire {
     network: Network<Packet>,
     routes: Vec<usize>,
@@ -33,18 +33,18 @@ struct Wire {
     ends: Vec<Connection>,
     users: [User; 2],
     now: Nanos,
-    /// Packets as they were sent: when, by which end, and which.
+    /// Packets as sent: when, by which endpoint, and which.
     sent: Vec<(Nanos, usize, Packet)>,
-    /// Data packets that arrived, at each end.
+    /// Data packets that arrived at each endpoint.
     arrived: [u64; 2],
-    /// First byte beyond the window that each end knows, and the ends of the segments that it has sent.
+    /// First byte beyond the window that each endpoint knows, and the ends of the segments that it has sent.
     limits: [u64; 2],
     segments: [Vec<u64>; 2],
-    /// Packets that are lost on purpose.
+    /// Packets that are dropped on purpose.
     loses: fn(usize, &Packet, Nanos) -> bool,
 }
 
-/// A byte of a direction.
+/// Byte of a direction.
 fn pattern(way: usize, at: u64) -> u8 {
     (at * 31 / 7 + at / 256 + way as u64 * 101) as u8
 }
@@ -85,13 +85,13 @@ impl Wire {
         }
     }
 
-    /// 10 ms each way.
+    /// Delay of 10 ms in each direction.
     fn plain(writes: [u64; 2]) -> Wire {
         let settings = [Settings::default(), Settings::default()];
         Wire::new(settings, writes, [vec![delay(10)], vec![delay(10)]], 1)
     }
 
-    /// Until both ends have ended or a time has come; returns whether they have ended.
+    /// Runs until both endpoints have ended or until a time; returns whether they have ended.
     fn run(&mut self, until: Nanos) -> bool {
         loop {
             for end in 0..self.ends.len() {
@@ -111,7 +111,7 @@ impl Wire {
             let Some(next) = next.filter(|next| *next <= until) else {
                 return false;
             };
-            assert!(next >= self.now, "{next:?} lies before {:?}", self.now);
+            assert!(next >= self.now, "{next:?} is before {:?}", self.now);
             self.now = next;
             let mut come = Vec::new();
             self.network.advance(next, |output| {
@@ -147,16 +147,16 @@ impl Wire {
     fn use_end(&mut self, way: usize) {
         let (end, user) = (&mut self.ends[way], &mut self.users[way]);
         let mut room = [0; 5000];
-        let (mut most, at) = user.reading.unwrap_or((u64::MAX, Nanos(0)));
+        let (mut max, at) = user.reading.unwrap_or((u64::MAX, Nanos(0)));
         if self.now >= user.reads_at.max(at) {
-            while most > 0 {
-                let count = most.min(room.len() as u64) as usize;
+            while max > 0 {
+                let count = max.min(room.len() as u64) as usize;
                 match end.read(&mut room[..count]) {
                     Ok(Read::Bytes(count)) => {
                         for (byte, at) in room[..count as usize].iter().zip(user.read..) {
                             assert_eq!(*byte, pattern(1 - way, at), "byte {at} of {way}");
                         }
-                        (user.read, most) = (user.read + count, most - count);
+                        (user.read, max) = (user.read + count, max - count);
                     }
                     Ok(Read::Nothing) => break,
                     Ok(Read::Closed) => {
@@ -219,7 +219,7 @@ impl Wire {
         }
     }
 
-    /// Everything was read, in order, to the end; and what was sent again was lost or needless.
+    /// Checks that everything was read, in order, to the end; and that retransmissions were lost or needless.
     fn check(&self) {
         for way in [0, 1] {
             let (from, to) = (&self.users[way], &self.users[1 - way]);
@@ -243,7 +243,7 @@ impl Wire {
     }
 }
 
-/// Threads may share them.
+/// Endpoints can be shared between threads.
 #[test]
 fn ends_may_go_to_other_threads() {
     fn is_send<T: Send>() {}
@@ -280,7 +280,7 @@ fn a_handshake_takes_a_round_trip() {
     }
 }
 
-/// RFC 6298: after 1 s, 2 s, 4 s; and Linux gives up after 127 s.
+/// RFC 6298: after 1 s, 2 s, 4 s; Linux gives up after 127 s.
 #[test]
 fn syn_is_sent_again() {
     let mut wire = Wire::plain([1000, 0]);
@@ -302,7 +302,7 @@ fn syn_is_sent_again() {
 fn an_answer_that_is_lost_is_sent_again() {
     for which in [0, 1] {
         let mut wire = Wire::plain([1000, 1000]);
-        // The first SYN+ACK, or all that the client says to the first two.
+        // The first SYN+ACK, or everything that the client sends in reply to the first two.
         wire.loses = match which {
             0 => |end, _, now| end == 1 && now < Nanos(SECOND / 2),
             _ => |end, packet, now| end == 0 && !packet.is_first() && now < Nanos(SECOND / 2),
@@ -312,7 +312,7 @@ fn an_answer_that_is_lost_is_sent_again() {
     }
 }
 
-/// A second copy of SYN that arrives after the connection has ended makes no connection.
+/// A duplicate SYN that arrives after the connection has ended opens no connection.
 #[test]
 fn a_late_syn_opens_nothing() {
     let mut wire = Wire::plain([1000, 1000]);
@@ -338,7 +338,7 @@ fn nobody_listens() {
     assert!(wire.ends[0].has_ended() && wire.ends[0].is_readable());
 }
 
-/// Segments are no longer than either end takes.
+/// Segments are no longer than either endpoint accepts.
 #[test]
 fn the_smaller_segment_counts() {
     for (client, server) in [(1448, 500), (500, 1448)] {
@@ -355,7 +355,7 @@ fn the_smaller_segment_counts() {
     }
 }
 
-/// The end that closes first waits in case its last acknowledgement is lost; both do if they close at once.
+/// The endpoint that closes first waits in case its last acknowledgement is lost; both do if they close at once.
 #[test]
 fn time_wait_is_the_first_ones() {
     let mut wire = Wire::plain([100_000, 0]);
@@ -399,14 +399,14 @@ fn fin_is_sent_again() {
     assert!(wire.run(Nanos(100 * SECOND)));
     wire.check();
     let again = wire.ends[0].info(wire.now);
-    // 200 ms after the round trip, twice as much, and again.
+    // 200 ms after the round trip, twice as much, and twice again.
     assert!(
         again.sent_again >= 3 && again.timeouts == again.sent_again,
         "{again:?}"
     );
 }
 
-/// Linux with tcp_retries2 of 15: 924.6 s with the shortest timeout.
+/// Linux with tcp_retries2 of 15: 924.6 s with the minimum timeout.
 #[test]
 fn a_peer_that_is_gone_is_noticed() {
     let mut wire = Wire::plain([100_000_000, 0]);
@@ -432,7 +432,7 @@ fn an_abort_reaches_the_other_end() {
     assert!(wire.run(Nanos(10 * SECOND)));
     assert_eq!(wire.ends[0].failed(), Some(Failed::Reset));
     assert_eq!(wire.ends[1].write(b"x"), Err(Failed::Closed));
-    // RST is lost: the next packet is answered with another.
+    // RST is lost: the next packet is answered with another one.
     let mut wire = Wire::plain([100_000_000, 0]);
     wire.loses = |_, packet, now| packet.is_reset() && now <= Nanos(SECOND / 10);
     wire.run(Nanos(SECOND / 10));
@@ -524,7 +524,7 @@ fn a_tiny_buffer_still_carries() {
     }
 }
 
-/// What is blank has a length and no contents.
+/// Blank bytes have a length and no contents.
 #[test]
 fn blank_bytes_are_zeros() {
     let mut ends = Connection::pair([Settings::default(), Settings::default()]);
@@ -547,7 +547,7 @@ fn blank_bytes_are_zeros() {
 
 #[test]
 fn time_is_spent_on_what_limits() {
-    // 20 000 bytes for each 20 ms, although the window would allow more.
+    // 20 000 bytes every 20 ms, although the window would allow more.
     let mut settings = [Settings::default(), Settings::default()];
     settings[0].send_buffer = 20_000;
     let laws = [vec![delay(10)], vec![delay(10)]];
@@ -560,7 +560,7 @@ fn time_is_spent_on_what_limits() {
         info.buffer_limited > info.busy / 2 && info.receiver_limited == 0,
         "{info:?}"
     );
-    // Slow start is the path's doing.
+    // In slow start the path is the limit.
     let mut wire = Wire::plain([100_000, 0]);
     assert!(wire.run(Nanos(200 * SECOND)));
     let info = wire.ends[0].info(wire.now);
@@ -568,7 +568,7 @@ fn time_is_spent_on_what_limits() {
     assert!((60_000..150_000).contains(&info.busy), "{info:?}");
 }
 
-/// After some idle timeouts the window is that of the beginning (RFC 5681, section 4.1), and slow start ends where it was.
+/// After some idle timeouts the window is the initial one (RFC 5681, section 4.1), and the threshold of slow start stays.
 #[test]
 fn an_idle_window_is_forgotten() {
     let mut wire = Wire::plain([1_000_000, 0]);
@@ -610,7 +610,7 @@ fn the_delivery_rate_is_the_paths() {
         "{info:?}"
     );
     assert!(!info.application_limited);
-    // A buffer of 20 000 bytes for each 20 ms.
+    // A buffer of 20 000 bytes every 20 ms.
     let mut settings = [Settings::default(), Settings::default()];
     settings[0].send_buffer = 20_000;
     let laws = [vec![delay(10)], vec![delay(10)]];
@@ -640,7 +640,8 @@ fn laws(loss: f64, double: f64, reorder: f64, jitter: u64) -> Vec<Law> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Every byte arrives in order and both ends end, whatever the path loses, doubles and reorders; the same seed does the same.
+    /// Every byte arrives in order and both endpoints end, whatever the path drops, duplicates and reorders; the same seed gives
+    /// the same result.
     #[test]
     fn every_byte_arrives(
         writes in [0..300_000u64, 0..300_000u64],
@@ -660,11 +661,11 @@ proptest! {
             let way = || laws(loss, double, reorder, jitter);
             let mut wire = Wire::new(settings, writes, [way(), way()], seed);
             wire.users[0].closes_last = closes_last[0];
-            // One of them has to begin.
+            // One of them must start.
             wire.users[1].closes_last = closes_last[1] && !closes_last[0];
             wire.users[1].reading = Some((reading, Nanos(0)));
             let have_ended = wire.run(Nanos(100_000 * SECOND));
-            // By chance each SYN+ACK, or its answer, is lost.
+            // At random, each SYN+ACK, or its acknowledgement, is lost.
             if wire.ends.iter().all(Connection::is_connected) {
                 assert!(have_ended, "{:?}", wire.users);
                 wire.check();
@@ -675,7 +676,7 @@ proptest! {
         prop_assert!(sent == play());
     }
 
-    /// Where nothing is doubled and no acknowledgement is lost, retransmissions are what was lost and what was needless.
+    /// If nothing is duplicated and no acknowledgement is lost, retransmissions are lost segments and needless ones.
     #[test]
     fn retransmissions_are_what_was_lost(
         writes in 1..1_000_000u64,

@@ -1,4 +1,4 @@
-//! How fast samples are decoded and encoded: `cargo bench -p evlbi-fx --bench codec`.
+//! Speed of decoding and encoding samples: `cargo bench -p evlbi-fx --bench codec`.
 
 #![allow(clippy::disallowed_methods, reason = "measuring is its job")]
 
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use evlbi_fx::codec::Codec;
 
-/// A payload that stays in the cache, as one does that has just arrived.
+/// Length of a payload that stays in the cache, like one that has just arrived.
 const PAYLOAD: usize = 8000;
 const ROUNDS: usize = 5000;
 

@@ -1,4 +1,4 @@
-//! How fast stations are simulated: `cargo bench -p evlbi-fx --bench sky`.
+//! Speed of simulating stations: `cargo bench -p evlbi-fx --bench sky`.
 
 #![allow(clippy::disallowed_methods, reason = "measuring is its job")]
 

@@ -1,11 +1,11 @@
-//! Samples in payloads: the codes that samplers write, and the values that the codes stand for.
+//! Samples in payloads: the codes that samplers write, and their values.
 //!
-//! VDIF and Mark 5B payloads are both a row of codes of 1, 2, 4 or 8 bits, lowest bits of the first byte
-//! first. A complete sample holds one component for each channel, or two (real, imaginary) where samples
-//! are complex; complete samples follow each other without a break. So a payload decodes to *interleaved
-//! components*: time outermost, then channel, then real and imaginary.
+//! VDIF and Mark 5B payloads are both a series of codes of 1, 2, 4 or 8 bits, starting with the lowest bits of the first byte. A
+//! complete sample contains one component per channel, or two (real, imaginary) if samples are complex; complete samples follow
+//! each other without a gap. So a payload decodes to *interleaved components*: time outermost, then channel, then real and
+//! imaginary.
 //!
-//! Here belongs a further code of samples.
+//! New sample codes belong here.
 
 mod levels;
 #[cfg(test)]
@@ -15,23 +15,23 @@ use evlbi_wire::vdif;
 
 pub use self::levels::HIGH;
 
-/// Threshold between the two magnitudes of 2-bit samples, in units of the rms of the signal: the one
-/// at which Gaussian noise keeps most of its signal-to-noise ratio (0.8825). Cooper (1970).
+/// Threshold between the two magnitudes of 2-bit samples, in units of the rms of the signal: the one at which Gaussian noise
+/// keeps most of its signal-to-noise ratio (0.8825). Cooper (1970).
 pub const THRESHOLD: f32 = 0.9816;
 
-/// Extended data version whose payload came from a Mark 5B recorder and keeps its codes.
+/// Extended data version of payloads that are from a Mark 5B recorder and keep its codes.
 const MARK5B_EDV: u8 = 0xab;
 
-/// There is no table of levels for samples of this many bits.
+/// Number of bits for which there is no table of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{coding} samples of {bits} bits are not decoded, only those of {known} bits")]
+#[error("cannot decode {coding} samples of {bits} bits: supported are {known} bits")]
 pub struct CodecError {
     coding: &'static str,
     known: &'static str,
     bits: u8,
 }
 
-/// What the codes of a payload mean.
+/// Coding of the samples in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Codec(Kind);
 
@@ -46,14 +46,14 @@ enum Kind {
 }
 
 impl Codec {
-    /// VDIF: offset binary, the lowest code is the lowest level. VDIF 1.1, section 10.
+    /// Returns the VDIF coding: offset binary, the lowest code is the lowest level. VDIF 1.1, section 10.
     pub fn vdif(bits: u8) -> Result<Codec, CodecError> {
         let kinds = [Kind::Vdif1, Kind::Vdif2, Kind::Vdif4, Kind::Vdif8];
         Codec::among(&kinds, bits, "VDIF", "1, 2, 4 or 8")
     }
 
-    /// Mark 5B: sign in the lower bit, magnitude in the upper one. Mark 5B user's manual, appendix A;
-    /// the sign of 1-bit samples is the one that mark5access and `baseband` read.
+    /// Returns the Mark 5B coding: sign in the lower bit, magnitude in the upper one. Mark 5B user's manual, appendix A; the sign
+    /// of 1-bit samples is the one that mark5access and `baseband` read.
     pub fn mark5b(bits: u8) -> Result<Codec, CodecError> {
         let kinds = [Kind::Mark5b1, Kind::Mark5b2];
         Codec::among(&kinds, bits, "Mark 5B", "1 or 2")
@@ -74,7 +74,7 @@ impl Codec {
         })
     }
 
-    /// The codec of the payload that follows `header`.
+    /// Returns the coding of the payload after `header`.
     pub fn of(header: &vdif::Header) -> Result<Codec, CodecError> {
         let bits = header.shape().bits;
         if header.edv() == Some(MARK5B_EDV) {
@@ -84,7 +84,7 @@ impl Codec {
         }
     }
 
-    /// Bits of a component.
+    /// Returns the bits of a component.
     pub fn bits(self) -> u8 {
         match self.0 {
             Kind::Vdif1 | Kind::Mark5b1 => 1,
@@ -94,7 +94,7 @@ impl Codec {
         }
     }
 
-    /// The value of each code, the code being the index.
+    /// Returns the value of each code, indexed by the code.
     pub fn levels(self) -> &'static [f32] {
         match self.0 {
             Kind::Vdif1 => &levels::VDIF_1,
@@ -106,8 +106,7 @@ impl Codec {
         }
     }
 
-    /// The rms of a signal in units of the levels: with it, [`Codec::encode`] gives decoded values
-    /// back the codes that they came from.
+    /// Returns the rms of a signal in units of the levels: with it, [`Codec::encode`] restores the codes of decoded values.
     pub fn sigma(self) -> f32 {
         match self.bits() {
             2 => levels::SIGMA_2,
@@ -115,13 +114,13 @@ impl Codec {
         }
     }
 
-    /// How many components lie in `bytes` bytes of payload.
+    /// Returns the number of components in `bytes` bytes of payload.
     pub fn components(self, bytes: usize) -> usize {
         bytes.saturating_mul(8 / usize::from(self.bits()))
     }
 
-    /// Decodes the components of `payload` into `values`, as many as there are and have room;
-    /// says how many. What lies behind them in `values` stays as it is.
+    /// Decodes the components of `payload` into `values`, as many as there are and fit, and returns their number. The rest of
+    /// `values` is unchanged.
     pub fn decode(self, payload: &[u8], values: &mut [f32]) -> usize {
         match self.0 {
             Kind::Vdif1 => decode(&levels::VDIF_1_TABLE, payload, values),
@@ -133,7 +132,7 @@ impl Codec {
         }
     }
 
-    /// The codes of the components of `payload`, in the order of [`Codec::decode`].
+    /// Returns the codes of the components of `payload`, in the order of [`Codec::decode`].
     pub fn codes(self, payload: &[u8]) -> impl Iterator<Item = u8> + '_ {
         let bits = self.bits();
         let mask = u8::MAX >> (8 - bits);
@@ -144,10 +143,9 @@ impl Codec {
         })
     }
 
-    /// Samples `values`, a signal of rms `sigma` about zero, into `payload`: as many whole bytes as the
-    /// values fill and have room; says how many. 1 bit: the sign. 2 bits: the sign, and whether the
-    /// magnitude is [`THRESHOLD`] sigma or more. 4 and 8 bits: the nearest level, of which a sigma spans
-    /// 2.95 and 35.5.
+    /// Encodes `values`, a signal of rms `sigma` about zero, into `payload`: as many whole bytes as the values fill and fit.
+    /// Returns their number. 1 bit: the sign. 2 bits: the sign, and whether the magnitude is [`THRESHOLD`] sigma or more. 4 and 8
+    /// bits: the nearest level, with 2.95 and 35.5 levels per sigma.
     pub fn encode(self, values: &[f32], sigma: f32, payload: &mut [u8]) -> usize {
         let threshold = THRESHOLD * sigma;
         let two = |value: f32| {
@@ -158,7 +156,7 @@ impl Codec {
             Kind::Vdif2 => encode::<4>(values, payload, two),
             Kind::Vdif4 => {
                 let scale = levels::STEPS_4 / sigma;
-                // A float that is cast to an integer is rounded towards zero and kept in its range.
+                // A cast from float to integer rounds towards zero and saturates.
                 encode::<2>(values, payload, |value| {
                     ((value * scale + 8.5) as u8).min(15)
                 })
@@ -188,11 +186,10 @@ fn decode<const N: usize>(table: &[[f32; N]; 256], payload: &[u8], values: &mut 
     count
 }
 
-/// Components that are turned into codes before they are packed: small loops of one thing each are
-/// what the compiler makes SIMD of.
+/// Number of components that are converted to codes before they are packed: the compiler vectorises small, simple loops.
 const BATCH: usize = 64;
 
-/// `N` codes go into a byte.
+/// Encodes `N` codes per byte.
 fn encode<const N: usize>(values: &[f32], payload: &mut [u8], code: impl Fn(f32) -> u8) -> usize {
     let count = payload.len().min(values.len() / N);
     let values = &values[..count * N];

@@ -1,19 +1,17 @@
-//! The FX correlator: samples of all stations on one grid of time become products of spectra.
+//! FX correlator: samples of all stations on one time grid become products of spectra.
 //!
-//! Time at the common reference is cut into blocks, each long enough for one spectrum. For each block and
-//! station: the whole samples of the delay are taken out by choosing where the block begins, samples are
-//! decoded, those that must not be used become zero, the fringe is stopped by a rotation sample by sample
-//! (or of the whole block where that loses next to nothing), the transform is taken, and the rest of the
-//! delay is taken out as a slope of phase. The spectra are multiplied and summed.
+//! Time at the common reference is divided into blocks, each long enough for one spectrum. These steps follow for each block and
+//! station: the start of the block compensates the delay in whole samples; samples are decoded; invalid ones become zero; a
+//! rotation, sample by sample, stops the fringe (or a rotation of the whole block, if that loses next to nothing); the block is
+//! transformed; a phase slope compensates the rest of the delay. The spectra are multiplied and summed.
 //!
-//! Here belongs a step from samples to sums. Delays are in [`crate::delay`], which blocks are valid in [`crate::track`].
+//! Steps from samples to sums belong here. Delays are in [`crate::delay`], the validity of blocks in [`crate::track`].
 //!
 //! ```text
-//! slab -> decode -> zero what is bad -> rotate -> transform -> slope -> multiply with the others -> sum
+//! slab -> decode -> zero invalid samples -> rotate -> transform -> slope -> multiply with the others -> sum
 //! ```
 //!
-//! Every block is independent of all others, and so is every sum of blocks: threads and machines can share
-//! them in any way.
+//! Every block and every sum of blocks is independent of all others: they can be divided among threads and machines in any way.
 
 mod block;
 mod kernel;
@@ -35,22 +33,22 @@ use self::spectrum::{Place, Spectrograph};
 use crate::delay::OutsideModel;
 use crate::track::Slab;
 
-/// Blocks whose spectra are held at the same time: as many as a processor's own cache takes, at most.
+/// Maximum number of blocks whose spectra are held at the same time, as a core's own cache allows.
 const MAX_BLOCKS: usize = 32;
-/// Bytes of spectra that are held at the same time.
+/// Maximum size of spectra that are held at the same time, in bytes.
 const CACHE: usize = 768 << 10;
 
-/// Correlates blocks. Each thread has its own.
+/// Correlator of blocks. Each thread has its own.
 pub struct Correlator {
     setup: Arc<Setup>,
     spectrograph: Spectrograph,
-    /// Spectra of the blocks at hand, of each input.
+    /// Spectra of the current blocks, for each input.
     spectra: Vec<Spectra>,
     batch: usize,
 }
 
-/// Spectra of one input for some blocks: real and imaginary parts apart. A tile of channels of all blocks lies
-/// together, block after block, so that the tiles of all inputs fit the fastest cache at the same time.
+/// Spectra of one input for some blocks, with real and imaginary parts separate. A tile of channels of all blocks is contiguous,
+/// block after block, so that the tiles of all inputs fit the fastest cache at the same time.
 pub(crate) struct Spectra {
     re: Vec<f32>,
     im: Vec<f32>,
@@ -67,7 +65,7 @@ impl Spectra {
         }
     }
 
-    /// The tiles of a block.
+    /// Returns the tiles of a block.
     fn block(&mut self, block: usize) -> Place<'_> {
         Place {
             re: &mut self.re.as_chunks_mut::<TILE>().0[block..],
@@ -76,7 +74,7 @@ impl Spectra {
         }
     }
 
-    /// One tile of the first blocks.
+    /// Returns one tile of the first blocks.
     fn tile(&self, tile: usize, count: usize) -> Tiles<'_> {
         let from = tile * self.blocks;
         let parts = [&self.re, &self.im];
@@ -86,7 +84,7 @@ impl Spectra {
 }
 
 impl Correlator {
-    /// A correlator for this set-up.
+    /// Makes a correlator for this setup.
     pub fn new(setup: &Arc<Setup>) -> Correlator {
         let inputs = setup.inputs().count();
         let bytes = inputs * setup.channels() * 8;
@@ -100,11 +98,11 @@ impl Correlator {
         }
     }
 
-    /// Correlates blocks. `slabs` has one of each station, which covers [`Setup::samples`] of these blocks;
-    /// what it does not cover is missing.
+    /// Correlates blocks. `slabs` has one slab per station, which covers [`Setup::samples`] of these blocks; samples outside the
+    /// slab are missing.
     ///
     /// # Errors
-    /// [`OutsideModel`] when a delay model does not cover the time.
+    /// Returns [`OutsideModel`] if a delay model does not cover the time.
     pub fn correlate(&mut self, slabs: &[Slab], blocks: Range<i64>) -> Result<Sums, OutsideModel> {
         let mut sums = Sums::new(&self.setup);
         self.spectrograph.begin();

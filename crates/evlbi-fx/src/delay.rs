@@ -1,24 +1,23 @@
-//! How late each station receives: the delay model that the correlator takes out.
+//! Delay model that the correlator compensates: how late each station receives.
 //!
-//! The delay tau of a station is against a common reference (the centre of the Earth, or any other point): the
-//! station records tau later what passed the reference. A positive delay makes a station later. Clock errors are
-//! delays too.
+//! The delay tau of a station is relative to a common reference (the centre of the Earth, or any other point): the station
+//! records what passed the reference tau later. A positive delay makes a station later. Clock errors are delays, too.
 //!
-//! A delay of milliseconds that changes is not the same at the time when the wave passes the reference as at that when
-//! it comes to the station. Models of the geometry ([`Piece`]s) are functions of the former, as DiFX's are; what adds
-//! to them (clocks, and delays that a user gives) is a function of the station's own time: `s(t) = x(t - tau(t))`.
+//! A changing delay of milliseconds differs between the time when the wave passes the reference and the time when it arrives at
+//! the station. Geometrical models ([`Piece`]s) are functions of the former, like DiFX's. Whatever is added to them (clocks, and
+//! delays that a user gives) is a function of the station's own time: `s(t) = x(t - tau(t))`.
 
-/// A moment: whole UTC seconds since 1970 and a part of a second, so that nothing is rounded away.
+/// Point in time: whole UTC seconds since 1970 and a fraction, without rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moment {
     /// UTC seconds since 1970.
     pub second: i64,
-    /// Seconds on top, any sign and size; exact to below a picosecond if less than an hour.
+    /// Additional seconds, of any sign and size; exact to below a picosecond if less than an hour.
     pub fraction: f64,
 }
 
 impl Moment {
-    /// The beginning of a second.
+    /// Returns the start of a second.
     pub fn at(second: i64) -> Moment {
         Moment {
             second,
@@ -26,7 +25,7 @@ impl Moment {
         }
     }
 
-    /// So many seconds later.
+    /// Returns the point `seconds` later.
     pub fn plus(self, seconds: f64) -> Moment {
         Moment {
             fraction: self.fraction + seconds,
@@ -34,33 +33,33 @@ impl Moment {
         }
     }
 
-    /// Seconds from `earlier` to this.
+    /// Returns the seconds from `earlier` to this.
     pub fn since(self, earlier: Moment) -> f64 {
         self.second.saturating_sub(earlier.second) as f64 + (self.fraction - earlier.fraction)
     }
 }
 
-/// Steps in which a delay at the station's own time is found.
+/// Number of iterations to find a delay at the station's own time.
 const STEPS: usize = 4;
 
-/// A polynomial in the seconds since a moment.
+/// Polynomial in the seconds since a point in time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Polynomial {
-    /// Where its variable is zero.
+    /// Zero of its variable.
     pub start: Moment,
-    /// Seconds, seconds per second, and so on. None stand for zero.
+    /// Coefficients: seconds, seconds per second, and so on; an empty list is zero.
     pub coefficients: Vec<f64>,
 }
 
 impl Polynomial {
-    /// Its value.
+    /// Returns its value.
     pub fn value(&self, moment: Moment) -> f64 {
         let t = moment.since(self.start);
         let terms = self.coefficients.iter().rev();
         terms.fold(0.0, |sum, coefficient| sum * t + coefficient)
     }
 
-    /// Its derivative, per second.
+    /// Returns its derivative, per second.
     pub fn slope(&self, moment: Moment) -> f64 {
         let t = moment.since(self.start);
         let terms = self.coefficients.iter().enumerate().skip(1).rev();
@@ -70,29 +69,27 @@ impl Polynomial {
     }
 }
 
-/// A polynomial that is good for a time.
+/// Polynomial that is valid for a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
-    /// The delay in seconds. Its start is the start of the time.
+    /// Delay in seconds. Its start is the start of the time.
     pub polynomial: Polynomial,
-    /// Length of the time in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// The delay of one station.
+/// Delay of one station.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delay {
-    /// In the order of their times; none where the geometry is taken to be without delay.
+    /// Pieces in order of time; if empty, the geometrical delay is zero.
     pieces: Vec<Piece>,
-    /// What adds to it, by the station's own time: clock offsets and rates.
+    /// Added polynomials in the station's own time: clock offsets and rates.
     offsets: Vec<Polynomial>,
 }
 
-/// The model says nothing about the time.
+/// Time outside the delay model.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "the delay model goes from UTC second {from} on for {seconds:.0} s and says nothing about second {asked}"
-)]
+#[error("the delay model covers {seconds:.0} s from UTC second {from} on, not second {asked}")]
 pub struct OutsideModel {
     from: i64,
     seconds: f64,
@@ -100,7 +97,7 @@ pub struct OutsideModel {
 }
 
 impl Delay {
-    /// A model of polynomials that follow each other.
+    /// Makes a model of consecutive polynomials.
     pub fn pieces(pieces: Vec<Piece>) -> Delay {
         Delay {
             pieces,
@@ -113,11 +110,11 @@ impl Delay {
         self.offsets.push(polynomial);
     }
 
-    /// The delay at a moment of the reference, as a polynomial about that moment of first order: seconds, and
-    /// seconds per second.
+    /// Returns the delay at a time of the reference, as a polynomial of first order about that time: seconds, and seconds per
+    /// second.
     ///
     /// # Errors
-    /// [`OutsideModel`] when no piece is good for the moment. The ends count.
+    /// Returns [`OutsideModel`] if no piece covers the time. The ends of a piece belong to it.
     pub fn about(&self, moment: Moment) -> Result<(f64, f64), OutsideModel> {
         let mut geometry = (0.0, 0.0);
         if !self.pieces.is_empty() {
@@ -125,14 +122,13 @@ impl Delay {
             geometry = (polynomial.value(moment), polynomial.slope(moment));
         }
         let (mut delay, mut rate) = geometry;
-        // The station's time is later by the delay that is looked for. Rates are small, so each step is nearer by
-        // six digits.
+        // The station's time is later by the unknown delay. Rates are small, so each step adds six digits.
         for _ in 0..STEPS {
             let there = moment.plus(delay);
             let offset: f64 = self.offsets.iter().map(|offset| offset.value(there)).sum();
             let slope: f64 = self.offsets.iter().map(|offset| offset.slope(there)).sum();
             delay = geometry.0 + offset;
-            // With every second of the reference, 1 + rate seconds of the station go by.
+            // Per second of the reference, 1 + rate seconds of the station pass.
             rate = (geometry.1 + slope) / (1.0 - slope);
         }
         Ok((delay, rate))
@@ -186,14 +182,14 @@ mod tests {
             assert!(
                 error
                     .to_string()
-                    .contains("from UTC second 1000 on for 240 s"),
+                    .contains("covers 240 s from UTC second 1000 on"),
                 "{error}"
             );
         }
         assert_eq!(Delay::default().about(Moment::at(5)), Ok((0.0, 0.0)));
     }
 
-    /// `s(t) = x(t - tau(t))`: what passed at t' comes when t - tau(t) = t'.
+    /// `s(t) = x(t - tau(t))`: what passed at t' arrives when t - tau(t) = t'.
     #[test]
     fn what_is_added_goes_by_the_time_at_the_station() {
         let mut delay = Delay::default();

@@ -1,11 +1,11 @@
-//! DiFX's files: the `.input` and `.im` of a job, and SWIN visibilities.
+//! DiFX files: the `.input` and `.im` of a job, and SWIN visibilities.
 //!
-//! DiFX's delays grow when a station receives earlier: its delay and its clock are what is added to the time at the
-//! station to get that at the centre of the Earth. [`crate::delay`] counts the other way, so both change their sign
-//! here. (mpifxcorr adds the clock polynomial to the delay polynomial; that a positive delay is early is seen in
-//! jobs whose first integrations lack the time of the delay.)
+//! DiFX's delays grow when a station receives earlier: its delay and its clock are added to the time at the station to get that
+//! at the centre of the Earth. [`crate::delay`] uses the opposite sign, so both are negated here. (mpifxcorr adds the clock
+//! polynomial to the delay polynomial; jobs whose first integrations lack data for the duration of the delay show that a positive
+//! delay is early.)
 //!
-//! Here belongs a further file of DiFX, with one that DiFX wrote as its test.
+//! New DiFX files belong here, each tested with one that DiFX wrote.
 
 mod input;
 mod model;
@@ -21,12 +21,12 @@ use crate::delay::Moment;
 /// Modified Julian date of 1970-01-01.
 const UNIX_MJD: i64 = 40_587;
 
-/// A modified Julian date and a second of that day.
+/// Converts a modified Julian date and a second of that day.
 pub fn moment(mjd: i64, second: f64) -> Moment {
     Moment::at(mjd.saturating_sub(UNIX_MJD).saturating_mul(86_400)).plus(second)
 }
 
-/// The modified Julian date and the second of the day of a moment.
+/// Returns the modified Julian date and the second of the day.
 pub fn mjd(moment: Moment) -> (i64, f64) {
     let whole = moment.fraction.floor();
     let second = moment.second.saturating_add(whole as i64);

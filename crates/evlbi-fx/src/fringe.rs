@@ -1,8 +1,8 @@
-//! The fringe: which delay and rate are left in the visibilities of a baseline, and how much signal lies there.
+//! Fringe search: the residual delay and rate in the visibilities of a baseline, and the signal there.
 //!
-//! With `V = A conj(B)` a station B that is late by tau against the model turns the visibilities by
-//! `2 pi (nu + f) tau(t)`: nu is the reference frequency, f a channel's frequency above it. So the delay of B
-//! minus that of A is a positive slope of phase over frequency, and its rate one over time.
+//! With `V = A conj(B)` a station B that is late by tau relative to the model rotates the visibilities by `2 pi (nu + f) tau(t)`,
+//! where nu is the reference frequency and f a channel's frequency above it. So the delay of B minus that of A is a positive
+//! slope of phase over frequency, and its rate one over time.
 
 use std::f64::consts::{PI, TAU};
 
@@ -10,69 +10,69 @@ use rustfft::FftPlanner;
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
 
-/// Steps of the refinement, which doubles the digits with each.
+/// Maximum number of steps of the refinement, each of which doubles the digits.
 const MAX_STEPS: usize = 12;
-/// Share of the channels that lines may take.
+/// Maximum fraction of the channels that lines may take.
 const LINES: f64 = 0.05;
 
 /// Visibilities of one product.
 #[derive(Clone, Copy, Debug)]
 pub struct Visibilities<'a> {
-    /// Sums, not averages: period after period, in each channel after channel.
+    /// Sums, not averages: period after period, with the channels in order.
     pub values: &'a [Complex32],
-    /// Channels.
+    /// Number of channels.
     pub channels: usize,
-    /// Distance of the channels, Hz.
+    /// Spacing of the channels, Hz.
     pub channel_width_hz: f64,
     /// Frequency of the first channel above the reference frequency, Hz.
     pub first_channel_hz: f64,
-    /// Sky frequency that phase and rate are those of, Hz; zero where it is not known.
+    /// Sky frequency at which phase and rate are given, Hz; zero if unknown.
     pub reference_hz: f64,
-    /// Distance of the periods, s.
+    /// Spacing of the periods, s.
     pub period_s: f64,
     /// Variance of each component of the sum of all values.
     pub noise: f64,
 }
 
-/// Where a fringe is searched: half widths about zero. What is not given is all that can be told apart.
+/// Search window: half widths about zero. The default is everything that can be distinguished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Window {
-    /// Delay in s.
+    /// Delay, s.
     pub delay_s: Option<f64>,
-    /// Rate in Hz at the reference frequency.
+    /// Rate at the reference frequency, Hz.
     pub rate_hz: Option<f64>,
 }
 
-/// The fringe that was found.
+/// Result of a fringe search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Fringe {
     /// Delay of the second station minus that of the first, s.
     pub delay_s: f64,
     /// Its standard error.
     pub delay_error_s: f64,
-    /// Change of the phase at the reference frequency, Hz.
+    /// Rate of change of the phase at the reference frequency, Hz.
     pub rate_hz: f64,
     /// Its standard error.
     pub rate_error_hz: f64,
-    /// Phase at the reference frequency in the middle of the time, rad.
+    /// Phase at the reference frequency and the middle time, rad.
     pub phase_rad: f64,
     /// Its standard error.
     pub phase_error_rad: f64,
-    /// Length of the sum of all values when delay and rate are taken out.
+    /// Magnitude of the sum of all values after delay and rate are compensated.
     pub amplitude: f64,
-    /// Amplitude over the noise of each component.
+    /// Amplitude divided by the noise of each component.
     pub snr: f64,
-    /// Probability that noise alone has such a peak somewhere in the window.
+    /// Probability that noise alone has such a peak anywhere in the window.
     pub false_alarm: f64,
-    /// A few strong channels make most of it, as the tones of a phase calibration, interference or a maser do; none
-    /// where there are too few channels (20) to tell.
+    /// Whether a few strong channels contribute most of it, as with phase-calibration tones, interference or a maser; `None` if
+    /// there are too few channels (20) to tell.
     pub in_lines: Option<bool>,
-    /// The window that was searched: half widths of the delay in s and of the rate in Hz.
+    /// Searched window: half widths of the delay in s and of the rate in Hz.
     pub window: (f64, f64),
 }
 
-/// Finds the strongest fringe in the window. Where there is one period or channel only, the rate or the delay
-/// cannot be searched and stays zero.
+/// Finds the strongest fringe in the window. With only one period or channel, the rate or the delay cannot be searched and stays
+/// zero.
 pub fn search(visibilities: &Visibilities<'_>, window: &Window) -> Fringe {
     let grid = Grid::new(visibilities, window);
     let (delay, rate) = grid.peak(visibilities);
@@ -80,7 +80,7 @@ pub fn search(visibilities: &Visibilities<'_>, window: &Window) -> Fringe {
     measure(visibilities, &grid, delay, rate)
 }
 
-/// What lies at the delay and the rate of another fringe, in the window of that.
+/// Returns the signal at the delay and the rate of another fringe, with the window of that.
 pub fn at(visibilities: &Visibilities<'_>, known: &Fringe) -> Fringe {
     let window = Window {
         delay_s: Some(known.window.0),
@@ -97,7 +97,7 @@ fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) 
         noise if noise > 0.0 => amplitude / noise,
         _ => 0.0,
     };
-    // None of what is not searched.
+    // Dimensions that are not searched have no error.
     let error = |half: f64, width: f64| match TAU * (width / 12f64.sqrt()) * snr {
         slope if half > 0.0 && slope != 0.0 => 1.0 / slope,
         _ => 0.0,
@@ -119,8 +119,8 @@ fn measure(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) 
     }
 }
 
-/// Whether less than half of the amplitude is left without the strongest channels. Of a fringe in all channels
-/// alike they make `LINES` of it, and where noise hides it in each, no more than four times that.
+/// Returns whether less than half of the amplitude is left without the strongest channels. In a fringe that is equally strong in
+/// all channels they contribute `LINES` of it, and at most four times that if noise hides the fringe in each channel.
 fn is_in_lines(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Option<bool> {
     let mut channels = sums_by_channel(visibilities, delay, rate);
     let all: Complex64 = channels.iter().sum();
@@ -130,18 +130,18 @@ fn is_in_lines(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Option
         return None;
     }
     let rest: Complex64 = channels[strongest..].iter().sum();
-    // In phase with all.
+    // In phase with the sum.
     Some((rest * all.conj()).re < 0.5 * all.norm_sqr())
 }
 
-/// `1 - (1 - exp(-SNR^2 / 2))^n` with the number n of independent trials.
+/// Calculates the false-alarm probability, `1 - (1 - exp(-SNR^2 / 2))^n`, for n independent trials.
 ///
-/// The window has `a` cells of the size 1 / B and `b` of 1 / T. As the peak is found wherever it is between
-/// them, there are more trials than a * b: n is such that for high peaks the probability is the expected
-/// Euler characteristic of a chi-square field of two degrees of freedom (Worsley 1994, Advances in Applied
-/// Probability 26, 13), with variances `(2 pi B)^2 / 12` and `(2 pi T)^2 / 12` of its slopes.
+/// The window has `a` cells of the size 1 / B and `b` of 1 / T. There are more trials than a * b, as the peak is found wherever
+/// it is between them: n is such that for high peaks the probability is the expected Euler characteristic of a chi-square field
+/// of two degrees of freedom (Worsley 1994, Advances in Applied Probability 26, 13), with variances `(2 pi B)^2 / 12` and `(2 pi
+/// T)^2 / 12` of its slopes.
 fn false_alarm(snr: f64, a: f64, b: f64) -> f64 {
-    // Beyond, it is 0 in any window.
+    // Above that it is 0 in any window.
     let snr = snr.min(100.0);
     let along = (TAU / 12.0).sqrt() * snr * (a + b);
     let across = TAU / 12.0 * (snr * snr - 1.0).max(0.0) * a * b;
@@ -150,7 +150,7 @@ fn false_alarm(snr: f64, a: f64, b: f64) -> f64 {
     0.0 - (trials * (-one).ln_1p()).exp_m1()
 }
 
-/// The sum of each period, delay and rate taken out.
+/// Returns the sum of each period, with delay and rate compensated.
 pub fn by_period(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<Complex64> {
     sums_by_period(visibilities, fringe.delay_s, fringe.rate_hz)
 }
@@ -165,7 +165,7 @@ fn sums_by_period(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Vec
     .collect()
 }
 
-/// The sum of each channel, delay and rate taken out.
+/// Returns the sum of each channel, with delay and rate compensated.
 fn sums_by_channel(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Vec<Complex64> {
     let mut sums = vec![Complex64::default(); visibilities.channels];
     for (period, row) in visibilities.rows().enumerate() {
@@ -178,20 +178,20 @@ fn sums_by_channel(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Ve
     sums.iter().zip(factors).map(|(sum, f)| sum * f).collect()
 }
 
-/// Amplitude over the delay in s at the rate that was found, eight points to a cell, over the window.
+/// Returns the amplitude over the delay in s at the rate found, eight points per cell, over the window.
 pub fn over_delay(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
     let sums = sums_by_channel(visibilities, 0.0, fringe.rate_hz);
     profile(&sums, visibilities.channel_width_hz, fringe.window.0)
 }
 
-/// Amplitude over the rate in Hz at the delay that was found, eight points to a cell, over the window.
+/// Returns the amplitude over the rate in Hz at the delay found, eight points per cell, over the window.
 pub fn over_rate(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
     let sums = sums_by_period(visibilities, fringe.delay_s, 0.0);
     profile(&sums, visibilities.period_s, fringe.window.1)
 }
 
 impl Visibilities<'_> {
-    /// Number of periods.
+    /// Returns the number of periods.
     pub fn periods(&self) -> usize {
         self.values.len() / self.channels.max(1)
     }
@@ -204,7 +204,7 @@ impl Visibilities<'_> {
         self.first_channel_hz + channel as f64 * self.channel_width_hz
     }
 
-    /// Middle of a period, from the middle of all.
+    /// Returns the middle of a period, relative to the middle of all.
     fn time(&self, period: usize) -> f64 {
         (period as f64 - (self.periods() as f64 - 1.0) / 2.0) * self.period_s
     }
@@ -216,12 +216,12 @@ impl Visibilities<'_> {
     }
 }
 
-/// The grid of the coarse search.
+/// Grid of the coarse search.
 struct Grid {
     /// Half widths of the window.
     delay: f64,
     rate: f64,
-    /// Points of the transforms over the channels and the periods.
+    /// Number of points of the transforms over channels and periods.
     delays: usize,
     rates: usize,
 }
@@ -245,7 +245,7 @@ impl Grid {
         }
     }
 
-    /// Distance of the points.
+    /// Returns the spacing of the points.
     fn steps(&self, visibilities: &Visibilities<'_>) -> (f64, f64) {
         (
             1.0 / (self.delays as f64 * visibilities.channel_width_hz),
@@ -253,7 +253,7 @@ impl Grid {
         )
     }
 
-    /// Delay and rate of the highest point in the window.
+    /// Returns delay and rate of the highest point in the window.
     fn peak(&self, visibilities: &Visibilities<'_>) -> (f64, f64) {
         let (delay_step, rate_step) = self.steps(visibilities);
         let delays = inside(self.delays, delay_step, self.delay);
@@ -294,7 +294,7 @@ impl Grid {
     }
 }
 
-/// The bins of a transform whose values lie within a half width.
+/// Returns the bins of a transform that are within a half width.
 fn inside(points: usize, step: f64, half: f64) -> Vec<usize> {
     (0..points)
         .filter(|bin| signed(*bin, points).abs() * step <= half * (1.0 + 1e-9))
@@ -305,8 +305,8 @@ fn signed(bin: usize, points: usize) -> f64 {
     bin as f64 - f64::from(bin > points / 2) * points as f64
 }
 
-/// The sum at a delay and a rate, and its derivatives by delay, by rate, by delay twice, by both and by rate twice: sums
-/// over all values times powers of -2 pi i f and -2 pi i t.
+/// Returns the sum at a delay and a rate, and its derivatives: by delay, by rate, by delay twice, by both and by rate twice. They
+/// are sums over all values times powers of -2 pi i f and -2 pi i t.
 fn moments(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> [Complex64; 6] {
     let factors = visibilities.channel_factors(delay);
     let middle = visibilities.frequency(visibilities.channels / 2);
@@ -329,13 +329,13 @@ fn moments(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> [Complex64
             *sum += part;
         }
     }
-    // Frequencies about the middle leave the length of the sum as it is.
+    // Frequencies relative to the middle do not change the magnitude of the sum.
     let i = Complex64::new(0.0, -TAU);
     let factors = [Complex64::ONE, i, i, i * i, i * i, i * i];
     std::array::from_fn(|at| factors[at] * of[at])
 }
 
-/// Newton's way from the highest point of the grid to the maximum between its neighbours.
+/// Refines the highest point of the grid by Newton's method to the maximum between its neighbours.
 fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -> (f64, f64) {
     let (delay_step, rate_step) = grid.steps(visibilities);
     let (mut at, mut found) = ((delay, rate), moments(visibilities, delay, rate));
@@ -349,8 +349,8 @@ fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -
             by_rate_twice,
         ] = found;
         let real = |a: Complex64, b: Complex64| (a * b.conj()).re;
-        // Of the logarithm of half the square of the length, times that: a peak is nearly Gaussian, so that its
-        // logarithm is nearly the parabola that Newton assumes.
+        // Derivatives of the logarithm of half the squared magnitude, times that value: a peak is nearly Gaussian, so its
+        // logarithm is nearly the parabola that Newton's method assumes.
         let half = sum.norm_sqr() / 2.0;
         let slope = [real(by_delay, sum), real(by_rate, sum)];
         let curve = [
@@ -369,7 +369,7 @@ fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -
                     (curve[1] * slope[1] - curve[2] * slope[0]) / determinant,
                     (curve[1] * slope[0] - curve[0] * slope[1]) / determinant,
                 );
-                // Where one leaves the window, the other is best beside its edge.
+                // If one leaves the window, the maximum over the other is next to its edge.
                 let edge = |at: f64, step: f64, half: f64| (at + step).clamp(-half, half) - at;
                 if (at.1 + step.1).abs() > grid.rate {
                     let r = edge(at.1, step.1, grid.rate);
@@ -407,7 +407,7 @@ fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -
     at
 }
 
-/// Length of the transform of `sums`, eight points to a cell, within a half width.
+/// Returns the magnitude of the transform of `sums`, eight points per cell, within a half width.
 fn profile(sums: &[Complex64], step: f64, half: f64) -> Vec<(f64, f64)> {
     let points = (8 * sums.len()).next_power_of_two().max(2);
     let mut line = sums.to_vec();
@@ -443,7 +443,7 @@ mod tests {
     const WIDTH: f64 = 1e5;
     const PERIOD: f64 = 0.01;
 
-    /// A fringe of unit length in each value, and noise of a variance in each component.
+    /// A fringe of unit amplitude in each value, and noise of a given variance in each component.
     fn fringe(
         (periods, channels): (usize, usize),
         (delay, rate, phase): (f64, f64, f64),
@@ -509,7 +509,7 @@ mod tests {
             assert!((found.snr / 10.1 - 1.0).abs() < 0.5, "{}", found.snr);
             assert!(found.false_alarm < 1e-3);
             delays += (found.delay_s - truth.0).powi(2) / 60.0;
-            // At the reference frequency, half a band away from where the phase is known best.
+            // At the reference frequency, half a band from where the phase is most accurate.
             phases += (found.phase_rad - truth.2).powi(2) / 60.0;
             predicted = (found.delay_error_s, found.phase_error_rad);
         }
@@ -543,7 +543,7 @@ mod tests {
         );
     }
 
-    /// The best of a window lies at its edge where the fringe is beyond it: in rate, or in delay.
+    /// The maximum in a window is at its edge if the fringe is outside: in rate, or in delay.
     #[test]
     fn a_narrow_window_of_one_does_not_keep_the_other_coarse() {
         let truth = (1.234e-6, 0.789, 0.5);
@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn lines_are_told_from_all_channels() {
-        // A fringe in all channels, in much noise; and in every 25th channel only.
+        // A fringe in all channels, with much noise; and in every 25th channel only.
         let values = fringe((16, 256), (1e-6, 7.0, 0.4), 8.0, 3);
         let all = search(&of(&values, 256, 1e-3), &Window::default());
         assert!(all.snr > 6.0 && all.in_lines == Some(false), "{all:?}");

@@ -1,20 +1,19 @@
-//! From samples to visibilities: how samples lie in payloads, what their statistics say, simulated stations, and
-//! the correlator with its delay model.
+//! From samples to visibilities: sample codes, statistics, simulated stations, and the correlator with its delay model.
 //!
-//! Here belongs what is calculated from samples, and the files that other correlators write or read of it. Which recordings, stations and
-//! times are correlated is known in `evlbi-correlate`.
+//! Calculations on samples, and the files of other correlators about them, belong here. `evlbi-correlate` decides which
+//! recordings, stations and times are correlated.
 //!
 //! ```
 //! use evlbi_fx::codec::Codec;
 //! use evlbi_fx::loss::Lost;
 //!
-//! // VDIF's samples of two bits, first the lowest two of each byte.
+//! VDIF samples of two bits; the lowest two bits of each byte are first.
 //! let codec = Codec::vdif(2)?;
 //! let mut values = [0.0; 4];
 //! codec.decode(&[0b11_10_01_00], &mut values);
 //! assert!(values.is_sorted());
 //!
-//! // Two stations that lose a tenth each, at times of their own, keep 81 % for their baseline.
+//! Two stations that each lose a tenth independently keep 81 % for their baseline.
 //! assert!((Lost::independent(0.1, 0.1).overlap() - 0.81).abs() < 1e-12);
 //! # Ok::<(), evlbi_fx::codec::CodecError>(())
 //! ```

@@ -1,29 +1,28 @@
-//! What sampling does to a correlation: power, efficiency, and the van Vleck correction.
+//! Effect of sampling on a correlation: power, efficiency, and the van Vleck correction.
 //!
-//! A sampler turns Gaussian noise x of rms 1 into one of a few levels q(x). Two noises that correlate with
-//! rho come out correlating with r, which is less. For small rho, r = efficiency * rho; two 1-bit samplers
-//! give r = 2/pi asin(rho); others have a curve of their own, which [`VanVleck`] holds. All levels are those
-//! of [`Codec`], all noise is at the sampler's standard threshold ([`crate::codec::THRESHOLD`] for 2 bits,
-//! 2.95 and 35.5 steps to the rms for 4 and 8 bits) and sampled at its Nyquist rate.
+//! A sampler converts Gaussian noise x of rms 1 to one of a few levels q(x). After sampling, two noises with correlation rho have
+//! a smaller correlation r. For small rho, r = efficiency * rho; two 1-bit samplers give r = 2/pi asin(rho); for others
+//! [`VanVleck`] contains the curve. All levels are those of [`Codec`]. All noise is at the sampler's standard threshold
+//! ([`crate::codec::THRESHOLD`] for 2 bits, 2.95 and 35.5 steps per rms for 4 and 8 bits), and sampled at its Nyquist rate.
 //!
 //! Sources: Van Vleck & Middleton, Proc. IEEE 54, 2 (1966); Cooper, Aust. J. Phys. 23, 521 (1970);
 //! Thompson, Moran & Swenson, Interferometry and Synthesis in Radio Astronomy, chapter 8.
 //!
-//! The curve holds at one lag, for real numbers. A complex visibility that is averaged over a band is the
-//! sum of many lags, each of which has its own place on the curve; correcting its amplitude as if it were
-//! one lag is right to first order only. Exact is to correct the lag spectrum and to transform it back. In
-//! the linear part (|rho| below 0.1 or so) both are division by the efficiency.
+//! The curve applies to one lag, for real numbers. A complex visibility averaged over a band is the sum of many lags, each at a
+//! different point of the curve, so correcting its amplitude as one lag is right to first order only. The exact method is to
+//! correct the lag spectrum and transform it back. In the linear part (|rho| below 0.1 or so) both are a division by the
+//! efficiency.
 //!
-//! VDIF's 4-bit levels reach one step further below zero than above. The even part of the curve that this
-//! gives is left out, so that all curves are odd: r is off by 2e-5 at |rho| = 0.5, 3e-4 at 1.
+//! VDIF's 4-bit levels extend one step further below zero than above. The resulting even part of the curve is neglected, so that
+//! all curves are odd: r is off by 2e-5 at |rho| = 0.5, 3e-4 at 1.
 //!
-//! Here belongs what a sampler of another kind does to noise.
+//! Effects of other kinds of samplers on noise belong here.
 
 use std::f64::consts::{FRAC_PI_2, PI, SQRT_2, TAU};
 
 use crate::codec::{Codec, THRESHOLD};
 
-/// Mean square of the levels that Gaussian noise is sampled to: what an autocorrelation measures.
+/// Returns the mean square of the levels of sampled Gaussian noise, as an autocorrelation measures it.
 pub fn power(codec: Codec) -> f64 {
     let levels = ascending(codec);
     let lowest = levels.first().map_or(0.0, |level| level * level);
@@ -33,31 +32,30 @@ pub fn power(codec: Codec) -> f64 {
     lowest + above.sum::<f64>()
 }
 
-/// The curve between the correlation rho of two noises and the correlation r of their samples, normalised by
-/// the root of the powers of the samples.
+/// Curve between the correlation rho of two noises and the correlation r of their samples, normalised by the root of the powers
+/// of the samples.
 #[derive(Clone, Debug)]
 pub struct VanVleck {
     curve: Curve,
-    /// r where rho is 1: below 1 if the samplers differ.
+    /// Value of r at rho = 1: below 1 if the samplers differ.
     limit: f64,
 }
 
 #[derive(Clone, Debug)]
 enum Curve {
-    /// Price's theorem: dr/drho is the sum over the steps of both samplers of the density of the noises at
-    /// the two thresholds. Normalised by `scale`.
+    /// Price's theorem: dr/drho is the sum over the steps of both samplers of the density of the noises at the two thresholds.
+    /// Normalised by `scale`.
     Steps { a: Steps, b: Steps, scale: f64 },
-    /// Mehler's formula: r = sum of these times rho^1, rho^3, rho^5 and so on. For samplers so fine that few
-    /// orders count.
+    /// Mehler's formula: r = sum of these times rho^1, rho^3, rho^5 and so on. For samplers so fine that few orders matter.
     Series(Vec<f64>),
 }
 
-/// Odd orders of the series: those beyond carry the noise of sampling to 8 bits, 7e-5 of the power, which
-/// correlates where 1 - |rho| is below 1e-4 only.
+/// Number of odd orders in the series: higher ones contain the noise of sampling to 8 bits, 7e-5 of the power, which correlates
+/// only if 1 - |rho| is below 1e-4.
 const ORDERS: usize = 32;
 
 impl VanVleck {
-    /// The curve for samples of two stations.
+    /// Makes the curve for samples of two stations.
     pub fn between(a: Codec, b: Codec) -> VanVleck {
         let scale = 1.0 / (power(a) * power(b)).sqrt();
         let fine = a.bits().max(b.bits()) > 4;
@@ -72,14 +70,14 @@ impl VanVleck {
         VanVleck { curve, limit }
     }
 
-    /// The correlation r of the samples of two noises that correlate with `rho`, which is kept in -1 to 1.
+    /// Returns the correlation r of the samples of two noises with the correlation `rho`, which is clamped to -1 to 1.
     pub fn correlated(&self, rho: f64) -> f64 {
         let value = self.curve.value(rho.abs().min(1.0).asin());
         value.copysign(rho)
     }
 
-    /// The correlation rho of two noises whose samples correlate with `r`: the van Vleck correction. An r
-    /// beyond what there can be, as noise gives it, stands for 1 or -1.
+    /// Returns the correlation rho of two noises whose samples have the correlation `r`: the van Vleck correction. An r outside
+    /// the possible range, due to noise, gives 1 or -1.
     pub fn corrected(&self, r: f64) -> f64 {
         if r.is_nan() {
             return r;
@@ -90,8 +88,8 @@ impl VanVleck {
         self.angle(r.abs()).sin().copysign(r)
     }
 
-    /// The asin(rho), 0 to pi/2, at which the curve reaches `r`, 0 to the limit: Newton's method in a
-    /// bracket. Over asin(rho) the curve for 1 bit is a straight line, and others nearly so.
+    /// Returns the asin(rho), 0 to pi/2, at which the curve is `r`, from 0 to the limit, by Newton's method within a bracket. As
+    /// a function of asin(rho) the curve for 1 bit is a straight line, and others nearly so.
     fn angle(&self, r: f64) -> f64 {
         let (mut low, mut high) = (0.0, FRAC_PI_2);
         let mut angle = FRAC_PI_2 * r / self.limit;
@@ -117,7 +115,7 @@ impl VanVleck {
 }
 
 impl Curve {
-    /// r at rho = sin(angle).
+    /// Returns r at rho = sin(angle).
     fn value(&self, angle: f64) -> f64 {
         match self {
             Curve::Steps { .. } => integral_over_angle(angle, |angle| self.slope(angle)),
@@ -129,7 +127,7 @@ impl Curve {
         }
     }
 
-    /// dr/dangle. The root in the density of two noises cancels against drho = cos(angle) dangle.
+    /// Returns dr/dangle. The root in the density of two noises cancels against drho = cos(angle) dangle.
     fn slope(&self, angle: f64) -> f64 {
         let (rho, cosine) = angle.sin_cos();
         match self {
@@ -158,7 +156,7 @@ fn ratio(above: f64, below: f64) -> f64 {
     if above == 0.0 { 0.0 } else { above / below }
 }
 
-/// The odd part of a sampler: where it steps up, and how high.
+/// Odd part of a sampler: position and height of its steps.
 #[derive(Clone, Debug)]
 struct Steps(Vec<Step>);
 
@@ -188,8 +186,8 @@ impl Steps {
         Steps(steps)
     }
 
-    /// Coefficients of the odd normalised Hermite polynomials He_n / sqrt(n!):
-    /// c_n = sum of height * density * He_{n-1}(at) / sqrt((n-1)!) / sqrt(n).
+    /// Returns the coefficients of the odd normalised Hermite polynomials He_n / sqrt(n!): c_n = sum of height * density *
+    /// He_{n-1}(at) / sqrt((n-1)!) / sqrt(n).
     fn hermite(&self) -> Vec<f64> {
         let mut coefficients = vec![0.0; ORDERS];
         for step in &self.0 {
@@ -208,7 +206,7 @@ impl Steps {
     }
 }
 
-/// The levels of a codec from the lowest to the highest.
+/// Returns the levels of a codec in ascending order.
 fn ascending(codec: Codec) -> Vec<f64> {
     let mut levels: Vec<f64> = codec
         .levels()
@@ -219,7 +217,7 @@ fn ascending(codec: Codec) -> Vec<f64> {
     levels
 }
 
-/// Between which values of the noise the levels change: half-way between equidistant levels.
+/// Returns the values of the noise at which the level changes: halfway between equidistant levels.
 fn thresholds(levels: &[f64]) -> Vec<f64> {
     if levels.len() == 4 {
         let threshold = f64::from(THRESHOLD);
@@ -236,25 +234,25 @@ fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() / (SQRT_2 * PI.sqrt())
 }
 
-/// How likely normal noise is above `x`.
+/// Probability that normal noise is above `x`.
 fn exceedance(x: f64) -> f64 {
     0.5 - integral(x, density)
 }
 
-/// Nodes and weights of Gauss and Legendre's rule of eight points, those above zero.
+/// Positive nodes and weights of the Gauss-Legendre rule of eight points.
 const RULE: [(f64, f64); 4] = [
     (0.183_434_642_495_649_8, 0.362_683_783_378_362),
     (0.525_532_409_916_329, 0.313_706_645_877_887_3),
     (0.796_666_477_413_626_7, 0.222_381_034_453_374_5),
     (0.960_289_856_497_536_3, 0.101_228_536_290_376_3),
 ];
-/// Pieces of an integral.
+/// Number of pieces of an integral.
 const PIECES: i32 = 20;
-/// Each piece ends this much nearer to a right angle than it begins.
+/// Factor by which each piece ends nearer to a right angle than it starts.
 const NEARER: f64 = 0.75;
 
-/// Integral of a function over an angle from 0 to `end`, a right angle at most, that is smooth but for what gets the
-/// narrower the nearer it is to that, as the densities of noises that hardly differ do.
+/// Integrates a function over an angle from 0 to `end`, which is at most a right angle. The function is smooth except for
+/// features that become narrower the nearer they are to a right angle, like the densities of nearly identical noises.
 fn integral_over_angle(end: f64, f: impl Fn(f64) -> f64) -> f64 {
     let edge = |piece: i32| match piece {
         PIECES => end,
@@ -263,7 +261,7 @@ fn integral_over_angle(end: f64, f: impl Fn(f64) -> f64) -> f64 {
     integral_of_pieces(edge, f)
 }
 
-/// Integral of a smooth function from 0 to `end`.
+/// Integrates a smooth function from 0 to `end`.
 fn integral(end: f64, f: impl Fn(f64) -> f64) -> f64 {
     let step = end / f64::from(PIECES);
     integral_of_pieces(|piece| f64::from(piece) * step, f)

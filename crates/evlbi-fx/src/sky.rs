@@ -1,28 +1,27 @@
-//! Simulated stations: the VDIF that telescopes would record which look at one source of noise.
+//! Simulated stations: VDIF as recorded by telescopes that observe one source of noise.
 //!
-//! A [`SkyPlan`] says what the stations have in common and how they differ; each [`Station`] of it writes
-//! the frames that it would record, the same ones every time. Conventions:
+//! A [`SkyPlan`] defines what the stations have in common and how they differ; each [`Station`] of it generates the frames that
+//! it would record, always the same ones. Conventions:
 //!
-//! - A signal that a station receives at time t left the common reference at `t - tau(t)`:
-//!   `s(t) = x(t - tau(t))`. A positive delay makes a station later. The delay is the station's `delay`
-//!   plus its `clock`, both polynomials in the seconds since the start of the plan.
-//! - The channel is mixed down from the sky frequency nu of its zero frequency, upper side band, so its
-//!   fringe phase is `-2 pi nu tau(t)`, and `-2 pi f tau(t)` on top at the frequency f of the samples.
+//! - A signal that a station receives at time t left the common reference at `t - tau(t)`: `s(t) = x(t - tau(t))`. A positive
+//!   delay makes a station later. The delay is the station's `delay` plus its `clock`, both polynomials in the seconds since the
+//!   start of the plan.
+//! - The channel is an upper sideband that is mixed down from the sky frequency nu of its zero frequency. So its fringe phase is
+//!   `-2 pi nu tau(t)`, plus `-2 pi f tau(t)` at the frequency f of the samples.
 //! - Real samples at rate R fill 0 to R/2 above nu, complex ones at rate R fill -R/2 to R/2 about it.
-//! - Two stations correlate with sqrt(share a * share b), the shares being those of the common signal in
-//!   the power of each; before the losses of sampling.
+//! - Two stations correlate with sqrt(fraction a * fraction b), where the fractions are those of the common signal in the power
+//!   of each, before the losses of sampling.
 //!
-//! All noise is drawn by sample number (ChaCha8, seeded by the plan), so that a station is the same bytes
-//! whenever and in whatever company it is made. On another kind of processor transforms round in another
-//! way, which may tip the odd sample that lies at a threshold, one out of a million.
+//! All noise is generated from sample numbers (ChaCha8, seeded by the plan), so that a station consists of the same bytes
+//! whenever and with whatever other stations it is made. On another kind of CPU transforms round differently, which may change
+//! single samples that are at a threshold, about one in a million.
 //!
-//! The delay is held over blocks of 7680 real or 3840 complex samples, in whose middle it is exact, while
-//! the fringe phase follows it sample by sample: at a delay rate of 1.5e-6, which is the fastest that the
-//! Earth turns, it is off by at most 0.006 samples. The power of the error is then 43 dB below the common
-//! signal; where the delay stands still, 80 dB. The common signal fills the channel but for slopes of 2 %
-//! of it at its edges, as filters have them.
+//! The delay is constant over blocks of 7680 real or 3840 complex samples, in whose middle it is exact, while the fringe phase
+//! follows it sample by sample. At a delay rate of 1.5e-6, the maximum due to the rotation of the Earth, the delay is off by at
+//! most 0.006 samples. The power of the error is then 43 dB below the common signal; for a constant delay, 80 dB. The common
+//! signal fills the channel except for slopes of 2 % of it at its edges, as filters have them.
 //!
-//! Here belongs what a simulated source or station can do.
+//! New properties of simulated sources and stations belong here.
 
 mod frames;
 mod noise;
@@ -37,7 +36,7 @@ use evlbi_wire::vdif::{Header, Shape, StationId};
 
 use crate::codec::Codec;
 
-/// One station of a plan, ready to generate.
+/// Station of a plan, ready to generate frames.
 #[derive(Clone, Debug)]
 pub struct Station {
     name: String,
@@ -47,53 +46,53 @@ pub struct Station {
     frame_rate: FrameRate,
     start: i64,
     frames_per_thread: u64,
-    /// In the order of the channels, those of thread 0 first.
+    /// Plans of the channels, starting with those of thread 0.
     channels: Vec<signal::ChannelPlan>,
 }
 
 impl Station {
-    /// Two-letter code.
+    /// Returns the two-letter code.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Station identifier in the headers.
+    /// Returns the station identifier in the headers.
     pub fn id(&self) -> StationId {
         self.headers[0].key().station
     }
 
-    /// Frame length, channels per thread, bits and the rest.
+    /// Returns the frame format: length, channels per thread, bits and so on.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Length of a frame in bytes, header included.
+    /// Returns the length of a frame in bytes, header included.
     pub fn frame_length(&self) -> usize {
         self.shape.frame_length
     }
 
-    /// Threads, numbered from 0. Their frames of the same time follow each other in this order.
+    /// Returns the number of threads, which are numbered from 0. Their frames of the same time follow each other in this order.
     pub fn threads(&self) -> u16 {
         self.headers.len() as u16
     }
 
-    /// Frames per second of each thread.
+    /// Returns the frames per second of each thread.
     pub fn frame_rate(&self) -> FrameRate {
         self.frame_rate
     }
 
-    /// Bits per second of all threads, headers included.
+    /// Returns the bits per second of all threads, headers included.
     pub fn bit_rate(&self) -> u64 {
         let frames = u64::from(self.frame_rate.get()) * u64::from(self.threads());
         frames * 8 * self.frame_length() as u64
     }
 
-    /// Frames of all threads together.
+    /// Returns the number of frames of all threads together.
     pub fn total_frames(&self) -> u64 {
         self.frames_per_thread * u64::from(self.threads())
     }
 
-    /// Time of the first frames.
+    /// Returns the time of the first frames.
     pub fn start(&self) -> FrameTime {
         FrameTime {
             second: self.start,
@@ -101,7 +100,7 @@ impl Station {
         }
     }
 
-    /// Writes the station's frames from the first one on.
+    /// Makes a generator of the station's frames, starting with the first one.
     pub fn generator(&self) -> Generator {
         Generator::new(self.clone())
     }

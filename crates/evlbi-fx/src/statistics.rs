@@ -1,4 +1,4 @@
-//! What the samples of a recording look like: how often each code stands, mean and rms, and the spectrum.
+//! Statistics of the samples of a recording: counts of each code, mean and rms, and the spectrum.
 
 use std::f32::consts::PI;
 use std::sync::Arc;
@@ -9,38 +9,38 @@ use serde::Serialize;
 
 use crate::codec::Codec;
 
-/// Longest transform of a spectrum, in samples.
+/// Maximum length of a transform of a spectrum, in samples.
 const MAX: usize = 256;
-/// Shortest transform that deserves the name of a spectrum.
+/// Minimum length of a transform of a spectrum, in samples.
 const MIN: usize = 8;
 
-/// Most channels that statistics are gathered of.
+/// Maximum number of channels, since a header can give billions of channels.
 const MAX_CHANNELS: u64 = 4096;
 
-/// A header can tell of billions of channels.
+/// Number of channels outside the supported range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("statistics are gathered of 1 to {MAX_CHANNELS} channels, not of {0}")]
+#[error("no statistics of {0} channels: supported are 1 to {MAX_CHANNELS}")]
 #[non_exhaustive]
 pub struct ChannelsError(pub u64);
 
 /// Statistics of one channel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChannelStatistics {
-    /// Real part, and imaginary part of complex samples.
+    /// Statistics of the real part, and of the imaginary part of complex samples.
     pub components: Vec<ComponentStatistics>,
-    /// Power of each spectral channel, in ascending frequency from `lowest_frequency` on: that of white
-    /// noise is its mean square in each. Empty where no payload held enough samples.
+    /// Power of each spectral channel, in ascending frequency from `lowest_frequency` on: for white noise, each is its mean
+    /// square. Empty if no payload contained enough samples.
     pub spectrum: Vec<f64>,
-    /// Frequency of the middle of the first spectral channel in units of the sample rate.
+    /// Frequency of the middle of the first spectral channel, in units of the sample rate.
     pub lowest_frequency: f64,
-    /// Distance of the spectral channels in units of the sample rate.
+    /// Spacing of the spectral channels, in units of the sample rate.
     pub resolution: f64,
 }
 
 /// Statistics of one component of the samples of a channel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComponentStatistics {
-    /// How often each level was seen, from the lowest level to the highest.
+    /// Count of each level, from the lowest level to the highest.
     pub counts: Vec<u64>,
     /// Mean of the levels.
     pub mean: f64,
@@ -48,20 +48,20 @@ pub struct ComponentStatistics {
     pub rms: f64,
 }
 
-/// Gathers the statistics of one thread, payload by payload.
+/// Statistics of one thread, collected payload by payload.
 pub struct Statistics {
     codec: Codec,
     channels: usize,
-    /// Components of a sample.
+    /// Components per sample.
     group: usize,
-    /// By channel, component and code.
+    /// Counts by channel, component and code.
     counts: Vec<u64>,
     values: Vec<f32>,
     spectra: Spectra,
 }
 
 impl Statistics {
-    /// For payloads of `channels` channels.
+    /// Makes empty statistics for payloads of `channels` channels.
     pub fn new(codec: Codec, channels: u64, complex: bool) -> Result<Statistics, ChannelsError> {
         if !(1..=MAX_CHANNELS).contains(&channels) {
             return Err(ChannelsError(channels));
@@ -83,7 +83,7 @@ impl Statistics {
         })
     }
 
-    /// Adds the samples of a payload. Components that lack the rest of their complete sample are left out.
+    /// Adds the samples of a payload. Components of an incomplete last sample are skipped.
     pub fn add(&mut self, payload: &[u8]) {
         // Whole bytes, as the longest transform is a multiple of eight samples.
         let bits = self.channels * self.group * usize::from(self.codec.bits());
@@ -105,7 +105,7 @@ impl Statistics {
         self.spectra.add(&self.values);
     }
 
-    /// The statistics of each channel, over everything that was added.
+    /// Returns the statistics of each channel, over everything that was added.
     pub fn channels(&self) -> Vec<ChannelStatistics> {
         let codes = self.codec.levels().len();
         let (lowest_frequency, resolution) = self.spectra.frequencies();
@@ -145,12 +145,12 @@ fn component(codec: Codec, counts: &[u64]) -> ComponentStatistics {
     }
 }
 
-/// Power spectra of all channels. Each payload is transformed for itself, so that nothing is assumed of
-/// what lies between payloads.
+/// Power spectra of all channels. Each payload is transformed separately, so that nothing is assumed about the data between
+/// payloads.
 struct Spectra {
     channels: usize,
     complex: bool,
-    /// Of the length that the first payload allowed.
+    /// Transform of the length that the first payload allowed.
     transform: Option<Transform>,
     pieces: u64,
 }
@@ -160,7 +160,7 @@ struct Transform {
     window: Vec<f32>,
     bins: Vec<Complex32>,
     scratch: Vec<Complex32>,
-    /// By channel and bin, summed over the pieces.
+    /// Power by channel and bin, summed over the pieces.
     power: Vec<f64>,
 }
 
@@ -189,14 +189,14 @@ impl Spectra {
         }
     }
 
-    /// Lowest frequency and resolution, cycles per sample.
+    /// Returns lowest frequency and resolution, in cycles per sample.
     fn frequencies(&self) -> (f64, f64) {
         let transform = self.transform.as_ref();
         let length = transform.map_or(1, |transform| transform.window.len());
         (if self.complex { -0.5 } else { 0.0 }, 1.0 / length as f64)
     }
 
-    /// Mean power in ascending frequency; real samples have none below zero.
+    /// Returns the mean power in ascending frequency; real samples have no frequencies below zero.
     fn channel(&self, channel: usize) -> Vec<f64> {
         let Some(transform) = self.transform.as_ref().filter(|_| self.pieces > 0) else {
             return Vec::new();
@@ -220,7 +220,7 @@ impl Transform {
             return None;
         }
         let forward = FftPlanner::new().plan_fft_forward(length);
-        // Hann: a tone does not leak over the whole spectrum.
+        // Hann window, so that a tone does not leak over the whole spectrum.
         let window = (0..length).map(|n| (PI * n as f32 / length as f32).sin().powi(2));
         Some(Transform {
             window: window.collect(),
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn tones_stand_at_their_frequency() {
-        // Cycle of four samples: a quarter of the sample rate, real and above zero.
+        // A cycle of four samples: a quarter of the sample rate, real and above zero.
         let real: Vec<u8> = [255, 128, 0, 128].repeat(256);
         let found = statistics(8, 1, false, &[&real, &real[..512]]);
         let peak = |channel: &ChannelStatistics| {
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(found[0].spectrum.len(), 128);
         assert_eq!(peak(&found[0]), 0.25);
 
-        // The second of two complex channels turns backwards: 1, -i, -1, i.
+        // The second of two complex channels rotates backwards: 1, -i, -1, i.
         let complex: Vec<u8> = [
             128, 128, 255, 128, 128, 128, 128, 0, 128, 128, 0, 128, 128, 128, 128, 255,
         ]

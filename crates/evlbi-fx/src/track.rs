@@ -1,7 +1,7 @@
-//! What a station recorded, laid out by time: frames go in as they come, slabs of samples come out.
+//! Recording of a station, sorted by time: frames are added as they arrive, slabs of samples are read.
 //!
-//! With each sample goes whether it may be used. What is marked invalid, is fill pattern, did not come or was
-//! flagged is not, whatever bytes lie there.
+//! Each sample is valid or not. Samples that are marked invalid, are fill pattern, did not arrive or were flagged are not valid,
+//! whatever their bytes are.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,43 +13,43 @@ use evlbi_wire::vdif::Header;
 
 use crate::codec::{Codec, CodecError};
 
-/// Frames that are kept for later, in each thread, at most: what comes then pushes the latest ones out. A header
-/// with a damaged time must not fill the memory.
+/// Maximum number of frames per thread that are kept for later: beyond it a new frame replaces the latest one. A header with a
+/// damaged time must not fill the memory.
 const MAX_FRAMES: usize = 1 << 18;
 
-/// Frames whose memory is kept at least when they are forgotten.
+/// Minimum number of forgotten frames whose memory is kept.
 const MIN_SPARE: usize = 1024;
-/// Frames far ahead that are too many to have damaged times.
+/// Number of frames far ahead that are too many to have damaged times.
 const MANY: usize = 1024;
-/// Frames that a thread is ahead by when others are not waited for any more.
+/// Number of frames by which a thread must be ahead before it stops waiting for others.
 const FAR: usize = 1 << 14;
 
-/// How samples lie in the frames of a station.
+/// Layout of samples in the frames of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Their coding.
+    /// Coding of the samples.
     pub codec: Codec,
-    /// Samples have a real and an imaginary component.
+    /// Whether samples have a real and an imaginary component.
     pub complex: bool,
-    /// Channels in a thread.
+    /// Channels per thread.
     pub channels: usize,
-    /// Bytes of a payload.
+    /// Length of a payload, in bytes.
     pub payload: usize,
     /// Frames per second of a thread.
     pub frame_rate: FrameRate,
 }
 
-/// Why the frames of a station cannot be correlated.
+/// Reason why the frames of a station cannot be correlated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// The coding is not known.
+    /// Unsupported coding.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// A frame does not hold whole samples.
+    /// Payload that does not contain whole samples.
     #[error("a payload of {payload} bytes does not hold whole samples of {bits} bits")]
     Shape {
-        /// Bytes of the payload.
+        /// Length of the payload, in bytes.
         payload: usize,
         /// Bits of a sample of all channels.
         bits: usize,
@@ -57,10 +57,10 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// The layout of frames with such a header.
+    /// Returns the layout of frames with such a header.
     ///
     /// # Errors
-    /// [`LayoutError`] when the samples cannot be decoded.
+    /// Returns a [`LayoutError`] if the samples cannot be decoded.
     pub fn of(header: &Header, frame_rate: FrameRate) -> Result<Layout, LayoutError> {
         let shape = header.shape();
         let layout = Layout {
@@ -78,63 +78,63 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Components of a sample of all channels.
+    /// Returns the components of a sample of all channels.
     pub fn components(&self) -> usize {
         self.channels
             .saturating_mul(if self.complex { 2 } else { 1 })
     }
 
-    /// Bits of a sample of all channels.
+    /// Returns the bits of a sample of all channels.
     pub fn bits(&self) -> usize {
         self.components()
             .saturating_mul(usize::from(self.codec.bits()))
     }
 
-    /// Samples of a channel in a frame.
+    /// Returns the samples of a channel in a frame.
     pub fn frame_samples(&self) -> i64 {
         (self.payload * 8 / self.bits()) as i64
     }
 
-    /// Samples of a channel in a second.
+    /// Returns the samples of a channel per second.
     pub fn sample_rate(&self) -> i64 {
         self.frame_samples() * i64::from(self.frame_rate.get())
     }
 }
 
-/// What is looked at to tell good samples from others.
+/// Sources of the validity of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Everything that is known: the invalid bit, the fill pattern anywhere in the payload, the flags.
+    /// All: the invalid bit, the fill pattern anywhere in the payload, the flags.
     #[default]
     Exact,
-    /// The invalid bit alone.
+    /// Only the invalid bit.
     Headers,
-    /// Nothing: all that is there is taken for good.
+    /// None: all samples that arrived are valid.
     Blind,
 }
 
-/// What came in.
+/// Counts of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames that were kept.
     pub frames: u64,
-    /// Frames that came when their time was over.
+    /// Frames that arrived too late.
     pub late: u64,
-    /// Frames of a time that was there already.
+    /// Frames of a time that already exists.
     pub duplicates: u64,
     /// Frames of another length, thread or from too far ahead.
     pub foreign: u64,
 }
 
-/// The recording of one station.
+/// Recording of one station.
 #[derive(Debug)]
 pub struct Track {
     layout: Layout,
     trust: Trust,
     lanes: Vec<Lane>,
-    /// Number of the first frame that is still of use.
+    /// Number of the first frame that may still be used.
     first: i64,
-    /// The first frame that was ever asked for.
+    /// First frame that was ever requested.
     begin: i64,
     counts: Counts,
 }
@@ -143,14 +143,14 @@ pub struct Track {
 #[derive(Debug)]
 struct Lane {
     thread: u16,
-    /// By their numbers.
+    /// Frames by number.
     frames: VecDeque<Held>,
-    /// Memory of frames that were forgotten, for those that come: in the long run none is allocated. As much as the frames took
-    /// that were forgotten last, so that a time in which many were held does not keep its memory.
+    /// Memory of forgotten frames, to be reused: in the long run none is allocated. It is limited to that of the frames forgotten
+    /// last, so that a time in which many were held does not keep its memory.
     spare: Vec<Vec<u8>>,
-    /// Numbers of samples that must not be used.
+    /// Numbers of flagged samples.
     flags: Intervals,
-    /// Number of the latest frame that came.
+    /// Number of the latest frame that arrived.
     newest: i64,
 }
 
@@ -158,30 +158,30 @@ struct Lane {
 struct Held {
     number: i64,
     payload: Vec<u8>,
-    /// Numbers in the frame of the samples that must not be used.
+    /// Numbers in the frame of the invalid samples.
     bad: Intervals,
 }
 
-/// The samples of a station over some time, those that are missing included.
+/// Samples of a station over some time, including missing ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slab {
     /// Number of the first sample since 1970.
     pub first: i64,
-    /// A thread each, in the order of the track's.
+    /// Threads, in the order of the track's.
     pub lanes: Vec<SlabLane>,
 }
 
 /// One thread of a slab.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlabLane {
-    /// Coded samples, zero where there are none.
+    /// Coded samples, zero if missing.
     pub bytes: Vec<u8>,
-    /// Numbers since 1970 of the samples that may be used.
+    /// Numbers since 1970 of the valid samples.
     pub good: Intervals,
 }
 
 impl Track {
-    /// A recording of these threads, nothing of it there yet.
+    /// Makes an empty recording of these threads.
     pub fn new(layout: Layout, threads: &[u16], trust: Trust) -> Track {
         let lane = |thread: &u16| Lane {
             thread: *thread,
@@ -200,17 +200,17 @@ impl Track {
         }
     }
 
-    /// How its samples lie.
+    /// Returns the layout of its samples.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// What came in so far.
+    /// Returns the current counts.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Says that samples of a thread must not be used. Numbers are since 1970.
+    /// Flags samples of a thread as invalid. Numbers are since 1970.
     pub fn flag(&mut self, thread: u16, samples: Range<i64>) {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.thread == thread) {
             lane.flags.insert(samples);
@@ -230,7 +230,7 @@ impl Track {
         }
         lane.newest = lane.newest.max(number);
         if number < self.first {
-            // What lies before all that was asked for is not late.
+            // Frames before everything that was requested are not late.
             self.counts.late += u64::from(number >= self.begin);
             return;
         }
@@ -269,9 +269,9 @@ impl Track {
         }
     }
 
-    /// Whether each thread has come to sample `end`: `margin` frames at or after it are there. Frames that lie more
-    /// than a second behind it may have damaged times; only many of them count. A thread that is far ahead does not
-    /// wait for others that have ended.
+    /// Returns whether each thread has reached sample `end`: it has `margin` frames at or after it. Frames more than a second
+    /// after it may have damaged times; only many of them count. A thread that is far ahead does not wait for others that have
+    /// ended.
     pub fn has_come_to(&self, end: i64, margin: usize) -> bool {
         let frame = end.div_euclid(self.layout.frame_samples());
         let near = frame..frame.saturating_add(i64::from(self.layout.frame_rate.get()));
@@ -282,7 +282,7 @@ impl Track {
         self.lanes.iter().all(come) || self.lanes.iter().any(far)
     }
 
-    /// The samples in `range` and those around it that fill up frames. Numbers are since 1970.
+    /// Returns the samples in `range`, extended to whole frames. Numbers are since 1970.
     pub fn slab(&self, range: Range<i64>) -> Slab {
         let samples = self.layout.frame_samples();
         let from = range.start.div_euclid(samples);
@@ -297,7 +297,7 @@ impl Track {
         }
     }
 
-    /// Forgets everything before sample `before`; what comes of it later is late.
+    /// Forgets everything before sample `before`; frames of it that arrive later are late.
     pub fn forget(&mut self, before: i64) {
         let first = before.div_euclid(self.layout.frame_samples());
         if first <= self.first {
@@ -313,7 +313,7 @@ impl Track {
         }
     }
 
-    /// Takes a thread back to a frame: what lies at or after it goes, and comes again.
+    /// Rewinds a thread to a frame: frames at or after it are removed, and will arrive again.
     pub fn rewind(&mut self, thread: u16, number: i64) {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.thread == thread) {
             lane.frames.truncate(lane.place(number));
@@ -321,13 +321,13 @@ impl Track {
         }
     }
 
-    /// Number of the first sample behind the latest frame of a thread.
+    /// Returns the number of the first sample after the latest frame of a thread.
     pub fn newest_of(&self, thread: u16) -> Option<i64> {
         let lane = self.lanes.iter().find(|lane| lane.thread == thread)?;
         (lane.newest > i64::MIN).then(|| (lane.newest + 1) * self.layout.frame_samples())
     }
 
-    /// Samples of the fullest thread that are held in frames at or behind a sample.
+    /// Returns how many samples of the fullest thread are held in frames at or after a sample.
     pub fn held(&self, sample: i64) -> i64 {
         let samples = self.layout.frame_samples();
         let from = sample.div_euclid(samples);
@@ -335,14 +335,14 @@ impl Track {
         self.lanes.iter().map(held).max().unwrap_or(0) * samples
     }
 
-    /// Number of the first sample of the earliest frame that is there.
+    /// Returns the number of the first sample of the earliest frame.
     pub fn earliest(&self) -> Option<i64> {
         let first = |lane: &Lane| lane.frames.front().map(|held| held.number);
         let number = self.lanes.iter().filter_map(first).min()?;
         Some(number * self.layout.frame_samples())
     }
 
-    /// Number of the first sample behind the latest frame that came.
+    /// Returns the number of the first sample after the latest frame that arrived.
     pub fn newest(&self) -> Option<i64> {
         let number = self.lanes.iter().map(|lane| lane.newest).max()?;
         (number > i64::MIN).then(|| (number + 1) * self.layout.frame_samples())
@@ -350,7 +350,8 @@ impl Track {
 }
 
 impl Lane {
-    /// Where among the frames one of this number lies, or is to lie. At the end, the usual place, this takes constant time.
+    /// Returns the index of the frame of this number, or where to insert it. This takes constant time at the end, which is the
+    /// normal case.
     fn place(&self, number: i64) -> usize {
         match self.frames.back() {
             Some(last) if last.number >= number => {
@@ -360,7 +361,7 @@ impl Lane {
         }
     }
 
-    /// How many frames have this number or a later one.
+    /// Returns how many frames have this number or a later one.
     fn count_from(&self, number: i64) -> usize {
         self.frames.len() - self.place(number)
     }
@@ -386,7 +387,7 @@ impl Lane {
     }
 }
 
-/// Which samples of a frame must not be used, by their numbers in it.
+/// Returns the invalid samples of a frame, by their numbers in it.
 fn bad_samples(
     layout: &Layout,
     trust: Trust,
@@ -467,7 +468,7 @@ mod tests {
         track.forget(64 * 5);
         track.forget(64 * 20);
         track.push(0, 10, false, &[0; 16]);
-        // Before all that was asked for.
+        // Before everything that was requested.
         track.push(0, 3, false, &[0; 16]);
         assert_eq!(
             track.counts(),
@@ -511,7 +512,7 @@ mod tests {
         }
         assert!(track.has_come_to(64 * 12, 8));
         assert!(!track.has_come_to(64 * 13, 8));
-        // A thread that has come further does not help the other.
+        // A thread that is further ahead does not help the other.
         for number in 20..30 {
             track.push(0, number, false, &[0; 16]);
         }

@@ -1,22 +1,22 @@
-//! The values that codes stand for, and tables of the values that a byte holds.
+//! Values of codes, and tables of the values in a byte.
 
-/// Upper level of 2-bit samples where the lower one is 1: the mean of Gaussian noise beyond a
-/// threshold of one sigma over its mean below. It is the number that `baseband` uses; the one for the
-/// best threshold, 0.98 sigma, is 3.336, and nothing that is measured feels the difference.
+/// Upper level of 2-bit samples if the lower one is 1: the mean of Gaussian noise beyond a threshold of one sigma, over its mean
+/// below. `baseband` uses this number; the one for the best threshold, 0.98 sigma, is 3.336, and the difference does not affect
+/// any measured quantity.
 pub const HIGH: f32 = 3.316_505;
 
-/// The rms of the noise that has the levels 1 and [`HIGH`].
+/// Rms of noise with the levels 1 and [`HIGH`].
 pub(super) const SIGMA_2: f32 = 2.174_564;
-/// Levels of 4-bit samples in a sigma.
+/// Levels per sigma of 4-bit samples.
 pub(super) const STEPS_4: f32 = 2.95;
-/// Levels of 8-bit samples in a sigma.
+/// Levels per sigma of 8-bit samples.
 pub(super) const STEPS_8: f32 = 35.5;
 
 pub(super) static VDIF_1: [f32; 2] = [-1.0, 1.0];
 pub(super) static VDIF_2: [f32; 4] = [-HIGH, -1.0, 1.0, HIGH];
 /// Code 8 is zero.
 pub(super) static VDIF_4: [f32; 16] = linear(8.0, STEPS_4);
-/// Zero lies between the codes 127 and 128.
+/// Zero is between the codes 127 and 128.
 pub(super) static VDIF_8: [f32; 256] = linear(127.5, STEPS_8);
 pub(super) static MARK5B_1: [f32; 2] = [1.0, -1.0];
 pub(super) static MARK5B_2: [f32; 4] = [-HIGH, 1.0, -1.0, HIGH];
@@ -38,7 +38,7 @@ const fn linear<const N: usize>(zero: f32, steps: f32) -> [f32; N] {
     levels
 }
 
-/// The `N` values of each byte.
+/// Makes a table of the `N` values of each byte.
 const fn table<const N: usize>(levels: &[f32]) -> [[f32; N]; 256] {
     let bits = 8 / N;
     let mut table = [[0.0; N]; 256];

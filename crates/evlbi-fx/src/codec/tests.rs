@@ -1,4 +1,4 @@
-//! Levels and thresholds of the standard; payloads decoded as in a plain way, and back to their codes.
+//! Levels and thresholds of the standard; payloads decoded by a slow reference, and encoded again.
 
 use evlbi_wire::mark5b::{Header, SYNC};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn decoded(codec: Codec, payload: &[u8]) -> Vec<f32> {
     values
 }
 
-/// The plain way: one code after the other out of one long number.
+/// Slow reference: one code after the other from one long number.
 fn scalar(codec: Codec, payload: &[u8]) -> Vec<f32> {
     let bits = usize::from(codec.bits());
     let bit = |at: usize| usize::from(payload[at / 8] >> (at % 8) & 1);
@@ -57,7 +57,7 @@ fn levels_are_the_standard_ones() {
 fn bits_without_levels_are_refused() {
     assert_eq!(
         Codec::vdif(16).unwrap_err().to_string(),
-        "VDIF samples of 16 bits are not decoded, only those of 1, 2, 4 or 8 bits"
+        "cannot decode VDIF samples of 16 bits: supported are 1, 2, 4 or 8 bits"
     );
     assert!(Codec::vdif(0).is_err());
     assert!(Codec::mark5b(4).is_err());

@@ -1,4 +1,4 @@
-//! One block at every station: where it lies, and what of it may be used.
+//! One block at every station: its place, and its valid parts.
 
 use std::ops::Range;
 
@@ -8,38 +8,38 @@ use super::setup::{Input, Setup};
 use crate::delay::OutsideModel;
 use crate::track::Slab;
 
-/// A block.
+/// Block of all stations.
 pub struct Block {
     pub stations: Vec<Placed>,
-    /// Some of it may be used and some not, at some station.
+    /// Whether some of it is valid and some not, at some station.
     pub is_partial: bool,
 }
 
-/// A block at one station.
+/// Block at one station.
 pub struct Placed {
     /// Number of its first sample.
     pub first: i64,
-    /// Delay in the middle of it, all of it, s.
+    /// Total delay in the middle of the block, s.
     pub delay: f64,
-    /// Its rate, s/s.
+    /// Delay rate, s/s.
     pub rate: f64,
-    /// What is left of it behind the whole samples, s.
+    /// Rest of the delay after the whole samples, s.
     pub residual: f64,
-    /// Parts of each thread that may be used.
+    /// Valid parts of each thread.
     pub lanes: Vec<Good>,
 }
 
-/// What of a block may be used.
+/// Validity of a block.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Good {
     All,
     Nothing,
-    /// Parts, counted from the beginning of the block.
+    /// Valid parts, counted from the start of the block.
     Some(Intervals),
 }
 
 impl Block {
-    /// Looks up where block `number` lies and what of it is there.
+    /// Finds the place and the valid parts of block `number`.
     pub fn look(setup: &Setup, slabs: &[Slab], number: i64) -> Result<Block, OutsideModel> {
         let mut stations = Vec::with_capacity(slabs.len());
         let mut is_partial = false;
@@ -66,7 +66,7 @@ impl Block {
         })
     }
 
-    /// What may be used of an input. A thread that is not there has nothing.
+    /// Returns the validity of an input. A missing thread has no valid parts.
     pub fn good(&self, setup: &Setup, input: Input) -> &Good {
         let lanes = &self.stations[input.station].lanes;
         lanes.get(setup.band(input).lane).unwrap_or(&Good::Nothing)

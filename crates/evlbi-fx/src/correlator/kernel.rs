@@ -1,8 +1,7 @@
-//! The inner loops, written so that the compiler makes SIMD of them for the processor at hand: they are inlined
-//! into `pulp::Arch::dispatch`.
+//! Inner loops, written so that the compiler vectorises them for the current CPU: they are inlined into `pulp::Arch::dispatch`.
 
-/// A function whose body is compiled for each kind of processor. (A closure that is not inlined would be compiled
-/// for the least of them.)
+/// Defines a function whose body is compiled for each kind of CPU. (A closure that is not inlined would be compiled for the
+/// simplest of them.)
 macro_rules! kernel {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block) => {
         $(#[$doc])*
@@ -29,20 +28,20 @@ use pulp::{Arch, NullaryFnOnce};
 
 use rustfft::num_complex::{Complex32, Complex64};
 
-/// Factors of a rotation that are made at a time.
+/// Number of rotation factors that are calculated at a time.
 const RUN: usize = 32;
-/// Channels that are multiplied at a time: their sums stay in registers.
+/// Number of channels that are multiplied at a time: their sums stay in registers.
 pub const TILE: usize = RUN;
 
-/// A tile of channels of some blocks: real and imaginary parts.
+/// Tile of channels of some blocks: real and imaginary parts.
 pub type Tiles<'a> = (&'a [[f32; TILE]], &'a [[f32; TILE]]);
 
-/// `exp(2 pi i turns)`.
+/// Calculates `exp(2 pi i turns)`.
 fn cis(turns: f64) -> Complex64 {
     Complex64::cis(TAU * turns.fract())
 }
 
-/// The first factors of a rotation by `step` turns each, and the factor from one run of them to the next.
+/// Calculates the first factors of a rotation by `step` turns each, and the factor from one run of them to the next.
 #[inline(always)]
 fn factors(step: f64) -> ([f32; RUN], [f32; RUN], Complex64) {
     let (mut re, mut im) = ([0.0; RUN], [0.0; RUN]);
@@ -56,7 +55,7 @@ fn factors(step: f64) -> ([f32; RUN], [f32; RUN], Complex64) {
 }
 
 kernel! {
-    /// Rotates real samples by `start` turns and `step` turns more each.
+    /// Rotates real samples by `start` turns, plus `step` turns per sample.
     fn rotate_real(samples: &'a [f32], start: f64, step: f64, rotated: &'a mut [Complex32])  {
     let (re, im, next) = factors(step);
     let mut run = cis(start);
@@ -71,7 +70,7 @@ kernel! {
 }
 
 kernel! {
-    /// Rotates complex samples, whose components follow each other, in the same way.
+    /// Rotates complex samples, with interleaved components, in the same way.
     fn rotate_complex(samples: &'a [f32], start: f64, step: f64, rotated: &'a mut [Complex32])  {
     let (re, im, next) = factors(step);
     let mut run = cis(start);
@@ -87,7 +86,7 @@ kernel! {
 }
 }
 
-/// Complex samples of components that follow each other.
+/// Joins interleaved components to complex samples.
 pub fn join(samples: &[f32], joined: &mut [Complex32]) {
     for (sample, joined) in samples.as_chunks::<2>().0.iter().zip(joined) {
         *joined = Complex32::new(sample[0], sample[1]);
@@ -95,8 +94,9 @@ pub fn join(samples: &[f32], joined: &mut [Complex32]) {
 }
 
 kernel! {
-    /// The spectrum of real samples from the transform of them as pairs, even ones real and odd ones imaginary, whose
-    /// first point is at its end again: `X = (Z + Z*)/2 - i w (Z - Z*)/2`, Z* being its mirror.
+    /// Calculates the spectrum of real samples from the transform of pairs of them, with even ones as real and odd ones as
+    /// imaginary parts. The first point of the transform is repeated at its end: `X = (Z + Z*)/2 - i w (Z - Z*)/2`, where Z* is
+    /// its mirror image.
     fn split(halves: &'a [Complex32], factors: &'a [Complex32], bins: &'a mut [Complex32])  {
     let there = halves.iter().zip(halves.iter().rev());
     for ((bin, factor), (z, mirror)) in bins.iter_mut().zip(factors).zip(there) {
@@ -109,7 +109,7 @@ kernel! {
 }
 
 kernel! {
-    /// Sum of the squares.
+    /// Calculates the sum of the squares.
     fn energy(samples: &'a [f32]) -> f64 {
     let (whole, rest) = samples.as_chunks::<TILE>();
     let mut sums = [0.0f32; TILE];
@@ -124,8 +124,8 @@ kernel! {
 }
 
 kernel! {
-    /// Rotates a spectrum by `start` turns and `step` turns more each channel, and takes its parts apart: into every
-    /// `stride`th tile.
+    /// Rotates a spectrum by `start` turns, plus `step` turns per channel, and splits it into real and imaginary parts: into
+    /// every `stride`th tile.
     fn level(
         bins: &'a [Complex32],
         start: f64,
@@ -154,7 +154,7 @@ kernel! {
 }
 
 kernel! {
-    /// Adds A conj(B) of some blocks to `values`, a tile of them or what is left.
+    /// Adds A conj(B) of some blocks to `values`, a tile or the rest of one.
     fn multiply(a: Tiles<'a>, b: Tiles<'a>, values: &'a mut [Complex64])  {
     let (mut re, mut im) = ([0.0f32; TILE], [0.0f32; TILE]);
     for ((ar, ai), (br, bi)) in a.0.iter().zip(a.1).zip(b.0.iter().zip(b.1)) {
@@ -170,7 +170,7 @@ kernel! {
 }
 
 kernel! {
-    /// Adds the power of some blocks to `power`, a tile of it or what is left.
+    /// Adds the power of some blocks to `power`, a tile or the rest of one.
     fn square(a: Tiles<'a>, power: &'a mut [f64])  {
     let mut sums = [0.0f32; TILE];
     for (re, im) in a.0.iter().zip(a.1) {

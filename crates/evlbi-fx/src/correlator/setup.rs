@@ -1,41 +1,41 @@
-//! What is to be correlated: stations, their bands, the products, and the grid of time.
+//! Setup of a correlation: stations, their bands, the products, and the time grid.
 
 use std::ops::Range;
 
 use crate::delay::{Delay, Moment, OutsideModel};
 use crate::track::Layout;
 
-/// Least and most channels of a spectrum.
+/// Minimum and maximum number of channels of a spectrum.
 const CHANNELS: Range<usize> = 4..(1 << 20) + 1;
-/// Share of the amplitude that a rotation of whole blocks may lose before samples are rotated.
+/// Maximum loss of amplitude by rotating whole blocks, as a fraction; above it samples are rotated.
 const MAX_LOSS: f64 = 1e-4;
 
-/// A band that a station recorded.
+/// Band that a station recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Band {
-    /// Which of the station's threads.
+    /// Index of the station's thread.
     pub lane: usize,
-    /// Which of the thread's channels.
+    /// Index of the thread's channel.
     pub channel: usize,
-    /// Sky frequency of the zero frequency of the samples, Hz: what was mixed down with.
+    /// Sky frequency of the zero frequency of the samples, Hz: the LO frequency.
     pub zero_hz: f64,
-    /// Lowest sky frequency of the band, Hz: the zero frequency in an upper side band, a bandwidth below it in
-    /// a lower one, half a bandwidth below it where complex samples lie about it.
+    /// Lower band edge on the sky, Hz: the zero frequency in an upper sideband, a bandwidth below it in a lower one, half a
+    /// bandwidth below it for complex samples centred on it.
     pub edge_hz: f64,
     /// R, L, X or Y.
     pub polarisation: char,
 }
 
-/// A station to be correlated.
+/// Station to correlate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StationSetup {
-    /// Its name.
+    /// Name of the station.
     pub name: String,
-    /// How its samples lie.
+    /// Layout of its samples.
     pub layout: Layout,
-    /// What is taken out.
+    /// Delay to compensate.
     pub delay: Delay,
-    /// The bands that are used.
+    /// Bands to use.
     pub bands: Vec<Band>,
 }
 
@@ -48,73 +48,73 @@ pub struct Input {
     pub band: usize,
 }
 
-/// The cross product A conj(B) of two inputs.
+/// Cross product A conj(B) of two inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Product {
-    /// A.
+    /// Input A.
     pub a: Input,
-    /// B.
+    /// Input B.
     pub b: Input,
 }
 
-/// How the fringe is stopped.
+/// Method of fringe stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rotation {
     /// Sample by sample, before the transform.
     Samples,
-    /// A whole block at a time, after it: what turns within a block is lost.
+    /// A whole block at a time, after the transform: the rotation within a block is lost.
     Blocks,
 }
 
-/// Why stations cannot be correlated.
+/// Reason why stations cannot be correlated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// There are no stations, bands or products.
-    #[error("there is nothing to correlate: give two stations or more with a band in common")]
+    #[error("nothing to correlate: give at least two stations with a common band")]
     Nothing,
-    /// So many channels cannot be made.
-    #[error("{0} channels cannot be made; ask for {low} to {high}", low = CHANNELS.start, high = CHANNELS.end - 1)]
+    /// Number of channels outside the supported range.
+    #[error("unsupported number of channels {0}: use {low} to {high}", low = CHANNELS.start, high = CHANNELS.end - 1)]
     Channels(usize),
-    /// The stations sampled bands of different width.
+    /// The stations recorded bands of different width.
     #[error(
-        "{a} recorded bands of {a_hz} Hz and {b} of {b_hz} Hz; only bands of the same width can be correlated"
+        "{a} recorded bands of {a_hz} Hz and {b} of {b_hz} Hz: only bands of the same width can be correlated"
     )]
     Bandwidth {
         /// One station.
         a: String,
-        /// Its bandwidth.
+        /// Its bandwidth, Hz.
         a_hz: i64,
         /// Another station.
         b: String,
-        /// Its bandwidth.
+        /// Its bandwidth, Hz.
         b_hz: i64,
     },
     /// A band is not in the recording.
     #[error("{station} has no channel {channel} in its thread {lane}, counted from 0")]
     NoBand {
-        /// The station.
+        /// Station.
         station: String,
-        /// Thread asked for.
+        /// Requested thread.
         lane: usize,
-        /// Channel asked for.
+        /// Requested channel.
         channel: usize,
     },
-    /// A delay model does not cover the beginning.
+    /// A delay model does not cover the start.
     #[error("{station}: {error}")]
     Delay {
-        /// The station.
+        /// Station.
         station: String,
-        /// What its model says.
+        /// Error of its model.
         error: OutsideModel,
     },
 }
 
-/// What is to be correlated, checked.
+/// Checked setup of a correlation.
 ///
-/// Samples are counted from an epoch on. The grid counts *parts*: the time of a real sample, or half of that of a
-/// complex one. A block has two parts for each channel.
+/// Samples are counted from an epoch. The grid counts *parts*: the duration of a real sample, or half of that of a complex one. A
+/// block has two parts per channel.
 #[derive(Clone, Debug)]
 pub struct Setup {
     stations: Vec<StationSetup>,
@@ -127,12 +127,12 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Correlates `stations` into spectra of `channels` channels. Samples are counted since the UTC second
-    /// `epoch`; blocks begin `start` parts after it. How fringes are stopped is chosen for the time from
-    /// `span.0` to `span.1` seconds after that.
+    /// Makes a setup that correlates `stations` into spectra of `channels` channels. Samples are counted since the UTC second
+    /// `epoch`; blocks start `start` parts after it. The method of fringe stopping is chosen for the time from `span.0` to
+    /// `span.1` seconds after that.
     ///
     /// # Errors
-    /// [`SetupError`] when it does not go together.
+    /// Returns a [`SetupError`] if the stations, products and numbers do not match.
     pub fn new(
         stations: Vec<StationSetup>,
         products: Vec<Product>,
@@ -165,7 +165,7 @@ impl Setup {
             }
         }
         let mut setup = Setup {
-            // Complex samples begin at even parts.
+            // Complex samples start at even parts.
             start: start - start.rem_euclid(2),
             stations,
             products,
@@ -178,24 +178,24 @@ impl Setup {
         Ok(setup)
     }
 
-    /// The stations.
+    /// Returns the stations.
     pub fn stations(&self) -> &[StationSetup] {
         &self.stations
     }
 
-    /// All bands of all stations, station by station.
+    /// Returns all bands of all stations, station by station.
     pub fn inputs(&self) -> impl Iterator<Item = Input> + '_ {
         let stations = self.stations.iter().enumerate();
         stations
             .flat_map(|(station, of)| (0..of.bands.len()).map(move |band| Input { station, band }))
     }
 
-    /// The cross products.
+    /// Returns the cross products.
     pub fn products(&self) -> &[Product] {
         &self.products
     }
 
-    /// Place of an input among all inputs.
+    /// Returns the index of an input among all inputs.
     pub fn index(&self, input: Input) -> usize {
         let before = &self.stations[..input.station];
         before
@@ -205,77 +205,77 @@ impl Setup {
             + input.band
     }
 
-    /// The band of an input.
+    /// Returns the band of an input.
     pub fn band(&self, input: Input) -> &Band {
         &self.stations[input.station].bands[input.band]
     }
 
-    /// Channels of a spectrum.
+    /// Returns the number of channels of a spectrum.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Width of a band in Hz.
+    /// Returns the width of a band, in Hz.
     pub fn bandwidth(&self) -> f64 {
         self.bandwidth as f64
     }
 
-    /// Width of a channel in Hz.
+    /// Returns the width of a channel, in Hz.
     pub fn channel_width(&self) -> f64 {
         self.bandwidth() / self.channels as f64
     }
 
-    /// How fringes are stopped.
+    /// Returns the method of fringe stopping.
     pub fn rotation(&self) -> Rotation {
         self.rotation
     }
 
-    /// UTC second that samples are counted from.
+    /// Returns the UTC second from which samples are counted.
     pub fn epoch(&self) -> i64 {
         self.epoch
     }
 
-    /// Parts in a second.
+    /// Returns the parts per second.
     pub fn part_rate(&self) -> i64 {
         2 * self.bandwidth
     }
 
-    /// Parts in a block.
+    /// Returns the parts of a block.
     pub fn block_parts(&self) -> i64 {
         2 * self.channels as i64
     }
 
-    /// Length of a block in seconds.
+    /// Returns the length of a block, in seconds.
     pub fn block_seconds(&self) -> f64 {
         self.channels as f64 / self.bandwidth()
     }
 
-    /// First part of a block since the epoch.
+    /// Returns the first part of a block since the epoch.
     pub fn first_part(&self, block: i64) -> i64 {
         self.start + block * self.block_parts()
     }
 
-    /// The middle of a block.
+    /// Returns the middle of a block.
     pub fn middle(&self, block: i64) -> Moment {
         let parts = self.first_part(block) + self.channels as i64;
         Moment::at(self.epoch).plus(parts as f64 / self.part_rate() as f64)
     }
 
-    /// The samples of a station that blocks need, since the epoch.
+    /// Returns the samples of a station that blocks need, counted from the epoch.
     ///
     /// # Errors
-    /// [`OutsideModel`] when its delay model does not cover them.
+    /// Returns [`OutsideModel`] if its delay model does not cover them.
     pub fn samples(&self, station: usize, blocks: Range<i64>) -> Result<Range<i64>, OutsideModel> {
         let last = (blocks.end - 1).max(blocks.start);
         let (first, length, _) = self.place(station, blocks.start)?;
         let (until, _, _) = self.place(station, last)?;
-        // The delay may turn back between the two.
+        // The delay may have an extremum between the two.
         let margin = length;
         Ok(first.min(until) - margin..first.max(until) + length + margin)
     }
 
-    /// Where a block begins in the samples of a station and how many it has, and the delay: all of it, its rate,
-    /// and what is left of it behind the whole samples, in seconds.
+    /// Returns the first sample and the number of samples of a block at a station, and the delay: the total, its rate, and the
+    /// rest after the whole samples, in seconds.
     pub(super) fn place(
         &self,
         station: usize,
@@ -293,7 +293,7 @@ impl Setup {
 
     fn choose_rotation(&self, (from, to): (f64, f64)) -> Result<Rotation, SetupError> {
         let start = self.middle(0).plus(from);
-        let mut most: f64 = 0.0;
+        let mut max: f64 = 0.0;
         for station in &self.stations {
             let highest = station.bands.iter().map(|band| band.zero_hz.abs());
             let highest = highest.fold(0.0, f64::max);
@@ -307,11 +307,11 @@ impl Setup {
                     }
                     Err(_) => continue,
                 };
-                most = most.max((rate * highest).abs() * self.block_seconds());
+                max = max.max((rate * highest).abs() * self.block_seconds());
             }
         }
-        // Two stations may turn in opposite directions. sinc(x) = 1 - (pi x)^2 / 6.
-        let loss = (std::f64::consts::PI * 2.0 * most).powi(2) / 6.0;
+        // Two stations may rotate in opposite directions. sinc(x) = 1 - (pi x)^2 / 6.
+        let loss = (std::f64::consts::PI * 2.0 * max).powi(2) / 6.0;
         Ok(if loss > MAX_LOSS {
             Rotation::Samples
         } else {

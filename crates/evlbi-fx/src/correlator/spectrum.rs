@@ -1,4 +1,4 @@
-//! From the coded samples of a block to its spectrum, its delay and fringe taken out.
+//! Calculates the spectrum of a block from its coded samples, and compensates its delay and fringe.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::kernel::{self, TILE};
 use super::setup::{Input, Rotation, Setup};
 use crate::track::{Layout, Slab};
 
-/// Makes spectra.
+/// Calculator of spectra.
 pub struct Spectrograph {
-    /// The processor, for [`kernel`]s.
+    /// CPU type, for [`kernel`]s.
     pub arch: Arch,
-    /// Of each station.
+    /// Plans of each station.
     plans: Vec<Plan>,
-    /// Decoded samples of all channels of a thread, and of which station, thread and block they are.
+    /// Decoded samples of all channels of a thread, and their station, thread and block.
     raw: Vec<f32>,
     raw_of: Option<(usize, usize, i64)>,
-    /// Components of the raw samples before the block's first.
+    /// Raw components before the first sample of the block.
     skip: usize,
     /// Components of one channel.
     samples: Vec<f32>,
@@ -30,13 +30,13 @@ pub struct Spectrograph {
     halves: Vec<Complex32>,
     turned: Vec<Complex32>,
     scratch: Vec<Complex32>,
-    /// Squares of the samples of each input, times the number of channels.
+    /// Sums of the squared samples of each input, times the number of channels.
     energies: Vec<f64>,
-    /// The same up to each part, in blocks that are partly good.
+    /// Running sums of the squares up to each part, for partly valid blocks.
     running: Vec<Vec<f64>>,
 }
 
-/// Where the spectrum of a block goes: every so manieth tile.
+/// Destination of the spectrum of a block: every `stride`th tile.
 pub struct Place<'a> {
     pub re: &'a mut [[f32; TILE]],
     pub im: &'a mut [[f32; TILE]],
@@ -44,7 +44,7 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Nothing is there.
+    /// Sets it to zero.
     pub fn clear(self) {
         for tiles in [self.re, self.im] {
             for tile in tiles.iter_mut().step_by(self.stride) {
@@ -54,15 +54,15 @@ impl Place<'_> {
     }
 }
 
-/// The transform of a station's blocks.
+/// Transform of a station's blocks.
 struct Plan {
     /// Samples of a block.
     length: usize,
-    /// Components of a sample: as many as it has parts.
+    /// Components of a sample, which equals its parts.
     group: usize,
-    /// Of complex samples: those that are rotated or complex from the beginning, or pairs of real ones.
+    /// Transform of complex samples: rotated ones, originally complex ones, or pairs of real ones.
     transform: Arc<dyn Fft<f32>>,
-    /// Samples are real and transformed in pairs: factors that take the spectra of the two apart.
+    /// For real samples that are transformed in pairs: factors that separate the two spectra.
     pairs: Option<Vec<Complex32>>,
 }
 
@@ -86,7 +86,7 @@ impl Plan {
 }
 
 impl Spectrograph {
-    /// For this set-up.
+    /// Makes a spectrograph for this setup.
     pub fn new(setup: &Setup) -> Spectrograph {
         let layouts = setup.stations().iter().map(|station| &station.layout);
         let plans: Vec<Plan> = layouts.map(|layout| Plan::new(setup, layout)).collect();
@@ -111,17 +111,17 @@ impl Spectrograph {
         }
     }
 
-    /// Other slabs come.
+    /// Prepares for other slabs.
     pub fn begin(&mut self) {
         self.raw_of = None;
     }
 
-    /// Squares of the good samples that an input had in the last block, times the number of channels.
+    /// Returns the sum of the squared valid samples of an input in the last block, times the number of channels.
     pub fn energy(&self, index: usize) -> f64 {
         self.energies[index]
     }
 
-    /// The same of some parts of a block that is partly good.
+    /// Returns the same for some parts of a partly valid block.
     pub fn energy_in(&self, setup: &Setup, input: Input, parts: &Intervals) -> f64 {
         let running = &self.running[setup.index(input)];
         let group = self.plans[input.station].group;
@@ -133,8 +133,8 @@ impl Spectrograph {
             .sum()
     }
 
-    /// Makes the spectrum of an input that has good samples in this block: real and imaginary parts, in ascending
-    /// sky frequency, in tiles.
+    /// Calculates the spectrum of an input that has valid samples in this block: real and imaginary parts, in ascending sky
+    /// frequency, in tiles.
     pub fn take(
         &mut self,
         setup: &Setup,
@@ -167,14 +167,14 @@ impl Spectrograph {
         let bytes = slab.lanes.get(lane).map_or(&[][..], |lane| &lane.bytes);
         let from = (placed.first - slab.first) * bits;
         let components = self.plans[input.station].length * layout.components();
-        // What lies before the slab is missing, and so is what lies behind it.
+        // Samples before and after the slab are missing.
         let before = usize::try_from(-from / code).unwrap_or(0).min(components);
         let from = from.max(0);
         self.skip = match before {
             0 => (from % 8 / code) as usize,
             _ => 0,
         };
-        // One channel needs no picking.
+        // A single channel needs no selection.
         let raw = match (layout.channels, self.skip) {
             (1, 0) => &mut self.samples,
             _ => &mut self.raw,
@@ -186,7 +186,7 @@ impl Spectrograph {
         raw[before + there..].fill(0.0);
     }
 
-    /// Picks one channel.
+    /// Selects one channel.
     fn select(&mut self, setup: &Setup, input: Input) {
         let layout = &setup.stations()[input.station].layout;
         if layout.channels == 1 && self.skip == 0 {
@@ -235,7 +235,7 @@ impl Spectrograph {
         self.energies[index] = sum;
     }
 
-    /// Transforms the samples into `bins`; returns by how many turns the whole spectrum is still to be rotated.
+    /// Transforms the samples into `bins`; returns by how many turns the whole spectrum must still be rotated.
     fn transform(&mut self, setup: &Setup, input: Input, placed: &Placed) -> f64 {
         let layout = &setup.stations()[input.station].layout;
         let band = setup.band(input);
@@ -262,7 +262,7 @@ impl Spectrograph {
         if rotated { 0.0 } else { middle }
     }
 
-    /// Takes the rest of the delay out, and puts the channels in ascending sky frequency.
+    /// Compensates the rest of the delay, and sorts the channels by ascending sky frequency.
     fn level(
         &mut self,
         setup: &Setup,
@@ -277,7 +277,7 @@ impl Spectrograph {
         let lowest = band.edge_hz - band.zero_hz;
         let first = (lowest / width).round() as i64;
         if let Some(factors) = &plan.pairs {
-            // The transform repeats itself.
+            // The transform is periodic.
             halves[plan.length / 2] = halves[0];
             kernel::split(self.arch, halves, factors, bins);
         }

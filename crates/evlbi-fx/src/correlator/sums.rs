@@ -1,4 +1,4 @@
-//! What correlated blocks add up to.
+//! Sums of correlated blocks.
 
 use evlbi_wire::validity::Intervals;
 use rustfft::num_complex::Complex64;
@@ -7,15 +7,15 @@ use super::block::{Block, Good};
 use super::setup::{Input, Setup};
 use super::spectrum::Spectrograph;
 
-/// Sums over blocks. Spectra are not normalised: a band whose samples have the mean square p adds `C p n` to the sum
-/// of its channels for a block of C channels and n samples.
+/// Sums over blocks. Spectra are not normalised: a band whose samples have the mean square p adds `C p n` to the sum of its
+/// channels, for a block of C channels and n samples.
 #[derive(Clone, Debug)]
 pub struct Sums {
-    /// Blocks, those without any data included.
+    /// Number of blocks, including those without data.
     pub blocks: u64,
-    /// Of each input, in the order of [`Setup::inputs`].
+    /// Sums of each input, in the order of [`Setup::inputs`].
     pub inputs: Vec<InputSums>,
-    /// Of each product, in the order of [`Setup::products`].
+    /// Sums of each product, in the order of [`Setup::products`].
     pub products: Vec<ProductSums>,
 }
 
@@ -24,27 +24,27 @@ pub struct Sums {
 pub struct InputSums {
     /// Power of each channel, in ascending sky frequency.
     pub power: Vec<f64>,
-    /// Squares of all good samples, times the number of channels: in the measure of the sum of `power`.
+    /// Sum of the squares of all valid samples, times the number of channels: comparable with the sum of `power`.
     pub energy: f64,
-    /// Parts that were good.
+    /// Number of valid parts.
     pub good: u64,
 }
 
 /// Sums of one product A conj(B).
 #[derive(Clone, Debug, Default)]
 pub struct ProductSums {
-    /// Each channel, in ascending sky frequency.
+    /// Sum of each channel, in ascending sky frequency.
     pub values: Vec<Complex64>,
-    /// Parts in which both were good.
+    /// Number of parts in which both inputs were valid.
     pub overlap: u64,
-    /// Squares of the samples of A in these parts, times the number of channels.
+    /// Sum of the squared samples of A in these parts, times the number of channels.
     pub energy_a: f64,
-    /// The same of B.
+    /// The same for B.
     pub energy_b: f64,
 }
 
 impl Sums {
-    /// Nothing yet.
+    /// Makes empty sums.
     pub fn new(setup: &Setup) -> Sums {
         let input = |_| InputSums {
             power: vec![0.0; setup.channels()],
@@ -61,7 +61,7 @@ impl Sums {
         }
     }
 
-    /// Adds the sums of other blocks of the same set-up.
+    /// Adds the sums of other blocks of the same setup.
     pub fn add(&mut self, other: &Sums) {
         self.blocks += other.blocks;
         for (ours, theirs) in self.inputs.iter_mut().zip(&other.inputs) {
@@ -81,7 +81,7 @@ impl Sums {
         }
     }
 
-    /// Adds what is good in a block, for each input and for each pair.
+    /// Adds the valid parts of a block, for each input and for each pair.
     pub(super) fn add_goods(&mut self, setup: &Setup, block: &Block, spectra: &Spectrograph) {
         let whole = setup.block_parts();
         for (index, input) in setup.inputs().enumerate() {

@@ -1,4 +1,4 @@
-//! Sums of signals that are known, whatever the blocks, threads and delays.
+//! Sums of known signals, for any blocks, threads and delays.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::track::{Layout, Track, Trust};
 
 const START: i64 = 1_704_067_200;
 
-/// What a station of the plan recorded, and how it is set up without a delay model.
+/// Recording of a station of the plan, and its setup without a delay model.
 pub struct Recorded {
     pub track: Track,
     pub setup: StationSetup,
@@ -23,7 +23,7 @@ pub fn record(plan: &SkyPlan) -> Vec<Recorded> {
     record_with(plan, |_| {})
 }
 
-/// The same with flags that `prepare` sets.
+/// Records the plan with flags set by `prepare`.
 pub fn record_with(plan: &SkyPlan, mut prepare: impl FnMut(&mut Track)) -> Vec<Recorded> {
     plan.stations()
         .unwrap()
@@ -82,7 +82,7 @@ pub fn delayed(coefficients: &[f64]) -> Delay {
     delay
 }
 
-/// Products of the same band of all pairs.
+/// Returns the products of the same band for all pairs.
 pub fn pairs(stations: &[StationSetup]) -> Vec<Product> {
     let mut products = Vec::new();
     for a in 0..stations.len() {
@@ -116,7 +116,7 @@ pub fn slabs(setup: &Setup, recorded: &[Recorded], blocks: Range<i64>) -> Vec<Sl
     recorded.iter().enumerate().map(slab).collect()
 }
 
-/// The normalised coherent sum.
+/// Returns the normalised coherent sum.
 pub fn coefficient(sums: &ProductSums) -> Complex64 {
     sums.values.iter().sum::<Complex64>() / (sums.energy_a * sums.energy_b).sqrt()
 }
@@ -155,7 +155,7 @@ fn a_source_is_found_with_its_amplitude_and_phase() {
     }
 }
 
-/// The same by the definition: every sample rotated, each channel a sum over all samples, in f64.
+/// Calculates the same by definition, in f64: every sample rotated, each channel a sum over all samples.
 fn oracle(setup: &Setup, recorded: &[Recorded], input: Input, block: i64) -> Vec<Complex64> {
     let station = &setup.stations()[input.station];
     let layout = &station.layout;
@@ -194,7 +194,7 @@ fn oracle(setup: &Setup, recorded: &[Recorded], input: Input, block: i64) -> Vec
         .collect()
 }
 
-/// Stations of any shape that see one source, with delays that the plan knows.
+/// Makes stations of any sample format that observe one source, with delays known to the plan.
 fn plan(bits: u8, complex: bool, channels: u32, threads: u16, delays: [&[f64]; 2]) -> SkyPlan {
     let mut plan = SkyPlan {
         duration: 0.004,
@@ -222,8 +222,7 @@ fn record_with_model(plan: &SkyPlan) -> Vec<Recorded> {
     recorded
 }
 
-/// All kinds of samples, bands that are mirrored, missing data, delays that change: every spectrum is what its
-/// definition says.
+/// All kinds of samples, mirrored bands, missing data, changing delays: every spectrum matches its definition.
 #[test]
 fn spectra_are_what_they_are_defined_as() {
     evlbi_testkit::watch();
@@ -247,13 +246,13 @@ fn spectra_are_what_they_are_defined_as() {
                         let width = 4e6;
                         match (lower, complex) {
                             (true, false) => band.edge_hz = band.zero_hz - width,
-                            // Complex samples whose zero frequency is the edge.
+                            // Complex samples whose zero frequency is the band edge.
                             (true, true) => band.edge_hz = band.zero_hz,
                             (false, _) => {}
                         }
                     }
                 }
-                // Flags work for what comes after them.
+                // Flags apply to frames that are added after them.
                 let again = record_flagged(&plan, &recorded);
                 check_against_oracle(&again);
             }
@@ -292,7 +291,7 @@ fn check_against_oracle(recorded: &[Recorded]) {
     }
 }
 
-/// Whatever lies under a flag, the result is the same to the bit.
+/// The result is the same to the bit, whatever the flagged bytes are.
 #[test]
 fn bytes_under_a_flag_do_not_count() {
     use rand::{Rng, SeedableRng};
@@ -324,7 +323,7 @@ fn bytes_under_a_flag_do_not_count() {
     assert_eq!(found(1), found(2));
 }
 
-/// The overlap of a baseline is counted sample by sample, and the power in it.
+/// The overlap of a baseline and its power are counted sample by sample.
 #[test]
 fn overlaps_and_their_powers_are_exact() {
     let plan = plan(2, false, 1, 1, [&[], &[]]);
@@ -359,7 +358,7 @@ fn overlaps_and_their_powers_are_exact() {
     assert!((found.energy_b / energies[1] - 1.0).abs() < 1e-6);
 }
 
-/// However the blocks are shared out, the sums are the same.
+/// The sums are the same however the blocks are divided.
 #[test]
 fn parts_sum_to_the_whole() {
     let plan = plan(2, false, 2, 1, [&[1e-6, 1e-6], &[-2e-6]]);
@@ -385,7 +384,7 @@ fn parts_sum_to_the_whole() {
     }
 }
 
-/// Phases close round every triangle, and the order of a baseline is its sign.
+/// Phases close around every triangle, and the order of a baseline determines its sign.
 #[test]
 fn phases_close_round_triangles() {
     for stations in 3..=8usize {
@@ -398,7 +397,7 @@ fn phases_close_round_triangles() {
                 ..StationPlan::new(["Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh"][number])
             })
             .collect();
-        // Delays are left in, so that each baseline has a phase of its own.
+        // Delays are not compensated, so that each baseline has a different phase.
         let recorded = record(&plan);
         let (setup, sums) = correlate(&recorded, 64, 0..600);
         let order: Vec<(usize, usize)> = setup
@@ -429,15 +428,15 @@ fn phases_close_round_triangles() {
             }
         }
         assert_eq!(closed, stations * (stations - 1) * (stations - 2) / 6);
-        // B later than A turns V = A conj(B) forward over frequency.
+        // If B is later than A, the phase of V = A conj(B) increases with frequency.
         let lower = sums.products[0].values[10..20].iter().sum::<Complex64>();
         let upper = sums.products[0].values[40..50].iter().sum::<Complex64>();
         assert!((upper * lower.conj()).arg() > 0.0);
     }
 }
 
-/// A fill pattern in the middle of a payload, with a good first and last word, passes the checks of headers and
-/// of ends; here it is found.
+/// A fill pattern in the middle of a payload, with a valid first and last word, passes the checks of headers and of ends; here it
+/// is found.
 #[test]
 fn fill_inside_a_payload_is_found() {
     let plan = plan(2, false, 1, 1, [&[], &[]]);

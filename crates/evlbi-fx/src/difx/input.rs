@@ -4,40 +4,40 @@ use super::moment;
 use super::text::{DifxError, Lines};
 use crate::delay::{Moment, Polynomial};
 
-/// A job.
+/// Job of DiFX.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Input {
-    /// Its beginning.
+    /// Start of the job.
     pub start: Moment,
-    /// Length of an integration in seconds.
+    /// Length of an integration, in seconds.
     pub integration: f64,
-    /// The frequency table.
+    /// Frequency table.
     pub frequencies: Vec<Frequency>,
-    /// The stations.
+    /// Stations.
     pub telescopes: Vec<Telescope>,
-    /// Their recordings.
+    /// Recordings of the stations.
     pub datastreams: Vec<Datastream>,
-    /// What is correlated.
+    /// Baselines to correlate.
     pub baselines: Vec<JobBaseline>,
 }
 
-/// A frequency.
+/// Entry of the frequency table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Frequency {
     /// Sky frequency of the zero frequency of the samples, Hz.
     pub zero_hz: f64,
     /// Width of the band, Hz.
     pub bandwidth_hz: f64,
-    /// Frequencies run down from it.
+    /// Whether it is a lower sideband.
     pub is_lower: bool,
-    /// Channels of the correlator.
+    /// Number of channels of the correlator.
     pub channels: usize,
-    /// Channels that are averaged to one in its output.
+    /// Number of channels that are averaged to one in its output.
     pub averaged: usize,
 }
 
 impl Frequency {
-    /// Lowest sky frequency, Hz.
+    /// Returns the lower band edge on the sky, Hz.
     pub fn edge_hz(&self) -> f64 {
         match self.is_lower {
             true => self.zero_hz - self.bandwidth_hz,
@@ -46,29 +46,29 @@ impl Frequency {
     }
 }
 
-/// A station.
+/// Station.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Telescope {
-    /// Its name.
+    /// Name of the station.
     pub name: String,
-    /// What its clock adds to its delay: positive is late, as in [`crate::delay`].
+    /// Contribution of the clock to the delay: positive is late, as in [`crate::delay`].
     pub clock: Polynomial,
 }
 
-/// A recording.
+/// Recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Datastream {
     /// Index of its station.
     pub telescope: usize,
-    /// Bits of a sample.
+    /// Bits per sample.
     pub bits: u8,
-    /// Samples are complex.
+    /// Whether samples are complex.
     pub is_complex: bool,
-    /// In the order in which they lie in the recording.
+    /// Bands in the order of the recording.
     pub bands: Vec<RecordedBand>,
 }
 
-/// A band of a recording.
+/// Band of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedBand {
     /// Index in the frequency table.
@@ -77,22 +77,22 @@ pub struct RecordedBand {
     pub polarisation: char,
 }
 
-/// A pair of recordings.
+/// Pair of recordings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobBaseline {
     /// Index of the first recording.
     pub a: usize,
     /// Index of the second.
     pub b: usize,
-    /// The bands of the first and of the second that are multiplied.
+    /// Bands of the first and of the second recording that are multiplied.
     pub products: Vec<(usize, usize)>,
 }
 
 impl Input {
-    /// Reads the text of an `.input`.
+    /// Parses the text of an `.input`.
     ///
     /// # Errors
-    /// [`DifxError`] with the line.
+    /// Returns a [`DifxError`] with the line.
     pub fn parse(text: &str) -> Result<Input, DifxError> {
         let lines = &mut Lines::new(text);
         let mjd = lines.number("START MJD")?;
@@ -210,7 +210,7 @@ fn baselines(lines: &mut Lines<'_>) -> Result<Vec<JobBaseline>, DifxError> {
 mod tests {
     use super::*;
 
-    /// Two stations, two frequencies of which one in the lower side band, two polarisations.
+    /// Two stations, two frequencies of which one is a lower sideband, two polarisations.
     const JOB: &str = "\
 # COMMON SETTINGS ##!
 EXECUTE TIME (SEC): 10
@@ -278,7 +278,7 @@ D/STREAM B BAND 1:  1
         assert_eq!(job.integration, 0.5);
         assert!(job.frequencies[1].is_lower && !job.frequencies[0].is_lower);
         assert_eq!(job.frequencies[0].zero_hz, 4.9005e9);
-        // DiFX's clocks are early where they are positive.
+        // Positive clocks of DiFX are early.
         let clock = &job.telescopes[0].clock;
         assert_eq!(clock.coefficients, [-1.5e-6, 2e-12]);
         assert_eq!(clock.start, moment(60_000, 21_600.0));

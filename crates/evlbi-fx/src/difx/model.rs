@@ -4,7 +4,7 @@ use super::moment;
 use super::text::{DifxError, Line, Lines};
 use crate::delay::{Delay, Moment, Piece, Polynomial};
 
-/// The model of a job.
+/// Model of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Names of the stations.
@@ -12,21 +12,21 @@ pub struct Model {
     scans: Vec<Scan>,
 }
 
-/// The model of a scan.
+/// Model of a scan.
 #[derive(Clone, Debug, PartialEq)]
 struct Scan {
-    /// Of each station: its delay in seconds, late is positive, piece by piece.
+    /// Delay of each station in seconds, piece by piece; late is positive.
     delays: Vec<Vec<Piece>>,
-    /// Of each station: u, v and w in metres, piece by piece.
+    /// Baseline coordinates u, v and w of each station in metres, piece by piece.
     uvw: Vec<Vec<[Polynomial; 3]>>,
     seconds: f64,
 }
 
 impl Model {
-    /// Reads the text of an `.im`: of each scan the pointing centre.
+    /// Parses the text of an `.im`; of each scan it uses the pointing centre.
     ///
     /// # Errors
-    /// [`DifxError`] with the line.
+    /// Returns a [`DifxError`] with the line.
     pub fn parse(text: &str) -> Result<Model, DifxError> {
         let lines = &mut Lines::new(text);
         let seconds: f64 = lines.number("INTERVAL (SECS)")?;
@@ -40,7 +40,7 @@ impl Model {
         Ok(Model { telescopes, scans })
     }
 
-    /// The delay of a station over all scans.
+    /// Returns the delay of a station over all scans.
     pub fn delay(&self, telescope: usize) -> Delay {
         let pieces = self
             .scans
@@ -49,7 +49,7 @@ impl Model {
         Delay::pieces(pieces.flatten().cloned().collect())
     }
 
-    /// u, v and w of a station at a moment, in metres.
+    /// Returns u, v and w of a station at a time, in metres.
     pub fn uvw(&self, telescope: usize, moment: Moment) -> Option<[f64; 3]> {
         self.scans.iter().find_map(|scan| {
             let pieces = scan.uvw.get(telescope)?;
@@ -86,7 +86,7 @@ fn scan(
                     coefficients: coefficients(&line, scale)?,
                 })
             };
-            // Early becomes late.
+            // Convert early to late.
             scan.delays[station].push(Piece {
                 polynomial: polynomial("DELAY (us)", -1e-6)?,
                 seconds,

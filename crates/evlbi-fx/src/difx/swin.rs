@@ -1,9 +1,9 @@
-//! SWIN: the visibilities that DiFX writes and its tools read.
+//! SWIN: the visibility format that DiFX writes and its tools read.
 //!
-//! A record is a header of 74 bytes and a complex number of 2 x 32 bits for each channel, all little-endian:
-//! a sync word, version, baseline (256 a + b, stations from 1 on, a = b for an autocorrelation), modified Julian date
-//! and second of the middle of the integration, indices of configuration, source and frequency, two letters of
-//! polarisation, pulsar bin, weight, and u, v, w in metres.
+//! A record consists of a header of 74 bytes and a complex number of 2 x 32 bits per channel, all little-endian. The header
+//! contains a sync word, version, baseline (256 a + b, with stations from 1; a = b for an autocorrelation), modified Julian date
+//! and second of the middle of the integration, indices of configuration, source and frequency, two letters of polarisation,
+//! pulsar bin, weight, and u, v, w in metres.
 
 use std::io::{self, Read, Write};
 
@@ -13,17 +13,17 @@ use rustfft::num_complex::Complex32;
 pub const SYNC: u32 = 0xFF00_FF00;
 /// Version of the format.
 const VERSION: i32 = 1;
-/// Bytes before the channels.
+/// Length of the header, in bytes.
 pub const HEADER_LEN: usize = 74;
 
-/// A spectrum of one product.
+/// Spectrum of one product.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
-    /// Stations from 1 on, the same twice for an autocorrelation.
+    /// Stations, from 1; the same twice for an autocorrelation.
     pub baseline: (u8, u8),
     /// Modified Julian date.
     pub mjd: i32,
-    /// Second of the day in the middle of the integration.
+    /// Second of the day of the middle of the integration.
     pub seconds: f64,
     /// Index of the configuration.
     pub configuration: i32,
@@ -31,56 +31,56 @@ pub struct Record {
     pub source: i32,
     /// Index of the frequency.
     pub frequency: i32,
-    /// Letters of the polarisations.
+    /// Letters of the two polarisations.
     pub polarisations: [u8; 2],
     /// Pulsar bin.
     pub bin: i32,
-    /// Share of the integration with valid data.
+    /// Fraction of the integration with valid data.
     pub weight: f64,
-    /// u, v, w in metres.
+    /// Baseline coordinates u, v, w in metres.
     pub uvw: [f64; 3],
-    /// A channel each.
+    /// Values of the channels.
     pub channels: Vec<Complex32>,
 }
 
-/// Why records cannot be read.
+/// Reason why records cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwinError {
-    /// The bytes cannot be had.
+    /// Reading failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// No record begins where one should.
+    /// No record at the expected place.
     #[error(
-        "at byte {offset} stands {found:08x} and no visibilities; is this a SWIN file of so many channels?"
+        "no visibilities at byte {offset}, but {found:08x}: is this a SWIN file with this number of channels?"
     )]
     Sync {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// What stands there.
+        /// Word found there.
         found: u32,
     },
     /// The file ends within a record.
-    #[error("the last record, at byte {offset}, is cut off")]
+    #[error("the last record, at byte {offset}, is truncated")]
     Cut {
-        /// Where it begins.
+        /// Offset of its start, in bytes.
         offset: u64,
     },
-    /// The frequency is not in the table.
+    /// The frequency of a record is not in the table.
     #[error("the record at byte {offset} is of frequency {frequency}, which the job does not have")]
     Frequency {
-        /// Where it begins.
+        /// Offset of its start, in bytes.
         offset: u64,
-        /// Its index.
+        /// Index of the frequency.
         frequency: i32,
     },
 }
 
 impl Record {
-    /// Writes it.
+    /// Writes the record.
     ///
     /// # Errors
-    /// Those of `to`.
+    /// Returns errors of `to`.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(HEADER_LEN + 8 * self.channels.len());
         let baseline = i32::from(self.baseline.0) * 256 + i32::from(self.baseline.1);
@@ -106,16 +106,16 @@ impl Record {
     }
 }
 
-/// Reads record after record.
+/// Reader of one record after the other.
 pub struct Reader<R> {
     from: R,
-    /// Channels of each frequency.
+    /// Number of channels of each frequency.
     channels: Vec<usize>,
     offset: u64,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads from `from` what was written with so many channels at each frequency.
+    /// Makes a reader of records with these numbers of channels per frequency.
     pub fn new(from: R, channels: Vec<usize>) -> Reader<R> {
         Reader {
             from,
@@ -172,7 +172,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(record))
     }
 
-    /// The next bytes: so many, or all that there are.
+    /// Reads the next `count` bytes, or all that are left.
     fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(count);
         let mut from = self.from.by_ref().take(count as u64);
@@ -187,7 +187,7 @@ impl<R: Read> Iterator for Reader<R> {
     fn next(&mut self) -> Option<Result<Record, SwinError>> {
         let record = self.record();
         if record.is_err() {
-            // What comes after it cannot be told apart.
+            // Later records cannot be separated.
             self.channels.clear();
         }
         record.transpose()
@@ -206,7 +206,7 @@ impl Fields<'_> {
     }
 }
 
-/// The name that DiFX gives the visibilities of a job that begins then.
+/// Returns the name that DiFX gives the visibilities of a job that starts then.
 pub fn file_name(mjd: i64, second: i64) -> String {
     format!("DIFX_{mjd:05}_{second:06}.s0000.b0000")
 }
@@ -258,12 +258,12 @@ mod tests {
         assert_eq!(read(&bytes, &[1, 5]).unwrap(), vec![record(5); 3]);
         let error = read(&bytes[..bytes.len() - 1], &[1, 5]).unwrap_err();
         assert!(
-            error.to_string().contains("at byte 228, is cut off"),
+            error.to_string().contains("at byte 228, is truncated"),
             "{error}"
         );
         let error = read(&bytes, &[1, 4]).unwrap_err();
         assert!(
-            error.to_string().starts_with("at byte 106 stands"),
+            error.to_string().starts_with("no visibilities at byte 106"),
             "{error}"
         );
         let error = read(&bytes, &[5]).unwrap_err();

@@ -1,40 +1,40 @@
-//! Lines of a key, a colon and a value.
+//! Lines with a key, a colon and a value.
 
 use std::str::FromStr;
 
-/// What is wrong with a file of DiFX.
+/// Error in a file of DiFX.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DifxError {
-    /// A line is missing.
-    #[error("there is no line `{key}:` after line {after}")]
+    /// Missing line.
+    #[error("no line `{key}:` after line {after}")]
     Missing {
-        /// Its key.
+        /// Key of the line.
         key: String,
-        /// What comes before it.
+        /// Number of the line before it.
         after: usize,
     },
-    /// A value makes no sense.
-    #[error("line {line}, `{key}`: `{value}` is not what stands there")]
+    /// Invalid value.
+    #[error("line {line}, `{key}`: invalid value `{value}`")]
     Value {
-        /// Number of the line, from 1 on.
+        /// Number of the line, from 1.
         line: usize,
-        /// Its key.
+        /// Key of the line.
         key: String,
-        /// What stands there.
+        /// Value in the file.
         value: String,
     },
-    /// Something is asked for that this program does not do.
+    /// Feature of DiFX that is not supported here.
     #[error("line {line}: {what} is not supported")]
     Unsupported {
-        /// Number of the line, from 1 on.
+        /// Number of the line, from 1.
         line: usize,
-        /// What.
+        /// Name of the feature.
         what: &'static str,
     },
 }
 
-/// The lines of a file, read from top to bottom.
+/// Lines of a file, read from top to bottom.
 pub struct Lines<'a> {
     lines: Vec<Line<'a>>,
     next: usize,
@@ -64,7 +64,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The next line with this key; what lies between is passed over.
+    /// Returns the next line with this key; lines before it are skipped.
     pub fn seek(&mut self, key: &str) -> Result<Line<'a>, DifxError> {
         let rest = &self.lines[self.next..];
         let Some(place) = rest.iter().position(|line| line.key == key) else {
@@ -80,12 +80,12 @@ impl<'a> Lines<'a> {
         Ok(self.lines[self.next - 1])
     }
 
-    /// The value of the next line with this key.
+    /// Parses the value of the next line with this key.
     pub fn number<T: FromStr>(&mut self, key: &str) -> Result<T, DifxError> {
         self.seek(key)?.parse()
     }
 
-    /// A table: how many things there are, and each of them.
+    /// Reads a table: the number of entries, and each of them.
     pub fn table<T>(
         &mut self,
         key: &str,
@@ -95,7 +95,7 @@ impl<'a> Lines<'a> {
         (0..count).map(|number| read(self, number)).collect()
     }
 
-    /// How many things there are: few enough to be believed.
+    /// Reads a number of entries, which must be plausible.
     pub fn count(&mut self, key: &str) -> Result<usize, DifxError> {
         let line = self.seek(key)?;
         line.parse::<usize>()

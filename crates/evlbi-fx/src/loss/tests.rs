@@ -1,4 +1,4 @@
-//! Theory against correlations of noise.
+//! Comparison of the theory with correlations of noise.
 
 use std::f64::consts::TAU;
 
@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// Bands of equal power everywhere.
+/// Bands of equal power at all frequencies.
 const WHITE: [&[f64]; 2] = [&[1.0; 64]; 2];
 
 /// One channel of real samples.
@@ -49,7 +49,7 @@ fn replaced_samples_have_the_power_of_their_levels() {
     let one_bit = real(1);
     assert!(near(noise(Replaced::Random, one_bit), 1.0, 1e-12));
     assert!(near(noise(Replaced::Fill, one_bit), 1.0, 1e-12));
-    // 0x44, 0x33, 0x22, 0x11 are 60 to 111 levels of 35.5 to the rms below the middle.
+    // 0x44, 0x33, 0x22, 0x11 are 60 to 111 levels below the middle, at 35.5 levels per rms.
     let eight_bits = real(8);
     let levels = [59.5, 76.5, 93.5, 110.5f64].map(|level| (level / 35.5).powi(2));
     let expected = levels.iter().sum::<f64>() / 4.0 / quantise::power(eight_bits.codec);
@@ -58,8 +58,7 @@ fn replaced_samples_have_the_power_of_their_levels() {
 
 #[test]
 fn a_channel_of_many_has_its_own_part_of_the_pattern() {
-    // Sixteen channels of two bits: a word is a sample of each, and each stands still. Codes of the first
-    // two: 0 and 1.
+    // Sixteen channels of two bits: a word is one sample of each, so each is constant. Codes of the first two: 0 and 1.
     let channel = |channel| Samples {
         channels: 16,
         channel,
@@ -79,7 +78,7 @@ fn a_channel_of_many_has_its_own_part_of_the_pattern() {
     above[0] = 0.0;
     let above = power_against(Replaced::Fill, channel(0), &above);
     assert!(near(above, 0.0, 1e-9));
-    // One complex channel has all components of the pattern.
+    // One complex channel contains all components of the pattern.
     let complex = Samples {
         complex: true,
         ..two_bits()
@@ -102,7 +101,7 @@ fn fill_is_loud_at_both_ends_of_the_band() {
     let all = noise(Replaced::Fill, two_bits());
     assert!(near(within(&[1.0; 16]), all, 1e-9));
     assert!(near(within(&fading), 0.822, 1e-3));
-    // Turned down by a channel, the line at zero leaves the band, and that at half of the rate comes in.
+    // Shifted down by a channel, the line at zero leaves the band, and that at half of the rate enters it.
     let turned = |turn, samples: Samples| Samples { turn, ..samples };
     let down = turned(-1.0 / 32.0, two_bits());
     assert!(near(
@@ -115,7 +114,7 @@ fn fill_is_loud_at_both_ends_of_the_band() {
         0.822,
         1e-3
     ));
-    // Of one bit these lines are not equal: 10 ones in 32, of which 4 in odd places.
+    // For one bit these lines are not equal: 10 ones in 32, of which 4 in odd places.
     let one_bit = real(1);
     let (zero, half) = ((12.0f64 / 32.0).powi(2), (4.0f64 / 32.0).powi(2));
     let lines = fill_lines(one_bit);
@@ -125,7 +124,7 @@ fn fill_is_loud_at_both_ends_of_the_band() {
     assert!(near(up, 1.0 + zero - half, 1e-9));
     let down = power_against(Replaced::Fill, turned(-1.0 / 32.0, one_bit), &[1.0; 16]);
     assert!(near(down, 1.0 - zero + half, 1e-9));
-    // Where stations have less power at the edges, fill costs less.
+    // If stations have less power at the edges, fill costs less.
     let lost = Lost::independent(0.3, 0.0);
     let snr = |spectra| {
         let found = predicted(Replaced::Fill, lost, [two_bits(); 2], spectra);
@@ -186,7 +185,7 @@ fn loss_at_both_stations_multiplies_unless_it_is_alike() {
     assert!(near(alike.amplitude_by_autos, 1.0, 1e-12));
     assert!(near(alike.snr.powi(2), 0.7, 1e-12));
 
-    // Two stations' worth of noise where the random bytes meet.
+    // Noise of two stations where the random bytes coincide.
     let k = noise(Replaced::Random, two_bits());
     let random = |lost| predicted(Replaced::Random, lost, both, WHITE).unwrap();
     let expected = 0.7 / (0.7 + 0.3 * k * k).sqrt();
@@ -223,19 +222,19 @@ fn nothing_lost_and_everything_lost() {
         assert_eq!(all.amplitude_by_overlap, 0.0);
         assert_eq!(all.snr, 0.0);
     }
-    // What is no fraction is taken as the nearest one.
+    // Values outside 0 to 1 are clamped.
     assert_eq!(Lost::in_common(-1.0), Lost::in_common(0.0));
     assert_eq!(Lost::independent(2.0, 7.0), Lost::independent(1.0, 1.0));
 }
 
-/// Two normal numbers (Box and Muller).
+/// Two normal numbers (Box-Muller).
 fn normal(rng: &mut ChaCha8Rng) -> [f64; 2] {
     let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
     let (sine, cosine) = (TAU * rng.random::<f64>()).sin_cos();
     [radius * cosine, radius * sine]
 }
 
-/// Samples of a block: the length after which the pattern repeats, so that its lines count fully.
+/// Number of samples in a block: the period of the pattern, so that its lines count fully.
 const BLOCK: usize = 16;
 const BLOCKS: usize = 40_000;
 
@@ -282,8 +281,8 @@ fn sampled_noise_loses_what_theory_says() {
     }
 }
 
-/// Mean of the products, and their noise: the scatter of the sums of intact blocks and of lost ones, each
-/// about their own mean.
+/// Returns the mean of the products, and their noise: the scatter of the sums of intact blocks and of lost ones, each about its
+/// own mean.
 fn measured(codec: Codec, a: &[u8], b: &[u8], lost: &[bool]) -> (f64, f64) {
     let decoded = |payload: &[u8]| {
         let mut values = vec![0.0; payload.len() * 4];
@@ -333,7 +332,7 @@ proptest! {
         prop_assert!(more.snr < less.snr);
         prop_assert!(more.amplitude_by_autos <= less.amplitude_by_autos + 1e-12);
         prop_assert!(more.weight <= less.weight);
-        // What is flagged costs least.
+        // Flagged loss costs least.
         prop_assert!(more.snr <= more.amplitude_by_all.sqrt() + 1e-12);
     }
 

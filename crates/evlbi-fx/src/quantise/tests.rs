@@ -1,4 +1,4 @@
-//! Curves and efficiencies against the literature and against noise.
+//! Curves and efficiencies compared with the literature and with noise.
 
 use std::f64::consts::FRAC_2_PI;
 
@@ -19,8 +19,8 @@ fn between(a: u8, b: u8) -> VanVleck {
     VanVleck::between(vdif(a), vdif(b))
 }
 
-/// How much of the signal-to-noise ratio of a small correlation two samplers keep: 2/pi = 0.637 for 1 bit,
-/// 0.8825 for 2 bits, 0.988 for 4 bits, 1 for 8 bits.
+/// Fraction of the signal-to-noise ratio of a small correlation that two samplers keep: 2/pi = 0.637 for 1 bit, 0.8825 for 2
+/// bits, 0.988 for 4 bits, 1 for 8 bits.
 fn efficiency(a: Codec, b: Codec) -> f64 {
     let gain = |codec: Codec| {
         let steps = Steps::of(codec);
@@ -44,8 +44,8 @@ fn powers_are_those_of_the_tables() {
 
 #[test]
 fn efficiencies_are_those_of_the_literature() {
-    // Thompson, Moran & Swenson, table 8.2: 0.637 for 2 levels, 0.881 for 4 with the outer level 3, 0.988
-    // for 16. Cooper: 0.8825 for 4 at best.
+    // Thompson, Moran & Swenson, table 8.2: 0.637 for 2 levels, 0.881 for 4 with the outer level 3, 0.988 for 16. Cooper: 0.8825
+    // for 4 at best.
     let expected = [FRAC_2_PI, 0.8825, 0.9885, 1.0];
     for (bits, expected) in BITS.into_iter().zip(expected) {
         let found = efficiency(vdif(bits), vdif(bits));
@@ -61,7 +61,7 @@ fn one_bit_is_an_arc_sine() {
     for rho in [-1.0, -0.7, 0.0, 1e-6, 0.3, 0.999, 1.0f64] {
         assert!((curve.correlated(rho) - rho.asin() * 2.0 / PI).abs() < 1e-14);
     }
-    // 10 parts of 60 common: what another correlator found in such data, 0.1066.
+    // 10 parts of 60 in common: another correlator found 0.1066 in such data.
     assert!((curve.correlated(1.0 / 6.0) - 0.1066).abs() < 5e-5);
     assert!((curve.corrected(0.106_6) - 1.0 / 6.0).abs() < 1e-4);
 }
@@ -89,8 +89,7 @@ fn curves_begin_with_the_efficiency() {
     }
 }
 
-/// Another way to the same number: the mean of one sampler's level times the mean of the other's, given the
-/// first noise.
+/// Independent calculation: the mean of one sampler's level times the mean of the other's, given the first noise.
 fn oracle(rho: f64, a: Codec, b: Codec) -> f64 {
     let (levels_a, levels_b) = (ascending(a), ascending(b));
     let (thresholds_a, thresholds_b) = (thresholds(&levels_a), thresholds(&levels_b));
@@ -123,7 +122,7 @@ fn oracle(rho: f64, a: Codec, b: Codec) -> f64 {
 #[test]
 fn curves_agree_with_integration_over_both_noises() {
     evlbi_testkit::watch();
-    // The even part of two 4-bit samplers is beyond the curve.
+    // The curve neglects the even part of two 4-bit samplers.
     for (a, b, tolerance) in [
         (1, 2, 1e-6),
         (2, 2, 1e-6),
@@ -142,7 +141,7 @@ fn curves_agree_with_integration_over_both_noises() {
     }
 }
 
-/// Two normal numbers (Box and Muller).
+/// Two normal numbers (Box-Muller).
 fn normal(rng: &mut ChaCha8Rng) -> [f64; 2] {
     let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
     let (sine, cosine) = (TAU * rng.random::<f64>()).sin_cos();
@@ -185,7 +184,7 @@ fn sampled(codec: Codec, noise: &[f32]) -> Vec<f32> {
     values
 }
 
-/// And how well it is known.
+/// Returns the mean and its error.
 fn mean_of_products(a: &[f32], b: &[f32]) -> (f64, f64) {
     let products = a.iter().zip(b).map(|(a, b)| f64::from(a * b));
     let (sum, squares) = products.fold((0.0, 0.0), |(sum, squares), product| {
@@ -220,8 +219,8 @@ proptest! {
         prop_assert!((curve.correlated(curve.corrected(r)) - r).abs() < 1e-13);
         prop_assert_eq!(curve.correlated(-rho), -r);
         prop_assert_eq!(curve.corrected(-r), -curve.corrected(r));
-        // Samples of the same noise differ where the samplers do, so that such curves end flat: what lies there cannot
-        // be told apart.
+        // Samples of the same noise differ if the samplers do, so that such curves end flat: values there cannot be
+        // distinguished.
         let rises = curve.correlated(rho + 1e-4) - r;
         prop_assert!(rises > 0.0 || (a != b && rho > 0.99 && rises >= 0.0));
         if rises > 1e-9 || a == b {

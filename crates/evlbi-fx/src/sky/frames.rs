@@ -1,4 +1,4 @@
-//! The frames of a simulated station, in the order in which it would record them.
+//! Frames of a simulated station, in the order in which it would record them.
 
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::Header;
@@ -6,25 +6,25 @@ use evlbi_wire::vdif::Header;
 use super::Station;
 use super::signal::{Channel, Transforms};
 
-/// Writes the frames of a station, one after the other.
+/// Generator of the frames of a station, one after the other.
 pub struct Generator {
     station: Station,
     threads: Vec<Thread>,
-    /// Number of the next frame, all threads counted.
+    /// Number of the next frame, counting all threads.
     next: u64,
 }
 
-/// One thread: the header of its next frame, and samples that are still to be put into frames.
+/// One thread: the header of its next frame, and samples that are not in frames yet.
 struct Thread {
     header: Header,
     channels: Vec<Channel>,
     block: u64,
-    /// One channel's components of a block.
+    /// Components of a block for one channel.
     components: Vec<f32>,
-    /// All channels' components of a block, interleaved.
+    /// Components of a block for all channels, interleaved.
     interleaved: Vec<f32>,
     packed: Vec<u8>,
-    /// How much of `packed` lies in frames already.
+    /// Number of bytes of `packed` that are in frames already.
     taken: usize,
 }
 
@@ -56,13 +56,13 @@ impl Generator {
         }
     }
 
-    /// Frames that are still to come.
+    /// Returns the number of remaining frames.
     pub fn remaining(&self) -> u64 {
         self.station.total_frames() - self.next
     }
 
-    /// Writes the next frames to the beginning of `frames`, as many whole ones as fit and there are.
-    /// Returns their length in bytes: zero at the end, or when not one frame fits.
+    /// Writes the next frames to the start of `frames`, as many whole ones as fit and remain. Returns their length in bytes: zero
+    /// at the end, or if no frame fits.
     pub fn fill(&mut self, frames: &mut [u8]) -> usize {
         let length = self.station.frame_length();
         let count = self.remaining().min((frames.len() / length) as u64) as usize;
@@ -119,7 +119,7 @@ impl Thread {
     }
 }
 
-/// Puts the samples of a channel, of `N` components each, into the place `at` of every complete sample.
+/// Writes the samples of a channel, of `N` components each, to the place `at` of every complete sample.
 fn interleave<const N: usize>(channel: &[f32], all: &mut [f32], at: usize, channels: usize) {
     let (samples, _) = channel.as_chunks::<N>();
     let (places, _) = all.as_chunks_mut::<N>();

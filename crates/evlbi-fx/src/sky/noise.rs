@@ -1,4 +1,4 @@
-//! Noise by number: any stretch of an endless Gaussian sequence, made from its place alone.
+//! Noise by number: any part of an endless Gaussian sequence, calculated from its position alone.
 
 use std::sync::LazyLock;
 
@@ -6,23 +6,23 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustfft::num_complex::Complex32;
 
-/// Half of the words lie before the start of a plan, which signals that arrive early reach into.
+/// Word number of the start of a plan: half of the words are before it, for signals that arrive early.
 const ORIGIN: i64 = 1 << 60;
 
-/// Bits of a word that choose a value of the table.
+/// Bits of a word that select a value of the table.
 const INDEX_BITS: u32 = 12;
 
-/// A white sequence of complex numbers, both components standard normal and independent.
+/// White sequence of complex numbers; both components are standard normal and independent.
 ///
-/// Sample `n` comes from word `n` of a ChaCha8 key stream and from nothing else, so two stations, or two
-/// runs that start at different places, have the same noise at the same `n`.
+/// Sample `n` depends only on word `n` of a ChaCha8 key stream, so two stations, or two runs that start at different places, have
+/// the same noise at the same `n`.
 pub(super) struct Noise {
     words: ChaCha8Rng,
     bytes: Vec<u8>,
 }
 
 impl Noise {
-    /// Each `stream` of a seed is a sequence of its own.
+    /// Makes a sequence; each `stream` of a seed is a different one.
     pub(super) fn new(seed: u64, stream: u64) -> Noise {
         let mut words = ChaCha8Rng::seed_from_u64(seed);
         words.set_stream(stream);
@@ -32,7 +32,7 @@ impl Noise {
         }
     }
 
-    /// The samples from number `first` on.
+    /// Generates the samples from number `first` on.
     pub(super) fn fill(&mut self, first: i64, samples: &mut [Complex32]) {
         self.bytes.resize(4 * samples.len(), 0);
         self.words
@@ -44,14 +44,14 @@ impl Noise {
             let word = u32::from_le_bytes(*word);
             let a = table[(word >> (16 - INDEX_BITS)) as usize % table.len()];
             let b = table[(word >> (32 - INDEX_BITS)) as usize % table.len()];
-            // Sum and difference of two independent normal numbers are independent again.
+            // Sum and difference of two independent normal numbers are independent, too.
             *sample = Complex32::new(a + b, a - b);
         }
     }
 }
 
-/// The normal distribution in equal shares: the value in the middle of each, scaled so that the sum of
-/// two has variance 1. Sums of two reach 5.2 sigma.
+/// Normal distribution in equal shares: the value in the middle of each, scaled so that the sum of two has variance 1. Sums of
+/// two reach 5.2 sigma.
 static NORMAL: LazyLock<[f32; 1 << INDEX_BITS]> = LazyLock::new(|| {
     let mut upper = [0.0f64; 1 << (INDEX_BITS - 1)];
     let share = 1.0 / f64::from(1 << INDEX_BITS);
@@ -70,7 +70,7 @@ static NORMAL: LazyLock<[f32; 1 << INDEX_BITS]> = LazyLock::new(|| {
     table
 });
 
-/// Where the normal distribution holds `share` more than below `x`: dx/dp = sqrt(2 pi) exp(x^2 / 2) in
+/// Returns the point up to which the normal distribution contains `share` more than up to `x`: dx/dp = sqrt(2 pi) exp(x^2 / 2) in
 /// eight Runge-Kutta steps.
 fn quantile_after(mut x: f64, share: f64) -> f64 {
     let slope = |x: f64| (std::f64::consts::TAU).sqrt() * (x * x / 2.0).exp();

@@ -1,4 +1,4 @@
-//! What a plan of simulated stations says, and what it must not say.
+//! Plan of simulated stations, and its checks.
 
 use std::collections::HashSet;
 
@@ -12,45 +12,44 @@ use super::Station;
 use super::signal::ChannelPlan;
 use crate::codec::{Codec, CodecError};
 
-/// Simulated stations that look at one source. Every key of the file has a default but `station`.
+/// Simulated stations that observe one source. Every key of the file except `station` has a default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SkyPlan {
-    /// Time of the first frame: UTC seconds since 1970; in a file a date and time of RFC 3339 in quotes.
+    /// Time of the first frame: UTC seconds since 1970; in a file, date and time of RFC 3339 in quotes.
     #[serde(with = "rfc3339")]
     pub start: i64,
-    /// How long the stations record, seconds; the last frame is completed.
+    /// Duration of the recording in seconds; the last frame is completed.
     pub duration: f64,
-    /// What all random numbers come from.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Samples per second of each channel, real or complex: a whole number.
+    /// Samples per second of each channel, real or complex: an integer.
     pub sample_rate: f64,
     /// Bits per sample, or per component of a complex one: 1, 2, 4 or 8.
     pub bits: u8,
-    /// Channels, threads together.
+    /// Number of channels of all threads.
     pub channels: u32,
-    /// Threads that the channels are split over: the first channels are those of thread 0.
+    /// Number of threads that the channels are divided among: the first channels are those of thread 0.
     pub threads: u16,
-    /// Samples have a real and an imaginary component.
+    /// Whether samples have a real and an imaginary component.
     pub complex: bool,
-    /// Length of the payload of a frame, bytes.
+    /// Length of the payload of a frame, in bytes.
     pub payload: usize,
-    /// Extended data version of the headers: 0, or 1 or 3, which tell the sample rate.
+    /// Extended data version of the headers: 0, or 1 or 3, which contain the sample rate.
     pub edv: u8,
-    /// Headers have four words only, without extended data.
+    /// Whether headers have only four words, without extended data.
     pub legacy: bool,
     /// Correlation coefficient of two stations with `noise = 1`, before sampling, 0 to 1.
     pub correlation: f64,
-    /// Sky frequency of the zero frequency of the first channel, Hz. Each channel begins where the one
-    /// before it ends.
+    /// Sky frequency of the zero frequency of the first channel, Hz. Each channel starts where the one before it ends.
     pub sky_frequency: f64,
-    /// The stations: `[[station]]` in a file.
+    /// Stations: `[[station]]` in a file.
     #[serde(rename = "station")]
     pub stations: Vec<StationPlan>,
 }
 
 impl Default for SkyPlan {
-    /// One second of 64 Ms/s in 2 bits, one channel at 4.9 GHz, correlation 0.1, no stations yet.
+    /// Returns a plan without stations: one second of 64 Ms/s in 2 bits, one channel at 4.9 GHz, correlation 0.1.
     fn default() -> SkyPlan {
         SkyPlan {
             start: 1_704_067_200,
@@ -71,28 +70,28 @@ impl Default for SkyPlan {
     }
 }
 
-/// One station of a plan.
+/// Station of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StationPlan {
     /// Two-letter code.
     pub name: String,
-    /// Power of the station's own noise, in units of what `correlation` says.
+    /// Power of the station's own noise, in units of the one that gives `correlation`.
     #[serde(default = "one")]
     pub noise: f64,
     /// Delay in s, s/s, s/s^2 and so on: coefficients of a polynomial in the seconds since the start.
     #[serde(default)]
     pub delay: Vec<f64>,
-    /// How far the station's clock is ahead, as a polynomial like `delay`, to which it adds.
+    /// Clock offset of the station, as a polynomial like `delay`, to which it is added.
     #[serde(default)]
     pub clock: Vec<f64>,
-    /// Phase-calibration tones; none when absent.
+    /// Phase-calibration tones, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase_cal: Option<PhaseCal>,
 }
 
 impl StationPlan {
-    /// A station without delay, and with the noise that the plan's correlation implies.
+    /// Makes a station without delay, and with the noise that gives the plan's correlation.
     pub fn new(name: &str) -> StationPlan {
         StationPlan {
             name: name.to_owned(),
@@ -108,9 +107,9 @@ impl StationPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhaseCal {
-    /// The tones lie at the multiples of this sky frequency, Hz.
+    /// Spacing of the tones, Hz: they are at the multiples of this sky frequency.
     pub spacing: f64,
-    /// Power of the tones of a channel together, in units of the power of its noise.
+    /// Total power of the tones of a channel, in units of the power of its noise.
     pub power: f64,
 }
 
@@ -120,22 +119,22 @@ fn one() -> f64 {
 
 const WHOLE_KHZ: &str = "its rate field takes whole kHz only";
 
-/// Why stations cannot be made as a plan says.
+/// Reason why stations cannot be made from a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// There are no stations.
     #[error("the plan has no station: add `[[station]]` with `name = \"Ef\"`")]
     NoStation,
-    /// The station is not in the plan.
+    /// No station of this name in the plan.
     #[error("the plan has no station {asked:?}; it has {known}")]
     UnknownStation {
-        /// Name that was asked for.
+        /// Requested name.
         asked: String,
-        /// Names that there are.
+        /// Names in the plan.
         known: String,
     },
-    /// A name is not two letters or digits.
+    /// Station name that is not two letters or digits.
     #[error(
         "station name {0:?}: give the two letters or digits of the station's code, such as \"Ef\""
     )]
@@ -143,17 +142,17 @@ pub enum PlanError {
     /// Two stations have the same name.
     #[error("two stations are named {0:?}: give each its own code")]
     SameName(String),
-    /// A number lies out of its range.
+    /// Number out of range.
     #[error("{key} = {value} is out of range: give {expected}")]
     Range {
         /// Key in the plan.
         key: &'static str,
         /// Value in the plan.
         value: f64,
-        /// What would do.
+        /// Expected value.
         expected: &'static str,
     },
-    /// The channels cannot be split over the threads.
+    /// Channels that cannot be divided among the threads.
     #[error(
         "{channels} channels over {threads} threads: each thread of VDIF has 1, 2, 4, 8 ... channels, \
          and there are at most 1024 threads and 4096 channels"
@@ -164,13 +163,13 @@ pub enum PlanError {
         /// Threads in the plan.
         threads: u16,
     },
-    /// The samples have bits that are not known.
+    /// Unsupported number of bits.
     #[error("bits: {0}")]
     Bits(CodecError),
-    /// A frame of VDIF cannot be like this.
+    /// Impossible VDIF frame.
     #[error("payload: {0}")]
     Shape(ShapeError),
-    /// A second does not hold a whole number of frames.
+    /// A second does not contain a whole number of frames.
     #[error(
         "payload = {payload}: its {samples} samples do not divide a second of {sample_rate}; \
          {remedy}"
@@ -178,30 +177,30 @@ pub enum PlanError {
     FramesPerSecond {
         /// Payload in the plan.
         payload: usize,
-        /// Samples of each channel that the payload holds.
+        /// Samples of each channel in the payload.
         samples: u64,
         /// Samples per second.
         sample_rate: u64,
-        /// Nearest length that would do.
+        /// Nearest valid length.
         remedy: String,
     },
-    /// The headers have no place for the time.
+    /// Time that does not fit the headers.
     #[error(
-        "start: the recording must lie between 2000 and 2031, and a second have at most 16777216 frames"
+        "start: the recording must be between 2000 and 2031, with at most 16777216 frames per second"
     )]
     Time,
-    /// The extended data version does not go with the rest.
+    /// Extended data version that does not match the rest.
     #[error("edv = {edv}: {why}")]
     Edv {
         /// Version in the plan.
         edv: u8,
-        /// What would do.
+        /// Reason and remedy.
         why: &'static str,
     },
 }
 
 impl SkyPlan {
-    /// All stations, in the order of the plan.
+    /// Makes all stations, in the order of the plan.
     pub fn stations(&self) -> Result<Vec<Station>, PlanError> {
         if self.stations.is_empty() {
             return Err(PlanError::NoStation);
@@ -218,7 +217,7 @@ impl SkyPlan {
             .collect()
     }
 
-    /// The station of this name.
+    /// Makes the station of this name.
     pub fn station(&self, name: &str) -> Result<Station, PlanError> {
         let stations = self.stations()?;
         let names: Vec<&str> = stations.iter().map(Station::name).collect();
@@ -435,7 +434,7 @@ impl StationPlan {
 }
 
 impl PhaseCal {
-    /// Sky frequencies of the tones inside a channel.
+    /// Returns the frequencies of the tones inside a channel.
     fn within(self, lowest: f64, width: f64) -> Result<Vec<f64>, PlanError> {
         let fits = self.spacing.is_finite() && self.spacing > width / 10_000.0;
         Number("spacing", self.spacing)
@@ -450,7 +449,7 @@ impl PhaseCal {
     }
 }
 
-/// A number of a plan: its key and its value.
+/// Number of a plan: its key and its value.
 struct Number(&'static str, f64);
 
 impl Number {
@@ -464,7 +463,7 @@ impl Number {
     }
 }
 
-/// The length nearest to `payload` that `fits`, in steps of 8 bytes.
+/// Returns the length nearest to `payload` for which `fits` is true, in steps of 8 bytes.
 fn nearest(payload: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
     let payload = payload.next_multiple_of(8);
     (0..=payload / 8)
@@ -472,7 +471,7 @@ fn nearest(payload: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
         .find(|payload| *payload > 0 && fits(*payload))
 }
 
-/// The sum of two polynomials.
+/// Adds two polynomials.
 fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
     let coefficient = |of: &[f64], n: usize| of.get(n).copied().unwrap_or_default();
     let all = 0..a.len().max(b.len());

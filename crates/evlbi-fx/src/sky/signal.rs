@@ -1,10 +1,9 @@
-//! The signal that one station records of one channel.
+//! Signal that one station records in one channel.
 //!
-//! The common signal `w(t)` is white complex noise that fills the channel, the same for every station. What
-//! arrives is `s(t) = w(t - tau(t)) exp(-2 pi i nu tau(t))`, `nu` the sky frequency of the samples' zero
-//! frequency; a channel of real samples is its real part. It is made in overlapping blocks: rotated with
-//! the phase of each sample, cut out at the whole sample nearest to the delay, and moved by the rest in
-//! the frequency domain.
+//! The common signal `w(t)` is white complex noise that fills the channel, the same for every station. The received signal is
+//! `s(t) = w(t - tau(t)) exp(-2 pi i nu tau(t))`, where `nu` is the sky frequency of the samples' zero frequency; a channel of
+//! real samples is its real part. It is made in overlapping blocks: rotated by the phase of each sample, shifted by the delay
+//! rounded to whole samples, and shifted by the rest in the frequency domain.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -15,18 +14,18 @@ use rustfft::{Fft, FftPlanner};
 
 use super::noise::Noise;
 
-/// Complex samples in a transform.
+/// Number of complex samples in a transform.
 const LENGTH: usize = 4096;
-/// Samples at both ends of a block that its neighbours make: there the filter lacks the samples beyond.
-/// With [`EDGE`] what it lacks is 70 dB below the signal.
+/// Number of samples at each end of a block that its neighbours provide, because there the filter lacks the samples outside. With
+/// [`EDGE`] the error is 70 dB below the signal.
 const GUARD: usize = 128;
-/// Complex samples that a block yields.
+/// Number of complex samples that a block yields.
 const HOP: usize = LENGTH - 2 * GUARD;
-/// Share of the channel over which the common signal rises, and falls, at its edges, as filters have
-/// it. A filter without slopes would never settle.
+/// Fraction of the channel over which the common signal rises and falls at the edges, as with real filters. A filter without
+/// slopes would never settle.
 const EDGE: f64 = 0.02;
 
-/// What one channel of one station needs to know.
+/// Parameters of one channel of one station.
 #[derive(Clone, Debug)]
 pub(super) struct ChannelPlan {
     pub(super) seed: u64,
@@ -39,24 +38,24 @@ pub(super) struct ChannelPlan {
     pub(super) complex: bool,
     /// Sky frequency of the samples' zero frequency, Hz.
     pub(super) sky_frequency: f64,
-    /// Delay of the station in seconds, coefficients of a polynomial in the seconds since the start.
+    /// Delay of the station in seconds: coefficients of a polynomial in the seconds since the start.
     pub(super) delay: Vec<f64>,
-    /// Share of the common signal in the power of the noise.
+    /// Fraction of the common signal in the power of the noise.
     pub(super) share: f64,
-    /// Phase-cal tones: frequencies in the channel, Hz.
+    /// Frequencies of the phase-cal tones in the channel, Hz.
     pub(super) tones: Vec<f64>,
-    /// Power of each tone in units of that of the noise.
+    /// Power of each tone, in units of that of the noise.
     pub(super) tone_power: f64,
 }
 
 impl ChannelPlan {
-    /// Power of the noise, common and own, where that of all together is 1.
+    /// Returns the power of the noise, common and own, if the total power is 1.
     fn noise_power(&self) -> f64 {
         1.0 / (1.0 + self.tone_power * self.tones.len() as f64)
     }
 }
 
-/// Makes the components of a channel block by block; their rms is 1.
+/// Generator of the components of a channel, block by block; their rms is 1.
 pub(super) struct Channel {
     plan: ChannelPlan,
     common: Noise,
@@ -65,13 +64,13 @@ pub(super) struct Channel {
     /// Gain of each bin.
     gain: Vec<f32>,
     block: Vec<Complex32>,
-    /// Real samples of a block; none where samples are complex.
+    /// Real samples of a block; empty if samples are complex.
     real: Vec<f32>,
     noise: Vec<Complex32>,
     scratch: Vec<Complex32>,
 }
 
-/// The way into the spectrum and back, the same for all channels of a station.
+/// Forward and inverse transform, shared by all channels of a station.
 #[derive(Clone)]
 pub(super) struct Transforms {
     forward: Arc<dyn Fft<f32>>,
@@ -114,7 +113,7 @@ impl Channel {
             own: Noise::new(plan.seed, plan.own),
             transforms: transforms.clone(),
             gain: gain(plan.complex, plan.share * plan.noise_power()),
-            // A real transform has one bin more.
+            // A real transform has one more bin.
             block: zeros(LENGTH + 1),
             real: vec![0.0; if plan.complex { 0 } else { 2 * LENGTH }],
             noise: zeros(HOP),
@@ -123,7 +122,7 @@ impl Channel {
         }
     }
 
-    /// Components in a block: two real samples or one complex one for each complex number.
+    /// Number of components in a block: two real samples or one complex one per complex number.
     pub(super) const COMPONENTS: usize = 2 * HOP;
 
     /// Writes block `number` of the channel: component `i` to `values[i]`.
@@ -148,8 +147,8 @@ impl Channel {
         self.add_tones(first, values.as_flattened_mut());
     }
 
-    /// Leaves the common signal of a block as it arrives at the station in the output of the transform back,
-    /// `GUARD` complex samples late.
+    /// Writes the common signal of a block as it arrives at the station to the output of the inverse transform, `GUARD` complex
+    /// samples late.
     fn common_signal(&mut self, first: i64) {
         // The complex signal of a real channel has one sample for two real ones.
         let rate = match self.plan.complex {
@@ -164,7 +163,7 @@ impl Channel {
         self.common
             .fill(input - whole as i64, &mut self.block[..LENGTH]);
 
-        // The sample that the filter moves on to t has the phase of t already.
+        // The sample that the filter shifts to t already has the phase of t.
         let turns = |t: f64| -self.plan.sky_frequency * (delay + delay_rate * (t - middle));
         let begin = turns((input as f64 + rest) / rate);
         let step = -self.plan.sky_frequency * delay_rate / rate;
@@ -226,12 +225,12 @@ impl Channel {
     }
 }
 
-/// Gain of each bin: flat with slopes at the edges of the channel, so that the common signal has the
-/// power `power` in each component.
+/// Returns the gain of each bin: flat with slopes at the edges of the channel, so that the common signal has the power `power` in
+/// each component.
 fn gain(complex: bool, power: f64) -> Vec<f32> {
     let shape: Vec<f64> = (0..LENGTH)
         .map(|bin| {
-            // The edges lie at zero and the end, or in the middle, where frequencies become negative.
+            // The edges are at zero and the end, or in the middle, where frequencies become negative.
             let from_edge = match complex {
                 true => bin.abs_diff(LENGTH / 2),
                 false => bin.min(LENGTH - bin),
@@ -240,19 +239,19 @@ fn gain(complex: bool, power: f64) -> Vec<f32> {
         })
         .collect();
     let sum: f64 = shape.iter().map(|gain| gain * gain).sum();
-    // A bin of unnormalised white noise has the power 2 LENGTH. Back in time a component of complex
-    // samples takes half of it, a real sample twice of it, from both signs of the frequency.
+    // A bin of unnormalised white noise has the power 2 LENGTH. In the time domain a component of complex samples has half of it,
+    // a real sample twice of it, from both signs of the frequency.
     let per_bin = LENGTH as f64 * if complex { 1.0 } else { 4.0 };
     let scale = (power / (per_bin * sum)).sqrt();
     shape.iter().map(|gain| (gain * scale) as f32).collect()
 }
 
-/// Gain of the filter at a distance from the edge of the channel, in units of its width.
+/// Returns the gain of the filter at a distance from the edge of the channel, in units of its width.
 fn slope(from_edge: f64) -> f64 {
     (1.0 - (PI * (from_edge / EDGE).min(1.0)).cos()) / 2.0
 }
 
-/// Value and slope of a polynomial.
+/// Returns value and slope of a polynomial.
 fn polynomial(coefficients: &[f64], t: f64) -> (f64, f64) {
     coefficients
         .iter()
@@ -264,7 +263,7 @@ fn polynomial(coefficients: &[f64], t: f64) -> (f64, f64) {
 
 /// Multiplies sample `i` by exp(2 pi i (begin + i step)), turns.
 fn rotate(samples: &mut [Complex32], begin: f64, step: f64) {
-    /// Samples that share a coarse phase.
+    /// Number of samples that share a coarse phase.
     const RUN: usize = 64;
     let phasor = |turns: f64| {
         let (sin, cos) = (turns.fract() * 2.0 * PI).sin_cos();
@@ -288,7 +287,7 @@ fn rotate(samples: &mut [Complex32], begin: f64, step: f64) {
 mod tests {
     use super::*;
 
-    /// Number of complex samples that the oracle knows, far more than it looks at.
+    /// Number of complex samples that the oracle uses, far more than it compares.
     const KNOWN: usize = 1 << 16;
 
     fn plan(complex: bool, delay: &[f64]) -> ChannelPlan {
@@ -306,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Blocks 2 to 4 of the channel.
+    /// Generates blocks 2 to 4 of the channel.
     fn made(plan: &ChannelPlan) -> Vec<f32> {
         let mut channel = Channel::new(plan.clone(), &Transforms::new(plan.complex));
         let mut values = vec![0.0; 3 * Channel::COMPONENTS];
@@ -316,8 +315,8 @@ mod tests {
         values
     }
 
-    /// The spectrum of the noise through the filter, from one long transform: frequency in the channel
-    /// in units of its width, and amplitude at the sample `-KNOWN / 2` of the noise.
+    /// Calculates the spectrum of the filtered noise from one long transform: frequency in the channel in units of its width, and
+    /// amplitude at the sample `-KNOWN / 2` of the noise.
     fn spectrum(plan: &ChannelPlan) -> Vec<(f64, Complex64)> {
         let mut noise = vec![Complex32::default(); KNOWN];
         Noise::new(plan.seed, plan.common).fill(-(KNOWN as i64) / 2, &mut noise);
@@ -339,7 +338,8 @@ mod tests {
             .collect()
     }
 
-    /// The definition: `w(t - tau(t)) exp(-2 pi i nu tau(t))`, the noise between samples from its spectrum.
+    /// Calculates the definition: `w(t - tau(t)) exp(-2 pi i nu tau(t))`, interpolating the noise between samples from its
+    /// spectrum.
     fn oracle(plan: &ChannelPlan, spectrum: &[(f64, Complex64)], t: f64) -> Complex64 {
         let width = if plan.complex {
             plan.sample_rate
@@ -356,7 +356,7 @@ mod tests {
         signal * phasor(-plan.sky_frequency * delay)
     }
 
-    /// Power of the difference from the oracle, in units of the power of the signal, scale free.
+    /// Returns the power of the difference from the oracle, in units of the power of the signal, independent of scale.
     fn error(plan: &ChannelPlan) -> f64 {
         let made = made(plan);
         let spectrum = spectrum(plan);

@@ -1,9 +1,9 @@
-//! An independent reader agrees: `baseband` decodes its own sample recordings, payloads of any bytes, and
-//! the files of simulated stations to the very values that this crate decodes.
+//! Compares this crate with `baseband`, an independent reader: both decode its sample recordings, payloads of any bytes, and the
+//! files of simulated stations to exactly the same values.
 //!
-//! What `baseband` decoded is committed in `tests/oracles` with the stations' files, and compared without it. The python that has
-//! `baseband` is `EVLBI_PYTHON`, else that of a virtual environment in `target/venv`. Without either the tests are skipped that ask it
-//! again, and that need its own recordings.
+//! The values that `baseband` decoded are committed in `tests/oracles` with the stations' files, so that comparison does not need
+//! it. The Python that has `baseband` is `EVLBI_PYTHON`, or the virtual environment in `target/venv`. Without either, the tests
+//! that run it or need its sample recordings are skipped.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ fn sample_recordings_decode_the_same() {
     let Some(baseband) = Baseband::find() else {
         return;
     };
-    // Bits, whether samples are complex, and how many components there are.
+    // Bits, whether samples are complex, and the number of components.
     let recordings = [
         ("sample.vdif", 2, false, 16 * 20_000),
         ("sample_vlbi.vdif", 2, false, 16 * 20_000),
@@ -39,7 +39,7 @@ fn sample_recordings_decode_the_same() {
         } else {
             let header = vdif::Header::parse(&bytes).unwrap();
             assert_eq!(header.shape().complex, complex, "{name}");
-            // The corrupted one has 4 bits, and tells 5.
+            // The corrupted one has 4 bits, but its header says 5.
             Codec::of(&header).unwrap_or_else(|error| {
                 assert!(name.contains("corrupted"), "{name}: {error}");
                 Codec::vdif(bits).unwrap()
@@ -82,14 +82,14 @@ fn baseband_still_decodes_payloads_the_same() {
     oracle::compare(&answers("payloads.json"), &answer);
 }
 
-/// Every byte, as often as a Mark 5B payload has room.
+/// Returns every byte, as often as fits a Mark 5B payload.
 fn payload() -> Vec<u8> {
     (0..=255).cycle().take(mark5b::PAYLOAD_LEN).collect()
 }
 
 type MakeCodec = fn(u8) -> Result<Codec, CodecError>;
 
-/// Codings by the script's names, each with its bits.
+/// Codings by their names in the script, each with its bits.
 fn codings() -> impl Iterator<Item = (&'static str, MakeCodec, u8)> {
     let codings = [
         ("vdif", Codec::vdif as MakeCodec, &[1, 2, 4, 8][..]),
@@ -102,7 +102,7 @@ fn codings() -> impl Iterator<Item = (&'static str, MakeCodec, u8)> {
     codings.into_iter().flat_map(each)
 }
 
-/// How many values there are, and the hash of all.
+/// Returns the number of values, and their hash.
 fn brief(values: &[f32]) -> Value {
     let bytes: Vec<u8> = values
         .iter()
@@ -111,12 +111,12 @@ fn brief(values: &[f32]) -> Value {
     json!({ "values": values.len(), "hash": oracle::hash(&bytes) })
 }
 
-/// A file of `tests/oracles`.
+/// Returns the path of a file of `tests/oracles`.
 fn answers(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles")).join(name)
 }
 
-/// Committed files of simulated stations decode to the values that `baseband` had, from its start to its stop.
+/// Committed files of simulated stations decode to the values that `baseband` decoded, from start to end.
 #[test]
 fn stations_were_read_from_end_to_end() {
     for (name, plan) in small_plans() {
@@ -137,7 +137,7 @@ fn baseband_still_reads_stations_the_same() {
     };
     for (name, plan) in small_plans() {
         let file = answers(&format!("{name}.vdif"));
-        // Processors differ in the odd sample, so what was asked about is kept.
+        // Processors differ in single samples, so the files that the answers are about are kept.
         if oracle::is_written() && !file.exists() {
             std::fs::write(&file, generate(&plan.station("Ef").unwrap())).unwrap();
         }
@@ -166,7 +166,7 @@ fn simulated_stations_are_read_from_end_to_end() {
     }
 }
 
-/// `baseband` found what the plan says, and `components` components in it.
+/// Checks that `baseband` found what the plan contains, and `components` components.
 fn assert_found(plan: &SkyPlan, found: &Value, components: usize) {
     let number = |key: &str| found[key].as_f64().unwrap();
     let group = if plan.complex { 2 } else { 1 };
@@ -188,7 +188,7 @@ fn assert_found(plan: &SkyPlan, found: &Value, components: usize) {
     assert_eq!(found["complex"], plan.complex, "{plan:?}");
 }
 
-/// The same shapes at so low rates that the files are small, with the files' names.
+/// Returns the same formats at such low rates that the files are small, with the files' names.
 fn small_plans() -> Vec<(String, SkyPlan)> {
     let small = |plan: SkyPlan| {
         let threads = format!("{}-channels-{}-threads", plan.channels, plan.threads);
@@ -214,8 +214,8 @@ fn small_plans() -> Vec<(String, SkyPlan)> {
     plans().into_iter().map(small).collect()
 }
 
-/// Shapes of every sort. Those whose headers do not tell the rate are longer than a second, so that
-/// `baseband` finds it.
+/// Returns all kinds of formats. Those without a rate in their headers are longer than a second, so that `baseband` finds the
+/// rate.
 fn plans() -> Vec<SkyPlan> {
     let plan = SkyPlan {
         sample_rate: 1e6,
@@ -251,7 +251,7 @@ fn plans() -> Vec<SkyPlan> {
         .into()
 }
 
-/// Sample by sample, all channels: as `baseband` has them.
+/// Interleaves all channels sample by sample, as `baseband` does.
 fn interleave(channels: &[Vec<f32>], group: usize) -> Vec<f32> {
     let mut all = Vec::new();
     for sample in 0..channels[0].len() / group {
@@ -262,7 +262,7 @@ fn interleave(channels: &[Vec<f32>], group: usize) -> Vec<f32> {
     all
 }
 
-/// Frame by frame; a file that begins with a Mark 5B header has nothing else.
+/// Decodes frame by frame; a file that starts with a Mark 5B header contains nothing else.
 fn decode_frames(codec: Codec, bytes: &[u8]) -> Vec<f32> {
     let mut all = Vec::new();
     let mut offset = 0;
@@ -287,21 +287,21 @@ fn decode_frames(codec: Codec, bytes: &[u8]) -> Vec<f32> {
     all
 }
 
-/// A python that has `baseband`, and a folder for its files.
+/// Python with `baseband`, and a directory for its files.
 struct Baseband {
     python: PathBuf,
     room: Room,
 }
 
 impl Baseband {
-    /// `None`, with the reason said, where there is none. A python that was named must have it.
+    /// Finds it; `None`, after printing the reason, if there is none. A Python named by `EVLBI_PYTHON` must have it.
     fn find() -> Option<Baseband> {
         let python = python("baseband")?;
         let room = Room::new();
         Some(Baseband { python, room })
     }
 
-    /// Where its sample recordings lie.
+    /// Returns the directory of its sample recordings.
     fn data(&self) -> PathBuf {
         let program =
             "import baseband.data, os; print(os.path.dirname(baseband.data.__file__), end='')";
@@ -312,7 +312,7 @@ impl Baseband {
         String::from_utf8(output.stdout).unwrap().into()
     }
 
-    /// The values that the script decodes, and what it prints.
+    /// Runs the script; returns the values that it decodes, and its output.
     fn run(&self, arguments: &[&Path]) -> (Vec<f32>, Value) {
         let values = self.room.path("values");
         let output = command(&self.python)

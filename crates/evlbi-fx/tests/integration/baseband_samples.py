@@ -1,8 +1,8 @@
 """Decodes samples with `baseband`, for comparison.
 
-    baseband_samples.py frames BITS FILE OUT           every frame of a VDIF or Mark 5B file, as it stands
+    baseband_samples.py frames BITS FILE OUT           every frame of a VDIF or Mark 5B file, in file order
     baseband_samples.py payload CODING BITS FILE OUT   bytes that are a payload of coding vdif, mark5b or edv_ab
-    baseband_samples.py stream FILE OUT                a VDIF file from end to end, in time
+    baseband_samples.py stream FILE OUT                a VDIF file from start to end, in order of time
 
 Decoded components go to OUT as 32-bit floats in native order: time, thread, channel, real and imaginary.
 `stream` prints as JSON what it found: start and stop (seconds since 1970), sample_rate, threads, channels, complex.
@@ -34,7 +34,7 @@ def payload(file, bits, is_mark5b):
     if is_mark5b:
         mark5b.Mark5BHeader.fromfile(file, kday=56000)
         return mark5b.Mark5BPayload.fromfile(file, sample_shape=(8,), bps=bits)
-    # The headers of the corrupted sample break rules that baseband would stop at.
+    # The headers of the corrupted sample fail the checks of baseband.
     header = vdif.VDIFHeader.fromfile(file, verify=False)
     words = np.fromfile(file, "<u4", header.payload_nbytes // 4)
     shape = (header.nchan,)

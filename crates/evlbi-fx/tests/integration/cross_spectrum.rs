@@ -1,21 +1,21 @@
-//! The least correlator that can check a simulated sky: one baseline, one channel.
+//! Minimal correlator that can check a simulated sky: one baseline, one channel.
 
 use std::f64::consts::TAU;
 
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex64;
 
-/// The accumulated product of the spectrum of one station and the conjugate of the other's.
+/// Accumulated product of the spectrum of one station and the conjugate of the other's.
 pub struct CrossSpectrum {
-    /// Bins of ascending frequency, in cycles per sample.
+    /// Bins in ascending frequency, in cycles per sample.
     bins: Vec<(f64, Complex64)>,
 }
 
-/// Samples in a transform.
+/// Number of samples in a transform.
 const LENGTH: usize = 1024;
 
 impl CrossSpectrum {
-    /// Of one channel each; `b` is later by `shift` samples.
+    /// Correlates one channel of each; `b` is later by `shift` samples.
     pub fn new(a: &[f32], b: &[f32], complex: bool, shift: i64) -> CrossSpectrum {
         let group = if complex { 2 } else { 1 };
         let skip = |late: i64| group * late.max(0) as usize;
@@ -53,8 +53,8 @@ impl CrossSpectrum {
         CrossSpectrum { bins }
     }
 
-    /// Delay in seconds of the second station and the phase of the zero frequency in radians, from a
-    /// straight line through the phases about `guess`.
+    /// Returns the delay of the second station in seconds and the phase of the zero frequency in radians, from a straight line
+    /// through the phases about `guess`.
     pub fn delay_and_phase(&self, sample_rate: f64, guess: f64) -> (f64, f64) {
         let turned: Vec<(f64, Complex64)> = self
             .bins

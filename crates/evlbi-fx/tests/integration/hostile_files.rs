@@ -1,4 +1,4 @@
-//! No file of DiFX makes a parser panic: the corpus of the fuzz target, cut and damaged, goes through its body.
+//! Runs the body of the fuzz target over its corpus, truncated and damaged: no DiFX file makes a parser panic.
 
 use proptest::prelude::*;
 

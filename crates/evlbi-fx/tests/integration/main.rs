@@ -1,6 +1,5 @@
-//! `evlbi-fx` from outside: simulated skies, what another decoder finds in the same samples, and damaged files.
-//!
-//! Here belongs what a user of the library relies on, beside what another program finds.
+//! `evlbi-fx` from outside: simulated skies, comparison with another decoder, and damaged files.
+//! Behaviour that users of the library rely on, and comparisons with other programs, belong here.
 
 mod baseband;
 mod cross_spectrum;

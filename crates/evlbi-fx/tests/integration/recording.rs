@@ -4,20 +4,20 @@ use evlbi_fx::codec::Codec;
 use evlbi_fx::sky::Station;
 use evlbi_wire::vdif::Header;
 
-/// The whole recording of a station.
+/// Generates the whole recording of a station.
 pub fn generate(station: &Station) -> Vec<u8> {
     let mut frames = vec![0; station.total_frames() as usize * station.frame_length()];
     assert_eq!(station.generator().fill(&mut frames), frames.len());
     frames
 }
 
-/// The values that a station records: of each channel, in time, complex ones interleaved.
+/// Returns the values that a station records: for each channel, in order of time, complex ones interleaved.
 pub fn decode(station: &Station) -> Vec<Vec<f32>> {
     let channels = station.shape().channels() * u64::from(station.threads());
     decode_file(&generate(station), channels)
 }
 
-/// The values in a file that has `channels` channels in all threads together.
+/// Returns the values in a file that has `channels` channels in all threads together.
 pub fn decode_file(bytes: &[u8], channels: u64) -> Vec<Vec<f32>> {
     let shape = Header::parse(bytes).unwrap().shape();
     let group = if shape.complex { 2 } else { 1 };

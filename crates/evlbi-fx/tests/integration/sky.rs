@@ -1,4 +1,4 @@
-//! Simulated stations, seen from outside: their frames, their statistics, and what a correlator finds.
+//! Simulated stations from outside: their frames, their statistics, and the results of a correlator.
 
 use std::f64::consts::{PI, TAU};
 
@@ -8,7 +8,7 @@ use evlbi_fx::codec::{Codec, HIGH, THRESHOLD};
 use evlbi_fx::sky::{PhaseCal, SkyPlan, Station, StationPlan};
 use evlbi_wire::vdif::{Header, StationId};
 
-/// Two stations that see the same, unless the test changes it.
+/// Two identical stations, unless the test changes them.
 fn pair() -> SkyPlan {
     SkyPlan {
         sample_rate: 16e6,
@@ -20,12 +20,12 @@ fn pair() -> SkyPlan {
     }
 }
 
-/// The samples of each channel of both stations, components interleaved.
+/// Returns the samples of each channel of both stations, components interleaved.
 fn both(plan: &SkyPlan) -> [Vec<Vec<f32>>; 2] {
     ["Ef", "On"].map(|name| decode(&plan.station(name).unwrap()))
 }
 
-/// Correlation coefficient at zero lag.
+/// Returns the correlation coefficient at zero lag.
 fn coefficient(a: &[f32], b: &[f32]) -> f64 {
     let sum = |a: &[f32], b: &[f32]| -> f64 {
         let products = a.iter().zip(b).map(|(a, b)| f64::from(a * b));
@@ -34,12 +34,12 @@ fn coefficient(a: &[f32], b: &[f32]) -> f64 {
     sum(a, b) / (sum(a, a) * sum(b, b)).sqrt()
 }
 
-/// The error of a coefficient from `count` samples, five sigma.
+/// Returns the error of a coefficient from `count` samples, five sigma.
 fn five_sigma(count: usize) -> f64 {
     5.0 / (count as f64).sqrt()
 }
 
-/// Coefficient after 2-bit sampling with levels 1 and [`HIGH`], Hermite series of the sampler.
+/// Returns the coefficient after 2-bit sampling with levels 1 and [`HIGH`], from the Hermite series of the sampler.
 fn two_bit(rho: f64) -> f64 {
     let (high, t) = (f64::from(HIGH), f64::from(THRESHOLD));
     let density = |x: f64| (-x * x / 2.0).exp() / TAU.sqrt();
@@ -176,7 +176,7 @@ fn samplers_see_noise_of_the_right_level() {
         let mean = samples.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
         let rms = (samples.iter().map(|x| f64::from(x * x)).sum::<f64>() / count).sqrt();
         let sigma = f64::from(Codec::vdif(bits).unwrap().sigma());
-        // Code 8 of 4 bits is zero, so that the levels reach further below it than above: no matter.
+        // Code 8 of 4 bits is zero, so that the levels extend further below it than above; that does not matter.
         assert!(mean.abs() < 5.0 * sigma / count.sqrt(), "{bits}: {mean}");
         if let Some(inside) = inside {
             let found = share(&|x| x.abs() < 2.0);
@@ -186,7 +186,7 @@ fn samplers_see_noise_of_the_right_level() {
             );
         }
         if bits > 2 {
-            // A rounded signal has a twelfth of the square of its step on top.
+            // A rounded signal has additionally a twelfth of the square of its step.
             assert!((rms - sigma).abs() < 0.01, "{bits}: {rms}");
         }
     }
@@ -250,8 +250,8 @@ fn channels_meet_their_like_only() {
     }
 }
 
-/// Phase slope of the cross-spectrum against the definition, for whole and fractional delays, on either
-/// side of zero, real and complex.
+/// Phase slope of the cross-spectrum compared with the definition, for whole and fractional delays of either sign, real and
+/// complex.
 #[test]
 fn delays_appear_in_the_phase_of_the_cross_spectrum() {
     evlbi_testkit::watch();
@@ -263,7 +263,7 @@ fn delays_appear_in_the_phase_of_the_cross_spectrum() {
                 ..pair()
             };
             let delay = samples / plan.sample_rate;
-            // A part of it in the clock.
+            // Part of it is in the clock.
             plan.stations[1].delay = vec![delay - 2e-8];
             plan.stations[1].clock = vec![2e-8];
             let [a, b] = both(&plan);
@@ -287,7 +287,7 @@ fn delay_rates_appear_as_fringe_rates() {
     plan.stations[0].delay = vec![3e-6];
     plan.stations[1].delay = vec![3e-6, rate];
     let [a, b] = both(&plan);
-    // 539 Hz: 128 segments of 1 ms hold half a turn each.
+    // 539 Hz: each of 128 segments of 1 ms contains half a turn.
     let segment = 16_000;
     let phases: Vec<f64> = a[0]
         .chunks_exact(segment)
@@ -303,7 +303,7 @@ fn delay_rates_appear_as_fringe_rates() {
         .map(|two| (two[1] - two[0]).rem_euclid(TAU) / TAU)
         .sum();
     let found = turned / (phases.len() - 1) as f64 / (segment as f64 / plan.sample_rate);
-    // The middle of the band turns as well.
+    // The phase of the middle of the band rotates as well.
     let expected = plan.sky_frequency * rate;
     assert!(
         (found - expected).abs() < 1.0,
@@ -424,7 +424,7 @@ fn bad_plans_say_what_to_do() {
         ("duration = 0", "duration = 0 is out of range"),
         (
             "bits = 3",
-            "VDIF samples of 3 bits are not decoded, only those of 1, 2, 4 or 8 bits",
+            "cannot decode VDIF samples of 3 bits: supported are 1, 2, 4 or 8 bits",
         ),
         ("channels = 3", "3 channels over 1 threads"),
         (
@@ -437,8 +437,14 @@ fn bad_plans_say_what_to_do() {
         ("sample_rate = 100", "no payload does at this rate"),
         ("payload = 8001", "payload: invalid VDIF frame length"),
         ("payload = 0", "payload: invalid VDIF frame length"),
-        ("payload = 18446744073709551615", "payload: invalid VDIF frame length"),
-        ("payload = 9223372036854775807", "payload: invalid VDIF frame length"),
+        (
+            "payload = 18446744073709551615",
+            "payload: invalid VDIF frame length",
+        ),
+        (
+            "payload = 9223372036854775807",
+            "payload: invalid VDIF frame length",
+        ),
         ("edv = 2", "edv = 2: give 0, 1 or 3"),
         ("edv = 3", "a payload of 1000 or 5000 bytes"),
         (

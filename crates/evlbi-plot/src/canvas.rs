@@ -15,29 +15,29 @@ use plotters::style::{FontStyle, register_font};
 use super::scale::Scale;
 use super::{Figure, Panel, Series, Style};
 
-/// In the units of the SVG.
+/// Lengths in SVG units.
 const WIDTH: u32 = 900;
 const TITLE: u32 = 34;
 const PANEL: u32 = 264;
-/// Points of the drawing for each unit: SVG and PNG are drawn with whole numbers.
+/// Points of the drawing per SVG unit: SVG and PNG are drawn with integers.
 const DRAWN: u32 = 4;
-/// Points of the drawing for each pixel of the PNG in either direction, which are averaged.
+/// Points of the drawing per pixel of the PNG in each direction, which are averaged.
 const AVERAGED: u32 = 2;
-/// Size of text that is not made smaller.
+/// Minimum size of text.
 const SMALLEST: u32 = 7;
-/// Width of the title of a panel with the legend, height of further rows of it, and room for a sample of each entry.
+/// Width of a panel's title with the legend, height of further legend rows, and room for a sample of each entry.
 const HEAD: i32 = 796;
 const LEGEND_ROW: u32 = 18;
-/// Rows of the legend; what does not fit has no name there.
+/// Maximum number of legend rows; series that do not fit have no entry.
 const MAX_ROWS: u32 = 4;
 const SAMPLE: i32 = 42;
-/// Width of what is drawn in a panel, nearly.
+/// Approximate width of the plotting area of a panel.
 const COLUMNS: usize = 800;
 
 const FONT: &str = "sans-serif";
 const TEXT: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(225, 225, 225);
-/// Colours that the colour-blind tell apart (Okabe and Ito 2008), but for yellow, which white swallows.
+/// Colours that are distinct for the colour-blind (Okabe and Ito 2008), without yellow, which is hard to see on white.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -49,7 +49,7 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 impl Figure {
-    /// Draws it as an SVG document.
+    /// Draws the figure as an SVG document.
     ///
     /// # Errors
     /// [`DrawError`]
@@ -64,7 +64,7 @@ impl Figure {
         Ok(text.replacen(&drawn, &shown, 1))
     }
 
-    /// Draws it as the contents of a PNG file.
+    /// Draws the figure as the contents of a PNG file.
     ///
     /// # Errors
     /// [`DrawError`]
@@ -92,7 +92,7 @@ pub fn png_size(figure: &Figure) -> (u32, u32) {
     (width / AVERAGED, height / AVERAGED)
 }
 
-/// The series and their colours. One without a name belongs to the one before it, and has its colour.
+/// Returns the series and their colours. A series without a name belongs to the one before it, and has its colour.
 fn coloured(panel: &Panel) -> impl Iterator<Item = (&Series, &'static RGBColor)> {
     let mut named = 0usize;
     panel.series.iter().map(move |series| {
@@ -101,7 +101,7 @@ fn coloured(panel: &Panel) -> impl Iterator<Item = (&Series, &'static RGBColor)>
     })
 }
 
-/// Squares of the drawing become pixels.
+/// Averages squares of points to pixels.
 fn averaged(points: &[u8], width: usize) -> Vec<u8> {
     let side = AVERAGED as usize;
     let squares = |rows: &[u8]| -> Vec<u8> {
@@ -121,7 +121,7 @@ fn averaged(points: &[u8], width: usize) -> Vec<u8> {
     rows.flat_map(squares).collect()
 }
 
-/// Of the drawing.
+/// Returns the size of the drawing, in points.
 fn size(figure: &Figure) -> (u32, u32) {
     let height = TITLE + PANEL * figure.panels.len().clamp(1, 100) as u32;
     (long(WIDTH), long(height))
@@ -134,14 +134,14 @@ fn draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Result<(), Dr
     try_draw(figure, area).map_err(|error| DrawError::of(figure, &error))
 }
 
-/// A figure cannot be drawn.
+/// Failure to draw a figure.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw `{title}`: {reason}")]
 #[non_exhaustive]
 pub struct DrawError {
-    /// Of the figure.
+    /// Title of the figure.
     pub title: String,
-    /// What the drawing library says.
+    /// Message of the drawing library.
     pub reason: String,
 }
 
@@ -154,11 +154,11 @@ impl DrawError {
     }
 }
 
-/// The bitmap needs a font, and looks for none on the machine, so that it is the same everywhere.
+/// Registers the embedded font for bitmaps, so that they are the same on every machine.
 fn use_embedded_font() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Whoever draws is told if the font is not there.
+        // Drawing fails later if the font is missing.
         let _ = register_font(FONT, FontStyle::Normal, epaint_default_fonts::HACK_REGULAR);
     });
 }
@@ -169,8 +169,8 @@ fn try_draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Drawn<B> 
     area.fill(&WHITE)?;
     let (top, panels) = area.split_vertically(long(TITLE));
     let (left, bottom) = (14, TITLE as i32 - 10);
-    let most = WIDTH as i32 - 2 * left;
-    write(&top, &figure.title, 16, (left, bottom), most)?;
+    let max = WIDTH as i32 - 2 * left;
+    write(&top, &figure.title, 16, (left, bottom), max)?;
     let areas = panels.split_evenly((figure.panels.len().max(1), 1));
     for (panel, area) in figure.panels.iter().zip(&areas) {
         draw_panel(panel, area)?;
@@ -178,36 +178,36 @@ fn try_draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Drawn<B> 
     area.present()
 }
 
-/// A name in the legend.
+/// Entry of the legend.
 struct Entry<'a> {
     series: &'a Series,
     colour: &'static RGBColor,
     row: u32,
-    /// From its beginning to the end of the row.
+    /// Distance from its start to the end of the row.
     from_right: i32,
 }
 
-/// Points of the drawing for a length in units of the SVG, as all lengths here are.
+/// Converts a length in SVG units, as all lengths here are, to points of the drawing.
 fn long(units: u32) -> u32 {
     units * DRAWN
 }
 
-/// A place of the drawing.
+/// Converts a position to points of the drawing.
 fn at(x: i32, y: i32) -> (i32, i32) {
     (x * DRAWN as i32, y * DRAWN as i32)
 }
 
-/// `place` is the lower left end of the text. Text that is longer than `most` is written smaller.
+/// Writes text whose lower left corner is `place`. Text longer than `max` is made smaller.
 fn write<B: DrawingBackend>(
     area: &Area<'_, B>,
     text: &str,
     mut size: u32,
     (x, y): (i32, i32),
-    most: i32,
+    max: i32,
 ) -> Drawn<B> {
     let length = length(area, text, size)?;
-    if length > most {
-        size = (size * most.unsigned_abs() / length.unsigned_abs()).max(SMALLEST);
+    if length > max {
+        size = (size * max.unsigned_abs() / length.unsigned_abs()).max(SMALLEST);
     }
     let style = style(size).pos(Pos::new(HPos::Left, VPos::Bottom));
     area.draw(&Text::new(printable(text), at(x, y), style))
@@ -270,7 +270,7 @@ fn draw_panel<B: DrawingBackend>(panel: &Panel, area: &Area<'_, B>) -> Drawn<B> 
     Ok(())
 }
 
-/// What is where in the legend: at the right of the title, and in as many rows below as it needs.
+/// Lays out the legend: to the right of the title, and in as many rows below as it needs.
 fn legend<'a, B: DrawingBackend>(panel: &'a Panel, area: &Area<'_, B>) -> Drawn<B, Vec<Entry<'a>>> {
     let mut entries: Vec<Entry<'_>> = Vec::new();
     let (mut row, mut used) = (0, length(area, &panel.title, 14)?);
@@ -279,12 +279,12 @@ fn legend<'a, B: DrawingBackend>(panel: &'a Panel, area: &Area<'_, B>) -> Drawn<
         if used + length > HEAD && (row == 0 || used > 0) {
             (row, used) = (row + 1, 0);
         }
-        // Curves are worth more than the names of all of them.
+        // Curves matter more than the names of all of them.
         if row == MAX_ROWS {
             break;
         }
         used += length;
-        // All of the row before it make room.
+        // All entries of the row before move.
         for entry in entries.iter_mut().filter(|entry| entry.row == row) {
             entry.from_right += length;
         }
@@ -298,15 +298,15 @@ fn legend<'a, B: DrawingBackend>(panel: &'a Panel, area: &Area<'_, B>) -> Drawn<
     Ok(entries)
 }
 
-/// Title at the left, legend at the right, so that neither hides what is drawn.
+/// Draws the title at the left and the legend at the right, so that neither hides data.
 fn head<B: DrawingBackend>(panel: &Panel, legend: &[Entry<'_>], area: &Area<'_, B>) -> Drawn<B> {
     let (left, bottom) = (WIDTH as i32 - 24 - HEAD, 22);
     for entry in legend {
         let bottom = bottom + (LEGEND_ROW * entry.row) as i32;
         let x = left + HEAD - entry.from_right + SAMPLE;
-        let most = entry.from_right - SAMPLE;
-        write(area, &entry.series.name, 12, (x, bottom), most)?;
-        // As the series is drawn.
+        let max = entry.from_right - SAMPLE;
+        write(area, &entry.series.name, 12, (x, bottom), max)?;
+        // Sample drawn like the series.
         let (x, y, colour) = (x - 6, bottom - 7, entry.colour);
         match entry.series.style {
             Style::Line => {
@@ -319,12 +319,12 @@ fn head<B: DrawingBackend>(panel: &Panel, legend: &[Entry<'_>], area: &Area<'_, 
     write(area, &panel.title, 14, (left, bottom), HEAD)
 }
 
-/// Without what no document may hold.
+/// Removes characters that are not allowed in XML.
 fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// Places of the points that follow each other without a break. Lines are thinned so that they look alike.
+/// Returns the positions of points that follow each other without a break. Lines are thinned without a visible difference.
 fn runs(series: &Series, x: &Scale, y: &Scale) -> Vec<Vec<(f64, f64)>> {
     let places = series.places(x, y);
     let runs = places.split(Option::is_none).filter(|run| !run.is_empty());
@@ -338,7 +338,7 @@ fn runs(series: &Series, x: &Scale, y: &Scale) -> Vec<Vec<(f64, f64)>> {
     runs.collect()
 }
 
-/// First, lowest, highest and last point of each column of a line that has more points than these.
+/// Returns first, lowest, highest and last point of each column of a line that has more points than these.
 fn outline(run: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     if run.len() <= 4 * columns {
         return run.to_vec();
@@ -359,7 +359,7 @@ fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     chosen.into_iter().map(|at| points[at]).collect()
 }
 
-/// Dots that do not hide each other.
+/// Returns dots that do not hide each other.
 fn thinned(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut taken = HashSet::new();
     let pixel = |part: f64| (part * COLUMNS as f64) as i64;
@@ -367,7 +367,7 @@ fn thinned(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     places.iter().filter(free).copied().collect()
 }
 
-/// Place, lower and upper end of the bars of errors.
+/// Returns position, lower and upper end of the error bars.
 fn bars(series: &Series, x: &Scale, y: &Scale) -> Vec<(f64, f64, f64)> {
     let points = series.points.iter().enumerate();
     let bars = points.filter_map(|(at, point)| {
@@ -379,7 +379,7 @@ fn bars(series: &Series, x: &Scale, y: &Scale) -> Vec<(f64, f64, f64)> {
     bars.collect()
 }
 
-/// A scale as `plotters` wants it, which knows places alone.
+/// Scale for `plotters`, which handles positions only.
 struct Ticks<'a>(&'a Scale);
 
 impl PlottersAxis for Ticks<'_> {

@@ -1,8 +1,8 @@
-//! How results look to people: a [`Figure`] describes panels with axes and series, and is drawn as SVG, as PNG and as text for a
-//! terminal; [`columns`] and [`lines()`] set rows of text. What a result looks like is known where the result is; here is only how it is
-//! drawn. Without the feature `pictures`, which is on by default, there is text alone, and nothing that draws is brought in.
+//! Presentation of results: a [`Figure`] describes panels with axes and series, and is drawn as SVG, as PNG and as text for a
+//! terminal; [`columns`] and [`lines()`] align rows of text. The crate of a result decides what its figure contains; this crate
+//! only draws it. Without the feature `pictures`, which is on by default, there is only text, and no drawing library is needed.
 //!
-//! Here belongs a further kind of series, mark or axis, and a further way to draw a figure.
+//! New kinds of series, marks or axes, and new ways to draw a figure, belong here.
 //!
 //! ```
 //! use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
@@ -38,43 +38,43 @@ pub use rows::{columns, lines, name};
 use scale::Scale;
 pub use scale::measured;
 
-/// Panels under each other.
+/// Figure of one or more panels.
 #[derive(Clone, Debug, Default)]
 pub struct Figure {
-    /// Stands above all panels.
+    /// Title above all panels.
     pub title: String,
-    /// From top to bottom.
+    /// Panels from top to bottom.
     pub panels: Vec<Panel>,
 }
 
-/// One pair of axes with what is drawn in it.
+/// One pair of axes and the series drawn in it.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
-    /// Stands above the panel, before the legend.
+    /// Title above the panel, in front of the legend.
     pub title: String,
-    /// From left to right.
+    /// Horizontal axis.
     pub x: Axis,
-    /// From bottom to top.
+    /// Vertical axis.
     pub y: Axis,
-    /// Later ones lie above earlier ones.
+    /// Series; later ones are drawn over earlier ones.
     pub series: Vec<Series>,
 }
 
-/// What an axis shows, and how. Values are in the unit without prefix: seconds, not nanoseconds.
+/// Axis. Values are in the unit without prefix: seconds, not nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
-    /// What the values are.
+    /// Name of the quantity.
     pub label: String,
-    /// Their unit.
+    /// Unit of the quantity.
     pub unit: Unit,
-    /// From where to where; what the series need if not given.
+    /// Range; by default what the series need.
     pub range: Option<(f64, f64)>,
-    /// By decades; what is not positive is left out.
+    /// Whether the axis is logarithmic; values that are not positive are skipped.
     pub log: bool,
 }
 
 impl Axis {
-    /// A linear axis that shows all values.
+    /// Makes a linear axis that shows all values.
     pub fn new(label: &str, unit: Unit) -> Axis {
         Axis {
             label: label.to_string(),
@@ -84,43 +84,43 @@ impl Axis {
     }
 }
 
-/// How the numbers of an axis are made short.
+/// Unit of an axis, which determines how its numbers are shortened.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Unit {
-    /// A number without unit, or with one that the label tells: a power of ten is split off.
+    /// Number without unit, or with a unit in the label: a power of ten is split off.
     #[default]
     Bare,
-    /// A unit that takes prefixes, such as s, Hz, s/s.
+    /// Unit that takes prefixes, such as s, Hz, s/s.
     Si(&'static str),
-    /// Of an angle.
+    /// Angle in degrees.
     Degrees,
 }
 
-/// Points that belong together. What is not finite is left out and interrupts a line.
+/// Points that belong together. Values that are not finite are skipped and interrupt a line.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// For the legend; without a name there is no entry, and the colour is that of the series before.
+    /// Name in the legend; a series without a name has no entry, and the colour of the series before.
     pub name: String,
-    /// x and y, in the units of the axes.
+    /// Points (x, y), in the units of the axes.
     pub points: Vec<(f64, f64)>,
-    /// One sigma of each point, drawn up and down.
+    /// One sigma of each point, for error bars.
     pub error: Option<Vec<f64>>,
-    /// How they are drawn.
+    /// Style of the points.
     pub style: Style,
 }
 
-/// How points are drawn.
+/// Style of points.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Style {
-    /// Joined, in their order.
+    /// Joined by a line, in their order.
     #[default]
     Line,
-    /// One by one.
+    /// Separate dots.
     Dots,
 }
 
 impl Figure {
-    /// Draws it as files `STEM.svg` and `STEM.png` of a directory: returns their paths and contents.
+    /// Draws the figure as files `STEM.svg` and `STEM.png` of a directory; returns their paths and contents.
     ///
     /// # Errors
     /// As [`Figure::svg`].
@@ -137,7 +137,7 @@ impl Figure {
 }
 
 impl Panel {
-    /// Scales of both axes, with about so many ticks each.
+    /// Returns the scales of both axes, with approximately these numbers of ticks.
     fn scales(&self, x_ticks: usize, y_ticks: usize) -> (Scale, Scale) {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x = Scale::new(&self.x, points().map(|(x, _)| *x), false, x_ticks);
@@ -153,7 +153,7 @@ impl Panel {
 }
 
 impl Series {
-    /// Points without errors.
+    /// Makes a series of points without errors.
     pub fn new(name: &str, style: Style, points: Vec<(f64, f64)>) -> Series {
         Series {
             name: name.to_owned(),
@@ -163,13 +163,13 @@ impl Series {
         }
     }
 
-    /// Places of the points on the axes; none where they are not on them.
+    /// Returns the positions of the points on the axes; `None` for points outside.
     fn places(&self, x: &Scale, y: &Scale) -> Vec<Option<(f64, f64)>> {
         let place = |point: &(f64, f64)| x.place(point.0).zip(y.place(point.1));
         self.points.iter().map(place).collect()
     }
 
-    /// 0 where there is none.
+    /// Returns the error of a point, or 0.
     fn error_of(&self, point: usize) -> f64 {
         let error = self.error.as_ref().and_then(|error| error.get(point));
         error.copied().filter(|e| e.is_finite()).unwrap_or(0.0)

@@ -1,8 +1,9 @@
-//! Text in rows.
+//! Aligned rows of text.
 
 use serde::Serialize;
 
-/// Rows under each other, each column as wide as its longest cell; those that are `left` begin alike, the others end alike.
+/// Formats rows, each column as wide as its longest cell; columns for which `left` is true are left-aligned, others
+/// right-aligned.
 pub fn columns(rows: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
@@ -21,7 +22,7 @@ pub fn columns(rows: &[Vec<String>], left: impl Fn(usize) -> bool) -> String {
     lines.collect::<Vec<String>>().join("\n")
 }
 
-/// Lines of `name  value`, the names padded to one width.
+/// Formats lines of `name  value`, with names padded to one width.
 pub fn lines(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines: Vec<String> = pairs
@@ -31,7 +32,7 @@ pub fn lines(pairs: &[(&str, String)]) -> String {
     lines.join("\n")
 }
 
-/// The name of a value in results.
+/// Returns the name of a value in results.
 pub fn name(value: &impl Serialize) -> String {
     let named = serde_json::to_value(value).ok();
     let name = named.as_ref().and_then(|named| named.as_str());

@@ -1,33 +1,33 @@
-//! From values to places on an axis: range, ticks, prefix of the unit.
+//! Scales: convert values to positions on an axis; range, ticks, prefix of the unit.
 
 use super::{Axis, Unit};
 
-/// Values beyond are left out, and nearer to 0 than its reciprocal are 0: they leave no room to reckon in.
+/// Maximum magnitude: larger values are skipped, and values below its reciprocal are 0, so that calculations do not overflow.
 const LARGEST: f64 = 1e280;
-/// Least part of its values that a range may span.
+/// Minimum width of a range, as a fraction of its values.
 const NARROWEST: f64 = 1e-10;
-/// Of the range, left free at both ends.
+/// Fraction of the range that is left free at both ends.
 const MARGIN: f64 = 0.05;
-/// Prefixes of units by powers of 1000 from 10^-24 on.
+/// Prefixes of units for powers of 1000, starting at 10^-24.
 const PREFIXES: [&str; 17] = [
     "y", "z", "a", "f", "p", "n", "µ", "m", "", "k", "M", "G", "T", "P", "E", "Z", "Y",
 ];
 
-/// An axis with its range. Places are between 0 and 1.
+/// Axis with its range. Positions are between 0 and 1.
 #[derive(Clone, Debug)]
 pub struct Scale {
     low: f64,
     high: f64,
     log: bool,
-    /// What the ticks are labelled in.
+    /// Power of ten of the tick labels.
     exponent: i32,
-    /// Places and labels.
+    /// Positions and labels.
     ticks: Vec<(f64, String)>,
     label: String,
 }
 
 impl Scale {
-    /// For the values that an axis shows. With `margin` the ends are left free.
+    /// Makes a scale for the values of an axis. With `margin` the ends are left free.
     pub fn new(
         axis: &Axis,
         values: impl Iterator<Item = f64>,
@@ -57,13 +57,13 @@ impl Scale {
         scale
     }
 
-    /// Place of a value; `None` if it is not on the axis.
+    /// Returns the position of a value; `None` if it is not on the axis.
     pub fn place(&self, value: f64) -> Option<f64> {
         let place = self.unbounded(value)?;
         (-1e-9..=1.0 + 1e-9).contains(&place).then_some(place)
     }
 
-    /// Place of a value, or of the end that it lies beyond.
+    /// Returns the position of a value, or of the nearest end of the axis.
     #[cfg(feature = "pictures")]
     pub fn clamped(&self, value: f64) -> Option<f64> {
         self.unbounded(value).map(|place| place.clamp(0.0, 1.0))
@@ -77,12 +77,12 @@ impl Scale {
         (value - self.low) / (self.high - self.low)
     }
 
-    /// Places and labels of the ticks.
+    /// Returns positions and labels of the ticks.
     pub fn ticks(&self) -> &[(f64, String)] {
         &self.ticks
     }
 
-    /// What is shown, with its unit.
+    /// Returns the label of the axis, with its unit.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -95,18 +95,18 @@ impl Scale {
                 .map(|value| (self.place_of(value), self.power_of_ten(value)))
                 .collect();
         }
-        // Reckoned in the unit of the labels, so that no factor spoils round numbers.
+        // Calculated in the unit of the labels, so that round numbers stay round.
         let scale = 10f64.powi(self.exponent);
         let step = nice(step / scale, unit);
         let decimals = decimals(step);
         multiples(self.low / scale, self.high / scale, step)
-            // No minus before a zero.
+            // No minus sign before a zero.
             .map(|value| (value, if value.abs() < step / 2.0 { 0.0 } else { value }))
             .map(|(value, shown)| (self.place_of(value * scale), format!("{shown:.decimals$}")))
             .collect()
     }
 
-    /// Logarithms of powers of ten, and of 2 and 5 times these where there are few.
+    /// Returns logarithms of powers of ten, and of 2 and 5 times these if there are few.
     fn decades(&self, step: f64) -> Vec<f64> {
         if step > 0.3 {
             return multiples(self.low, self.high, nice(step, Unit::Bare).max(1.0)).collect();
@@ -121,7 +121,7 @@ impl Scale {
     fn power_of_ten(&self, logarithm: f64) -> String {
         let value = 10f64.powf(logarithm - f64::from(self.exponent));
         if (1e-4..1e5).contains(&value) {
-            // Of the digits but the first, all are of rounding.
+            // All digits but the first are due to rounding.
             format!("{}", format!("{value:.0e}").parse().unwrap_or(value))
         } else {
             format!("{value:.0e}")
@@ -129,7 +129,7 @@ impl Scale {
     }
 }
 
-/// Multiples of a step in a range; a thousand at most.
+/// Returns the multiples of a step in a range; at most a thousand.
 fn multiples(low: f64, high: f64, step: f64) -> impl Iterator<Item = f64> {
     let (first, last) = ((low / step - 1e-6).ceil(), (high / step + 1e-6).floor());
     let count = (last - first + 1.0).clamp(0.0, 1000.0) as usize;
@@ -140,7 +140,7 @@ fn sound(value: f64) -> bool {
     value.abs() < LARGEST
 }
 
-/// The value as the axis counts it; `None` where it has none.
+/// Returns the value, or its logarithm; `None` if that is undefined.
 fn transformed(value: f64, log: bool) -> Option<f64> {
     match value.abs() {
         _ if !sound(value) => None,
@@ -159,7 +159,7 @@ fn range(values: impl Iterator<Item = f64>, log: bool, margin: bool) -> (f64, f6
         return (0.0, 1.0);
     };
     let (low, high) = match () {
-        // What is positive and falls far is seen best from zero on.
+        // Positive values that vary widely are best shown from zero on.
         () if margin && !log && low >= 0.0 && low < 0.7 * high => (0.0, high),
         () if margin && !log && high <= 0.0 && high > 0.7 * low => (low, 0.0),
         () => (low, high),
@@ -171,7 +171,7 @@ fn range(values: impl Iterator<Item = f64>, log: bool, margin: bool) -> (f64, f6
     (beyond(wide_low, -free), beyond(wide_high, free))
 }
 
-/// Ends that differ.
+/// Separates ends that are equal.
 fn spread(low: f64, high: f64) -> (f64, f64) {
     let size = low.abs().max(high.abs());
     if size == 0.0 {
@@ -184,7 +184,7 @@ fn spread(low: f64, high: f64) -> (f64, f64) {
     (low - missing, high + missing)
 }
 
-/// The power of ten that is split off the numbers.
+/// Returns the power of ten that is split off the numbers.
 fn exponent(axis: &Axis, low: f64, high: f64) -> i32 {
     let largest = if axis.log {
         10f64.powf(high.abs().min(270.0) * high.signum())
@@ -194,9 +194,9 @@ fn exponent(axis: &Axis, low: f64, high: f64) -> i32 {
     let thousands = 3 * ((largest.log10() + 1e-9) / 3.0).floor() as i32;
     match axis.unit {
         Unit::Si(unit) => {
-            // Nobody's unit is the kilosecond.
-            let most = if unit.starts_with('s') { 0 } else { 24 };
-            thousands.clamp(-24, most)
+            // Nobody uses kiloseconds.
+            let max = if unit.starts_with('s') { 0 } else { 24 };
+            thousands.clamp(-24, max)
         }
         Unit::Bare if !axis.log && !(1e-2..1e5).contains(&largest) => thousands,
         Unit::Bare | Unit::Degrees => 0,
@@ -213,13 +213,13 @@ fn label(axis: &Axis, exponent: i32) -> String {
     format!("{} ({unit})", axis.label)
 }
 
-/// Of a power of 1000 from 10^-24 to 10^24.
+/// Returns the prefix for a power of 1000 from 10^-24 to 10^24.
 fn prefix(exponent: i32) -> &'static str {
     let at = usize::try_from(exponent / 3 + 8).ok();
     at.and_then(|at| PREFIXES.get(at)).unwrap_or(&"")
 }
 
-/// The step that people count in which is about as long.
+/// Returns the customary step of about this length.
 fn nice(step: f64, unit: Unit) -> f64 {
     let fits = |nice: &f64| step <= *nice * 1.3;
     let angles = [15.0, 30.0, 45.0, 90.0, 180.0, 360.0];
@@ -231,12 +231,12 @@ fn nice(step: f64, unit: Unit) -> f64 {
     steps.into_iter().find(fits).unwrap_or(10.0 * decade)
 }
 
-/// Digits after the point that multiples of a step need.
+/// Returns the number of decimals that multiples of a step need.
 fn decimals(step: f64) -> usize {
     (-step.log10() - 1e-9).ceil().clamp(0.0, 12.0) as usize
 }
 
-/// A value with its error, where it has one, in a unit with prefix, to two digits of the error: `12.34 ± 0.56 ns`.
+/// Formats a value and its error, if there is one, in a unit with prefix, to two digits of the error: `12.34 ± 0.56 ns`.
 pub fn measured(value: f64, error: f64, unit: &'static str) -> String {
     let axis = Axis::new("", Unit::Si(unit));
     let exponent = match transformed(value.abs().max(error), false) {

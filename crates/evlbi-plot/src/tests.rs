@@ -1,4 +1,4 @@
-//! Figures of any values are drawn, as SVG that parses, PNG and text.
+//! Figures of any values are drawn as valid SVG, PNG and text.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn one(points: Vec<(f64, f64)>, style: Style) -> Figure {
     }
 }
 
-/// Every picture of a figure is sound.
+/// Checks every picture of a figure.
 fn check(figure: &Figure) {
     let svg = figure.svg().unwrap();
     let document = roxmltree::Document::parse(&svg).unwrap();

@@ -3,18 +3,18 @@
 use super::scale::Scale;
 use super::{Figure, Panel, Series, Style};
 
-/// Lines of a panel that no dots are in: title, axis, ticks, label.
+/// Number of lines of a panel without dots: title, axis, ticks, label.
 const AROUND: usize = 4;
-/// Fewest lines of dots.
+/// Minimum number of lines of dots.
 const LOWEST: usize = 3;
-/// Dots of each series after the first that has dots.
+/// Marks of the second and later series that have dots.
 const MARKS: [char; 5] = ['o', 'x', '+', '*', '#'];
-/// The bit of each dot of a Braille character, by row and column.
+/// Bit of each dot of a Braille character, by row and column.
 const DOTS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
 impl Figure {
-    /// Draws it in Braille dots, no line longer than `width`, about `height` lines: the panels share
-    /// them, and none is lower than it can be drawn.
+    /// Draws the figure in Braille dots, in lines of at most `width` characters and about `height` lines. The panels share the
+    /// lines, and none is lower than it can be drawn.
     pub fn text(&self, width: usize, height: usize) -> String {
         let panels = self.panels.len().max(1);
         let rows = (height.saturating_sub(1) / panels).saturating_sub(AROUND);
@@ -72,7 +72,7 @@ fn bottom(x: &Scale, columns: usize) -> String {
     format!("└{}", line.iter().collect::<String>())
 }
 
-/// Each in the middle under its tick, where there is room.
+/// Centres each label under its tick, if there is room.
 fn tick_labels(x: &Scale, columns: usize) -> String {
     let mut line = vec![' '; columns + 1];
     let mut free = 0;
@@ -92,7 +92,7 @@ fn tick_labels(x: &Scale, columns: usize) -> String {
     line.iter().collect()
 }
 
-/// Marks and names of the series, if there are names.
+/// Formats marks and names of the series, if there are names.
 fn legend(panel: &Panel) -> String {
     let named = panel.series.iter().zip(marks(panel));
     named
@@ -101,7 +101,7 @@ fn legend(panel: &Panel) -> String {
         .collect()
 }
 
-/// Dots stand for characters where there are several series.
+/// Returns the character of each series, if several series have dots.
 fn marks(panel: &Panel) -> impl Iterator<Item = Option<char>> {
     let several = panel.series.len() > 1;
     let mut marks = MARKS.iter().cycle();
@@ -112,7 +112,7 @@ fn marks(panel: &Panel) -> impl Iterator<Item = Option<char>> {
     panel.series.iter().map(mark)
 }
 
-/// Dots, and the characters that lie over them.
+/// Dots, and the characters drawn over them.
 struct Grid {
     columns: usize,
     rows: usize,

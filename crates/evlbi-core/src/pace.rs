@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_that_goes_on_elsewhere_is_followed() {
+    fn a_recording_that_continues_elsewhere_is_followed() {
         let mut times = ByTime::new(rate(1000), 2);
         let mut due = |thread, second, frame| times.due(key(thread), FrameTime { second, frame }).0;
         assert_eq!(due(0, 100, 0), 0);

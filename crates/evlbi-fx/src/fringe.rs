@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_from_all_channels() {
+    fn lines_differ_from_a_fringe_in_all_channels() {
         // A fringe in all channels, with much noise; and in every 25th channel only.
         let values = fringe((16, 256), (1e-6, 7.0, 0.4), 8.0, 3);
         let all = search(&of(&values, 256, 1e-3), &Window::default());

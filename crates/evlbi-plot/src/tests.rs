@@ -172,7 +172,7 @@ fn ticks_are_round_and_units_have_prefixes() {
 }
 
 #[test]
-fn values_are_told_to_two_digits_of_their_error() {
+fn values_are_formatted_to_two_digits_of_their_error() {
     assert_eq!(measured(1.23456e-6, 5.3e-11, "s"), "1.234560 ± 0.000053 µs");
     assert_eq!(measured(-0.1234, 0.0021, "Hz"), "-123.4 ± 2.1 mHz");
     assert_eq!(measured(0.0, 0.0, "s"), "0.000000 s");

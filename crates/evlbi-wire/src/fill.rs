@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_lies_as_peers_write_it() {
+    fn the_pattern_matches_what_peers_write() {
         let mut bytes = [0; 10];
         make(&mut bytes);
         assert_eq!(

@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_header_lies_as_documented() {
+    fn a_header_has_the_documented_layout() {
         let probe = Probe {
             kind: Kind::Reply {
                 arrived: 3,

@@ -273,7 +273,7 @@ fn a_number_that_was_used_is_expected() {
 }
 
 #[test]
-fn loss_is_told_by_place() {
+fn loss_is_attributed_by_location() {
     let told = |lost, ring, drops, per_drop| {
         let Attribution {
             host_lost,

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_move_what_lies_behind_them() {
+    fn gaps_move_later_parts() {
         let bytes: Vec<u8> = (0..12).collect();
         let holes = holes();
         let view = View {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_missing_parts_of_a_piece_are_told_from_its_beginning() {
+    fn missing_parts_count_from_the_start_of_a_piece() {
         let bytes = [0; 12];
         let holes = holes();
         let view = View {

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_sender_teaches_anew() {
+    fn a_second_sender_sets_another_rate() {
         let mut learnt = Rate::default();
         learnt.turn(at(7, 24), at(8, 0), 1, true);
         learnt.restart();

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_held_back_is_overtaken_by_as_many_as_said() {
+    fn a_held_packet_is_overtaken_by_the_given_number() {
         let all = Impairment {
             loss: 0.0,
             duplicate: 0.0,

@@ -167,7 +167,7 @@ impl<P: Clone + Identity> Network<P> {
                         self.push(wake, What::Wakes(id));
                     }
                     for item in outcome.passed {
-                        self.go_on(item);
+                        self.continue_route(item);
                     }
                 }
             }
@@ -203,12 +203,12 @@ impl<P: Clone + Identity> Network<P> {
             std::mem::swap(&mut items, &mut outcome.passed);
         }
         for item in items.drain(..) {
-            self.go_on(item);
+            self.continue_route(item);
         }
         (self.items, self.outcome) = (items, outcome);
     }
 
-    fn go_on(&mut self, mut item: Item<P>) {
+    fn continue_route(&mut self, mut item: Item<P>) {
         item.position += 1;
         self.push(item.piece.at, What::Arrives(item));
     }

@@ -134,7 +134,7 @@ fn a_policer_lets_a_burst_and_then_its_rate_pass() {
 }
 
 #[test]
-fn a_packet_held_back_is_overtaken_by_as_many_as_said() {
+fn a_held_packet_is_overtaken_by_the_given_number() {
     let law = Law::Reorder {
         fraction: 0.01,
         until: Until::Passed(5),
@@ -219,7 +219,7 @@ fn a_queue_behind_a_jitter_is_never_idle_for_one_that_is_late() {
 }
 
 #[test]
-fn packets_that_are_too_long_are_refused_and_told() {
+fn packets_that_are_too_long_are_refused_and_reported() {
     let mut network: Network<u64> = Network::new();
     let line = network.line(
         [Law::Mtu {

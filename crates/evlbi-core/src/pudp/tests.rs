@@ -115,7 +115,7 @@ fn without_loss_each_datagram_is_one_more() {
 }
 
 #[test]
-fn other_datagrams_are_told_apart() {
+fn other_datagrams_are_recognised() {
     let datagrams = stream(&simple(2), 100, 0, 50);
     let mut sequencer = Sequencer::new(None);
     assert_eq!(sequencer.offer(&[]), Verdict::Foreign);

@@ -161,7 +161,7 @@ fn ring_move() {
 }
 
 #[test]
-fn what_is_complete_is_handed_on_at_once() {
+fn complete_data_are_released_at_once() {
     let mut recording = Recording::new(settings());
     recording.receive_all([100, 101]);
     assert_eq!(recording.released, 2);
@@ -385,7 +385,7 @@ fn a_sender_that_restarts_begins_a_new_sequence() {
 }
 
 #[test]
-fn a_restart_at_numbers_just_seen_is_told_from_duplicates() {
+fn a_restart_at_recent_numbers_differs_from_duplicates() {
     let mut recording = Recording::new(settings());
     recording.receive_all(0..1000).receive_all(0..1000);
     let report = recording.end();
@@ -626,7 +626,7 @@ fn numbers_from_all_over_overflow_nothing() {
 }
 
 #[test]
-fn told_to_begin_anew_it_does() {
+fn a_new_sequence_starts_on_request() {
     let mut recording = Recording::new(settings());
     recording.receive_all([3, 4, 6]);
     recording.reorder.begin(4, 0);

@@ -331,7 +331,7 @@ fn what_fits_depends_on_the_packets() {
 }
 
 #[test]
-fn bursts_begin_as_they_go_on() {
+fn bursts_start_in_their_steady_state() {
     // The very first unit is shed as often as any.
     let first = (0..20_000).filter(|seed| decisions("burst:0.2", *seed, 1)[0]);
     let share = first.count() as f64 / 20_000.0;

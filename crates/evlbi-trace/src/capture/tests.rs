@@ -173,7 +173,7 @@ fn a_plain_transfer() {
 }
 
 #[test]
-fn why_something_is_sent_again() {
+fn retransmissions_have_causes() {
     let mut talk = Talk::new();
     talk.sends(20 * MS, 0..10);
     // Acknowledgements report a gap.

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_a_gap_is_told() {
+    fn segments_after_a_gap_are_acknowledged_selectively() {
         let mut receiver = Receiver::new(2.0);
         let acks = take(&mut receiver, &[0, 2, 3, 6, 5, 2, 1, 4]);
         let told = acks.iter();

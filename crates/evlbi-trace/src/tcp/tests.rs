@@ -73,7 +73,7 @@ fn a_narrow_path_takes_longer() {
 
 /// Each algorithm compared with its closed form.
 #[test]
-fn steps_obey_the_laws() {
+fn steps_match_closed_forms() {
     for (round_trip, per_step) in [(0.015, 1.0), (0.015, 2.0), (0.095, 1.0)] {
         let flow = cbr(round_trip, per_step);
         let window = flow.window();

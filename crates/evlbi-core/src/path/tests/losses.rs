@@ -5,7 +5,7 @@ use crate::path::{Fate, Law, Loss, Network, Output, Piece, Times, Train};
 use crate::time::Nanos;
 
 #[test]
-fn every_so_manyth_is_lost_and_noted() {
+fn every_nth_packet_is_lost_and_logged() {
     let mut network: Network<u64> = Network::new();
     let law = Law::Loss(Loss::Every {
         period: 1000,

@@ -133,7 +133,7 @@ proptest! {
 
     /// The rules of releasing, slot by slot.
     #[test]
-    fn what_is_handed_on_is_what_the_rules_say(
+    fn slots_are_released_by_the_rules(
         steps in proptest::collection::vec((0u64..12, 0u64..20), 1..300),
     ) {
         let hold = 64;

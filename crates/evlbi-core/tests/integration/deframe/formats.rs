@@ -321,7 +321,7 @@ fn damaged_headers_are_passed_on_as_they_are() {
 /// A long run of damaged headers does not restart the cadence if the frames after it are at the expected offsets: a frame lost
 /// within the run gets the time that follows from the frames before it, not from the jump after it.
 #[test]
-fn frames_that_lie_as_before_go_on_as_before() {
+fn frames_at_the_same_offset_continue_the_cadence() {
     let mut stream = Plan::new(3).make();
     let later = Plan {
         first_frame: 7777,
@@ -405,7 +405,7 @@ fn the_missing_part_of_a_kept_frame_is_listed() {
 }
 
 #[test]
-fn a_sender_may_begin_again_with_other_frames() {
+fn a_sender_may_restart_with_other_frames() {
     let first = Plan::new(3).make();
     let second = Plan {
         frame_length: 40,
@@ -500,7 +500,7 @@ fn elapsed_time_shows_the_gap_of_a_raw_stream() {
 }
 
 #[test]
-fn frames_that_lie_anew_are_found_again() {
+fn frames_at_a_new_offset_are_found() {
     let stream = Plan {
         cycles: 400,
         ..Plan::new(3)

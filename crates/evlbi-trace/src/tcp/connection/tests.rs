@@ -282,7 +282,7 @@ fn a_handshake_takes_a_round_trip() {
 
 /// RFC 6298: after 1 s, 2 s, 4 s; Linux gives up after 127 s.
 #[test]
-fn syn_is_sent_again() {
+fn syn_is_retransmitted() {
     let mut wire = Wire::plain([1000, 0]);
     wire.loses = |end, _, now| end == 0 && now < Nanos(7 * SECOND);
     assert!(wire.run(Nanos(100 * SECOND)));
@@ -299,7 +299,7 @@ fn syn_is_sent_again() {
 }
 
 #[test]
-fn an_answer_that_is_lost_is_sent_again() {
+fn a_lost_syn_ack_is_retransmitted() {
     for which in [0, 1] {
         let mut wire = Wire::plain([1000, 1000]);
         // The first SYN+ACK, or everything that the client sends in reply to the first two.
@@ -389,7 +389,7 @@ fn time_wait_is_the_first_ones() {
 }
 
 #[test]
-fn fin_is_sent_again() {
+fn fin_is_retransmitted() {
     let mut wire = Wire::plain([10_000, 0]);
     wire.users[1].closes_last = true;
     wire.loses = |_, packet, now| match &packet.kind {

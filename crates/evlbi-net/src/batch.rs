@@ -1,4 +1,4 @@
-//! What has arrived, in the memory of the transport that brought it.
+//! Received datagrams, in the memory of the transport that received them.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use evlbi_core::peer::Peer;
 /// Messages that arrived together.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'b> {
-    /// Where they lie.
+    /// Memory that contains them.
     pub memory: &'b [u8],
     /// The messages, in the order of their arrival at each port.
     pub messages: &'b [Message],
-    /// Bytes that they took of what waited ([`Incoming::backlog`](crate::transport::Incoming::backlog)), at least.
+    /// Minimum number of bytes that they took from the backlog ([`Incoming::backlog`](crate::transport::Incoming::backlog)).
     pub taken: u64,
 }
 
-/// A message: a datagram, several of one length that were joined on the way, or the beginning of a stream of bytes.
+/// A message: one datagram, several joined datagrams of one length, or the start of a byte stream.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
-    /// Where it lies in the batch's memory.
+    /// Its byte range in the batch's memory.
     pub range: Range<usize>,
-    /// Length of the datagrams in it, of which the last may be shorter; 0 when it is one.
+    /// Length of each joined datagram in bytes (the last may be shorter); 0 for a single datagram.
     pub segment: usize,
-    /// Who sent it.
+    /// Its sender.
     pub peer: Peer,
-    /// Which of the receiver's ports it came to, counted from 0.
+    /// Index of the receiver's port at which it arrived, from 0.
     pub port: usize,
-    /// Whether its end is missing.
+    /// Whether the message was cut off at its end.
     pub truncated: bool,
-    /// When the kernel received it, since 1970-01-01 UTC, where that is known.
+    /// Time at which the kernel received it, since 1970-01-01 UTC; `None` if unknown.
     pub stamp: Option<Duration>,
 }
 
@@ -38,30 +38,30 @@ pub struct Message {
 pub struct Datagram<'a> {
     /// Its payload.
     pub bytes: &'a [u8],
-    /// Who sent it.
+    /// Its sender.
     pub source: Peer,
-    /// Which of the receiver's ports it came to, counted from 0.
+    /// Index of the receiver's port at which it arrived, from 0.
     pub port: usize,
-    /// Whether its end is missing.
+    /// Whether the datagram was cut off at its end.
     pub truncated: bool,
-    /// When the kernel received its message, since 1970-01-01 UTC, where that is known.
+    /// Time at which the kernel received its message, since 1970-01-01 UTC; `None` if unknown.
     pub stamp: Option<Duration>,
 }
 
 impl<'b> Batch<'b> {
-    /// A batch of nothing.
+    /// An empty batch.
     pub const EMPTY: Batch<'static> = Batch {
         memory: &[],
         messages: &[],
         taken: 0,
     };
 
-    /// Whether nothing has come.
+    /// Returns whether the batch has no messages.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// The datagrams of the batch.
+    /// Returns the datagrams of the batch.
     #[inline]
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'b>> + use<'b> {
         let memory = self.memory;
@@ -71,8 +71,8 @@ impl<'b> Batch<'b> {
         })
     }
 
-    /// Most datagrams that came as one message.
-    pub fn most_joined(&self) -> u64 {
+    /// Returns the maximum number of datagrams joined into one message.
+    pub fn max_joined(&self) -> u64 {
         let joined = self.messages.iter().map(|message| match message.segment {
             0 => 1,
             segment => message.range.len().div_ceil(segment) as u64,
@@ -81,7 +81,7 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// Takes a message apart into the datagrams that were joined: all of one length, the last may be shorter.
+/// Splits a message into its datagrams: all of one length, but the last may be shorter.
 struct Datagrams<'a> {
     message: &'a Message,
     rest: Option<&'a [u8]>,

@@ -1,11 +1,11 @@
-//! The clock that a run is given. The threads of senders and receivers, and their transports, take the time from it and wait by it.
+//! The clock of a run. The threads of senders and receivers, and their transports, read the time and wait only through it.
 //!
-//! A *simulated* clock is shared by threads of which one runs at a time: when it waits, the one with the earliest moment continues (of
-//! two with the same, the one that was started first), and the time is that moment. So whole systems run in virtual time, as fast
-//! as they can, and twice alike. Their threads are no threads of the system: all are started by [`Clock::spawn`], wait by the clock
-//! alone, and run on the thread that called [`Clock::simulate`].
+//! Threads that share a *simulated* clock run one at a time. When one waits, the thread with the earliest wake-up time continues (of
+//! two with the same time, the one that was started first), and the clock jumps to that time. So whole systems run in virtual time, as
+//! fast as the CPU allows, and two runs are identical. These are not threads of the operating system: [`Clock::spawn`] starts them,
+//! they wait only by the clock, and they run on the thread that called [`Clock::simulate`].
 //!
-//! Here belongs a further thing to wait for, never another way to wait.
+//! Add further kinds of events to wait for here, never another way to wait.
 #![allow(clippy::disallowed_methods, reason = "this is the clock")]
 
 use std::any::Any;
@@ -28,12 +28,12 @@ pub use self::events::{Events, readable};
 pub use self::simulation::{Place, Source};
 pub use libc::pollfd;
 
-/// Most descriptors in one wait. With more of them, the wait ends sooner.
+/// Maximum number of descriptors in one wait. With more, the wait ends after [`NAP`] at the latest.
 const MAX_POLLS: usize = 128;
-/// And this soon.
+/// Maximum wait with more descriptors, and after a failed poll.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What time it is, and how to wait. Its clones are the same clock.
+/// A source of time and a way to wait. Clones are the same clock.
 #[derive(Clone, Default)]
 pub struct Clock(Option<Simulated>);
 
@@ -44,22 +44,22 @@ struct Simulated {
     utc: Arc<Utc>,
 }
 
-/// How a simulated host's UTC goes.
+/// UTC of a simulated host.
 #[derive(Default)]
 struct Utc {
-    /// Nanoseconds since 1970 at the beginning.
+    /// Nanoseconds since 1970 at the start of the simulation.
     begins: AtomicI64,
-    /// Nanoseconds that it gains in a second.
+    /// Nanoseconds gained per second.
     drift: AtomicI64,
 }
 
 impl Clock {
-    /// The clocks of this host.
+    /// Returns the clock of this host.
     pub fn real() -> Clock {
         Clock(None)
     }
 
-    /// A simulated clock, for [`Clock::simulate`]; `utc`: nanoseconds of UTC since 1970 at its beginning.
+    /// Creates a simulated clock for [`Clock::simulate`]; `utc` is its UTC at the start, in nanoseconds since 1970.
     pub fn simulated(utc: u64) -> Clock {
         Clock(Some(Simulated {
             simulation: Arc::default(),
@@ -67,7 +67,7 @@ impl Clock {
         }))
     }
 
-    /// The same simulated clock as another host has it, with a UTC of its own. A real clock is the same everywhere.
+    /// Returns the same simulated clock for another host, with a UTC of its own. A real clock is returned unchanged.
     #[must_use]
     pub fn of_host(&self) -> Clock {
         Clock(self.0.as_ref().map(|it| Simulated {
@@ -76,44 +76,44 @@ impl Clock {
         }))
     }
 
-    /// Sets the UTC of a simulated host ahead by so many nanoseconds.
+    /// Advances the UTC of a simulated host by this many nanoseconds.
     pub fn step(&self, nanoseconds: i64) {
         if let Some(Simulated { utc, .. }) = &self.0 {
             utc.begins.fetch_add(nanoseconds, Ordering::Relaxed);
         }
     }
 
-    /// Has the UTC of a simulated host gain so many nanoseconds a second.
+    /// Makes the UTC of a simulated host gain this many nanoseconds per second.
     pub fn drift(&self, nanoseconds: i64) {
         if let Some(Simulated { utc, .. }) = &self.0 {
             utc.drift.store(nanoseconds, Ordering::Relaxed);
         }
     }
 
-    /// Kills the threads of a simulated host: they never continue, and nothing of theirs is dropped: their memory is not given back, and
-    /// files stay open.
+    /// Kills the threads of a simulated host. They never continue and nothing on their stacks is dropped: memory is not freed and files
+    /// stay open.
     ///
     /// # Panics
-    /// When this thread is one of them.
+    /// Panics if this thread is one of them.
     pub fn kill(&self) {
         if let Some(it) = &self.0 {
             it.simulation.kill(it.group());
         }
     }
 
-    /// Stalls the threads of a simulated host: none of them continues before `span` is over. What arrives meanwhile waits for them.
+    /// Stalls the threads of a simulated host for `span`. What arrives in that time waits for them.
     pub fn stall(&self, span: Duration) {
         if let Some(it) = &self.0 {
             it.simulation.stall(it.group(), span);
         }
     }
 
-    /// Whether it shows the time of this host.
+    /// Returns whether this is the real clock of this host.
     pub fn is_real(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The time of the monotonic clock.
+    /// Returns the time of the monotonic clock.
     #[inline]
     pub fn now(&self) -> Nanos {
         match &self.0 {
@@ -122,7 +122,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds of UTC since 1970.
+    /// Returns UTC in nanoseconds since 1970.
     #[inline]
     pub fn utc(&self) -> u64 {
         match &self.0 {
@@ -131,7 +131,7 @@ impl Clock {
         }
     }
 
-    /// Processor time that the current thread has used; nothing of a simulated one.
+    /// Returns the CPU time of the current thread; 0 for a simulated one.
     pub fn thread_time(&self) -> Nanos {
         match &self.0 {
             None => cpu::thread_time(),
@@ -139,7 +139,7 @@ impl Clock {
         }
     }
 
-    /// A number that nobody can guess; in a simulation, the next of a row that is the same each time.
+    /// Returns an unpredictable number; in a simulation, the next number of a fixed sequence.
     pub fn random(&self) -> u64 {
         match &self.0 {
             None => rand::random(),
@@ -147,12 +147,12 @@ impl Clock {
         }
     }
 
-    /// Whole seconds of UTC since 1970.
+    /// Returns UTC in whole seconds since 1970.
     pub fn second(&self) -> i64 {
         (self.utc() / Nanos::SECOND.0) as i64
     }
 
-    /// Waits until `moment`; returns the time then.
+    /// Waits until `moment`; returns the time afterwards.
     #[inline]
     pub fn wait_until(&self, moment: Nanos, waiting: Waiting) -> Nanos {
         match &self.0 {
@@ -188,18 +188,18 @@ impl Clock {
         } else {
             span
         };
-        // What is wrong shows when it is read or written.
+        // An error shows at the next read or write.
         if poll(&mut polls[..count], span).is_err() {
             std::thread::sleep(span.min(NAP));
         }
     }
 
-    /// Waits for what another thread does, until `moment`; looks every `look`, and in virtual time whenever another thread has done
-    /// anything. Returns what `is_done` said last.
+    /// Waits until `is_done` returns true, or until `moment`. Polls every `interval`; in virtual time, after each step of another
+    /// thread. Returns the last result of `is_done`.
     pub fn wait_for(
         &self,
         moment: Nanos,
-        look: Duration,
+        interval: Duration,
         mut is_done: impl FnMut() -> bool,
     ) -> bool {
         if let Some(it) = &self.0 {
@@ -210,12 +210,12 @@ impl Clock {
             if left == Nanos(0) {
                 return false;
             }
-            std::thread::sleep(look.min(Duration::from_nanos(left.0)));
+            std::thread::sleep(interval.min(Duration::from_nanos(left.0)));
         }
         true
     }
 
-    /// Lets `span` pass.
+    /// Sleeps for `span`.
     pub fn sleep(&self, span: Duration) {
         match &self.0 {
             None => std::thread::sleep(span),
@@ -226,7 +226,7 @@ impl Clock {
         }
     }
 
-    /// Waits for what another thread sends; none when it is gone.
+    /// Waits for a message from another thread; `None` if that thread has ended.
     pub fn receive<T>(&self, from: &mpsc::Receiver<T>) -> Option<T> {
         match self.0 {
             None => from.recv().ok(),
@@ -234,10 +234,10 @@ impl Clock {
         }
     }
 
-    /// Waits for what another thread sends until `moment`.
+    /// Waits until `moment` for a message from another thread.
     ///
     /// # Errors
-    /// When nothing came by then, or the other thread is gone.
+    /// Returns an error if none arrived in time, or the other thread has ended.
     pub fn receive_by<T>(
         &self,
         from: &mpsc::Receiver<T>,
@@ -258,10 +258,10 @@ impl Clock {
         received
     }
 
-    /// Starts a thread that lives by this clock.
+    /// Starts a thread that waits by this clock.
     ///
     /// # Errors
-    /// When the system has none to give.
+    /// Returns an error if the system cannot start a thread.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &str,
@@ -286,8 +286,8 @@ impl Clock {
         }))
     }
 
-    /// Runs `work` on this thread in the time of a simulated clock; a real one just runs it. Simulated threads that are left at its
-    /// end do not continue.
+    /// Runs `work` on this thread in the time of a simulated clock; with a real clock, just calls it. Simulated threads that have not
+    /// ended by then do not continue.
     pub fn simulate<T>(&self, work: impl FnOnce() -> T) -> T {
         match &self.0 {
             None => work(),
@@ -295,26 +295,26 @@ impl Clock {
         }
     }
 
-    /// `source` happens in a simulation beside its threads; `next` says when it does so next.
+    /// Adds a source of events without a thread; `next` holds the time of its next event.
     pub fn add(&self, next: Arc<Place>, source: Weak<dyn Source>) {
         if let Some(it) = &self.0 {
             it.simulation.add(next, source);
         }
     }
 
-    /// Has what happens in a simulation written down from now on.
+    /// Starts to log the events of a simulation.
     pub fn keep_log(&self) {
         if let Some(it) = &self.0 {
             it.simulation.keep_log();
         }
     }
 
-    /// Whether that is so.
+    /// Returns whether a log is kept.
     pub fn is_logged(&self) -> bool {
         self.0.as_ref().is_some_and(|it| it.simulation.is_logged())
     }
 
-    /// Writes down what happens now, if a log is kept: two runs of the same system write the same.
+    /// Logs an event, if a log is kept. Two runs of the same system write identical logs.
     #[inline]
     pub fn log(&self, what: fmt::Arguments<'_>) {
         if let Some(it) = &self.0 {
@@ -322,7 +322,7 @@ impl Clock {
         }
     }
 
-    /// What was written down, a line for each event; nothing of a real clock.
+    /// Returns the log so far, one line per event; empty for a real clock.
     pub fn take_log(&self) -> String {
         let simulated = self.0.as_ref();
         simulated.map_or_else(String::new, |it| it.simulation.take_log())
@@ -330,7 +330,7 @@ impl Clock {
 }
 
 impl Simulated {
-    /// Of the threads of this host.
+    /// Returns the group of this host's threads.
     fn group(&self) -> usize {
         Arc::as_ptr(&self.utc).addr()
     }
@@ -345,7 +345,7 @@ impl Utc {
     }
 
     fn at(&self, now: Nanos) -> u64 {
-        // A division of 128 bits is slow, and most clocks do not drift.
+        // A 128-bit division is slow, and most clocks do not drift.
         let drift = i128::from(self.drift.load(Ordering::Relaxed));
         let gained = match drift {
             0 => 0,
@@ -365,7 +365,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// What one thread gives and another waits for.
+/// A signal that one thread gives and another waits for.
 #[derive(Default)]
 pub struct Signal {
     is_given: Mutex<bool>,
@@ -374,14 +374,14 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Gives it.
+    /// Gives the signal.
     pub fn give(&self) {
         *self.is_given.lock() = true;
         self.given.notify_all();
         self.places[0].happens(Nanos(0));
     }
 
-    /// Waits until it is given, or until `moment`; says whether it is.
+    /// Waits for the signal until `moment`; returns whether it was given.
     pub fn wait(&self, clock: &Clock, moment: Nanos) -> bool {
         let mut is_given = self.is_given.lock();
         if !*is_given && !clock.is_real() {
@@ -397,7 +397,7 @@ impl Signal {
     }
 }
 
-/// A thread that lives by a clock.
+/// A thread that waits by a clock.
 #[derive(Debug)]
 pub struct Thread<T>(Kind<T>);
 
@@ -420,7 +420,7 @@ impl<T> fmt::Debug for Kind<T> {
 }
 
 impl<T> Thread<T> {
-    /// Whether it has ended.
+    /// Returns whether the thread has ended.
     pub fn is_finished(&self) -> bool {
         match &self.0 {
             Kind::Real(handle) => handle.is_finished(),
@@ -430,16 +430,16 @@ impl<T> Thread<T> {
         }
     }
 
-    /// Waits for its end; if it panicked, so does this.
+    /// Waits for the thread's end; panics if the thread panicked.
     pub fn join(self) -> T {
         let ended = self.wait();
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Waits for its end.
+    /// Waits for the thread's end.
     ///
     /// # Errors
-    /// What it panicked with.
+    /// Returns the payload of its panic.
     pub fn wait(self) -> std::thread::Result<T> {
         match self.0 {
             Kind::Real(handle) => handle.join(),
@@ -456,13 +456,13 @@ impl<T> Thread<T> {
     }
 }
 
-/// Waits for one of `polls`, at most for `span`; says whether one came.
+/// Waits for one of `polls`, for at most `span`; returns whether one is ready.
 pub fn poll(polls: &mut [pollfd], span: Duration) -> io::Result<bool> {
     let time = libc::timespec {
         tv_sec: span.as_secs() as libc::time_t,
         tv_nsec: span.subsec_nanos().into(),
     };
-    // SAFETY: the first pointer and the count describe `polls`, exclusively borrowed; the time lives through the call; no signal
+    // SAFETY: the first pointer and the count describe `polls`, exclusively borrowed; the timespec lives through the call; no signal
     // mask is given.
     let ready = unsafe {
         libc::ppoll(
@@ -569,7 +569,7 @@ mod tests {
             });
             clock.sleep(SECOND / 2);
             hosts[0].stall(SECOND * 2);
-            // The longer of two counts.
+            // Of two stalls, the longer one counts.
             hosts[0].stall(SECOND);
             sleepers.map(Thread::join)
         });
@@ -600,7 +600,7 @@ mod tests {
         assert_eq!([one.now(), other.now()], [clock.now(); 2]);
     }
 
-    /// What one thread does is seen by another at that moment, and a signal wakes whom it is for.
+    /// One thread sees at once what another did, and a signal wakes the thread that waits for it.
     #[test]
     fn threads_see_what_others_do() {
         for clock in [Clock::simulated(0), Clock::real()] {

@@ -1,5 +1,4 @@
-//! Threads and time: which core a thread runs on and before whom, what it has used, what time it is,
-//! and how to wait for a moment exactly.
+//! Threads and time: the core and priority of a thread, CPU time, clocks, and exact waits.
 
 use std::ffi::{c_int, c_long};
 use std::io;
@@ -10,23 +9,22 @@ use evlbi_core::time::Nanos;
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 
-/// A sleeping thread is woken this much before the moment and spins the rest: waking up takes tens of
-/// microseconds and now and then more.
+/// Margin before the moment at which a sleeping thread wakes; it spins the rest. Waking takes tens of microseconds, sometimes more.
 const SPIN: Nanos = Nanos(60_000);
 
-/// The time of the monotonic clock.
+/// Returns the time of the monotonic clock.
 #[inline]
 pub(crate) fn now() -> Nanos {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds of UTC since 1970, by this host's clock.
+/// Returns UTC in nanoseconds since 1970, by this host's clock.
 #[inline]
 pub(crate) fn utc() -> u64 {
     clock(libc::CLOCK_REALTIME).0
 }
 
-/// Processor time that the current thread has used.
+/// Returns the CPU time that the current thread has used.
 pub(crate) fn thread_time() -> Nanos {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -45,17 +43,16 @@ fn clock(id: libc::clockid_t) -> Nanos {
 /// How a thread waits for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Looks at the clock all the time: exact, and takes a whole core.
+    /// Polls the clock all the time: exact, but occupies a whole core.
     Spin,
-    /// Sleeps while the moment is more than 60 us away, and spins the rest. Exact as long as the
-    /// scheduler wakes the thread in time; set the timer slack first ([`sharpen_timers`]).
+    /// Sleeps while the moment is more than 60 us away, and spins the rest. Exact if the scheduler wakes the thread in time; set the
+    /// timer slack first ([`sharpen_timers`]).
     SleepThenSpin,
-    /// Sleeps: late by what waking up takes, but the cheapest.
+    /// Sleeps: late by the time that waking takes, but the cheapest.
     Sleep,
 }
 
-/// Waits until the monotonic clock shows `moment`; returns what it shows then. Returns at once when
-/// the moment has passed.
+/// Waits until the monotonic clock reaches `moment`; returns its time then. Returns at once if the moment has passed.
 #[inline]
 pub(crate) fn wait_until(moment: Nanos, waiting: Waiting) -> Nanos {
     let mut time = now();
@@ -67,7 +64,7 @@ pub(crate) fn wait_until(moment: Nanos, waiting: Waiting) -> Nanos {
     if wake > time {
         sleep_until(wake);
     }
-    // No pause instruction: under a hypervisor it can cost more than the accuracy wanted.
+    // No pause instruction: under a hypervisor it can cost more than the required accuracy.
     while time < moment {
         time = now();
     }
@@ -79,8 +76,8 @@ fn sleep_until(moment: Nanos) {
         tv_sec: (moment.0 / 1_000_000_000) as libc::time_t,
         tv_nsec: (moment.0 % 1_000_000_000) as c_long,
     };
-    // SAFETY: the pointer is to a timespec that lives through the call; a null remainder is allowed
-    // with an absolute time. A signal may end the sleep early: the caller looks at the clock.
+    // SAFETY: the pointer is to a timespec that lives through the call; a null remainder is allowed with an absolute time. A signal may
+    // end the sleep early: the caller checks the clock.
     unsafe {
         libc::clock_nanosleep(
             libc::CLOCK_MONOTONIC,
@@ -91,32 +88,32 @@ fn sleep_until(moment: Nanos) {
     };
 }
 
-/// How long a receiver naps when nothing is waiting: with [`sharpen_timers`] it is woken about 50 us
-/// later than that at most, and at 30 Gbit/s a socket buffer of 16 MiB lasts for 4 ms.
+/// Sleep of a receiver when nothing is waiting. With [`sharpen_timers`] it wakes at most about 50 us late; at 30 Gbit/s a socket buffer
+/// of 16 MiB holds 4 ms.
 pub const NAP: Duration = Duration::from_micros(50);
 
-/// Lets the current thread's sleeps end when they should (timer slack of 1 ns instead of 50 us).
+/// Makes the current thread's sleeps end on time (timer slack of 1 ns instead of 50 us).
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn sharpen_timers() -> io::Result<()> {
     Ok(set_current_timer_slack(Some(NonZeroU64::MIN))?)
 }
 
-/// The cores that the current thread may run on.
+/// Returns the cores that the current thread may run on.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn allowed_cores() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     let cores = 0..CpuSet::MAX_CPU;
     Ok(cores.filter(|&core| set.is_set(core)).collect())
 }
 
-/// Makes the current thread run on `core` alone.
+/// Restricts the current thread to `core`.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] when this process may not use that core.
+/// Returns [`io::ErrorKind::InvalidInput`] if this process may not use that core.
 pub fn pin(core: usize) -> io::Result<()> {
     let cores = allowed_cores()?;
     if !cores.contains(&core) {
@@ -128,11 +125,11 @@ pub fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Makes the current thread run before all others that are not real-time (SCHED_FIFO, `priority` 1
-/// to 99). Warns when it would spin into the kernel's limit on real-time threads.
+/// Runs the current thread before all others that are not real-time (SCHED_FIFO, `priority` 1 to 99). Warns if it would spin into the
+/// kernel's limit on real-time threads.
 ///
 /// # Errors
-/// [`io::ErrorKind::PermissionDenied`] without CAP_SYS_NICE or a limit (`ulimit -r`) that allows it.
+/// Returns [`io::ErrorKind::PermissionDenied`] without CAP_SYS_NICE or a sufficient limit (`ulimit -r`).
 pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
     schedule(libc::SCHED_FIFO, priority)?;
     if waiting == Waiting::Spin
@@ -148,22 +145,22 @@ pub fn set_real_time(priority: u8, waiting: Waiting) -> io::Result<()> {
     Ok(())
 }
 
-/// How readily the current thread leaves its processor to others: -20 (not at all) to 19.
+/// Sets the nice value of the current thread: -20 (highest priority) to 19.
 ///
 /// # Errors
-/// [`io::ErrorKind::PermissionDenied`] below what it has without CAP_SYS_NICE.
+/// Returns [`io::ErrorKind::PermissionDenied`] if the value is lowered without CAP_SYS_NICE.
 pub fn set_nice(nice: i8) -> io::Result<()> {
-    // Linux takes the calling thread, not its process.
+    // Linux changes the calling thread, not its process.
     Ok(setpriority_process(None, nice.into())?)
 }
 
-/// Lets the current thread take turns with others again, after [`set_real_time`].
+/// Returns the current thread to the ordinary scheduler, after [`set_real_time`].
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn set_ordinary() -> io::Result<()> {
     schedule(libc::SCHED_OTHER, 0)?;
-    // The kernel has put the timer slack back.
+    // The kernel has reset the timer slack.
     sharpen_timers()
 }
 
@@ -175,7 +172,7 @@ fn schedule(policy: c_int, priority: u8) -> io::Result<()> {
     succeed(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) }).map(drop)
 }
 
-/// Share of the time that the kernel leaves to real-time threads (`kernel.sched_rt_runtime_us`).
+/// Returns the fraction of time that the kernel grants to real-time threads (`kernel.sched_rt_runtime_us`).
 pub fn real_time_share() -> Option<f64> {
     let read = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
@@ -189,7 +186,7 @@ pub fn real_time_share() -> Option<f64> {
     })
 }
 
-/// What a call of the kernel returned, or its error.
+/// Returns the result of a system call, or its error.
 pub(crate) fn succeed(result: c_int) -> io::Result<c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -1,6 +1,6 @@
-//! Files: recordings, read ahead of the sender and written in large pieces from the ring; documents and tables of results.
+//! Files: recordings, which are read ahead of the sender and written in large pieces from the ring; JSON documents and CSV tables.
 //!
-//! Here belongs how files are read and written. What a recording is, and where it goes, is in `evlbi-stream`.
+//! This module reads and writes files. What a recording is, and where it goes, is decided in `evlbi-stream`.
 
 mod output;
 mod read;
@@ -12,8 +12,8 @@ pub use read::{Block, ReadError, Reader, ReaderOptions};
 pub use table::{Table, TableError, table_text};
 pub use write::{Durability, WriteError, Writer, WriterOptions};
 
-/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with an error, as one to a full disk does,
-/// instead of ending the program. Call it once at the start.
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with an error, as on a full disk, instead of killing the program.
+/// Call it once at the start.
 pub fn report_size_limits() {
     // SAFETY: ignoring a signal installs no handler and touches no memory of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

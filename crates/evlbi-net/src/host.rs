@@ -1,9 +1,9 @@
-//! Counters of this host, read from /proc: what its network stack dropped and where, and what its
-//! cores did. The difference of two readings tells what happened in between.
+//! Counters of this host, read from /proc: what its network stack dropped and where, and what its cores did. The difference of two
+//! samples covers the time between them.
 //!
-//! Network counters are those of the current thread's network namespace, and of all its programs.
+//! Network counters are those of the current thread's network namespace and include all its programs.
 //!
-//! Here belongs a further counter of the kernel's. What it means for a user is in `evlbi-host`.
+//! Add further kernel counters here. What they mean for a user is in `evlbi-host`.
 
 pub mod card;
 pub mod clock;
@@ -16,14 +16,13 @@ use std::iter;
 
 use serde::{Deserialize, Serialize};
 
-/// Name of this host.
+/// Returns the name of this host.
 pub fn name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| String::new(), |name| name.trim().to_owned())
 }
 
-/// Makes a group of counters: a structure of `u64`, how a kernel name finds its field, and the
-/// difference of two readings.
+/// Defines a group of counters: a struct of `u64`, the mapping from kernel names to fields, and the difference of two samples.
 macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$field_about:meta])* $field:ident = $kernel:literal,)* }) => {
         $(#[$about])*
@@ -40,7 +39,7 @@ macro_rules! counters {
                 }
             }
 
-            /// What was counted since `earlier`; 0 where a counter has begun anew meanwhile.
+            /// Returns what was counted since `earlier`; 0 where a counter was reset in the meantime.
             pub fn since(&self, earlier: &$name) -> $name {
                 $name {
                     $($field: self.$field.saturating_sub(earlier.$field),)*
@@ -51,13 +50,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// UDP, in datagrams; joined ones count as one where the kernel counts so.
+    /// UDP, in datagrams; joined ones count as one where the kernel does so.
     Udp {
         /// Delivered to programs.
         in_datagrams = "InDatagrams",
-        /// To a port that nobody listens to.
+        /// For a port without a listener.
         no_ports = "NoPorts",
-        /// Not delivered for any reason below.
+        /// Not delivered, for any of the reasons below.
         in_errors = "InErrors",
         /// Sent.
         out_datagrams = "OutDatagrams",
@@ -67,7 +66,7 @@ counters! {
         send_buffer_errors = "SndbufErrors",
         /// With a wrong checksum.
         checksum_errors = "InCsumErrors",
-        /// Multicast that no program had joined.
+        /// Multicast of a group that no program had joined.
         ignored_multicast = "IgnoredMulti",
         /// Dropped because the memory for all UDP sockets was used up (`net.ipv4.udp_mem`).
         memory_errors = "MemErrors",
@@ -77,21 +76,21 @@ counters! {
 counters! {
     /// IP, in packets.
     Ip {
-        /// Received, faulty ones included.
+        /// Received, including faulty ones.
         in_receives = "InReceives",
-        /// Dropped on the way up for want of memory and the like.
+        /// Dropped on reception for lack of memory and the like.
         in_discards = "InDiscards",
         /// Handed to a protocol such as UDP.
         in_delivers = "InDelivers",
-        /// Handed down by protocols.
+        /// Passed down by protocols.
         out_requests = "OutRequests",
-        /// Dropped on the way down.
+        /// Dropped on sending.
         out_discards = "OutDiscards",
-        /// Fragments that came in.
+        /// Fragments received.
         reassembly_requests = "ReasmReqds",
-        /// Packets that could not be put together: a fragment was lost.
+        /// Packets that could not be reassembled: a fragment was lost.
         reassembly_failures = "ReasmFails",
-        /// Fragments that were made of packets longer than the MTU.
+        /// Fragments created from packets longer than the MTU.
         fragments_made = "FragCreates",
     }
 }
@@ -107,9 +106,9 @@ counters! {
         rx_errors = "rx 2",
         /// Dropped by the kernel on reception.
         rx_dropped = "rx 3",
-        /// Dropped by the card because nobody fetched them in time.
+        /// Dropped by the NIC because the host did not fetch them in time.
         rx_fifo = "rx 4",
-        /// Received that were multicast.
+        /// Multicast received.
         rx_multicast = "rx 7",
         /// Bytes sent.
         tx_bytes = "tx 0",
@@ -119,25 +118,25 @@ counters! {
         tx_errors = "tx 2",
         /// Dropped by the kernel or the device on sending.
         tx_dropped = "tx 3",
-        /// Not sent because the card ran dry.
+        /// Not sent because the NIC ran out of data.
         tx_fifo = "tx 4",
     }
 }
 
 counters! {
-    /// What a core's network soft interrupt did.
+    /// Work of a core's network softirq.
     Softnet {
-        /// Packets taken up.
+        /// Packets processed.
         processed = "0",
         /// Packets dropped because the core's backlog was full (`net.core.netdev_max_backlog`).
         dropped = "1",
-        /// Times that it stopped with work left (`net.core.netdev_budget`).
+        /// Number of times that it stopped with work left (`net.core.netdev_budget`).
         squeezed = "2",
     }
 }
 
 counters! {
-    /// What a core spent its time on, in clock ticks (normally 10 ms).
+    /// Time of a core by use, in clock ticks (normally 10 ms).
     Core {
         /// Programs.
         user = "0",
@@ -145,20 +144,20 @@ counters! {
         nice = "1",
         /// The kernel for programs.
         system = "2",
-        /// Nothing.
+        /// Idle.
         idle = "3",
-        /// Nothing, while a program waited for a disk.
+        /// Idle while a program waited for a disk.
         iowait = "4",
         /// Interrupts.
         irq = "5",
-        /// Soft interrupts, the network's among them.
+        /// Softirqs, including the network's.
         softirq = "6",
         /// Other virtual machines.
         steal = "7",
     }
 }
 
-/// One reading of all counters, or the difference of two.
+/// One sample of all counters, or the difference of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// UDP over IPv4.
@@ -175,15 +174,15 @@ pub struct Counters {
     pub softnet: Vec<Softnet>,
     /// By core.
     pub cores: Vec<Core>,
-    /// By interface and by the names of its driver, those that are not 0.
+    /// By interface and driver's name of the counter, without zeros.
     pub nics: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Counters {
-    /// Reads them now.
+    /// Reads the counters now.
     ///
     /// # Errors
-    /// When /proc cannot be read. A host without IPv6 has zeroes there.
+    /// Returns an error if /proc cannot be read. On a host without IPv6 its counters are 0.
     pub fn read() -> io::Result<Counters> {
         let net = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
         let snmp = net("snmp")?;
@@ -202,7 +201,7 @@ impl Counters {
         Ok(counters)
     }
 
-    /// What was counted since `earlier`.
+    /// Returns what was counted since `earlier`.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let interface = |(name, now): (&String, &Interface)| {
             let before = earlier.interfaces.get(name).copied().unwrap_or_default();
@@ -238,7 +237,7 @@ impl Counters {
     }
 }
 
-/// /proc/net/snmp: for each protocol a line of names and a line of values.
+/// Parses /proc/net/snmp: for each protocol a line of names and a line of values.
 fn parse_snmp(text: &str, protocol: &str, mut set: impl FnMut(&str, u64)) {
     let mut lines = text
         .lines()
@@ -252,7 +251,7 @@ fn parse_snmp(text: &str, protocol: &str, mut set: impl FnMut(&str, u64)) {
     }
 }
 
-/// /proc/net/snmp6: a line for each counter, the protocol and its name in one word.
+/// Parses /proc/net/snmp6: a line per counter, with protocol and name in one word.
 fn parse_snmp6(text: &str, protocol: &str, mut set: impl FnMut(&str, u64)) {
     for line in text.lines() {
         let mut words = line.split_whitespace();
@@ -264,7 +263,7 @@ fn parse_snmp6(text: &str, protocol: &str, mut set: impl FnMut(&str, u64)) {
     }
 }
 
-/// /proc/net/dev: the name, a colon, eight numbers of reception, eight of sending.
+/// Parses /proc/net/dev: name, colon, eight receive counters, eight transmit counters.
 fn parse_interfaces(text: &str) -> BTreeMap<String, Interface> {
     let parse = |line: &str| {
         let (name, numbers) = line.rsplit_once(':')?;
@@ -278,7 +277,7 @@ fn parse_interfaces(text: &str) -> BTreeMap<String, Interface> {
     text.lines().filter_map(parse).collect()
 }
 
-/// /proc/net/softnet_stat: a line for each core, hexadecimal numbers.
+/// Parses /proc/net/softnet_stat: a line per core, hexadecimal.
 fn parse_softnet(text: &str) -> Vec<Softnet> {
     let parse = |line: &str| {
         let mut softnet = Softnet::default();
@@ -291,7 +290,7 @@ fn parse_softnet(text: &str) -> Vec<Softnet> {
     text.lines().map(parse).collect()
 }
 
-/// /proc/stat: lines `cpuN` with ticks.
+/// Parses /proc/stat: lines `cpuN` with ticks.
 fn parse_cores(text: &str) -> Vec<Core> {
     let parse = |line: &str| {
         let (number, ticks) = line.strip_prefix("cpu")?.split_once(' ')?;

@@ -2,13 +2,13 @@
 //!
 //! Linux only. All `unsafe` code of the data plane is in this crate.
 //!
-//! On the way of the data: [`file::Reader`] → [`transmit`] → [`udp::Sender`] ~~~ [`udp::Receiver`] →
-//! [`receive`] → [`ring`] → [`file::Writer`].
+//! In the order of the data flow: [`file::Reader`] → [`transmit`] → [`udp::Sender`] ~~~ [`udp::Receiver`] → [`receive`] → [`ring`] →
+//! [`file::Writer`].
 //!
-//! Here belongs what needs the kernel or stands for it: a call, a counter, a clock, a transport, a simulated host. What is done with a
-//! stream is for the crates above; what needs neither kernel nor clock is in `evlbi-core`.
+//! This crate contains what needs the kernel or simulates it: system calls, counters, clocks, transports, simulated hosts. The crates
+//! above process streams; what needs neither kernel nor clock is in `evlbi-core`.
 //!
-//! All time is a [`clock::Clock`], which may be simulated; then hosts of a [`sim::Network`] stand for the kernel:
+//! All time comes from a [`clock::Clock`], which may be simulated; then hosts of a [`sim::Network`] replace the kernel:
 //!
 //! ```
 //! use std::time::Duration;
@@ -33,7 +33,7 @@ compile_error!(
     "evlbi-net speaks to the Linux kernel: sendmmsg, UDP_SEGMENT, UDP_GRO, memfd, /proc"
 );
 
-// loom tries the ring alone, and compiles nothing else.
+// loom tests only the ring and compiles nothing else.
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]

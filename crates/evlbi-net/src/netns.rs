@@ -1,8 +1,8 @@
-//! Network namespaces: hosts of their own within this one.
+//! Network namespaces: separate hosts within this one.
 //!
-//! A namespace is held by a descriptor and has no name; it goes, with its devices, when the
-//! descriptor and the last socket in it are closed. Each thread is in one namespace, a new thread and
-//! a child process begin in their parent's, and a socket stays in the one it was opened in.
+//! A namespace has no name; a descriptor keeps it alive. The kernel removes it and its devices when that descriptor and its last socket
+//! are closed. Each thread is in one namespace, new threads and child processes inherit their parent's, and a socket stays in the
+//! namespace it was opened in.
 
 use std::fs::File;
 use std::io;
@@ -12,40 +12,40 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-/// Why there are no namespaces here.
+/// Reason why namespaces are not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// This process may not make them.
+    /// This process may not create them.
     #[error("network namespaces need root or unprivileged user namespaces: {0}")]
     NotPermitted(io::Error),
-    /// The kernel refused something else.
-    #[error("cannot make a network namespace: {0}")]
+    /// The kernel refused for another reason.
+    #[error("cannot create a network namespace: {0}")]
     Kernel(#[from] io::Error),
-    /// A tap device, which a host on an emulated path has, cannot be had.
+    /// A tap device for a host on an emulated path cannot be created.
     #[error("cannot open /dev/net/tun: {0}")]
     Tap(io::Error),
-    /// A host on an emulated path cannot have a setting.
+    /// A setting of a host on an emulated path cannot be made.
     #[error("cannot set {name} of {host} to {value}: {source}")]
     Setting {
         /// Its name below `net.ipv4`.
         name: String,
         /// The host.
         host: String,
-        /// What was to be set.
+        /// The value.
         value: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A program that sets them up is not installed.
+    /// A program that configures them is not installed.
     #[error("`{0}` is not installed")]
     NoTool(&'static str),
-    /// A program that sets them up failed.
+    /// A program that configures them failed.
     #[error("`{command}` failed: {message}")]
     Tool {
-        /// What was run.
+        /// The command.
         command: String,
-        /// What it said.
+        /// Its output.
         message: String,
     },
 }
@@ -55,10 +55,10 @@ pub enum Unavailable {
 pub struct Namespace(File);
 
 impl Namespace {
-    /// A new one, with a loopback interface that is up and nothing else.
+    /// Creates a namespace whose only interface is loopback, which is up.
     ///
     /// # Errors
-    /// [`Unavailable`], which names the reason.
+    /// Returns [`Unavailable`], which names the reason.
     pub fn new() -> Result<Namespace, Unavailable> {
         let made = thread::spawn(|| {
             // SAFETY: no descriptors are unshared; the call concerns this short-lived thread alone.
@@ -69,7 +69,7 @@ impl Namespace {
         let made = made.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
         use io::ErrorKind::{PermissionDenied, StorageFull};
         let namespace = made.map_err(|error| match error.kind() {
-            // No room: user.max_net_namespaces is the limit of what a user may have.
+            // Out of space: user.max_net_namespaces limits the namespaces of a user.
             PermissionDenied | StorageFull => Unavailable::NotPermitted(error),
             _ => Unavailable::Kernel(error),
         })?;
@@ -77,7 +77,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// What it is held by.
+    /// Returns the descriptor that keeps it alive.
     pub fn file(&self) -> &File {
         &self.0
     }
@@ -85,19 +85,19 @@ impl Namespace {
     /// Moves the current thread into the namespace for good.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn enter(&self) -> io::Result<()> {
         let kind = Some(LinkNameSpaceType::Network);
         Ok(move_into_link_name_space(self.0.as_fd(), kind)?)
     }
 
-    /// Calls `inside` in the namespace, on a thread of its own, and waits for what it returns.
+    /// Calls `inside` in the namespace, on a thread of its own, and returns its result.
     ///
     /// # Errors
-    /// What the kernel says when the namespace cannot be entered.
+    /// Returns the kernel's error if the namespace cannot be entered.
     ///
     /// # Panics
-    /// When `inside` does.
+    /// Panics if `inside` does.
     pub fn run<R: Send>(&self, inside: impl FnOnce() -> R + Send) -> io::Result<R> {
         thread::scope(|scope| {
             let result = scope.spawn(|| self.enter().map(|()| inside())).join();
@@ -108,7 +108,7 @@ impl Namespace {
     /// Runs a program in the namespace and returns what it printed.
     ///
     /// # Errors
-    /// [`Unavailable::NoTool`] when it is not installed, [`Unavailable::Tool`] when it fails.
+    /// Returns [`Unavailable::NoTool`] if it is not installed, [`Unavailable::Tool`] if it fails.
     pub fn command(&self, program: &'static str, args: &[&str]) -> Result<String, Unavailable> {
         let output = self.run(|| Command::new(program).args(args).output())?;
         let output = output.map_err(|error| match error.kind() {

@@ -1,6 +1,7 @@
-//! What paths between hosts on one machine are made of: containers, and tap devices whose packets a relay passes on.
+//! Building blocks of paths between hosts on one machine: containers, and tap devices whose packets a relay forwards.
 //!
-//! Here belongs a call that such a path needs. What paths are like is in `evlbi-path`, and simulated ones are those of [`sim`](crate::sim).
+//! This module contains the system calls that such paths need. Their behaviour is in `evlbi-path`; simulated paths are in
+//! [`sim`](crate::sim).
 
 pub mod container;
 mod tap;

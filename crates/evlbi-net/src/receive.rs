@@ -1,12 +1,11 @@
-//! The receiving thread: datagrams from the sockets to their places in the ring, counted on the way.
+//! The receiving thread: moves datagrams from the sockets to their places in the ring, and counts them.
 //!
-//! It never waits for whoever empties the ring, and nothing that arrives can stop it. The sequence of its
-//! work: take a batch from the transport, admit what belongs to the stream, ask the window
-//! where it goes, copy it there, hand on what is complete. A stream of bytes is read to its place in the ring, and not read while
-//! there is no room.
+//! It never waits for the consumer, and nothing that arrives can stop it. For each batch of the transport it admits what belongs to the
+//! stream, asks the window for its place, copies it there, and releases what is complete. A byte stream is read directly to its place
+//! in the ring, and is not read while the ring is full.
 //!
-//! Here belongs what every stream needs at its arrival. What one transport needs is in [`transport`](crate::transport); what is decided of
-//! a datagram, in `evlbi-core`.
+//! This module contains what every stream needs on arrival. What one transport needs is in [`transport`](crate::transport); decisions
+//! about a datagram are in `evlbi-core`.
 
 mod bytes;
 mod datagrams;
@@ -32,56 +31,56 @@ use crate::transport::{InOptions, Incoming, Local, OpenError, Peer, Url};
 
 pub use evlbi_core::admission::{Numbering, Numbers, Refused};
 
-/// Time without a datagram after which it is waited for in the kernel.
+/// Time without a datagram after which the thread waits in the kernel.
 const QUIET: Nanos = Nanos(2_000_000);
-/// Longest wait there, so that a stop is heard.
+/// Maximum wait there, so that the thread notices a stop.
 const MAX_WAIT: Duration = Duration::from_millis(10);
 
-/// How often whoever watches sees something new.
+/// Interval at which watchers get new counters.
 const SHOW: Nanos = Nanos(100_000_000);
 
-/// How a stream is received.
+/// Options for receiving a stream.
 pub struct ReceiveOptions {
-    /// Where to listen.
+    /// URL to listen on.
     pub from: Url,
-    /// What is asked of the transport.
+    /// Options of the transport.
     pub with: InOptions,
-    /// Where a datagram's number comes from.
+    /// Source of the datagrams' sequence numbers.
     pub numbering: Box<dyn Numbering>,
-    /// What is known of the frames.
+    /// Known properties of the frames.
     pub wanted: Wanted,
-    /// How far behind the newest datagram a late one may be and still be placed, in bytes of data.
+    /// Maximum distance of a late datagram behind the newest, in bytes of data.
     pub window: u64,
-    /// How long a missing datagram is waited for.
+    /// Maximum wait for a missing datagram.
     pub hold: Duration,
-    /// Memory of the ring in bytes.
+    /// Ring size in bytes.
     pub ring: usize,
-    /// End after this time without a datagram, counted from the first.
+    /// Time without a datagram after which the receiver ends, counted from the first datagram.
     pub idle: Option<Duration>,
-    /// End this long after the start.
+    /// Time after the start at which the receiver ends.
     pub duration: Option<Duration>,
-    /// Processor to run on.
+    /// Core to run on.
     pub cpu: Option<usize>,
     /// Real-time priority.
     pub priority: Option<u8>,
 }
 
-/// Why a stream cannot be received.
+/// Reason why a stream cannot be received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
     /// The transport cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is no memory for the ring.
+    /// The ring cannot be allocated.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// No thread can be started.
+    /// The thread cannot be started.
     #[error("cannot start the receiving thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// A stream that is being received. Dropping it ends that.
+/// A stream that is being received. Dropping it ends the receiver.
 pub struct Receiving {
     handle: Option<Thread<ReceiveReport>>,
     run: Run,
@@ -95,41 +94,41 @@ pub struct Receiving {
 pub struct Snapshot {
     /// Arrivals and losses.
     pub counters: account::Counters,
-    /// Where the lost were lost, as far as it is known yet.
+    /// Location of the losses, as far as known yet.
     pub attribution: Attribution,
     /// Datagrams of another length than the stream's.
     pub foreign_size: u64,
     /// Datagrams from other senders.
     pub foreign_source: u64,
-    /// Datagrams of the stream's sender and length whose headers give them no place in it.
+    /// Datagrams with the stream's sender and length whose headers give them no place in it.
     pub foreign_header: u64,
-    /// Streams of bytes that were none of frames, beside the one that was received.
+    /// Refused byte streams, without frames or in addition to the received one.
     pub refused_connections: u64,
-    /// Datagrams that are kept until it is known whether they are the stream's.
+    /// Pending datagrams: not yet known whether they belong to the stream.
     pub undecided: u64,
     /// Bytes of data that arrived for the first time.
     pub bytes: u64,
-    /// Share of the ring that waits for its consumer.
+    /// Fraction of the ring that waits for its consumer.
     pub ring_fill: f64,
-    /// Messages that the sockets dropped, as the kernel counts.
+    /// Messages that the sockets dropped, as counted by the kernel.
     pub socket_drops: u64,
-    /// Those of them between the first and the last datagram that was received.
+    /// Those dropped between the first and the last received datagram.
     pub socket_drops_within: u64,
-    /// Whether a stream is there.
+    /// Whether a stream is being received.
     pub streaming: bool,
-    /// Seconds in which a reliable stream was not read, since the ring was full.
+    /// Seconds in which a reliable stream was not read because the ring was full.
     pub ring_waits: f64,
 }
 
 impl Snapshot {
-    /// Returns how many datagrams arrived that are none of the stream's.
+    /// Returns how many datagrams did not belong to the stream.
     pub fn foreign(&self) -> u64 {
         let of_stream = self.foreign_header + self.counters.foreign_sequence;
         self.foreign_size + self.foreign_source + of_stream
     }
 }
 
-/// Longest wait for the receiving thread to write its counters down; it looks at least every 20 ms.
+/// Timeout for the receiving thread to publish its counters; it polls at least every 20 ms.
 const MAX_ANSWER: Nanos = Nanos(500_000_000);
 
 /// The counters of a receiver, for threads that watch it. The receiving thread never waits for them.
@@ -143,24 +142,24 @@ pub struct Watch {
 #[derive(Debug, Default)]
 struct Shown {
     live: Snapshot,
-    /// How often the receiving thread has written its counters down.
+    /// Number of times that the receiving thread has published its counters.
     times: u64,
     is_last: bool,
 }
 
 impl Watch {
-    /// Returns the counters as they were at most 100 ms ago.
+    /// Returns the counters, which are at most 100 ms old.
     pub fn last(&self) -> Snapshot {
         self.shown.lock().live.clone()
     }
 
-    /// Whether the receiver has ended: these counters are the last.
+    /// Returns whether the receiver has ended: these counters are final.
     pub fn has_ended(&self) -> bool {
         self.shown.lock().is_last
     }
 
-    /// Has the receiving threads of these receivers write their counters down, all at once: those of [`last`](Watch::last) are
-    /// then of this moment. A thread that does not run is given half a second.
+    /// Makes the receiving threads of these receivers publish their counters, all at the same time, so that [`last`](Watch::last)
+    /// returns current ones. Waits at most 0.5 s for a thread that does not run.
     pub fn refresh<'a>(watches: impl IntoIterator<Item = &'a Arc<Watch>>, clock: &Clock) {
         let asked: Vec<(&Arc<Watch>, u64)> = watches
             .into_iter()
@@ -168,14 +167,14 @@ impl Watch {
             .collect();
         let deadline = clock.now().plus(MAX_ANSWER);
         for (watch, before) in asked {
-            // In time or not: what is there is shown.
+            // In time or not, the latest counters are shown.
             watch.wait(deadline, clock, move |shown| {
                 shown.times != before || shown.is_last
             });
         }
     }
 
-    /// Asks for new counters; returns how often some were written down before.
+    /// Requests new counters; returns how often counters were published before.
     fn ask(&self) -> u64 {
         let shown = self.shown.lock();
         self.is_asked.store(true, Ordering::Relaxed);
@@ -186,7 +185,7 @@ impl Watch {
         self.is_asked.load(Ordering::Relaxed)
     }
 
-    /// Takes new counters, unless a watcher looks at this moment. Returns whether it took them.
+    /// Publishes new counters, unless a watcher holds the lock. Returns whether it did.
     fn try_show(&self, live: impl FnOnce() -> Snapshot) -> bool {
         let Some(mut shown) = self.shown.try_lock() else {
             return false;
@@ -198,13 +197,13 @@ impl Watch {
         true
     }
 
-    /// Waits for the receiver's end, no longer than until `moment`. Returns whether it has ended.
+    /// Waits for the receiver's end, at most until `moment`. Returns whether it has ended.
     pub fn wait_for_end(&self, moment: Nanos, clock: &Clock) -> bool {
         self.wait(moment, clock, |shown| shown.is_last);
         self.has_ended()
     }
 
-    /// Waits until `is` so of what is shown, no longer than until `moment`.
+    /// Waits until `is` holds for the published counters, at most until `moment`.
     fn wait(&self, moment: Nanos, clock: &Clock, is: impl Fn(&Shown) -> bool) {
         if !clock.is_real() {
             clock.wait_for(moment, Duration::ZERO, || is(&self.shown.lock()));
@@ -224,66 +223,65 @@ impl Watch {
     }
 }
 
-/// Why a receiver ended.
+/// Reason for a receiver's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {
-    /// Nothing came for the idle time.
+    /// Nothing arrived for the idle time.
     Idle,
-    /// The time was over.
+    /// The duration was over.
     Duration,
     /// The sender closed the connection.
     Closed,
-    /// It was told to.
+    /// It was stopped.
     #[default]
     Stopped,
     /// The socket failed.
     Failed,
 }
 
-/// What became of a received stream.
+/// Report on a received stream.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReceiveReport {
     /// Arrivals and losses.
     pub account: account::Report,
-    /// Where the lost were lost.
+    /// Location of the losses.
     pub attribution: Attribution,
     /// All counters.
     #[serde(skip)]
     pub live: Snapshot,
-    /// Senders that were refused beside the stream, or because no stream came of what they sent.
+    /// Senders that were refused because another one sent the stream, or because they sent no stream.
     pub refused: Vec<Refused>,
-    /// Who sent the stream.
+    /// Sender of the stream.
     pub sender: Option<Peer>,
-    /// Length of the data in each datagram in bytes.
+    /// Length of the data in each datagram, in bytes.
     pub datagram_data: Option<usize>,
-    /// From the first to the last datagram of the stream.
+    /// Seconds from the first to the last datagram of the stream.
     pub seconds: f64,
-    /// When the kernel received the first datagram of the stream, seconds since 1970.
+    /// Time at which the kernel received the first datagram of the stream, in seconds since 1970.
     pub first_arrival: Option<f64>,
-    /// When it received the last.
+    /// Time at which the kernel received the last one.
     pub last_arrival: Option<f64>,
-    /// Most datagrams that came as one message.
+    /// Maximum number of datagrams joined into one message.
     pub most_joined: u64,
     /// The receive buffer.
     pub buffer: Option<GrantedBuffer>,
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     pub ring_slots: u64,
-    /// Processor time of the receiving thread in seconds.
+    /// CPU time of the receiving thread, in seconds.
     pub cpu_seconds: f64,
-    /// Why it ended.
+    /// Reason for the end.
     pub ended: Ended,
-    /// What the socket said if it failed.
+    /// The socket's error, if it failed.
     pub error: Option<String>,
 }
 
 /// Opens the transport and starts the receiving thread, which ends when `run` is stopped.
 ///
 /// # Errors
-/// [`ReceiveError`] when the transport or the ring's memory cannot be had.
+/// Returns [`ReceiveError`] if the transport cannot be opened or the ring cannot be allocated.
 pub fn start(options: ReceiveOptions, run: &Run) -> Result<(Receiving, Opening), ReceiveError> {
-    // The memory first: it takes a second for half a gibibyte, and what came meanwhile would overrun
-    // the sockets.
+    // Memory first: half a gibibyte takes a second, and what arrived in that time would overflow the sockets.
     let reserve = match run.clock().is_real() {
         true => Reserve::new(options.ring)?,
         false => Reserve::untouched(options.ring)?,
@@ -320,28 +318,28 @@ pub fn start(options: ReceiveOptions, run: &Run) -> Result<(Receiving, Opening),
     Ok((receiving, opening))
 }
 
-/// The ring's other end, which is there once a stream has begun and the size of its datagrams is known. A stream of another size
-/// has a ring of its own.
+/// The consumer's end of the ring, which exists once a stream has started and its datagram size is known. A stream with another
+/// datagram size gets a ring of its own.
 pub struct Opening {
     rings: mpsc::Receiver<(Consumer<Event>, u64)>,
     clock: Clock,
 }
 
 impl Opening {
-    /// Waits for the next ring, and how many bytes would have come since the end of the one before, which must be dropped. `None`
-    /// when the receiver ended without one.
+    /// Waits for the next ring. Also returns the number of bytes missing since the end of the previous one, which the caller must drop.
+    /// `None` if the receiver ended without another ring.
     pub fn next(&self) -> Option<(Consumer<Event>, u64)> {
         self.clock.receive(&self.rings)
     }
 }
 
 impl Receiving {
-    /// Where it listens, port numbers chosen by the kernel included.
+    /// Returns where it listens, including port numbers chosen by the kernel.
     pub fn local(&self) -> &[Local] {
         &self.local
     }
 
-    /// The receive buffer asked for and granted.
+    /// Returns the requested and the granted receive buffer.
     pub fn buffer(&self) -> Option<&GrantedBuffer> {
         self.buffer.as_ref()
     }
@@ -351,7 +349,7 @@ impl Receiving {
         Arc::clone(&self.watch)
     }
 
-    /// The part of the run that the receiver is: stopping it ends the receiver, and it is stopped at the receiver's end.
+    /// Returns the receiver's part of the run: stopping it ends the receiver, and it is stopped when the receiver ends.
     pub fn run(&self) -> &Run {
         &self.run
     }
@@ -361,7 +359,7 @@ impl Receiving {
         self.run.stop();
     }
 
-    /// Whether the receiver has ended.
+    /// Returns whether the receiver has ended.
     pub fn is_finished(&self) -> bool {
         self.handle.as_ref().is_none_or(Thread::is_finished)
     }
@@ -369,7 +367,7 @@ impl Receiving {
     /// Waits for the receiver's end.
     ///
     /// # Panics
-    /// When the receiving thread did.
+    /// Panics if the receiving thread did.
     pub fn join(mut self) -> ReceiveReport {
         self.handle.take().map(Thread::join).unwrap_or_default()
     }
@@ -379,14 +377,14 @@ impl Drop for Receiving {
     fn drop(&mut self) {
         self.stop();
         if let Some(handle) = self.handle.take() {
-            // Nobody wants to know what came of it.
+            // Nobody needs its report.
             let _ = handle.wait();
         }
     }
 }
 
-/// Waits until one of `incoming` may have something: naps where the last came a moment ago, as the next is near, and else waits for it.
-/// No rest is so long that a stop would not be heard.
+/// Waits until one of `incoming` may have data: naps if the last data arrived a moment ago, since more is expected soon, and otherwise
+/// waits for an event. Every wait is short enough to notice a stop.
 pub fn rest(incoming: &[&dyn Incoming], clock: &Clock, last: Nanos) {
     let now = clock.now();
     if clock.is_real() && now.since(last) <= QUIET {
@@ -397,19 +395,19 @@ pub fn rest(incoming: &[&dyn Incoming], clock: &Clock, last: Nanos) {
     }
 }
 
-/// What came of one look at the transport.
+/// Result of one poll of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 struct Came {
-    /// Nothing was there.
+    /// There was nothing.
     is_empty: bool,
-    /// Bytes that it took of what waited.
+    /// Bytes that it took from the backlog.
     taken: u64,
-    /// Datagrams, or reads.
+    /// Number of datagrams, or reads.
     count: u32,
-    /// Some of it looks like a stream that begins.
+    /// Some of it looks like the start of a stream.
     is_heard: bool,
-    /// Some of it is the stream's.
+    /// Some of it belongs to the stream.
     is_stream: bool,
-    /// The sender has sent all.
+    /// The sender has sent everything.
     is_closed: bool,
 }

@@ -1,5 +1,5 @@
-//! A relay that loses, doubles and reorders datagrams under control, and knows what it did. It stands between a sender and a receiver of
-//! any transport for datagrams, and needs neither rights nor namespaces. Whole paths between hosts are made by `evlbi-path`.
+//! A relay that drops, duplicates and reorders datagrams as configured, and knows the ground truth. It forwards between a sender and a
+//! receiver of any datagram transport, and needs neither privileges nor namespaces. `evlbi-path` creates whole paths between hosts.
 
 use std::io;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::transport::{
     Datagram, Head, InOptions, Incoming, Local, OpenError, OutOptions, Outgoing, Pieces, Ready, Url,
 };
 
-/// The relay ends when it was told to and nothing came for so long.
+/// Time without a datagram after which a stopped relay ends.
 const QUIET: Nanos = Nanos(200_000_000);
 
-/// Longest wait for room in the socket of a sender.
+/// Maximum wait for room in a sender's socket.
 const POLL_INTERVAL: Nanos = Nanos(1_000_000);
 
 /// One flow through a relay.
@@ -33,24 +33,24 @@ pub struct RelayFlow {
     foreign: u64,
 }
 
-/// What a relay did with a flow.
+/// Report of a relay on a flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct RelayReport {
-    /// What the path did.
+    /// Ground truth of the path.
     pub truth: Truth,
     /// Datagrams that the relay's own socket dropped before the path saw them.
     pub socket_drops: u64,
-    /// Datagrams that could not be sent on.
+    /// Datagrams that could not be forwarded.
     pub not_sent: u64,
-    /// Datagrams without a sequence number, which were not passed on.
+    /// Datagrams without a sequence number, which were not forwarded.
     pub foreign: u64,
 }
 
 impl RelayFlow {
-    /// A flow that is received at `at` and sent to `to`, by transports of datagrams.
+    /// Creates a flow that is received at `at` and sent to `to`, by datagram transports.
     ///
     /// # Errors
-    /// [`OpenError`] when one of them cannot be opened.
+    /// Returns [`OpenError`] if one of them cannot be opened.
     pub fn new(
         at: &Url,
         to: &Url,
@@ -58,7 +58,7 @@ impl RelayFlow {
         seed: u64,
         run: &Run,
     ) -> Result<RelayFlow, OpenError> {
-        // Its drops are counted datagram by datagram only if the kernel joins none; and each is lost or not by itself on the way on.
+        // Drops are counted per datagram only if the kernel joins none; and each datagram is then lost or not on its own.
         let receives = InOptions {
             single: true,
             ..InOptions::default()
@@ -75,12 +75,12 @@ impl RelayFlow {
         })
     }
 
-    /// Where to send to.
+    /// Returns where to send to.
     pub fn local(&self) -> Vec<Local> {
         self.incoming.local()
     }
 
-    /// Passes on what has come; says whether anything has.
+    /// Forwards what has arrived; returns whether anything has.
     fn pass_on(&mut self, clock: &Clock) -> io::Result<bool> {
         let batch = self.incoming.receive(clock.now())?;
         let has_come = !batch.is_empty();
@@ -120,7 +120,7 @@ impl RelayFlow {
     }
 }
 
-/// Sends a packet by itself, as soon as there is room.
+/// Sends a single packet as soon as there is room.
 fn send(outgoing: &mut dyn Outgoing, packet: &[u8], clock: &Clock) -> io::Result<()> {
     await_room(outgoing, clock)?;
     let mut pieces = Pieces::default();
@@ -142,17 +142,17 @@ fn await_room(outgoing: &mut dyn Outgoing, clock: &Clock) -> io::Result<()> {
     }
 }
 
-/// A relay at work.
+/// A running relay.
 pub struct Relay {
     handle: Thread<io::Result<Vec<RelayReport>>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Relay {
-    /// Passes all flows on in a thread of its own.
+    /// Starts a thread that forwards all flows.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// Returns an error if no thread can be started.
     pub fn start(flows: Vec<RelayFlow>, clock: &Clock) -> io::Result<Relay> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, own) = (Arc::clone(&stop), clock.clone());
@@ -160,10 +160,10 @@ impl Relay {
         Ok(Relay { handle, stop })
     }
 
-    /// Ends when nothing is on its way any more; returns what was done with each flow.
+    /// Ends the relay once nothing is in flight; returns a report per flow.
     ///
     /// # Errors
-    /// What a socket says that is of no more use.
+    /// Returns the error of a broken socket.
     pub fn finish(self) -> io::Result<Vec<RelayReport>> {
         self.stop.store(true, Ordering::Relaxed);
         self.handle.join()

@@ -1,11 +1,11 @@
-//! The ring between the thread that receives and the thread that writes: datagrams lie in it where
-//! their sequence number says, and leave it in spans of any length for one large write.
+//! The ring between the receiving and the writing thread. A datagram's sequence number decides its place; data leaves in spans of any
+//! length, for one large write each.
 //!
-//! A *slot* holds the data of one datagram. A *position* counts slots from the beginning of the
-//! stream and never goes back; it lies in slot `position % capacity`. The memory is mapped twice in a
-//! row, so that a span of up to `capacity` slots is contiguous wherever it begins.
+//! A *slot* holds the data of one datagram. A *position* counts slots from the start of the stream and only grows; its slot is
+//! `position % capacity`. The memory is mapped twice in a row, so that a span of up to `capacity` slots is contiguous wherever it
+//! starts.
 //!
-//! Here belongs what writer and reader of the ring agree on; where a datagram goes is decided in [`evlbi_core::reorder`].
+//! This module contains the protocol between writer and reader; [`evlbi_core::reorder`] decides where a datagram goes.
 //!
 //! ```text
 //!            freed                handed                  freed + capacity
@@ -13,8 +13,7 @@
 //! position ----+--------------------+----------------------------+----> not yet: the ring is full
 //! ```
 //!
-//! The producer never waits: what does not fit is refused, and the caller counts it. Neither side
-//! locks or allocates.
+//! The producer never waits: what does not fit is refused, and the caller counts it. Neither side locks or allocates.
 
 mod cursors;
 mod events;
@@ -31,61 +30,62 @@ use memory::Mirror;
 
 pub use memory::available;
 
-/// Why a ring could not be made.
+/// Reason why a ring could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
     /// Empty slots, or slots larger than the ring.
     #[error("slots of {slot} bytes do not fit a ring of {bytes} bytes")]
     Size {
-        /// Bytes of a slot.
+        /// Slot size in bytes.
         slot: usize,
-        /// Bytes of the ring.
+        /// Ring size in bytes.
         bytes: usize,
     },
-    /// The kernel does not give the memory.
+    /// The kernel does not provide the memory.
     #[error("cannot get {bytes} bytes of memory for the ring: {source}")]
     Memory {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Why a datagram was not placed.
+/// Reason why a datagram was not placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Its slot still holds an earlier position that the consumer has not freed.
     Full,
-    /// Its position was handed to the consumer already.
+    /// Its position was already released to the consumer.
     HandedOn,
-    /// It is not as long as a slot.
+    /// Its length differs from the slot size.
     Length,
 }
 
-/// A ring has no more slots than there were of so many bytes each: what is kept of each tiny one would take more memory than they do.
+/// Slot size in bytes that limits the number of slots to the ring size divided by it: the state of each tiny slot would take more
+/// memory than its data.
 const MIN_SLOT: usize = 64;
-/// Or as many as this.
+/// Number of slots that is always allowed.
 const ALWAYS_SLOTS: usize = 1 << 16;
 
-/// Memory for a ring whose slots are not known yet. It is touched and mapped beforehand, which is slow, so
-/// that the ring can be made in an instant when the stream has begun.
+/// Memory for a ring whose slot size is not known yet. It is touched and mapped in advance, which is slow, so that the ring can be
+/// created instantly when the stream starts.
 pub struct Reserve(Mirror);
 
 impl Reserve {
-    /// Takes at least `bytes` of memory.
+    /// Allocates at least `bytes` of memory.
     ///
     /// # Errors
-    /// [`RingError::Memory`] when they cannot be had.
+    /// Returns [`RingError::Memory`] if it cannot be allocated.
     pub fn new(bytes: usize) -> Result<Reserve, RingError> {
         Reserve::of(bytes, Mirror::new)
     }
 
-    /// The same, of which each page is touched when it is needed: in virtual time that costs nothing.
+    /// Allocates memory like [`Reserve::new`], but touches each page only when it is needed: in virtual time this costs nothing.
     ///
     /// # Errors
-    /// [`RingError::Memory`] when there is not so much.
+    /// Returns [`RingError::Memory`] if it cannot be allocated.
     pub fn untouched(bytes: usize) -> Result<Reserve, RingError> {
         Reserve::of(bytes, Mirror::untouched)
     }
@@ -94,18 +94,17 @@ impl Reserve {
         let memory_error = |source| RingError::Memory { bytes, source };
         let whole = bytes
             .checked_next_multiple_of(memory::page())
-            // Mapped twice, and lengths of slices are at most isize::MAX.
+            // Mapped twice, and slices have at most isize::MAX bytes.
             .filter(|whole| *whole > 0 && *whole <= isize::MAX as usize / 2)
             .ok_or_else(|| memory_error(io::ErrorKind::OutOfMemory.into()))?;
         make(whole).map(Reserve).map_err(memory_error)
     }
 
-    /// Makes a ring of slots of `slot` bytes, as many as the memory holds, with room for so many events on
-    /// their way to the consumer. `T` is what the producer tells the consumer beside the data, such as a
-    /// gap or a restart.
+    /// Creates a ring of slots of `slot` bytes, as many as the memory holds, with a queue of this many events to the consumer. `T` is
+    /// an event that accompanies the data, such as a gap or a restart.
     ///
     /// # Errors
-    /// [`RingError::Size`] when not one slot fits.
+    /// Returns [`RingError::Size`] if not even one slot fits.
     pub fn ring<T: Copy + Send>(
         self,
         slot: usize,
@@ -120,7 +119,7 @@ impl Reserve {
         Ok(self.pair(slot, capacity, present, events))
     }
 
-    /// Makes a ring for a stream of bytes, of which none is missing: each byte is a slot.
+    /// Creates a ring for a byte stream without gaps: each byte is a slot.
     pub fn stream<T: Copy + Send>(self, events: usize) -> (Producer<T>, Consumer<T>) {
         let capacity = self.0.length();
         self.pair(1, capacity, Box::default(), events)
@@ -157,14 +156,14 @@ impl Reserve {
 struct Shared {
     memory: Mirror,
     slot: usize,
-    /// For each slot whether a datagram was placed in it; empty where each holds something. Belongs to whom the slot belongs to,
-    /// and is handed over with it, so the accesses need no order of their own.
+    /// For each slot whether a datagram was placed in it; empty for byte streams, whose slots are always filled. The owner of a slot
+    /// owns its flag, and both change hands together, so the accesses need no ordering of their own.
     present: Box<[AtomicBool]>,
 }
 
 impl Shared {
-    /// Where a slot begins. The positions follow one another round the memory, whose length need be no
-    /// multiple of theirs: as many as there are slots never overlap.
+    /// Returns the offset of a slot. Positions follow one another around the memory, whose length need not be a multiple of the slot
+    /// size: as many positions as there are slots never overlap.
     fn start(&self, position: u64) -> usize {
         (position.wrapping_mul(self.slot as u64) % self.memory.length() as u64) as usize
     }
@@ -174,7 +173,7 @@ impl Shared {
     }
 }
 
-/// The receiving thread's end.
+/// The receiving thread's end of a ring.
 pub struct Producer<T> {
     write: WriteEnd,
     shared: Arc<Shared>,
@@ -182,17 +181,17 @@ pub struct Producer<T> {
 }
 
 impl<T: Copy> Producer<T> {
-    /// Slots of the ring.
+    /// Returns the number of slots of the ring.
     pub fn capacity(&self) -> u64 {
         self.write.capacity()
     }
 
-    /// Positions below this were freed by the consumer.
+    /// Returns the end of the positions that the consumer has freed.
     pub fn freed(&mut self) -> u64 {
         self.write.freed()
     }
 
-    /// Ends the ring. The consumer keeps what was handed to it.
+    /// Ends the ring. The consumer keeps the positions that were released to it.
     pub fn retire(self) -> Retired {
         Retired(self.shared)
     }
@@ -200,7 +199,7 @@ impl<T: Copy> Producer<T> {
     /// Copies the data of a datagram to its position.
     ///
     /// # Errors
-    /// [`Refused`] when it does not belong there (any more, or yet).
+    /// Returns [`Refused`] if its position is already released, or not free yet.
     #[inline]
     pub fn place(&mut self, position: u64, data: &[u8]) -> Result<(), Refused> {
         if data.len() != self.shared.slot {
@@ -213,64 +212,64 @@ impl<T: Copy> Producer<T> {
             return Err(Refused::Full);
         }
         let start = self.shared.start(position);
-        // SAFETY: the position is neither handed to the consumer nor beyond what the consumer has
-        // freed, so its slot is this producer's alone, and `&mut self` makes this the only access.
+        // SAFETY: the position is neither released to the consumer nor beyond what the consumer has freed, so its slot belongs to this
+        // producer, and `&mut self` makes this the only access.
         let slot = unsafe { self.shared.memory.slice_mut(start, self.shared.slot) };
         slot.copy_from_slice(data);
         self.shared.present(position).store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// The free memory of a stream of bytes, in one piece. What is written to its front is handed on by [`Producer::publish`].
+    /// Returns the free memory of a byte stream, in one piece. [`Producer::publish`] releases what is written to its front.
     pub fn room(&mut self) -> &mut [u8] {
         let first = self.write.published();
         let end = self.write.freed() + self.write.capacity();
         let start = self.shared.start(first);
         let slots = match self.shared.present.is_empty() {
             true => (end - first) as usize,
-            // Where slots tell whether they hold something, they are written one by one.
+            // Slots with flags are written one by one.
             false => 0,
         };
-        // SAFETY: these positions are neither handed to the consumer nor beyond what the consumer has freed, so they are this
-        // producer's alone, and `&mut self` makes this the only access. They are at most as many as there are bytes, so that
-        // no byte is in the slice twice.
+        // SAFETY: these positions are neither released to the consumer nor beyond what the consumer has freed, so they belong to this
+        // producer, and `&mut self` makes this the only access. They are at most as many as there are bytes, so that no byte is in the
+        // slice twice.
         unsafe { self.shared.memory.slice_mut(start, slots) }
     }
 
-    /// Positions below this are handed on.
+    /// Returns the end of the released positions.
     pub fn published(&self) -> u64 {
         self.write.published()
     }
 
-    /// Hands all positions below `handed` to the consumer, those without a datagram included, as far
-    /// as there are slots for them; returns how far that is. Never goes back.
+    /// Releases all positions below `handed` to the consumer, including those without a datagram, as far as there are slots for them.
+    /// Returns the new end of the released positions, which never moves back.
     pub fn publish(&mut self, handed: u64) -> u64 {
         self.write.publish(handed)
     }
 
-    /// Tells the consumer something about the place before `position`. Say it before the position is
-    /// published, so that the consumer learns of it in time.
+    /// Queues an event for the place before `position`. Queue it before the position is published, so that the consumer gets it in
+    /// time.
     ///
     /// # Errors
-    /// Gives the event back when too many are on their way.
+    /// Returns the event if the queue is full.
     pub fn tell(&mut self, position: u64, event: T) -> Result<(), T> {
         self.events.push(position, event)
     }
 
-    /// A view of how full the ring is, for whoever reports progress.
+    /// Returns a gauge of the ring's fill, for progress reports.
     pub fn gauge(&self) -> Gauge {
         Gauge(self.write.gauge())
     }
 }
 
-/// The memory of a ring that has ended, in which the consumer may still read.
+/// The memory of a ring that has ended; the consumer may still read it.
 pub struct Retired(Arc<Shared>);
 
 impl Retired {
-    /// The memory, for another ring.
+    /// Returns the memory, for another ring.
     ///
     /// # Errors
-    /// Itself, as long as the consumer is there.
+    /// Returns itself while the consumer still exists.
     pub fn reclaim(self) -> Result<Reserve, Retired> {
         Arc::try_unwrap(self.0)
             .map(|shared| Reserve(shared.memory))
@@ -278,35 +277,35 @@ impl Retired {
     }
 }
 
-/// How full a ring is.
+/// Gauge of a ring's fill.
 #[derive(Clone)]
 pub struct Gauge(cursors::Gauge);
 
 impl Gauge {
-    /// Share of the slots that wait for the consumer, 0 to 1.
+    /// Returns the fraction of the slots that wait for the consumer, 0 to 1.
     pub fn fill(&self) -> f64 {
         self.0.used() as f64 / self.0.capacity() as f64
     }
 }
 
-/// The consuming thread's end.
+/// The consuming thread's end of a ring.
 pub struct Consumer<T> {
     read: ReadEnd,
     shared: Arc<Shared>,
     events: EventReader<T>,
 }
 
-/// What has been handed to the consumer and not been freed.
+/// Slots that were released to the consumer and have not been freed.
 pub struct Span<'a> {
     /// Position of the first slot.
     pub first: u64,
-    /// All slots, one after the other. Those without a datagram hold something older.
+    /// All slots in order. Those without a datagram contain older data.
     pub data: &'a mut [u8],
-    /// Which slots hold a datagram.
+    /// Flags of the slots that hold a datagram.
     pub presence: Presence<'a>,
 }
 
-/// Says of positions of a [`Span`] whether a datagram was placed there.
+/// Flags of a [`Span`]'s positions: whether a datagram was placed there.
 #[derive(Clone, Copy)]
 pub struct Presence<'a> {
     shared: &'a Shared,
@@ -315,7 +314,7 @@ pub struct Presence<'a> {
 }
 
 impl Presence<'_> {
-    /// Whether `position` holds a datagram; false outside the span.
+    /// Returns whether `position` holds a datagram; false outside the span.
     pub fn at(&self, position: u64) -> bool {
         let is_present = || self.shared.present(position).load(Ordering::Relaxed);
         (self.first..self.end).contains(&position)
@@ -324,29 +323,28 @@ impl Presence<'_> {
 }
 
 impl<T: Copy> Consumer<T> {
-    /// Slots of the ring.
+    /// Returns the number of slots of the ring.
     pub fn capacity(&self) -> u64 {
         self.read.capacity()
     }
 
-    /// Bytes of a slot.
+    /// Returns the slot size in bytes.
     pub fn slot(&self) -> usize {
         self.shared.slot
     }
 
-    /// Whether it holds a stream of bytes, of which none is missing.
+    /// Returns whether it holds a byte stream without gaps.
     pub fn is_stream(&self) -> bool {
         self.shared.present.is_empty()
     }
 
-    /// Everything handed over and not freed; empty when there is nothing. Returns at once.
+    /// Returns everything that was released and not freed; empty if there is nothing. Returns at once.
     pub fn span(&mut self) -> Span<'_> {
         let positions = self.read.readable();
         let slots = (positions.end - positions.start) as usize;
         let start = self.shared.start(positions.start);
-        // SAFETY: these positions were handed to this consumer, who has not freed them, so the
-        // producer does not touch them, and the borrow of `self` makes this the only access. They
-        // are at most as many as there are slots, so that no byte is in the span twice.
+        // SAFETY: these positions were released to this consumer and not freed, so the producer does not touch them, and the borrow of
+        // `self` makes this the only access. They are at most as many as there are slots, so that no byte is in the span twice.
         let data = unsafe {
             self.shared
                 .memory
@@ -363,8 +361,7 @@ impl<T: Copy> Consumer<T> {
         }
     }
 
-    /// Gives the slots of all positions below `position` back to the producer, of those that the
-    /// last span held.
+    /// Returns the slots of all positions below `position` to the producer, as far as the last span held them.
     pub fn free(&mut self, position: u64) {
         if !self.is_stream() {
             for freed in self.read.held_below(position) {
@@ -374,23 +371,23 @@ impl<T: Copy> Consumer<T> {
         self.read.free(position);
     }
 
-    /// The next event and the position before which it happened, without taking it. Look at it
-    /// after [`Consumer::span`]: it then knows every event that belongs to the span.
+    /// Returns the next event and the position before which it happened, without taking it. Call it after [`Consumer::span`]: it then
+    /// returns every event that belongs to the span.
     pub fn event(&mut self) -> Option<(u64, T)> {
         self.events.peek()
     }
 
-    /// Takes the event that [`Consumer::event`] showed.
+    /// Takes the event that [`Consumer::event`] returned.
     pub fn take_event(&mut self) {
         self.events.take();
     }
 
-    /// Whether the producer is gone: what is handed over now is all that will be.
+    /// Returns whether the producer has ended: nothing more will be released.
     pub fn is_closed(&self) -> bool {
         self.read.is_closed()
     }
 
-    /// Whether the producer is gone and all that it handed over is freed.
+    /// Returns whether the producer has ended and everything that it released is freed.
     pub fn is_finished(&mut self) -> bool {
         self.read.is_finished()
     }
@@ -508,7 +505,7 @@ mod tests {
             producer.place(position, &[position as u8; 2048]).unwrap();
             producer.publish(position + 1);
             if position % 4 == 3 {
-                // Keep one slot back, so that spans begin anywhere.
+                // Keep one slot, so that spans start anywhere.
                 let span = consumer.span();
                 let (first, slots) = (span.first, span.data.len() / 2048);
                 for (n, slot) in span.data.chunks(2048).enumerate() {
@@ -532,7 +529,7 @@ mod tests {
         assert_eq!(producer.place(1, &data), Ok(()));
         assert_eq!(producer.publish(1), 1);
         assert_eq!(producer.place(0, &data), Err(Refused::HandedOn));
-        // Nothing beyond the slots can be handed on, and what is handed on is not taken back.
+        // Nothing beyond the slots can be released, and a release is final.
         assert_eq!(producer.publish(10), 2);
         assert_eq!(producer.publish(0), 2);
         assert_eq!(producer.place(2, &data), Err(Refused::Full));
@@ -577,7 +574,7 @@ mod tests {
         assert_eq!(consumer.event(), None);
     }
 
-    /// A datagram of four bytes which tells its position.
+    /// Returns a datagram of four bytes that contains its position.
     fn datagram(position: u64) -> [u8; 4] {
         (position as u32).wrapping_mul(2_654_435_761).to_le_bytes()
     }
@@ -598,7 +595,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same as a queue of all positions not yet freed, whose front part is handed on.
+        /// Compares the ring with a queue of all positions not yet freed, the front part of which is released.
         #[test]
         fn behaves_as_a_queue(steps in proptest::collection::vec(step(), 1..300)) {
             let (mut producer, mut consumer) = small(4, 1024);

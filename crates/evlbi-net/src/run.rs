@@ -1,7 +1,7 @@
-//! What work is given by the program that starts it: when to end, what time it is, and where its notes go.
+//! The context that a program gives to work: when to stop, the clock, and the receiver of its notes.
 //!
-//! A process may have any number of runs at once. Work looks at [`Run::is_stopped`] now and then, and says what a person should
-//! know with [`Run::say`]; what becomes of that is the program's.
+//! A process may have any number of runs at once. Work checks [`Run::is_stopped`] regularly, and reports with [`Run::say`]; the program
+//! decides what happens with the notes.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::clock::Clock;
 use crate::host::Counters;
 use crate::sim::Host;
 
-/// Puts an error into other words than its own, without its causes; none where its own will do.
+/// Rewords an error, without its causes; `None` to keep its own text.
 pub type Words = fn(&(dyn Error + 'static)) -> Option<String>;
 
-/// An error and its causes in one line, without causes that the error quotes itself.
+/// Returns an error and its causes in one line, without causes that the error quotes itself.
 pub fn explain(error: &(dyn Error + 'static)) -> String {
     explain_in(error, |_| None)
 }
 
-/// The same in the words of a program, where it has any for the error or a cause. An error that says no more than its cause does
-/// is passed over, so that words for the cause count.
+/// Returns an error and its causes in one line, in the program's words where it has any. An error that adds nothing to its cause is
+/// skipped, so that words for the cause apply.
 pub fn explain_in(error: &(dyn Error + 'static), words: Words) -> String {
     let chain = iter::successors(Some(error), |&error| error.source());
     chain.fold(String::new(), |text, cause| {
@@ -40,15 +40,15 @@ pub fn explain_in(error: &(dyn Error + 'static), words: Words) -> String {
     })
 }
 
-/// How often progress is shown.
+/// Interval of progress reports.
 const INTERVAL: Nanos = Nanos::SECOND;
 
-/// A run of some work. Its clones are the same run.
+/// A run of some work. Clones are the same run.
 #[derive(Clone)]
 pub struct Run {
     stop: Arc<Stop>,
     clock: Clock,
-    /// Where it is, if that is a simulated host.
+    /// The simulated host of the run; `None` on the machine itself.
     host: Option<Host>,
     notes: Arc<dyn Notes>,
 }
@@ -61,39 +61,39 @@ struct Stop {
     whole: Option<Arc<Stop>>,
 }
 
-/// Where notes go. Work is held up while one is taken.
+/// Receiver of notes. Work blocks while it takes one.
 pub trait Notes: Send + Sync {
-    /// Takes a note.
+    /// Receives a note.
     fn take(&self, note: &Note<'_>);
 
-    /// Returns an error and its causes in one line, for those who read the notes: with what they can do about it, if that is known.
+    /// Returns an error and its causes in one line for the readers of the notes, with the remedy if one is known.
     fn explain(&self, error: &(dyn Error + 'static)) -> String {
         explain(error)
     }
 }
 
-/// What work says while it lasts.
+/// A note that work sends while it runs.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Note<'n> {
-    /// Something that a person should know, without a line's end.
+    /// Information, without a line end.
     Said(fmt::Arguments<'n>),
-    /// Something that is not as it should be.
+    /// A warning.
     Warned(fmt::Arguments<'n>),
-    /// What is found, or what it does at this moment.
+    /// A finding, or the present activity.
     Line(fmt::Arguments<'n>),
-    /// It listens there.
+    /// The address at which it listens.
     Listens(&'n dyn fmt::Display),
-    /// How far it is.
+    /// Progress.
     Progress {
-        /// Done so far, in units of the work's own.
+        /// Amount done so far, in the work's own unit.
         done: u64,
-        /// All there is to do, where that is known.
+        /// Total amount, if known.
         total: Option<u64>,
-        /// The same in a line for people.
+        /// The progress as a line of text.
         line: &'n str,
     },
-    /// No more progress will come.
+    /// No more progress will follow.
     Finished,
 }
 
@@ -105,7 +105,7 @@ impl Notes for Nobody {
 }
 
 impl Run {
-    /// A run in real time, whose notes go to `notes`.
+    /// Creates a run in real time, whose notes go to `notes`.
     pub fn new(notes: Arc<dyn Notes>) -> Run {
         Run {
             stop: Arc::default(),
@@ -115,17 +115,17 @@ impl Run {
         }
     }
 
-    /// A run whose notes nobody reads.
+    /// Creates a run without a reader of its notes.
     pub fn silent() -> Run {
         Run::new(Arc::new(Nobody))
     }
 
-    /// A part of this run, which can be stopped alone and is stopped with it.
+    /// Creates a part of this run, which can be stopped on its own and is stopped with it.
     pub fn part(&self) -> Run {
         self.with(Some(Arc::clone(&self.stop)))
     }
 
-    /// Another run with the same clock, whose notes go to the same place: it is not stopped with this one.
+    /// Creates another run with the same clock and receiver of notes, which is not stopped with this one.
     pub fn apart(&self) -> Run {
         self.with(None)
     }
@@ -141,7 +141,7 @@ impl Run {
         }
     }
 
-    /// The same run, whose notes go to `notes` instead.
+    /// Returns the same run, with `notes` as the receiver of its notes.
     pub fn noted_by(&self, notes: Arc<dyn Notes>) -> Run {
         Run {
             notes,
@@ -149,7 +149,7 @@ impl Run {
         }
     }
 
-    /// The same run by another clock.
+    /// Returns the same run with another clock.
     #[must_use]
     pub fn timed_by(&self, clock: &Clock) -> Run {
         Run {
@@ -158,7 +158,7 @@ impl Run {
         }
     }
 
-    /// The same run on a simulated host, by its clock.
+    /// Returns the same run on a simulated host, with that host's clock.
     #[must_use]
     pub fn on(&self, host: &Host) -> Run {
         Run {
@@ -168,24 +168,24 @@ impl Run {
         }
     }
 
-    /// Has the work end, with everything kept that was done.
+    /// Stops the work; everything done is kept.
     pub fn stop(&self) {
         self.stop.is_set.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the work is to end.
+    /// Returns whether the work must stop.
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.all().any(|stop| stop.is_set.load(Ordering::Relaxed))
     }
 
-    /// Has the work end with what is kept so far.
+    /// Stops the work at once, with what is kept so far.
     pub fn abandon(&self) {
         self.stop();
         self.stop.is_abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the work is to end with what is kept so far.
+    /// Returns whether the work must stop at once, with what is kept so far.
     pub fn is_abandoned(&self) -> bool {
         self.all()
             .any(|stop| stop.is_abandoned.load(Ordering::Relaxed))
@@ -195,15 +195,15 @@ impl Run {
         iter::successors(Some(&self.stop), |stop| stop.whole.as_ref())
     }
 
-    /// The simulated host that it is on; none on the machine itself.
+    /// Returns the simulated host of the run; `None` on the machine itself.
     pub fn host(&self) -> Option<&Host> {
         self.host.as_ref()
     }
 
-    /// What its host has counted.
+    /// Returns the counters of the run's host.
     ///
     /// # Errors
-    /// When /proc cannot be read.
+    /// Returns an error if /proc cannot be read.
     pub fn counters(&self) -> io::Result<Counters> {
         match &self.host {
             Some(host) => Ok(host.counters()),
@@ -211,42 +211,42 @@ impl Run {
         }
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Hands a note on.
+    /// Sends a note.
     pub fn note(&self, note: &Note<'_>) {
         self.notes.take(note);
     }
 
-    /// Says something that a person should know: `run.say(format_args!("..."))`.
+    /// Sends information: `run.say(format_args!("..."))`.
     pub fn say(&self, what: fmt::Arguments<'_>) {
         self.note(&Note::Said(what));
     }
 
-    /// Says that something is not as it should be.
+    /// Sends a warning.
     pub fn warn(&self, what: fmt::Arguments<'_>) {
         self.note(&Note::Warned(what));
     }
 
-    /// Returns an error and its causes in one line, as those who read the notes are told it.
+    /// Returns an error and its causes in one line, as the readers of the notes see it.
     pub fn explain(&self, error: &(dyn Error + 'static)) -> String {
         self.notes.explain(error)
     }
 
-    /// Says what is found, or what the work does at this moment.
+    /// Sends a finding, or the present activity.
     pub fn line(&self, what: fmt::Arguments<'_>) {
         self.note(&Note::Line(what));
     }
 
-    /// Says that it listens at `place`.
+    /// Reports that it listens at `place`.
     pub fn listens(&self, place: &dyn fmt::Display) {
         self.note(&Note::Listens(place));
     }
 
-    /// Begins to show how far the work is; `total` in units of its own, where that is known.
+    /// Starts progress reports; `total` is in the work's own unit, if known.
     pub fn progress(&self, total: Option<u64>) -> Progress {
         Progress {
             run: self.clone(),
@@ -264,7 +264,7 @@ impl fmt::Debug for Run {
     }
 }
 
-/// How far a run is. Dropping it says that no more will come.
+/// Progress of a run. Dropping it reports that no more will follow.
 pub struct Progress {
     run: Run,
     total: Option<u64>,
@@ -272,16 +272,16 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Whether it is time to show something new: at once, and then once a second.
+    /// Returns whether a report is due: at once, and then once a second.
     pub fn is_due(&self) -> bool {
         let now = self.run.clock.now();
         self.last.is_none_or(|last| now.since(last) >= INTERVAL)
     }
 
-    /// Shows how far the run is and a line about it.
+    /// Reports the amount done and a line of text.
     pub fn show(&mut self, done: u64, line: &str) {
         self.last = Some(self.run.clock.now());
-        // A run that takes longer than it should, as one that drains, is not beyond its end.
+        // A run that takes longer than planned, e.g. while it drains, is not beyond its end.
         let done = self.total.map_or(done, |total| done.min(total));
         self.run.note(&Note::Progress {
             done,
@@ -352,7 +352,7 @@ mod tests {
         run.part().say(format_args!("{} bytes", 3));
         let mut progress = run.progress(Some(1000));
         assert!(progress.is_due());
-        // What drains is not beyond its end.
+        // A run that drains is not beyond its end.
         progress.show(1013, "draining");
         assert!(!progress.is_due());
         drop(progress);

@@ -1,10 +1,10 @@
-//! Hosts that are simulated, and the path between them: what they send passes the cells of an emulated path, in virtual time.
+//! Simulated hosts and the path between them: what they send passes the cells of an emulated path, in virtual time.
 //!
-//! A [`Run`](crate::run::Run) on such a host uses its sockets, its clock and its counters instead of the kernel's. Everything that
-//! happens is written to the clock's log, if one is kept, so that two runs can be held against each other.
+//! A [`Run`](crate::run::Run) on such a host uses its sockets, its clock and its counters instead of the kernel's. All events are
+//! written to the clock's log, if one is kept, so that two runs can be compared.
 //!
-//! Here belongs what a simulated host or its network can do that a kernel can: sockets, counters, faults. What befalls packets on their way
-//! is in [`evlbi_core::path`].
+//! This module contains what a kernel offers to a host: sockets, counters, faults. The effects of the path on packets are in
+//! [`evlbi_core::path`].
 
 mod socket;
 mod stream;
@@ -29,17 +29,17 @@ pub use socket::Socket;
 use stream::{Door, End, Ends};
 pub use stream::{Listener, Stream};
 
-/// Bytes of datagrams that wait at a port where nothing is asked for; more are dropped.
+/// Default receive buffer of a port, in bytes; further datagrams are dropped.
 const BUFFER: usize = 64 << 20;
-/// Entries of a cell's log between two looks.
+/// Maximum number of entries in a cell's log between two polls.
 const LOGGED: usize = 4096;
-/// The first port that is given to sockets which ask for none.
+/// First port that is assigned to sockets which request none.
 const FIRST_PORT: u16 = 32_768;
 
-/// Hosts and what lies between them. Its clones are the same network.
+/// Hosts and the path between them. Clones are the same network.
 ///
-/// Hosts whose address begins with 10.255 are at its near end, all others at its far end. What goes from one end to the other passes
-/// the cells of that direction; between hosts of the same end there is nothing.
+/// Hosts whose address begins with 10.255 are on the local side, all others on the remote side. Packets from one side to the other pass
+/// the cells of that direction; between hosts of one side there is nothing.
 #[derive(Clone)]
 pub struct Network(Arc<Shared>);
 
@@ -51,52 +51,52 @@ struct Shared {
 
 struct State {
     cells: path::Network<Packet>,
-    /// To the far end, to the near end, and within an end.
+    /// To the remote side, to the local side, and within a side.
     routes: [usize; 3],
     lines: [Line; 2],
     ports: BTreeMap<SocketAddr, Port>,
     ends: BTreeMap<Ends, End>,
     doors: BTreeMap<SocketAddr, Door>,
-    /// No connection does anything by itself before this moment; it may be too early.
+    /// No connection has a timer before this time, which may be too early.
     timer: Option<Nanos>,
-    /// When anything happens next, or earlier.
+    /// Time of the next event, or earlier.
     next: Arc<Place>,
-    /// Packets of connections that set out as soon as the cells are free, with their lengths.
+    /// Packets of connections that leave as soon as the cells are free, with their lengths.
     leaving: VecDeque<(Packet, usize)>,
-    /// Packets that have arrived, and when: memory that is kept.
+    /// Packets that have arrived, and when: memory that is reused.
     came: Vec<(Packet, Nanos)>,
     hosts: BTreeMap<IpAddr, Properties>,
     next_port: u16,
 }
 
-/// A host as its network knows it.
+/// Properties of a host that its network uses.
 struct Properties {
     clock: Clock,
     counters: Counters,
-    /// Time that it takes to receive a datagram.
+    /// Time to receive a datagram.
     work: Nanos,
-    /// What its connections have where nothing else is asked for.
+    /// Default settings of its connections.
     tcp: Settings,
-    /// What its datagrams leave by; none if they leave at once.
+    /// Interface through which its datagrams leave; `None` if they leave at once.
     card: Option<Card>,
 }
 
-/// A card and the queue before it.
+/// An interface and its queue.
 struct Card {
     rate: BitRate,
-    /// Bytes that may wait.
+    /// Maximum number of queued bytes.
     queue: u64,
-    /// When the last packet will have left.
+    /// Time at which the last packet will have left.
     free: Nanos,
 }
 
 impl Card {
-    /// When a packet of this length will have left; none if it finds no room.
+    /// Returns when a packet of this length will have left; `None` if it finds no room.
     fn leaves(&mut self, bytes: usize, now: Nanos) -> Option<Nanos> {
         let (bytes, rate) = (bytes as u64, self.rate.get());
         let byte = 8 * Nanos::SECOND.0;
         let waiting = self.free.since(now).0 * rate / byte;
-        // A packet that finds the queue empty always has room.
+        // A packet always fits into an empty queue.
         let has_room = waiting == 0 || waiting + bytes <= self.queue;
         has_room.then(|| {
             let takes = Nanos((bytes * byte).div_ceil(rate));
@@ -106,13 +106,13 @@ impl Card {
     }
 }
 
-/// A port for datagrams of a simulated host.
+/// A datagram port of a simulated host.
 struct Port {
     waiting: VecDeque<Arrived>,
     bytes: usize,
     buffer: usize,
     dropped: u64,
-    /// When the next may be received.
+    /// Earliest time to receive the next datagram.
     free: Nanos,
     place: Arc<Place>,
 }
@@ -123,7 +123,7 @@ struct Arrived {
     bytes: Vec<u8>,
 }
 
-/// What is on its way: a pointer, since cells move it often.
+/// A packet in flight: a pointer, since cells move it often.
 #[derive(Clone, Debug)]
 struct Packet(Arc<Sent>);
 
@@ -159,20 +159,20 @@ impl Identity for Packet {
 /// A direction of a [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the far end.
+    /// To the remote side.
     There,
-    /// To the near end.
+    /// To the local side.
     Back,
 }
 
 impl Network {
-    /// A network whose cells have the same laws both ways, with chances of their own that follow from `seed`. Packets have at most
-    /// `mtu` bytes, the headers of IP included.
+    /// Creates a network with the same laws in both directions, each with its own random numbers, seeded by `seed`. Packets have at
+    /// most `mtu` bytes, including the IP headers.
     pub fn new(clock: &Clock, laws: &[Law], mtu: usize, seed: u64) -> Network {
         Network::between(clock, [laws, laws], mtu, seed)
     }
 
-    /// The same with laws of their own for what goes there and what comes back.
+    /// Creates a network with separate laws for the two directions: to the remote side, and back.
     pub fn between(clock: &Clock, laws: [&[Law]; 2], mtu: usize, seed: u64) -> Network {
         let mut cells = path::Network::new();
         let lines = [0, 1].map(|way| {
@@ -211,17 +211,17 @@ impl Network {
         Network(shared)
     }
 
-    /// The host at the near end with this number.
+    /// Returns the host on the local side with this number.
     pub fn near(&self, number: u8) -> Host {
         self.at(Ipv4Addr::new(10, 255, 0, number).into())
     }
 
-    /// The host at the far end with this number.
+    /// Returns the host on the remote side with this number.
     pub fn far(&self, number: u8) -> Host {
         self.at(Ipv4Addr::new(10, 0, 0, number).into())
     }
 
-    /// The host with this address.
+    /// Returns the host with this address.
     pub fn at(&self, address: IpAddr) -> Host {
         let mut state = self.0.state.lock();
         let clock = state.host(address, &self.0.clock).clock.clone();
@@ -233,12 +233,12 @@ impl Network {
         }
     }
 
-    /// Longest packet in bytes, the headers of IP included.
+    /// Returns the maximum packet length in bytes, including the IP headers.
     pub fn mtu(&self) -> usize {
         self.0.mtu
     }
 
-    /// Gives a cell another law from now on.
+    /// Changes the law of a cell from now on.
     pub fn change(&self, direction: Direction, cell: usize, law: Law) {
         let now = self.0.clock.now();
         let mut state = self.0.state.lock();
@@ -246,7 +246,7 @@ impl Network {
         state.cells.cell_mut(cell).change(now, law);
     }
 
-    /// What a cell has done so far.
+    /// Returns what a cell has done so far.
     pub fn truth(&self, direction: Direction, cell: usize) -> CellTruth {
         let state = self.0.state.lock();
         let cell = state.lines[direction as usize].cells[cell];
@@ -255,7 +255,7 @@ impl Network {
 }
 
 impl State {
-    /// Which way a packet goes.
+    /// Returns the route of a packet.
     fn route(&self, from: IpAddr, to: IpAddr) -> usize {
         let is_near =
             |address: IpAddr| matches!(address, IpAddr::V4(v4) if v4.octets()[..2] == [10, 255]);
@@ -276,7 +276,7 @@ impl State {
         })
     }
 
-    /// A packet sets out.
+    /// Sends a packet.
     fn send(&mut self, packet: Packet, length: usize, now: Nanos) {
         let route = self.route(packet.0.from.ip(), packet.0.to.ip());
         let train = path::Train::single(u32::try_from(length).unwrap_or(u32::MAX));
@@ -284,7 +284,7 @@ impl State {
         self.cells.offer(route, packet, train, piece, 0);
     }
 
-    /// The packets of connections set out; then it is known when anything happens next.
+    /// Sends the packets of connections; then updates the time of the next event.
     fn send_all(&mut self, clock: &Clock) {
         while let Some((packet, length)) = self.leaving.pop_front() {
             let Sent { from, to, what } = &*packet.0;
@@ -299,7 +299,7 @@ impl State {
         }
     }
 
-    /// The next port of a host that is not taken.
+    /// Returns the next free port of a host.
     fn free_port(
         &mut self,
         host: IpAddr,
@@ -314,7 +314,7 @@ impl State {
         }
     }
 
-    /// Lets everything happen that is due by `now`.
+    /// Processes all events that are due by `now`.
     fn advance(&mut self, now: Nanos, clock: &Clock) {
         let mut came = std::mem::take(&mut self.came);
         self.cells.advance(now, |output| {
@@ -348,9 +348,9 @@ impl State {
         self.send_all(clock);
     }
 
-    /// A packet has arrived.
+    /// Delivers a packet.
     fn arrived(&mut self, mut packet: Packet, at: Nanos, clock: &Clock) {
-        // Not moved out of its memory: it is long.
+        // Kept in its memory: it is long.
         let Sent { from, to, what } = Arc::make_mut(&mut packet.0);
         let (from, to) = (*from, *to);
         let bytes = match what {
@@ -395,7 +395,7 @@ impl Source for Shared {
     }
 }
 
-/// A simulated host. Its clones are the same host.
+/// A simulated host. Clones are the same host.
 #[derive(Clone)]
 pub struct Host {
     network: Network,
@@ -404,36 +404,36 @@ pub struct Host {
 }
 
 impl Host {
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Its clock.
+    /// Returns its clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// What it is connected to.
+    /// Returns its network.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// What it has counted since the beginning.
+    /// Returns what it has counted since the beginning.
     pub fn counters(&self) -> Counters {
         let state = self.network.0.state.lock();
         let host = state.hosts.get(&self.address);
         host.map(|host| host.counters.clone()).unwrap_or_default()
     }
 
-    /// Has it take so long for each datagram that it receives, as a processor that is slow or shared.
+    /// Sets the time that it takes to receive each datagram, like a slow or shared CPU.
     pub fn work(&self, work: Nanos) {
         let mut state = self.network.0.state.lock();
         state.host(self.address, &self.clock).work = work;
     }
 
-    /// Has its datagrams leave one after the other: `rate` counts bits of IP packets a second, `queue` bytes that may wait. As Linux does, it
-    /// counts what finds no room there, and says nothing to the program that sent it.
+    /// Makes its datagrams leave through an interface one after the other, at `rate` (in bits of IP packets per second), with up to
+    /// `queue` waiting bytes. Like Linux, it counts what finds no room and does not tell the sending program.
     pub fn set_card(&self, rate: BitRate, queue: u64) {
         let mut state = self.network.0.state.lock();
         state.host(self.address, &self.clock).card = Some(Card {
@@ -443,19 +443,19 @@ impl Host {
         });
     }
 
-    /// What its connections have where nothing else is asked for.
+    /// Returns the default settings of its connections.
     pub fn tcp(&self) -> Settings {
         let mut state = self.network.0.state.lock();
         state.host(self.address, &self.clock).tcp
     }
 
-    /// Gives connections other settings from now on, as another kernel does.
+    /// Changes the settings of its future connections, like another kernel.
     pub fn set_tcp(&self, settings: Settings) {
         let mut state = self.network.0.state.lock();
         state.host(self.address, &self.clock).tcp = settings;
     }
 
-    /// Kills its programs: their threads never continue, and the host closes what they had open, as a kernel does.
+    /// Kills its programs: their threads never continue, and the host closes everything that they had open, as a kernel does.
     pub fn kill(&self) {
         self.clock.kill();
         let shared = &self.network.0;
@@ -465,10 +465,10 @@ impl Host {
         state.close_all(self.address, &shared.clock);
     }
 
-    /// Opens a socket for datagrams at a port, or at any that is free if it is 0; what waits there has at most so many bytes.
+    /// Opens a datagram socket at a port (0: any free one) with a receive buffer of this many bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::AddrInUse`]
+    /// Returns [`ErrorKind::AddrInUse`] if the port is taken.
     pub fn bind(&self, port: u16, buffer: Option<usize>) -> io::Result<Socket> {
         let shared = &self.network.0;
         let mut state = shared.state.lock();
@@ -496,21 +496,21 @@ impl Host {
         Ok(Socket::new(self.clone(), address, buffer, place))
     }
 
-    /// As [`Host::bind`], where nothing else has the port.
+    /// Opens a datagram socket like [`Host::bind`], at a port that must be free.
     ///
     /// # Panics
-    /// When something has it.
+    /// Panics if the port is taken.
     pub fn socket(&self, port: u16, buffer: Option<usize>) -> Socket {
         self.bind(port, buffer).expect("a port that is free")
     }
 }
 
-/// The sequence number of a datagram, if it is one of VTP.
+/// Returns the VTP sequence number of a datagram; 0 if it has none.
 fn number(datagram: &[u8]) -> u64 {
     vtp::split(datagram).map_or(0, |(number, _)| number)
 }
 
-/// Length of the packet of a datagram with so many bytes.
+/// Returns the packet length of a datagram with this many bytes.
 fn packet_length(datagram: usize) -> usize {
     datagram + UDP_HEADER + Family::V4.ip_header()
 }

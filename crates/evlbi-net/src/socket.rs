@@ -1,4 +1,4 @@
-//! What a socket asks of the kernel beyond what socket2 wraps.
+//! Socket options that socket2 does not wrap.
 
 use std::ffi::c_int;
 use std::io;
@@ -11,15 +11,15 @@ use socket2::Socket;
 
 use crate::cpu::succeed;
 
-/// A socket buffer: what was asked for and what the kernel gave.
+/// A socket buffer: requested and granted size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedBuffer {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub asked: usize,
-    /// Bytes granted, in the same measure: half of what `getsockopt` says, because the kernel doubles
-    /// the figure to make room for its own bookkeeping (socket(7)).
+    /// Granted bytes, in the same measure: half of what `getsockopt` returns, because the kernel doubles the figure to make room for
+    /// its own bookkeeping (socket(7)).
     pub granted: usize,
-    /// What to do when less was granted than asked.
+    /// Remedy if less was granted than requested.
     pub remedy: Option<String>,
 }
 
@@ -30,8 +30,7 @@ pub(crate) fn set<T: Copy>(
     name: c_int,
     value: &T,
 ) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which lives through the call; the kernel
-    // only reads it.
+    // SAFETY: the pointer and the length describe `value`, which lives through the call; the kernel only reads it.
     succeed(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -44,7 +43,7 @@ pub(crate) fn set<T: Copy>(
     .map(drop)
 }
 
-/// Reads an option made of 32-bit words into `words`; what the kernel does not write stays as it is.
+/// Reads an option made of 32-bit words into `words`; words that the kernel does not write keep their values.
 pub(crate) fn get_words(
     socket: &impl AsFd,
     level: c_int,
@@ -72,8 +71,7 @@ pub(crate) fn get_int(socket: &impl AsFd, level: c_int, name: c_int) -> io::Resu
     Ok(word[0] as c_int)
 }
 
-/// Asks for a socket buffer of `asked` bytes: beyond the system's limit where this process may
-/// (`CAP_NET_ADMIN`), else up to it.
+/// Requests a socket buffer of `asked` bytes: beyond the system's limit if this process may (`CAP_NET_ADMIN`), else up to it.
 fn ask_buffer(
     socket: &impl AsFd,
     asked: usize,
@@ -109,7 +107,7 @@ pub(crate) fn ask_send_buffer(socket: &impl AsFd, asked: usize) -> io::Result<Gr
     ask_buffer(socket, asked, options, "net.core.wmem_max")
 }
 
-/// Sets the class of service (RFC 2474) of what a socket sends to addresses of this family.
+/// Sets the DSCP (RFC 2474) of what a socket sends to addresses of this family.
 pub(crate) fn set_class(socket: &Socket, address: SocketAddr, dscp: u8) -> io::Result<()> {
     let octet = u32::from(dscp) << 2;
     match address {

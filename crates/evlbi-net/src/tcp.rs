@@ -1,7 +1,7 @@
-//! TCP as a carrier: connections with the congestion control, the buffers, the segments and the class of service that are
-//! asked for, what the kernel says of them at any moment, and messages at a constant rate over them.
+//! TCP connections with the requested congestion control, buffers, segment size and DSCP, their state as the kernel reports it, and
+//! messages at a constant rate over them.
 //!
-//! Here belongs what is set on, or asked of, a connection. What TCP does by itself is modelled in `evlbi-trace`.
+//! This module contains what can be set on a connection or read from it. `evlbi-trace` models TCP itself.
 
 mod info;
 mod receive;
@@ -29,73 +29,73 @@ pub use stream::{Change, Listener, Stream, Unconnected};
 use crate::run::Run;
 use crate::socket::{self, GrantedBuffer};
 
-/// Where Linux tells of its congestion controls.
+/// File in which Linux lists its congestion control algorithms.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-/// The other end takes a connection in this time.
+/// Timeout for the remote host to accept a connection.
 const CONNECTING: Duration = Duration::from_secs(4);
-/// Connections that have not said who they are, at most; later ones are closed.
+/// Maximum number of connections that have not authenticated yet; later ones are closed.
 const MAX_STRANGERS: usize = 256;
-/// Of the connection's key, and of its number.
+/// Length of a greeting: the connection's key and its number.
 const GREETING_LEN: usize = 12;
 
-/// What is asked of a connection. What is not said is as the host has it.
+/// Options of a connection. Unset ones keep the host's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
-    /// Congestion control by its Linux name: of one end alone, so it is not told to the other.
+    /// Linux name of the congestion control algorithm. It concerns one end, so it is not sent to the other.
     #[serde(skip)]
     pub algorithm: Option<String>,
-    /// Bytes of the send buffer.
+    /// Send buffer in bytes.
     pub send_buffer: Option<usize>,
-    /// Bytes of the receive buffer.
+    /// Receive buffer in bytes.
     pub receive_buffer: Option<usize>,
-    /// Longest segment in bytes (MSS, RFC 9293).
+    /// Maximum segment size in bytes (MSS, RFC 9293).
     pub segment: Option<u32>,
-    /// Class of service (RFC 2474), 0 to 63; that of the whole test.
+    /// DSCP (RFC 2474), 0 to 63, for the whole test.
     #[serde(skip)]
     pub dscp: Option<u8>,
 }
 
-/// Why a connection cannot be, or not as asked for.
+/// Reason why a connection cannot be opened, or not as requested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TcpError {
-    /// The kernel does not have it.
-    #[error("this kernel has no congestion control `{name}`, but {available}")]
+    /// The kernel does not have this congestion control algorithm.
+    #[error("congestion control `{name}` is not available: this kernel has {available}")]
     NoAlgorithm {
-        /// What was asked for.
+        /// The requested one.
         name: String,
-        /// What there is.
+        /// The available ones.
         available: String,
     },
-    /// Not everybody may use it.
-    #[error("not everybody may use the congestion control `{0}`")]
+    /// Only privileged users may use it.
+    #[error("congestion control `{0}` needs privileges")]
     NotAllowed(String),
-    /// The other end cannot be reached.
+    /// The remote host cannot be reached.
     #[error("cannot connect to {address} by TCP: {source}")]
     Connect {
-        /// Where to.
+        /// Its address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel refused a socket or one of its options.
     #[error("cannot set up a TCP socket ({what}): {source}")]
     Socket {
-        /// What was asked for.
+        /// The option or call.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Not all connections of a test have come.
+    /// Not all connections of a test have arrived.
     #[error(
-        "{come} of {expected} TCP connections have come to port {port}: something on the way, such as a firewall, holds them back"
+        "{arrived} of {expected} TCP connections reached port {port}: something on the path, e.g. a firewall, blocks the others"
     )]
     Missing {
-        /// How many have.
-        come: usize,
-        /// How many should.
+        /// Number of connections that have arrived.
+        arrived: usize,
+        /// Expected number.
         expected: usize,
-        /// Where they should.
+        /// Port at which they should arrive.
         port: u16,
     },
 }
@@ -110,7 +110,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> TcpError {
     move |source| TcpError::Socket { what, source }
 }
 
-/// The kernel's congestion controls, with spaces between.
+/// Returns the kernel's congestion control algorithms, separated by spaces.
 fn available() -> io::Result<String> {
     std::fs::read_to_string(AVAILABLE).map(|names| names.trim().to_owned())
 }
@@ -120,16 +120,16 @@ fn available() -> io::Result<String> {
 pub struct Connection {
     stream: Stream,
     granted: Granted,
-    /// Bytes that wait before the send buffer.
+    /// Bytes that wait for the send buffer.
     backlog: AtomicU64,
     ports: [u16; 2],
 }
 
 impl Connection {
-    /// Connects, and says which of a test's connections this is.
+    /// Connects to a listener, and sends the key and the number of this connection of a test.
     ///
     /// # Errors
-    /// [`TcpError`].
+    /// Returns [`TcpError`].
     pub fn connect(
         to: SocketAddr,
         mut from: SocketAddr,
@@ -155,7 +155,7 @@ impl Connection {
         let stream = unconnected.connect(to, CONNECTING, run).map_err(refused)?;
         let mut greeting = key.to_le_bytes().to_vec();
         greeting.extend(number.to_le_bytes());
-        // It is the first that is written, so there is room.
+        // It is the first write, so there is room.
         stream.write(&greeting).map_err(refused)?;
         Ok(Connection::ready(stream, granted))
     }
@@ -170,34 +170,34 @@ impl Connection {
         }
     }
 
-    /// Its send buffer and its receive buffer, where they were asked for.
+    /// Returns its send buffer and its receive buffer, if sizes were requested.
     pub fn buffers(&self) -> &Granted {
         &self.granted
     }
 
-    /// The congestion control that it has.
+    /// Returns its congestion control algorithm.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn algorithm(&self) -> io::Result<String> {
         self.stream.algorithm()
     }
 
-    /// What is known of it at this moment.
+    /// Returns its present state.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn info(&self) -> io::Result<Info> {
         self.stream.info()
     }
 
-    /// Ports here and there.
+    /// Returns the local and the remote port.
     pub fn ports(&self) -> [u16; 2] {
         self.ports
     }
 }
 
-/// What becomes a connection of this kind, before anything is agreed upon with the other end, and the buffers that were granted.
+/// Creates the socket of such a connection, before anything is negotiated with the remote host, and the granted buffers.
 pub(crate) fn set_up(
     address: SocketAddr,
     options: &Options,
@@ -214,13 +214,13 @@ pub(crate) fn set_up(
     Ok((unconnected, granted))
 }
 
-/// Gives the connections of a simulated host what is asked for, and says what buffers that is.
+/// Applies the requested options to the connections of a simulated host; returns the granted buffers.
 fn settle(settings: &mut Settings, options: &Options) -> Result<Granted, TcpError> {
     if let Some(name) = &options.algorithm {
         settings.algorithm = simulated(name)?;
     }
     let Options { segment, .. } = options;
-    settings.segment = segment.map_or(settings.segment, |most| most.min(settings.segment));
+    settings.segment = segment.map_or(settings.segment, |max| max.min(settings.segment));
     let buffers = [options.send_buffer, options.receive_buffer];
     let own = [&mut settings.send_buffer, &mut settings.receive_buffer];
     for (own, asked) in own.into_iter().zip(buffers) {
@@ -235,7 +235,7 @@ fn settle(settings: &mut Settings, options: &Options) -> Result<Granted, TcpErro
     }))
 }
 
-/// The congestion control of a simulated host that has this name.
+/// Returns the algorithm of a simulated host with this name.
 fn simulated(name: &str) -> Result<Algorithm, TcpError> {
     name.parse().map_err(|_| TcpError::NoAlgorithm {
         name: name.to_owned(),
@@ -243,7 +243,7 @@ fn simulated(name: &str) -> Result<Algorithm, TcpError> {
     })
 }
 
-/// The send buffer and the receive buffer, where they were asked for.
+/// The send buffer and the receive buffer, if sizes were requested.
 type Granted = [Option<GrantedBuffer>; 2];
 
 fn set_options(
@@ -262,7 +262,7 @@ fn set_options(
         let set = socket::set_class(socket, address, dscp);
         set.map_err(failed("class of service"))?;
     }
-    // What is written leaves: the window alone holds it back.
+    // Data leaves as soon as it is written: only the window limits it.
     socket.set_tcp_nodelay(true).map_err(failed("no delay"))?;
     let send = options.send_buffer;
     let send = send.map(|asked| socket::ask_send_buffer(socket, asked));
@@ -290,7 +290,7 @@ fn no_algorithm(name: &str) -> TcpError {
     }
 }
 
-/// Where the connections of a test come to.
+/// Listener for the connections of a test.
 #[derive(Debug)]
 pub struct Door {
     listener: Listener,
@@ -299,17 +299,17 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens it at an address, where port 0 is any that is free, if the kernel has these congestion controls.
+    /// Opens it at an address (port 0: any free one), if the kernel has these congestion control algorithms.
     ///
     /// # Errors
-    /// [`TcpError`].
+    /// Returns [`TcpError`].
     pub fn open<'a>(
         address: SocketAddr,
         options: &Options,
         algorithms: impl Iterator<Item = &'a String>,
         run: &Run,
     ) -> Result<Door, TcpError> {
-        // Who is asked by another end loads no modules for it.
+        // A request from a remote host must not load kernel modules.
         let available = match run.host() {
             Some(_) => None,
             None => Some(available().map_err(failed("congestion controls"))?),
@@ -332,44 +332,44 @@ impl Door {
         })
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Takes the connections of a test, in the order of their numbers, each with a congestion control of its own where one
-    /// is asked for. What comes without the key is closed.
+    /// Accepts the connections of a test, sorted by their numbers, each with its own congestion control algorithm if requested.
+    /// Connections without the key are closed.
     ///
     /// # Errors
-    /// [`TcpError::Missing`] when they have not all come in time.
+    /// Returns [`TcpError::Missing`] if not all arrived in time.
     pub fn take(
         self,
         key: u64,
         algorithms: &[Option<String>],
-        patience: Duration,
+        timeout: Duration,
         run: &Run,
     ) -> Result<Vec<Connection>, TcpError> {
         let clock = run.clock();
-        let end = clock.now().plus(patience.into());
+        let end = clock.now().plus(timeout.into());
         let mut found: Vec<Option<Stream>> = algorithms.iter().map(|_| None).collect();
-        // Those that have not said yet who they are, and what they have said.
-        let mut strangers: Vec<(Stream, Vec<u8>)> = Vec::new();
+        // Connections that have not sent a full greeting yet, and the bytes so far.
+        let mut unauthenticated: Vec<(Stream, Vec<u8>)> = Vec::new();
         while found.iter().any(Option::is_none) {
             if clock.now() >= end || run.is_stopped() {
                 return Err(TcpError::Missing {
-                    come: found.iter().flatten().count(),
+                    arrived: found.iter().flatten().count(),
                     expected: found.len(),
                     port: self.port(),
                 });
             }
-            // An error is one connection's, or passes.
+            // An error concerns one connection, or passes.
             if let Ok((stream, _)) = self.listener.accept() {
-                strangers.push((stream, Vec::new()));
-                strangers.truncate(MAX_STRANGERS);
+                unauthenticated.push((stream, Vec::new()));
+                unauthenticated.truncate(MAX_STRANGERS);
             } else {
                 clock.sleep(Duration::from_millis(1));
             }
-            for (stream, mut said) in std::mem::take(&mut strangers) {
+            for (stream, mut said) in std::mem::take(&mut unauthenticated) {
                 match listen_to(&stream, &mut said) {
                     Some(true) => {
                         let number = greeted(&said, key).and_then(|number| found.get_mut(number));
@@ -377,7 +377,7 @@ impl Door {
                             *place = Some(stream);
                         }
                     }
-                    Some(false) => strangers.push((stream, said)),
+                    Some(false) => unauthenticated.push((stream, said)),
                     None => {}
                 }
             }
@@ -402,7 +402,7 @@ impl Door {
     }
 }
 
-/// Hears what a connection says first: whether that is all; none if it is no connection of ours.
+/// Reads the greeting of a connection: whether it is complete; `None` if the connection is not one of ours.
 fn listen_to(stream: &Stream, said: &mut Vec<u8>) -> Option<bool> {
     let mut bytes = [0; GREETING_LEN];
     match stream.read(&mut bytes[said.len()..]) {
@@ -416,7 +416,7 @@ fn listen_to(stream: &Stream, said: &mut Vec<u8>) -> Option<bool> {
     }
 }
 
-/// Which connection it says to be, if it knows the key.
+/// Returns the connection's number, if its key is correct.
 fn greeted(said: &[u8], key: u64) -> Option<usize> {
     let (theirs, number) = said.split_first_chunk::<8>()?;
     let number = u32::from_le_bytes(number.try_into().ok()?);

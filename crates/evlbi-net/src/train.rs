@@ -1,11 +1,11 @@
-//! What leaves together: datagrams, each a short head and a body that is not copied.
+//! Datagrams that leave together, each a short head and a body that is not copied.
 
 use std::marker::PhantomData;
 
-/// Longest head of a datagram in bytes: the reply to a probe. A sequence number and a VDIF header are shorter.
+/// Maximum length of a datagram's head in bytes: the reply to a probe. A sequence number and a VDIF header are shorter.
 pub const MAX_HEAD: usize = evlbi_wire::probe::REPLY_LEN;
 
-/// What goes before the body of a datagram: a sequence number, a re-timed VDIF header, or both.
+/// Bytes before the body of a datagram: a sequence number, a re-timed VDIF header, or both.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     bytes: [u8; MAX_HEAD],
@@ -13,7 +13,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// An empty one.
+    /// Returns an empty head.
     #[inline]
     pub fn new() -> Head {
         Head {
@@ -22,17 +22,17 @@ impl Head {
         }
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes.
     ///
     /// # Panics
-    /// When there are more than [`MAX_HEAD`] altogether.
+    /// Panics if there are more than [`MAX_HEAD`] in total.
     #[inline]
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
         self.length += bytes.len();
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
@@ -47,7 +47,7 @@ impl Default for Head {
 
 impl From<&[u8]> for Head {
     /// # Panics
-    /// When there are more than [`MAX_HEAD`] bytes.
+    /// Panics if there are more than [`MAX_HEAD`] bytes.
     fn from(bytes: &[u8]) -> Head {
         let mut head = Head::new();
         head.append(bytes);
@@ -55,7 +55,7 @@ impl From<&[u8]> for Head {
     }
 }
 
-/// A datagram of a [`Train`], or a piece of a stream of bytes.
+/// A datagram of a [`Train`], or a piece of a byte stream.
 pub struct Piece {
     head: Head,
     body: *const u8,
@@ -63,36 +63,36 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// What goes first.
+    /// Returns the head.
     #[inline]
     pub fn head(&self) -> &[u8] {
         self.head.bytes()
     }
 
-    /// What follows.
+    /// Returns the body.
     #[inline]
     pub fn body(&self) -> &[u8] {
-        // SAFETY: a piece is reached through its train alone, which borrows the body.
+        // SAFETY: a piece is reached only through its train, which borrows the body.
         unsafe { std::slice::from_raw_parts(self.body, self.body_length) }
     }
 
-    /// Bytes of both.
+    /// Returns the length of both in bytes.
     #[inline]
     pub fn length(&self) -> usize {
         self.head.length + self.body_length
     }
 }
 
-/// Memory for trains, used again and again so that none allocates.
+/// Memory for trains, reused so that none allocates.
 #[derive(Default)]
 pub struct Pieces(Vec<Piece>);
 
-// SAFETY: the pointers are followed only through a `Train`, which borrows what they point to. Between trains this is only
-// spare capacity.
+// SAFETY: the pointers are followed only through a `Train`, which borrows what they point to. Between trains this is only spare
+// capacity.
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Begins a train.
+    /// Starts a train.
     pub fn begin<'a>(&mut self) -> Train<'_, 'a> {
         self.0.clear();
         Train {
@@ -102,14 +102,14 @@ impl Pieces {
     }
 }
 
-/// What leaves together, in order.
+/// Datagrams that leave together, in order.
 pub struct Train<'t, 'a> {
     pieces: &'t mut Vec<Piece>,
     bodies: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Train<'_, 'a> {
-    /// Adds a datagram of `head` (copied) followed by `body` (sent from where it lies).
+    /// Adds a datagram of `head` (copied) followed by `body` (sent in place).
     #[inline]
     pub fn push(&mut self, head: Head, body: &'a [u8]) {
         self.pieces.push(Piece {
@@ -119,18 +119,18 @@ impl<'a> Train<'_, 'a> {
         });
     }
 
-    /// Its datagrams.
+    /// Returns its datagrams.
     #[inline]
     pub fn pieces(&self) -> &[Piece] {
         self.pieces
     }
 
-    /// How many.
+    /// Returns the number of datagrams.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

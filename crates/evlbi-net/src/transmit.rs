@@ -1,10 +1,8 @@
-//! The sending threads' work: frames of many flows leave at their times, cut into datagrams, some of
-//! them shed on purpose.
+//! The sending threads: frames of many flows leave at their times, cut into datagrams, some of which are shed.
 //!
-//! One thread paces all flows of a host ([`run`]). Nothing is copied but headers: the payload goes to
-//! the kernel from where the source holds it.
+//! One thread paces all flows of a host ([`run`]). Only headers are copied: the kernel takes the payload from the source's memory.
 //!
-//! Here belongs what every flow needs at its departure, and a further [`Source`] of frames in memory.
+//! This module contains what every flow needs at its departure. Add further [`Source`]s of frames in memory here.
 
 mod flow;
 mod source;
@@ -30,51 +28,50 @@ use crate::udp::SendCounts;
 
 use self::flow::Next;
 
-/// Longest wait between two looks at whether to stop.
+/// Interval at which the thread checks whether to stop.
 const NAP: Nanos = Nanos(50_000_000);
 
-/// Where frames come from.
+/// A source of frames.
 pub trait Source: Send {
-    /// The frames that come next, as many as lie in memory; none at the end.
+    /// Returns the next frames, as many as are in memory; none at the end.
     ///
     /// # Errors
-    /// What the file or generator behind it says.
+    /// Returns the error of the file or generator behind it.
     fn frames(&mut self) -> io::Result<Frames<'_>>;
 
-    /// So many bytes of what [`Source::frames`] showed have left: whole frames.
+    /// Marks this many bytes of what [`Source::frames`] returned as sent: whole frames.
     fn consume(&mut self, bytes: usize);
 }
 
-/// Whole frames, one after the other.
+/// Successive whole frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames<'a> {
     /// Their bytes.
     pub bytes: &'a [u8],
-    /// By how many frames the time in each of their headers is to be moved on, as a source does that is
-    /// repeated.
+    /// Number of frames by which to advance the time in each of their headers, for a source that repeats.
     pub shift: i64,
 }
 
-/// Snapshot of a flow's counters, in datagrams unless said.
+/// Snapshot of a flow's counters, in datagrams unless noted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Snapshot {
     /// Sequence numbers used: sent, shed and not sent.
     pub offered: u64,
     /// Accepted by the kernel.
     pub sent: u64,
-    /// Left out on purpose; their sequence numbers are used up.
+    /// Shed; their sequence numbers are used up.
     pub shed: u64,
-    /// Sent with other content in the place of shed data.
+    /// Sent with replacement content instead of shed data.
     pub replaced: u64,
-    /// Meant to be sent, and dropped in this host.
+    /// Meant to be sent, but dropped in this host.
     pub not_sent: u64,
-    /// Frames that the source gave.
+    /// Frames that the source provided.
     pub frames: u64,
     /// Bytes of data sent, without the headers of the transport.
     pub bytes: u64,
-    /// Bytes of data that left or were shed: how far the source is through.
+    /// Bytes of data sent or shed: the progress through the source.
     pub offset: u64,
-    /// How far it is behind its schedule, what it gave up included.
+    /// Delay behind its schedule, including the time that it gave up.
     pub behind: Nanos,
     /// Time given up because the sender could not keep up.
     pub slips: Slips,
@@ -82,71 +79,71 @@ pub struct Snapshot {
     pub time_jumps: u64,
 }
 
-/// What a flow has sent so far, for whoever watches it, and what that wants to be otherwise.
+/// Counters of a flow for its watchers, and their requests for changes.
 #[derive(Debug, Default)]
 pub struct Sent {
     shown: Mutex<Snapshot>,
-    /// Looked at before each train: no lock while nothing is to change.
+    /// Checked before each train: no lock is taken unless there is a change.
     has_change: AtomicBool,
     change: Mutex<Change>,
 }
 
-/// What is to be otherwise from the next train on.
+/// A change from the next train on.
 #[derive(Debug, Default)]
 pub struct Change {
-    /// The rate, and the most datagrams back to back; of flows that have a rate.
+    /// The rate, and the maximum burst in datagrams; for flows that have a rate.
     pub rate: Option<(BitRate, u32)>,
-    /// What is left out.
+    /// New shedding policy.
     pub shed: Option<Shed>,
 }
 
-/// What became of a flow. Counts are datagrams unless said.
+/// Report on a flow. Counts are datagrams unless noted.
 #[derive(Clone, Debug, Serialize)]
 pub struct SendReport {
     /// All counters.
     #[serde(skip)]
     pub live: Snapshot,
-    /// First sequence number used; none where the transport has none.
+    /// First sequence number used; `None` if the transport has none.
     pub first_seq: Option<u64>,
     /// Last sequence number used.
     pub last_seq: Option<u64>,
-    /// From the first departure to the end of the last train's time.
+    /// Seconds from the first departure to the end of the last train's time.
     pub seconds: f64,
     /// Bits of data per second over that time.
     pub rate_bps: f64,
-    /// Length of the data in each datagram in bytes.
+    /// Length of the data in each datagram, in bytes.
     pub datagram_data: usize,
-    /// Datagrams that left back to back, as planned.
+    /// Planned burst, in datagrams.
     pub burst: u32,
-    /// How much later than by the schedule trains left, in microseconds.
+    /// Delay of trains against the schedule, in microseconds.
     pub lateness_us: Lateness,
     /// Time given up because the sender could not keep up.
     pub slips: Slips,
-    /// How far it was behind its schedule at its end in seconds, what it gave up included.
+    /// Final delay behind its schedule in seconds, including the time that it gave up.
     pub behind_seconds: f64,
-    /// What shedding did, in its own units.
+    /// Counters of shedding, in its own units.
     pub shedding: ShedReport,
-    /// What it did before its policy was changed, each time.
+    /// Counters of earlier shedding policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shedding_before: Vec<ShedReport>,
-    /// What the sockets say.
+    /// Counters of the sockets.
     pub socket: SendCounts,
-    /// Why it ended early: what a source says that cannot be read, or a socket that is of no more use.
+    /// Reason for an early end: the error of a source that cannot be read, or of a broken socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// How much later than by the schedule trains left.
+/// Delay of trains against the schedule.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Lateness {
-    /// On average.
+    /// Mean delay.
     pub mean: f64,
-    /// At most.
+    /// Maximum delay.
     pub max: f64,
 }
 
-/// Sends all flows until their sources end or the run is stopped, and then what completes a frame that was begun; returns
-/// their reports in order. A flow that fails does not stop the others: its report says why.
+/// Sends all flows until their sources end or the run is stopped, and completes frames that were started. Returns their reports in
+/// order. A flow that fails does not stop the others: its report contains the reason.
 pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
     if let Err(error) = cpu::sharpen_timers() {
         tracing::warn!("cannot set the timer slack: {error}; departures will be less exact");
@@ -187,7 +184,7 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
             clock.wait_until(until, waiting);
         }
         match first {
-            // What waited for an event may be due before.
+            // A flow that waited for an event may be due earlier.
             Some((departure, number)) if !waits || clock.now() >= departure => {
                 flows[number].send_train(run);
             }
@@ -200,17 +197,17 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
 }
 
 impl Sent {
-    /// Shared counters at zero.
+    /// Creates shared counters, all 0.
     pub fn new() -> Arc<Sent> {
         Arc::new(Sent::default())
     }
 
-    /// Returns the counters as they were after the last train.
+    /// Returns the counters after the last train.
     pub fn last(&self) -> Snapshot {
         *self.shown.lock()
     }
 
-    /// Has the flow change from its next train on.
+    /// Requests a change of the flow from its next train on.
     pub fn change(&self, change: Change) {
         let mut waiting = self.change.lock();
         waiting.rate = change.rate.or(waiting.rate);
@@ -218,7 +215,7 @@ impl Sent {
         self.has_change.store(true, Ordering::Release);
     }
 
-    /// What is to change, once.
+    /// Takes the requested change, once.
     fn take_change(&self) -> Option<Change> {
         if !self.has_change.load(Ordering::Relaxed) {
             return None;

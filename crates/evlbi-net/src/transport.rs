@@ -1,16 +1,16 @@
-//! The seam for transports: what frames leave by, and what they arrive from.
+//! The interface of transports, by which frames leave and arrive.
 //!
-//! [`TRANSPORTS`] is the only list of them; everything else asks it. The rules for each:
+//! [`TRANSPORTS`] is the only list of them; all other code uses it. The rules for each:
 //!
-//! - Nothing waits. The thread that sends or receives waits, by its clock, for what [`Outgoing::ready`], [`Outgoing::drive`],
-//!   [`Incoming::drive`] and `events` say.
-//! - The memory of a batch that arrives is the transport's.
-//! - Both ends may send, and have timers: `drive` reads what comes back and sends what is due.
+//! - Nothing blocks. The sending or receiving thread waits, by its clock, for what [`Outgoing::ready`], [`Outgoing::drive`],
+//!   [`Incoming::drive`] and `events` return.
+//! - The memory of a received batch belongs to the transport.
+//! - Both ends may send, and have timers: `drive` reads what has arrived and sends what is due.
 //! - The time is an argument.
-//! - A reliable transport is not read while there is no room for what it brings, and none of its data is dropped.
-//! - Which station a datagram is of, its number, and whether it belongs to the stream are not the transport's to know.
+//! - A reliable transport is not read while there is no room for its data, and none of its data is dropped.
+//! - A transport does not know a datagram's station, its number, or whether it belongs to the stream.
 //!
-//! Here belongs a further transport, as a file and a row of that list (CONTRIBUTING.md, "How to add").
+//! A further transport is a file here and a row of that list (CONTRIBUTING.md, "How to add").
 
 mod listening;
 mod options;
@@ -51,21 +51,21 @@ pub static TRANSPORTS: [&dyn Transport; 5] = [
 
 /// One transport: a row of [`TRANSPORTS`].
 pub trait Transport: Sync {
-    /// The schemes of its URLs. The first is its name.
+    /// Returns the schemes of its URLs. The first is its name.
     fn schemes(&self) -> &'static [&'static str];
 
-    /// How its URLs are written; empty where they are not: there a handle is given instead.
+    /// Returns the form of its URLs; empty if they have no text form: a handle is given instead.
     fn form(&self) -> &'static str {
         ""
     }
 
-    /// What it does for its users.
+    /// Returns what it offers to its users.
     fn service(&self) -> Service;
 
-    /// Understands what stands between the scheme and the query of a URL.
+    /// Parses the part of a URL between the scheme and the query.
     ///
     /// # Errors
-    /// What is wrong with it, and what to give.
+    /// Returns what is wrong with it, and what to give.
     fn place(&self, text: &str) -> Result<Place, String> {
         Err(format!(
             "`{}://{text}`: a handle names it, not a URL",
@@ -73,253 +73,253 @@ pub trait Transport: Sync {
         ))
     }
 
-    /// What it listens on at `at`, which no other program can then have.
+    /// Returns what it listens on at `at`, which no other program can then use.
     ///
     /// # Errors
-    /// When a name cannot be looked up.
+    /// Returns an error if a name cannot be resolved.
     fn listens(&self, at: &Url) -> Result<Vec<Listening>, OpenError> {
         let _ = at;
         Ok(Vec::new())
     }
 
-    /// Opens the way to `to`. It may wait for the other end, until the run is stopped.
+    /// Opens a connection to `to`. It may wait for the remote host, until the run is stopped.
     ///
     /// # Errors
-    /// [`OpenError`]
+    /// Returns [`OpenError`].
     fn open_out(&self, to: &Url, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing>;
 
     /// Listens at `at`.
     ///
     /// # Errors
-    /// [`OpenError`]
+    /// Returns [`OpenError`].
     fn open_in(&self, at: &Url, with: &InOptions, run: &Run) -> Opened<dyn Incoming>;
 }
 
-/// An end of a transport, or why there is none.
+/// An open transport, or the reason why it cannot be opened.
 pub type Opened<T> = Result<Box<T>, OpenError>;
 
-/// What a transport does for its users.
+/// Service of a transport for its users.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
-    /// What it carries.
+    /// Datagrams or bytes.
     pub carries: Carries,
     /// How a receiver knows the order of what arrives.
     pub numbers: Numbers,
     /// Everything that was sent arrives, in order; a sender waits for a receiver that has no room.
     pub reliable: bool,
-    /// Ports that one stream may be spread over.
-    pub most_ports: u16,
+    /// Maximum number of ports for one stream.
+    pub max_ports: u16,
     /// Options that have an effect.
     pub honours: Honours,
 }
 
-/// What a transport carries.
+/// Kind of data that a transport carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
     /// Datagrams.
     Datagrams,
-    /// A stream of bytes.
+    /// A byte stream.
     Bytes,
 }
 
-/// How a receiver knows the order of what arrives.
+/// How a receiver knows the order of arriving data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
     /// Each datagram begins with its number (VTP).
     InBand,
-    /// By the headers of the frames that the datagrams hold.
+    /// By the headers of the frames in the datagrams.
     FromFrames,
-    /// It arrives in order.
+    /// Data arrives in order.
     InOrder,
 }
 
-/// Why a transport cannot be opened.
+/// Reason why a transport cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A name that no address is known of.
+    /// A name without a known address.
     #[error("cannot look up host `{host}` of {url}: {source}")]
     Name {
         /// The name.
         host: String,
         /// The whole URL.
         url: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// An option that the transport has no use for.
+    /// An option that has no effect on this transport.
     #[error("{0}")]
     NotHonoured(#[from] NotHonoured),
-    /// A socket of UDP cannot be had.
+    /// A UDP socket cannot be opened.
     #[error(transparent)]
     Udp(#[from] crate::udp::OpenError),
-    /// The other end cannot be reached.
+    /// The remote host cannot be reached.
     #[error("cannot connect to {url}: {source}")]
     Connect {
-        /// Where to.
+        /// Its URL.
         url: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The run was stopped meanwhile.
+    /// The run was stopped in the meantime.
     #[error("stopped while connecting to {0}")]
     Stopped(String),
-    /// The place to listen on cannot be had.
+    /// Listening is not possible there.
     #[error("cannot listen on {at}: {source}")]
     Listen {
         /// Where.
         at: Local,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Whether a sender may hand over a train.
+/// Whether a sender may pass on a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// Now, of at most so many datagrams.
+    /// Now, with at most this many datagrams.
     Now(usize),
-    /// Not before this moment.
+    /// Not before this time.
     At(Nanos),
-    /// When an event has come.
+    /// After an event.
     OnEvent,
 }
 
-/// Whether a sender is through.
+/// Whether a sender has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Everything is with the other end, or as far as the transport follows it.
+    /// The remote host has everything, as far as the transport can tell.
     Done,
-    /// It is to be asked again at this moment.
+    /// To be called again at this time.
     At(Nanos),
-    /// It is to be asked again when an event has come.
+    /// To be called again after an event.
     OnEvent,
 }
 
-/// The sending end.
+/// The sending end of a transport.
 pub trait Outgoing: Send {
-    /// Whether the next train may be handed over.
+    /// Returns whether the next train may be sent.
     fn ready(&mut self, now: Nanos) -> Ready;
 
-    /// Takes a train: hands it to the network, drops and counts what the network does not take, or keeps what has to wait.
+    /// Sends a train. Drops and counts what the network does not accept, or keeps what must wait.
     ///
     /// # Errors
-    /// Only what would befall every later train too, such as a connection that was closed.
+    /// Returns only errors that would affect every later train too, such as a closed connection.
     fn send(&mut self, train: &Train<'_, '_>, now: Nanos) -> io::Result<()>;
 
-    /// Reads what came back and does what is due; returns when it is to be called next, if it has to be.
+    /// Reads what has arrived and does what is due; returns when to call it next, if it must be called.
     ///
     /// # Errors
-    /// As [`Outgoing::send`].
+    /// The same as [`Outgoing::send`].
     fn drive(&mut self, now: Nanos) -> io::Result<Option<Nanos>>;
 
-    /// Nothing more will be sent.
+    /// Ends sending.
     ///
     /// # Errors
-    /// As [`Outgoing::send`].
+    /// The same as [`Outgoing::send`].
     fn close(&mut self, now: Nanos) -> io::Result<Close>;
 
-    /// What may change whether it is ready or through, when it is not.
+    /// Returns the events after which it may be ready or finished, when it is not.
     fn events(&self) -> Events<'_>;
 
-    /// What fits.
+    /// Returns its limits.
     fn limits(&self) -> Limits;
 
-    /// Bytes that a datagram of `length` bytes, or so much of a stream, takes of an Ethernet, everything counted: headers, check
-    /// sums, gaps between packets.
+    /// Returns the bytes that a datagram of `length` bytes, or this much of a stream, takes on an Ethernet, including headers,
+    /// checksums and gaps between packets.
     fn wire_bytes(&self, length: usize) -> u64;
 
-    /// What became of what was handed over.
+    /// Returns the counters of what was sent.
     fn counts(&self) -> SendCounts;
 }
 
-/// What fits a transport.
+/// Limits of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest packet on the way in bytes, the headers of IP included; none where there are no packets.
+    /// Maximum packet length on the path in bytes, including the IP headers; `None` if there are no packets.
     pub mtu: Option<usize>,
-    /// Which headers and lengths a datagram has.
+    /// Address family, which determines headers and lengths.
     pub family: Family,
 }
 
-/// What a read of a stream of bytes brought.
+/// Result of a read of a byte stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     Bytes(usize),
     /// Nothing is there yet.
     Nothing,
-    /// The other end has sent all it wanted to.
+    /// The remote host has sent everything.
     Closed,
 }
 
-/// The receiving end.
+/// The receiving end of a transport.
 pub trait Incoming: Send {
-    /// What has come: nothing where the batch is empty. Of streams of bytes, the first ones of each new peer, until there is a
-    /// [`Incoming::verdict`] on it.
+    /// Returns what has arrived: nothing if the batch is empty. Of byte streams, the first bytes of each new peer, until its
+    /// [`Incoming::verdict`].
     ///
     /// # Errors
-    /// What the network says, other than that nothing is there.
+    /// Returns the network's error, except that nothing is there.
     fn receive(&mut self, now: Nanos) -> io::Result<Batch<'_>>;
 
-    /// Reads of a peer's stream of bytes into `into`.
+    /// Reads from a peer's byte stream into `into`.
     ///
     /// # Errors
-    /// What the network says.
+    /// Returns the network's error.
     fn read(&mut self, peer: Peer, into: &mut [u8]) -> io::Result<Read> {
         let _ = (peer, into);
         Ok(Read::Nothing)
     }
 
-    /// Sends and does what is due; returns when it is to be called next, if it has to be.
+    /// Sends and does what is due; returns when to call it next, if it must be called.
     ///
     /// # Errors
-    /// What the network says.
+    /// Returns the network's error.
     fn drive(&mut self, now: Nanos) -> io::Result<Option<Nanos>> {
         let _ = now;
         Ok(None)
     }
 
-    /// It is decided whether a peer's stream of bytes is the one that is received; one that is not is closed.
+    /// Decides whether a peer's byte stream is the one to receive; any other is closed.
     fn verdict(&mut self, peer: Peer, is_stream: bool) {
         let _ = (peer, is_stream);
     }
 
-    /// Whether a peer has said that it sends no more, and all that it sent was received.
+    /// Returns whether a peer has declared its end, and everything that it sent was received.
     fn has_ended(&self, peer: Peer) -> bool {
         let _ = peer;
         false
     }
 
-    /// What brings something new.
+    /// Returns the events after which something may have arrived.
     fn events(&self) -> Events<'_>;
 
-    /// What waits to be received, in bytes of memory: no less than [`Batch::taken`] of it, once received.
+    /// Returns what waits to be received, in bytes of memory: at least its [`Batch::taken`], once received.
     ///
     /// # Errors
-    /// What the network says.
+    /// Returns the network's error.
     fn backlog(&self) -> io::Result<u64> {
         Ok(0)
     }
 
-    /// Messages that this host dropped, as known by the last batch.
-    fn drops_told(&self) -> u64 {
+    /// Returns the number of messages that this host dropped, as known by the last batch.
+    fn drops_reported(&self) -> u64 {
         0
     }
 
-    /// Messages that this host dropped until now.
+    /// Returns the number of messages that this host has dropped until now.
     ///
     /// # Errors
-    /// What the network says.
+    /// Returns the network's error.
     fn drops(&mut self) -> io::Result<u64> {
         Ok(0)
     }
 
-    /// The receive buffer, where there is one.
+    /// Returns the receive buffer, if there is one.
     fn buffer(&self) -> Option<&GrantedBuffer> {
         None
     }
 
-    /// Where it listens, as bound.
+    /// Returns where it listens, as bound.
     fn local(&self) -> Vec<Local>;
 }

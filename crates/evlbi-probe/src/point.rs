@@ -8,7 +8,7 @@ use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes;
 use evlbi_net::host::{Core, Interface, nic};
 use evlbi_net::socket::GrantedBuffer;
-use evlbi_net::udp::{SendCounts, most_joined};
+use evlbi_net::udp::{SendCounts, max_joined};
 use evlbi_wire::validity::SequenceGap;
 use serde::Serialize;
 
@@ -367,7 +367,7 @@ impl Evidence<'_> {
         let (sender, receiver) = (self.sender.counters, self.receiver.counters);
         let counts = &self.counts;
         let in_a_message = |is_joined: bool| match is_joined {
-            true => most_joined(self.size),
+            true => max_joined(self.size),
             false => 1,
         };
         let joined = in_a_message(counts.messages < counts.sent);

@@ -342,7 +342,7 @@ impl Transport for Arq {
             carries: Carries::Datagrams,
             numbers: Numbers::InBand,
             reliable: true,
-            most_ports: 1,
+            max_ports: 1,
             honours: Honours {
                 buffer: false,
                 mtu: true,

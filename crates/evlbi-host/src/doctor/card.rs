@@ -223,12 +223,12 @@ impl Look<'_> {
             f64::from(rings.rx) * per_packet * 1e6,
             self.rate
         );
-        let found = format!("{} packets of {} possible", rings.rx, rings.rx_most);
-        let item = match rings.rx < rings.rx_most {
-            true => change(found, rings.rx_most.to_string()).by(format!(
+        let found = format!("{} packets of {} possible", rings.rx, rings.rx_max);
+        let item = match rings.rx < rings.rx_max {
+            true => change(found, rings.rx_max.to_string()).by(format!(
                 "ethtool -G {} rx {}",
                 quoted(self.name),
-                rings.rx_most
+                rings.rx_max
             )),
             false => good(found),
         };
@@ -332,7 +332,7 @@ fn tx_ring(told: &Result<Rings, String>) -> Found {
     let rings = told.as_ref()?;
     Ok(good(format!(
         "{} packets of {} possible",
-        rings.tx, rings.tx_most
+        rings.tx, rings.tx_max
     )))
 }
 

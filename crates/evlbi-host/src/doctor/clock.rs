@@ -61,10 +61,10 @@ fn synchronised(clock: Result<&Clock, &String>, keepers: &Keepers) -> Found {
         let found = format!(
             "yes; off by {} as estimated, {} at most; frequency corrected by {:.3} ppm",
             show_seconds(clock.estimated_error.as_secs_f64()),
-            show_seconds(clock.largest_error.as_secs_f64()),
+            show_seconds(clock.max_error.as_secs_f64()),
             clock.frequency_ppm
         );
-        return Ok(match clock.largest_error <= LARGEST {
+        return Ok(match clock.max_error <= LARGEST {
             true => good(found),
             false => {
                 note(found).wanting(format!("{} at most", show_seconds(LARGEST.as_secs_f64())))
@@ -117,7 +117,7 @@ mod tests {
         Clock {
             synchronised,
             estimated_error: Duration::ZERO,
-            largest_error: Duration::from_micros(micros),
+            max_error: Duration::from_micros(micros),
             frequency_ppm: 12.5,
         }
     }

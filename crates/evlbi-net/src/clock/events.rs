@@ -1,4 +1,4 @@
-//! What a thread of the data plane waits for beside time.
+//! Events that a thread of the data plane waits for, in addition to time.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Place;
 
-/// What may happen to one end of a transport.
+/// Events at one end of a transport.
 #[derive(Clone, Copy, Default)]
 pub struct Events<'e> {
     pub(crate) polls: &'e [libc::pollfd],
@@ -14,13 +14,13 @@ pub struct Events<'e> {
 }
 
 impl<'e> Events<'e> {
-    /// Nothing: only time brings something new.
+    /// No events: only time passes.
     pub const NONE: Events<'static> = Events {
         polls: &[],
         places: &[],
     };
 
-    /// What happens at places of a simulation.
+    /// Returns the events at places of a simulation.
     pub fn at(places: &'e [Arc<Place>]) -> Events<'e> {
         Events {
             places,
@@ -28,7 +28,7 @@ impl<'e> Events<'e> {
         }
     }
 
-    /// What happens to descriptors, which stay open as long as this is used.
+    /// Returns the events of descriptors, which must stay open while this is used.
     pub fn of(polls: &'e [libc::pollfd]) -> Events<'e> {
         Events {
             polls,
@@ -37,14 +37,14 @@ impl<'e> Events<'e> {
     }
 }
 
-/// One thing that may happen, to a descriptor that stays open as long as this is used, or at a place of a simulation.
+/// One event: at a descriptor, which must stay open while this is used, or at a place of a simulation.
 pub(crate) enum Event {
     Poll([libc::pollfd; 1]),
     Place([Arc<Place>; 1]),
 }
 
 impl Event {
-    /// For [`Events::of`] or [`Events::at`].
+    /// Returns the event for [`Events::of`] or [`Events::at`].
     pub fn events(&self) -> Events<'_> {
         match self {
             Event::Poll(polls) => Events::of(polls),
@@ -53,7 +53,7 @@ impl Event {
     }
 }
 
-/// Several of them.
+/// Several events.
 #[derive(Default)]
 pub(crate) struct Several {
     polls: Vec<libc::pollfd>,
@@ -89,12 +89,12 @@ impl fmt::Debug for Events<'_> {
     }
 }
 
-/// For [`Events::of`]: something can be read of `end`, which must stay open as long as this is used.
+/// Returns a poll for [`Events::of`] that is ready when `end` can be read; `end` must stay open while it is used.
 pub fn readable(end: &impl AsFd) -> libc::pollfd {
     poll(end, libc::POLLIN)
 }
 
-/// Something can be written to `end`, which must stay open as long as this is used.
+/// Returns a poll that is ready when `end` can be written to; `end` must stay open while it is used.
 pub(crate) fn writable(end: &impl AsFd) -> libc::pollfd {
     poll(end, libc::POLLOUT)
 }

@@ -1,5 +1,5 @@
-//! Threads that share a virtual time. They are coroutines on one thread of the system: the one that called
-//! [`Clock::simulate`](super::Clock::simulate), which also decides whose turn it is.
+//! Threads that share a virtual time. They are coroutines on one thread of the operating system: the one that called
+//! [`Clock::simulate`](super::Clock::simulate), which also schedules them.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -17,38 +17,38 @@ use parking_lot::Mutex;
 
 use super::Events;
 
-/// A moment that does not come.
+/// A time that is never reached.
 const NEVER: u64 = u64::MAX;
 
-/// Each thread of a simulation has a number; one that was started later has a higher one.
+/// Number of the next thread; threads that start later have higher numbers.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The thread of a simulation that runs here.
+    /// The simulated thread that runs on this thread.
     static CURRENT: Cell<Option<Current>> = const { Cell::new(None) };
-    /// Those that do not run now.
+    /// The simulated threads that do not run now.
     static WAITING: RefCell<Vec<Waiting>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone, Copy)]
 struct Current {
     number: usize,
-    /// By which it lets others run; null of the one that called `simulate`.
+    /// Its means to suspend itself; null for the thread that called `simulate`.
     yielder: *const Yielder<(), usize>,
 }
 
-/// A thread, in the order of the numbers. It yields the number of the one whose turn it is when it waits.
+/// A thread, sorted by number. When it waits, it yields the number of the thread to run next.
 struct Waiting {
     number: usize,
-    /// None while it runs.
+    /// `None` while it runs.
     coroutine: Option<Coroutine<(), usize, usize>>,
     failed: Option<Failed>,
 }
 
-/// Takes what a thread panicked with.
+/// Handler of a thread's panic payload.
 pub type Failed = Box<dyn FnOnce(Box<dyn Any + Send>)>;
 
-/// Where something happens in a simulation, which a thread may wait for.
+/// A place of a simulation where events happen that threads wait for.
 pub struct Place(AtomicU64);
 
 impl Default for Place {
@@ -58,7 +58,7 @@ impl Default for Place {
 }
 
 impl Place {
-    /// Whether something has happened there, since this moment if nothing had.
+    /// Marks an event there as happened (since `now`, unless it had happened before) or clears it.
     pub fn set(&self, has_happened: bool, now: Nanos) {
         match has_happened {
             true => _ = self.0.fetch_min(now.0, Ordering::Relaxed),
@@ -66,7 +66,7 @@ impl Place {
         }
     }
 
-    /// It happens at this moment: who waits continues then, or now if it has passed.
+    /// Schedules an event at `at`: waiting threads continue then, or now if that time has passed.
     pub fn happens(&self, at: Nanos) {
         self.0.store(at.0, Ordering::Relaxed);
     }
@@ -75,24 +75,23 @@ impl Place {
         Nanos(self.0.load(Ordering::Relaxed))
     }
 
-    /// Nothing happens there.
+    /// Cancels the event.
     pub fn clear(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }
 }
 
-/// What happens in a simulation without a thread, such as packets on their way. A [`Place`] beside it holds the moment
-/// at which something happens next.
+/// Events of a simulation that need no thread, such as packets in flight. A [`Place`] next to it holds the time of the next event.
 pub trait Source: Send + Sync {
-    /// Lets everything happen that is due by `now`.
+    /// Processes all events that are due by `now`.
     fn advance(&self, now: Nanos);
 }
 
-/// The threads of a simulated clock, of which one runs.
+/// The threads of a simulated clock, one of which runs.
 #[derive(Default)]
 pub struct Simulation {
     now: AtomicU64,
-    /// Numbers of [`Simulation::random`] so far.
+    /// Numbers drawn so far by [`Simulation::random`].
     drawn: AtomicU64,
     state: Mutex<State>,
     is_logged: AtomicBool,
@@ -101,12 +100,12 @@ pub struct Simulation {
 
 #[derive(Default)]
 struct State {
-    /// In the order in which they were started.
+    /// In start order.
     threads: Vec<Member>,
     sources: Vec<(Arc<Place>, Weak<dyn Source>)>,
-    /// Until when the threads of a group stall.
+    /// End of each group's stall.
     stalls: HashMap<usize, Nanos>,
-    /// Changes so far that a thread may have made which another one waits for.
+    /// Number of changes so far that another thread may be waiting for.
     steps: u64,
 }
 
@@ -119,23 +118,23 @@ struct Log {
 struct Member {
     number: usize,
     name: Arc<str>,
-    /// Threads with the same one stall and are killed together.
+    /// Group that stalls and is killed together.
     group: usize,
     wait: Wait,
 }
 
-/// What a thread waits for: any of this.
+/// Conditions that a thread waits for; any of them suffices.
 struct Wait {
     until: Nanos,
     places: Vec<Arc<Place>>,
-    /// The end of another thread.
+    /// End of this thread.
     thread: Option<usize>,
-    /// A step after this one.
+    /// Any step after this one.
     after: Option<u64>,
 }
 
 impl Default for Wait {
-    /// It waits for its turn.
+    /// Returns the wait of a thread that only waits for its turn.
     fn default() -> Wait {
         Wait {
             until: Nanos(0),
@@ -147,7 +146,7 @@ impl Default for Wait {
 }
 
 impl Wait {
-    /// It waits for nothing.
+    /// Clears all conditions.
     fn reset(&mut self) {
         self.places.clear();
         (self.until, self.thread, self.after) = (Nanos(NEVER), None, None);
@@ -159,7 +158,7 @@ impl Simulation {
         Nanos(self.now.load(Ordering::Relaxed))
     }
 
-    /// Steele, Lea and Flood 2014 (SplitMix64), from 0 on.
+    /// Returns the next number of SplitMix64 (Steele, Lea and Flood 2014), seeded with 0.
     pub fn random(&self) -> u64 {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mixed = drawn.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -168,7 +167,7 @@ impl Simulation {
         mixed ^ (mixed >> 31)
     }
 
-    /// `source` happens in the simulation beside its threads; `next` says when it does so next.
+    /// Adds a source of events without a thread; `next` holds the time of its next event.
     pub fn add(&self, next: Arc<Place>, source: Weak<dyn Source>) {
         let sources = &mut self.state.lock().sources;
         sources.retain(|(_, source)| source.strong_count() > 0);
@@ -186,7 +185,7 @@ impl Simulation {
         number
     }
 
-    /// Starts a thread, which begins when it is its turn; returns its number.
+    /// Starts a thread, which first runs at its turn; returns its number.
     pub fn spawn(
         self: &Arc<Simulation>,
         name: &str,
@@ -210,11 +209,11 @@ impl Simulation {
         number
     }
 
-    /// Runs `work` as a thread of this simulation, and all others when it waits. Those that are left at its end stay where they are,
+    /// Runs `work` as a thread of this simulation, and the others while it waits. Threads that have not ended by then stay suspended,
     /// as if they were killed.
     ///
     /// # Panics
-    /// When this thread of the system runs a simulation already.
+    /// Panics if this thread of the operating system already runs a simulation.
     pub fn simulate<T>(&self, work: impl FnOnce() -> T) -> T {
         assert!(CURRENT.get().is_none(), "one simulation in another");
         let number = self.register("main", 0);
@@ -229,10 +228,10 @@ impl Simulation {
         self.state.lock().has_ended(number)
     }
 
-    /// Ends the threads of a group where they wait. What is on their stacks is not dropped.
+    /// Ends the threads of a group where they wait. Nothing on their stacks is dropped.
     ///
     /// # Panics
-    /// When this thread is one of them.
+    /// Panics if this thread is one of them.
     pub fn kill(&self, group: usize) {
         let current = CURRENT.get().map(|current| current.number);
         let mut state = self.state.lock();
@@ -244,7 +243,7 @@ impl Simulation {
         state.steps += 1;
     }
 
-    /// No thread of a group continues before `span` is over.
+    /// Prevents the threads of a group from continuing before `span` has passed.
     pub fn stall(&self, group: usize, span: Duration) {
         let end = self.now().plus(span.into());
         let stalls = &mut self.state.lock().stalls;
@@ -252,7 +251,7 @@ impl Simulation {
         *until = end.max(*until);
     }
 
-    /// Lets the others run until `until`, or until one of `events` happens; returns the time then.
+    /// Lets the others run until `until` or until one of `events` happens; returns the time then.
     pub fn wait(&self, events: &[Events<'_>], until: Nanos) -> Nanos {
         self.pause(|wait| {
             let places = events.iter().flat_map(|events| events.places);
@@ -268,7 +267,7 @@ impl Simulation {
         }
     }
 
-    /// Waits for what another thread does, until `until`: `is_done` is asked after each step of others. Returns what it said last.
+    /// Waits until `is_done` returns true, or until `until`; calls `is_done` after each step of other threads. Returns its last result.
     pub fn wait_for(&self, until: Nanos, mut is_done: impl FnMut() -> bool) -> bool {
         let mut is_first = true;
         while !is_done() {
@@ -285,10 +284,10 @@ impl Simulation {
         true
     }
 
-    /// Lets others run until what this thread waits for happens; `set` says what that is.
+    /// Lets others run until one of the conditions that `set` sets is met.
     ///
     /// # Panics
-    /// When this thread is not one of the simulation's, or nothing will ever happen.
+    /// Panics if this thread does not belong to the simulation, or no condition can ever be met.
     fn pause(&self, set: impl FnOnce(&mut Wait)) -> Nanos {
         let current = CURRENT.get().expect("a thread of the simulation");
         let mut turn = {
@@ -308,7 +307,7 @@ impl Simulation {
                     assert!(turn != usize::MAX, "nothing happens any more");
                 }
             } else {
-                // SAFETY: the yielder lives as long as the coroutine that it was handed to, in which this is called.
+                // SAFETY: the yielder lives as long as its coroutine, in which this is called.
                 unsafe { &*current.yielder }.suspend(turn);
             }
             CURRENT.set(Some(current));
@@ -322,7 +321,7 @@ impl Simulation {
         names.collect()
     }
 
-    /// Runs a thread until it waits; returns whose turn it is then.
+    /// Runs a thread until it waits; returns the thread to run next.
     fn resume(&self, number: usize) -> usize {
         let taken = with_waiting(number, |waiting| waiting.coroutine.take());
         let mut coroutine = taken.flatten().expect("a thread that waits");
@@ -348,15 +347,15 @@ impl Simulation {
         }
     }
 
-    /// A thread has ended; returns whose turn it is then.
+    /// Removes a thread that has ended; returns the thread to run next.
     fn end(&self, number: usize) -> usize {
         let mut state = self.state.lock();
         state.threads.retain(|member| member.number != number);
         self.next_turn(&mut state)
     }
 
-    /// Lets everything happen that comes before what a thread waits for. Returns the number of the thread whose moment comes
-    /// first; of two with the same, the one that was started first.
+    /// Processes all events that precede the next wake-up of a thread. Returns the number of the thread with the earliest wake-up time;
+    /// of two with the same time, the one that was started first.
     fn next_turn(&self, state: &mut State) -> usize {
         loop {
             let (moment, index) = state.first(self.now());
@@ -421,7 +420,7 @@ impl State {
         found.is_err()
     }
 
-    /// When a thread continues next, and its index: of several at one moment, the one that was started first.
+    /// Returns the earliest wake-up time and its thread's index: of several at one time, the thread that was started first.
     fn first(&self, now: Nanos) -> (Nanos, usize) {
         let mut first = (Nanos(NEVER), 0);
         for (index, member) in self.threads.iter().enumerate() {
@@ -429,7 +428,7 @@ impl State {
             if moment < first.0 {
                 first = (moment, index);
             }
-            // None is sooner than now.
+            // No other can be sooner than now.
             if moment <= now {
                 break;
             }
@@ -437,13 +436,13 @@ impl State {
         first
     }
 
-    /// When it is to continue.
+    /// Returns when it continues.
     fn moment(&self, member: &Member, now: Nanos) -> Nanos {
         let stalled = self.stalls.get(&member.group).copied();
         self.wanted(member, now).max(stalled.unwrap_or_default())
     }
 
-    /// When it would continue if its group did not stall.
+    /// Returns when it would continue if its group did not stall.
     fn wanted(&self, member: &Member, now: Nanos) -> Nanos {
         let wait = &member.wait;
         let is_now = wait.after.is_some_and(|step| self.steps > step)
@@ -457,8 +456,8 @@ impl State {
 }
 
 impl Drop for Waiting {
-    /// What is on the stack of a thread that was killed is not dropped. Others may borrow from it, as those of a scope do, so that its
-    /// memory is not given back either.
+    /// The stack of a killed thread is not dropped. Other threads may borrow from it, as those of a scope do, so its memory is not
+    /// freed either.
     fn drop(&mut self) {
         std::mem::forget(self.coroutine.take());
     }
@@ -478,7 +477,7 @@ fn remove(number: usize) -> Option<Waiting> {
     })
 }
 
-/// A simulation that is over when this is dropped.
+/// Ends a simulation when dropped.
 struct Over<'s>(&'s Simulation);
 
 impl Drop for Over<'_> {

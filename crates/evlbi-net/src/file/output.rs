@@ -1,4 +1,4 @@
-//! Files of results: they have their names only once they are whole, and overwrite nothing unasked.
+//! Result files: each gets its name only once it is complete, and overwrites nothing unless told to.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -7,28 +7,28 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// Links in a row that are followed, as many as the system does.
+/// Maximum number of links followed in a row, as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// Why a file is not written.
+/// Reason why a file is not written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
-    /// It is there already, and is not to be overwritten.
+    /// It already exists and must not be overwritten.
     #[error("{} exists", .0.display())]
     Exists(PathBuf),
-    /// Two outputs would go to it.
+    /// Two outputs would write to it.
     #[error("{} would be written twice", .0.display())]
     Twice(PathBuf),
-    /// Something else wrote it while this was under way.
-    #[error("{} was written by something else meanwhile", .0.display())]
+    /// Something else wrote it in the meantime.
+    #[error("{} was written by another program in the meantime", .0.display())]
     Overtaken(PathBuf),
-    /// It cannot be made.
+    /// It cannot be created.
     #[error("cannot create {}", path.display())]
     Create {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// It cannot be written to.
@@ -36,19 +36,18 @@ pub enum OutputError {
     Write {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The document has no form in JSON.
+    /// The document cannot be represented in JSON.
     #[error("cannot write JSON")]
     Json(#[from] serde_json::Error),
 }
 
-/// Writes a document as JSON in the place of the one before, whole at any moment. Devices and pipes are written to as they are, and
-/// links are followed.
+/// Replaces a document by JSON, atomically. Writes to devices and pipes directly, and follows links.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Returns an error if it cannot be written.
 pub fn replace_json<T: Serialize>(path: &Path, document: &T) -> Result<(), OutputError> {
     let mut text = serde_json::to_string_pretty(document)?;
     text.push('\n');
@@ -61,13 +60,13 @@ pub fn replace_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Outpu
     part.keep()
 }
 
-/// Whether there is something else than a file: a device, a pipe.
+/// Returns whether the path is something other than a file: a device, a pipe.
 pub fn is_special(path: &Path) -> bool {
     path.exists() && !path.is_file()
 }
 
-/// A file that has its name only once it is whole. Until then it has a name that no other file has, `NAME.PROCESS.part`, and it
-/// goes when it is not kept. Links are followed; devices and pipes are written as they are.
+/// A file that gets its name only once it is complete. Until then it is called `NAME.PROCESS.part`, which is unique; it is removed
+/// unless it is kept. Links are followed; devices and pipes are written to directly.
 pub struct Part {
     path: PathBuf,
     part: Option<PathBuf>,
@@ -75,10 +74,10 @@ pub struct Part {
 }
 
 impl Part {
-    /// Begins a file.
+    /// Creates a file.
     ///
     /// # Errors
-    /// When it exists and is not to be overwritten (`force`), or cannot be made.
+    /// Returns an error if the file exists and must not be overwritten (no `force`), or cannot be created.
     pub fn create(path: &Path, force: bool) -> Result<(fs::File, Part), OutputError> {
         check_new([path], force)?;
         let cannot = |source| OutputError::Create {
@@ -96,22 +95,22 @@ impl Part {
         Ok((file, Part { path, part, force }))
     }
 
-    /// Gives the file its name, which no other file has got meanwhile, unless that is to be overwritten.
+    /// Gives the file its name, unless another file got that name in the meantime and must not be overwritten.
     ///
     /// # Errors
-    /// When another file got it, or the file system refuses.
+    /// Returns an error if another file got the name, or the file system refuses.
     pub fn keep(mut self) -> Result<(), OutputError> {
         let Some(part) = &self.part else {
             return Ok(());
         };
         if !self.force {
             match fs::hard_link(part, &self.path) {
-                // What is left is the other name, which goes.
+                // Only the temporary name is left, which is removed.
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     return Err(OutputError::Overtaken(self.path.clone()));
                 }
-                // A file system without links.
+                // This file system has no hard links.
                 Err(_) => check_new([self.path.as_path()], false)?,
             }
         }
@@ -132,7 +131,7 @@ impl Drop for Part {
     }
 }
 
-/// Makes a file that is to get this name.
+/// Creates a file that will get this name.
 fn create_part(path: &Path) -> io::Result<(PathBuf, fs::File)> {
     let process = std::process::id().to_string();
     let mut number = 1;
@@ -149,7 +148,7 @@ fn create_part(path: &Path) -> io::Result<(PathBuf, fs::File)> {
     }
 }
 
-/// Where a link leads, also if nothing is there yet.
+/// Resolves links, even if the target does not exist yet.
 fn followed(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -161,11 +160,11 @@ fn followed(path: &Path) -> PathBuf {
     path
 }
 
-/// Makes sure that files to be written are different ones and that none of them is there already, unless
-/// `force`. Devices and pipes are always there.
+/// Checks that the files to be written are different ones and, unless `force` is set, that none of them exists. Devices and pipes may
+/// exist.
 ///
 /// # Errors
-/// When one is there, or named twice.
+/// Returns an error if one exists, or is named twice.
 pub fn check_new<'a>(
     files: impl IntoIterator<Item = &'a Path>,
     force: bool,
@@ -186,7 +185,7 @@ pub fn check_new<'a>(
     Ok(())
 }
 
-/// Whether two paths lead to one file, by whatever links.
+/// Returns whether two paths lead to one file, through any links.
 pub fn same_file(a: &Path, b: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
     matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
@@ -220,7 +219,7 @@ mod tests {
         assert!(is_special(Path::new(&pipe)));
     }
 
-    /// Two that write one file, and a file that comes meanwhile, harm nobody; nor is what is called like a part.
+    /// Two writers of one file do no harm, nor does a file that appears in the meantime, nor a file with the name of a part.
     #[test]
     fn a_part_overwrites_nothing_that_is_not_its_own() {
         let room = evlbi_testkit::Room::new();
@@ -243,7 +242,7 @@ mod tests {
         first.keep().unwrap();
         let error = second.keep().unwrap_err().to_string();
         assert!(
-            error.ends_with("was written by something else meanwhile"),
+            error.ends_with("was written by another program in the meantime"),
             "{error}"
         );
         assert_eq!(room.text("scan.vdif"), "first");
@@ -253,7 +252,7 @@ mod tests {
         assert_eq!(names(), 2);
     }
 
-    /// Also one that leads to nothing yet.
+    /// Also a link without a target.
     #[test]
     fn a_part_follows_links() {
         let room = evlbi_testkit::Room::new();

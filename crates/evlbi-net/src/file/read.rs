@@ -1,5 +1,5 @@
-//! Reads a recording in large blocks, some of them ahead, so that the sender does not wait for the disk. In virtual time the disk takes
-//! no time, and each block is read when it is asked for.
+//! Reads a recording in large blocks, ahead of the sender, so that it does not wait for the disk. In virtual time the disk takes no
+//! time, and each block is read when it is requested.
 
 use std::fs::File;
 use std::io;
@@ -12,20 +12,20 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::clock::Clock;
 
-/// How a [`Reader`] reads.
+/// Options of a [`Reader`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReaderOptions {
-    /// Bytes of a block, about: rounded down to whole units, one at least.
+    /// Approximate block size in bytes: rounded down to whole units, at least one.
     pub block: usize,
-    /// Blocks in memory, those that the user holds included; two at least.
+    /// Number of blocks in memory, including those that the user holds; at least two.
     pub blocks: usize,
-    /// What is not to be cut in two, in bytes: a frame.
+    /// Size in bytes of what must not be split: a frame.
     pub unit: usize,
-    /// Where to begin in the file.
+    /// Offset in the file at which to start.
     pub start: u64,
-    /// How many bytes to read; else to the end of the file, less what does not fill a unit.
+    /// Number of bytes to read; `None`: to the end of the file, without an incomplete unit.
     pub length: Option<u64>,
-    /// How often to read it; `None` for ever.
+    /// Number of passes; `None`: forever.
     pub repeats: Option<u64>,
 }
 
@@ -42,20 +42,20 @@ impl Default for ReaderOptions {
     }
 }
 
-/// A file that cannot be read.
+/// Error of a file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {path} at byte {offset}: {source}")]
 #[non_exhaustive]
 pub struct ReadError {
     /// The file.
     pub path: PathBuf,
-    /// Where in it.
+    /// Offset in the file.
     pub offset: u64,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
-/// A file that is being read, ahead by a thread of its own where time is real.
+/// A file that is being read; in real time a thread of its own reads ahead.
 #[derive(Debug)]
 pub struct Reader {
     blocks: Blocks,
@@ -69,10 +69,10 @@ enum Blocks {
 }
 
 impl Reader {
-    /// Opens the file and begins to read.
+    /// Opens the file and starts to read.
     ///
     /// # Errors
-    /// [`ReadError`] when it cannot be opened or is no regular file.
+    /// Returns [`ReadError`] if it cannot be opened or is not a regular file.
     pub fn open(path: &Path, options: ReaderOptions, clock: &Clock) -> Result<Reader, ReadError> {
         let error = |source| ReadError {
             path: path.to_owned(),
@@ -89,7 +89,7 @@ impl Reader {
         let wanted = options.length.unwrap_or(there).min(there);
         let unit = options.unit.max(1);
         let length = wanted - wanted % unit as u64;
-        // Advice that is not taken does no harm.
+        // Ignored advice does no harm.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
 
         let block = (options.block / unit).max(1).saturating_mul(unit);
@@ -113,7 +113,7 @@ impl Reader {
             returned,
         };
         if !clock.is_real() {
-            // Its user gives blocks back, and may keep several: it never waits for one.
+            // The user returns blocks and may keep several: it never waits for one.
             pieces.spare = usize::MAX;
             let blocks = Blocks::OnDemand(Box::new(pieces));
             return Ok(Reader { blocks, length });
@@ -131,7 +131,7 @@ impl Reader {
         })
     }
 
-    /// The next block; `None` after the last one or an error. Waits for the disk when it must.
+    /// Returns the next block, waiting for the disk if necessary; `None` after the last one or an error.
     pub fn next_block(&mut self) -> Option<Result<Block, ReadError>> {
         match &mut self.blocks {
             Blocks::Ahead(blocks) => blocks.recv().ok(),
@@ -139,19 +139,19 @@ impl Reader {
         }
     }
 
-    /// Bytes of one pass: whole units.
+    /// Returns the number of bytes of one pass: whole units.
     pub fn length(&self) -> u64 {
         self.length
     }
 }
 
-/// A piece of the file: whole units. Its memory is used again when it is dropped.
+/// A block of the file: whole units. Its memory is reused once it is dropped.
 #[derive(Debug)]
 pub struct Block {
     bytes: Vec<u8>,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// Which pass it belongs to, counted from 0.
+    /// Number of its pass, from 0.
     pub pass: u64,
     home: SyncSender<Vec<u8>>,
 }
@@ -166,12 +166,12 @@ impl Deref for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // There is room for every block that is read ahead; if the thread has ended nobody wants it back.
+        // There is room for every block that is read ahead. If the thread has ended, nothing needs it back.
         let _ = self.home.try_send(std::mem::take(&mut self.bytes));
     }
 }
 
-/// The pieces of a file, one after the other. They end when all is read, or with an error.
+/// The blocks of a file in sequence. They end when all is read, or with an error.
 #[derive(Debug)]
 struct Pieces {
     file: File,
@@ -179,12 +179,12 @@ struct Pieces {
     start: u64,
     length: u64,
     block: usize,
-    /// Passes that have not ended, and the number of the one that has begun.
+    /// Passes that have not ended, and the number of the current one.
     left: u64,
     pass: u64,
-    /// Bytes of this pass so far.
+    /// Bytes of this pass read so far.
     done: u64,
-    /// Blocks not made yet.
+    /// Number of blocks not allocated yet.
     spare: usize,
     home: SyncSender<Vec<u8>>,
     returned: Receiver<Vec<u8>>,
@@ -198,7 +198,7 @@ impl Iterator for Pieces {
             return None;
         }
         let mut bytes = self.buffer()?;
-        // Only the last block is shorter, and the next pass makes it long again.
+        // Only the last block is shorter; the next pass extends it again.
         let left = usize::try_from(self.length - self.done).unwrap_or(usize::MAX);
         bytes.resize(left.min(self.block), 0);
         let offset = self.start + self.done;
@@ -226,7 +226,7 @@ impl Iterator for Pieces {
 }
 
 impl Pieces {
-    /// An empty buffer: one that the user gave back, else a new one as long as there may be more.
+    /// Returns an empty buffer: one that the user returned, or else a new one within the limit.
     fn buffer(&mut self) -> Option<Vec<u8>> {
         if let Ok(buffer) = self.returned.try_recv() {
             return Some(buffer);

@@ -1,4 +1,4 @@
-//! Tables as CSV (RFC 4180, with lines that end as Unix has it).
+//! CSV tables (RFC 4180, but with Unix line ends).
 
 use std::fs::File;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// Why a row is not written.
+/// Reason why a row is not written.
 #[derive(Debug, thiserror::Error)]
 #[error("{failed}")]
 pub struct TableError {
@@ -21,10 +21,10 @@ pub struct Table<W: Write> {
 }
 
 impl Table<File> {
-    /// Creates a file that begins with the names of its columns, separated by commas.
+    /// Creates a file with this header line: column names separated by commas.
     ///
     /// # Errors
-    /// When it cannot be made or written.
+    /// Returns an error if the file cannot be created or written.
     pub fn create(path: &Path, columns: &str) -> Result<Table<File>, TableError> {
         let failed = format!("cannot write {}", path.display());
         match File::create(path) {
@@ -48,19 +48,19 @@ impl<W: Write> Table<W> {
         Ok(table)
     }
 
-    /// Writes a row: a tuple of cells. `None` is an empty cell; a float is given as the text that it is to have.
+    /// Writes a row, given as a tuple of cells. `None` is an empty cell; a float must be passed as formatted text.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if the row cannot be written.
     pub fn row(&mut self, cells: impl Serialize) -> Result<(), TableError> {
         let written = self.writer.serialize(cells);
         self.check(written)
     }
 
-    /// Hands all rows to the file. Reports an error that would be lost if the table were only dropped.
+    /// Writes all buffered rows. Dropping the table would hide an error.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Returns an error if they cannot be written.
     pub fn flush(&mut self) -> Result<(), TableError> {
         let written = self.writer.flush().map_err(csv::Error::from);
         self.check(written)
@@ -77,13 +77,13 @@ impl<W: Write> Table<W> {
 /// Returns a table as text.
 ///
 /// # Errors
-/// When a row has no form in CSV.
+/// Returns an error if a row cannot be represented in CSV.
 pub fn table_text(
     columns: &str,
     rows: impl IntoIterator<Item: Serialize>,
 ) -> Result<String, TableError> {
     let mut text = Vec::new();
-    let mut table = Table::begin(&mut text, "cannot make a table".to_owned(), columns)?;
+    let mut table = Table::begin(&mut text, "cannot write the table".to_owned(), columns)?;
     for row in rows {
         table.row(row)?;
     }

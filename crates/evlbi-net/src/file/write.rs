@@ -1,11 +1,9 @@
 //! Writes a recording in large pieces.
 //!
-//! A recording is written once and not read soon, so that the page cache only costs: copying it in
-//! takes several times the processor time of handing the ring's own memory to the disk (O_DIRECT).
-//! Direct writes begin and end at block boundaries of file and memory. Spans of a ring do so, but for
-//! their ends, as long as the file is a copy of the ring; what does not fit is copied through a buffer
-//! that does. File systems that know no direct writes are written through the cache, and told early to
-//! write it out.
+//! A recording is written once and not read soon, so the page cache is only a cost: copying into it takes several times the CPU time of
+//! writing the ring's own memory to the disk (O_DIRECT). Direct writes start and end at block boundaries of file and memory. As long as
+//! the file is a copy of the ring, spans of the ring are aligned except at their ends; the rest is copied through an aligned buffer. On
+//! file systems without direct writes, data goes through the cache, and write-back is started early.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -22,61 +20,61 @@ use crate::clock::{self, Clock, Events};
 use crate::cpu::Waiting;
 use crate::run::Run;
 
-/// What direct writes are aligned to: the page size, and no less than a sector of any disk.
+/// Alignment of direct writes: the page size, which is at least a sector of any disk.
 const BLOCK: usize = 4096;
 
-/// Bytes collected before a direct write when they come in small or badly aligned pieces.
+/// Bytes collected before a direct write if they arrive in small or badly aligned pieces.
 const HOLD: usize = 1 << 20;
 
-/// Pieces shorter than this are collected even when they are aligned.
+/// Minimum length of an aligned piece that is not collected first.
 const WORTHWHILE: usize = 256 << 10;
 
-/// Disk space is reserved in steps of this many bytes: so it lies together, and there is room.
+/// Step of the disk space reservation, in bytes: reserved space is contiguous, and certain.
 const RESERVE: u64 = 256 << 20;
 
-/// Cached bytes after which the kernel is told to write them out.
+/// Cached bytes after which write-back is started.
 const WRITE_OUT: u64 = 8 << 20;
 
-/// When written data is forced onto the disk, so that it outlives a failure of power.
+/// When written data is forced onto the disk, to survive a power failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Whenever the kernel likes.
+    /// At the kernel's discretion.
     #[default]
     Kernel,
     /// At the end of the recording.
     End,
-    /// After every so many bytes, and at the end.
+    /// Each time that this many bytes were written, and at the end.
     Every(u64),
 }
 
-/// How long the reader of a pipe may take nothing once the recording is over.
+/// Maximum time without progress of a pipe's reader once the recording is over.
 const TIMEOUT: Nanos = Nanos(2 * Nanos::SECOND.0);
-/// How often it is looked at meanwhile whether the recording is over.
+/// Interval at which a blocked writer checks whether the recording is over.
 const POLL_INTERVAL: Nanos = Nanos(50_000_000);
 
-/// How a [`Writer`] writes.
+/// Options of a [`Writer`].
 #[derive(Clone, Debug, Default)]
 pub struct WriterOptions {
-    /// The recording is over when this is stopped: the writer then waits at most 2 s for the reader of a pipe. Without it, the writer waits
-    /// for ever.
+    /// Stopped when the recording is over; from then on the writer waits at most 2 s for the reader of a pipe. Without it, the writer
+    /// waits forever.
     pub over: Option<Run>,
     /// When data is forced onto the disk.
     pub durability: Durability,
-    /// Whether to go through the page cache even where direct writes are possible. A cache absorbs
-    /// what a slow disk cannot, for as long as there is memory.
+    /// Whether to use the page cache even if direct writes are possible. A cache absorbs bursts that a slow disk cannot, as long as
+    /// there is memory.
     pub cached: bool,
 }
 
-/// A recording that cannot be written (any further).
+/// Error of a recording that cannot be written (any further).
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {path} beyond {written} bytes: {source}")]
 #[non_exhaustive]
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,
-    /// Bytes that are in it.
+    /// Number of bytes in the file.
     pub written: u64,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -88,28 +86,28 @@ fn unopened(path: &Path) -> impl FnOnce(io::Error) -> WriteError {
     }
 }
 
-/// A recording that is being written from beginning to end.
+/// A recording that is being written.
 #[derive(Debug)]
 pub struct Writer {
     sink: Sink,
-    /// Collects what cannot be written directly; none when writing through the cache.
+    /// Buffer for data that cannot be written directly; `None` when writing through the cache.
     held: Option<Held>,
 }
 
 impl Writer {
-    /// Makes the file, or empties it. Pipes and devices are written to as well.
+    /// Creates or truncates the file. Pipes and devices are accepted too.
     ///
     /// # Errors
-    /// [`WriteError`] when it cannot be opened.
+    /// Returns [`WriteError`] if it cannot be opened.
     pub fn create(path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
         let file = File::create(path).map_err(unopened(path))?;
         Writer::on(file, path, options)
     }
 
-    /// Writes to a file that is open and empty, or to a pipe or device.
+    /// Creates a writer to an open and empty file, a pipe or a device.
     ///
     /// # Errors
-    /// [`WriteError`] when it cannot be seen what it is.
+    /// Returns [`WriteError`] if its type cannot be determined.
     pub fn on(file: File, path: &Path, options: WriterOptions) -> Result<Writer, WriteError> {
         let regular = file.metadata().map_err(unopened(path))?.is_file();
         let over = options.over.as_ref();
@@ -119,7 +117,7 @@ impl Writer {
             .filter(|held| begin_direct(&file, held));
         let over = options.over.filter(|_| !regular);
         if over.is_some() {
-            // Terminals and pipes know it; what does not know it never waits.
+            // Terminals and pipes support it; anything else never blocks.
             let _ = set_flag(&file, OFlags::NONBLOCK, true);
         }
         let sink = Sink {
@@ -130,19 +128,17 @@ impl Writer {
             written: 0,
             reserving: regular,
             reserved: 0,
-            // Direct writes need not be told to flow.
+            // Direct writes need no write-back.
             flowing: (regular && held.is_none()).then_some(0),
             durable: 0,
         };
         Ok(Writer { sink, held })
     }
 
-    /// Writes `data` after what was written before. Up to a mebibyte may be held back for the next
-    /// write. Returns when the kernel has taken the rest.
+    /// Appends `data`. Up to 1 MiB may be held back for the next write. Returns when the kernel has accepted the rest.
     ///
     /// # Errors
-    /// [`WriteError`]; the file then ends after [`WriteError::written`] bytes, and what was held back
-    /// is lost.
+    /// Returns [`WriteError`]; the file then ends after [`WriteError::written`] bytes, and held-back data is lost.
     pub fn write(&mut self, data: &[u8]) -> Result<(), WriteError> {
         let result = match &mut self.held {
             Some(held) => write_direct(&mut self.sink, held, data),
@@ -151,11 +147,11 @@ impl Writer {
         result.map_err(|source| self.failed(source))
     }
 
-    /// Puts into the file what has been held back for `age`, so that little is lost if the program is killed. The bytes stay held:
-    /// the direct write that they are a part of writes them once more.
+    /// Writes data that has been held back for `age`, so that little is lost if the program is killed. The data stays in the buffer:
+    /// the direct write that includes it writes it again.
     ///
     /// # Errors
-    /// [`WriteError`], as of [`write`](Writer::write).
+    /// Returns [`WriteError`], like [`write`](Writer::write).
     pub fn flush_older(&mut self, age: Duration) -> Result<(), WriteError> {
         let Some(held) = &mut self.held else {
             return Ok(());
@@ -163,7 +159,7 @@ impl Writer {
         if !held.take_older(age.into()) {
             return Ok(());
         }
-        // The end of a file is in no whole block: it goes through the cache.
+        // The end of a file is not a whole block: it goes through the cache.
         let file = &self.sink.file;
         let result = set_flag(file, OFlags::DIRECT, false)
             .and_then(|()| file.write_all_at(held.bytes(), self.sink.written))
@@ -171,21 +167,21 @@ impl Writer {
         result.map_err(|source| self.failed(source))
     }
 
-    /// Bytes in the file so far.
+    /// Returns the number of bytes in the file so far.
     pub fn written(&self) -> u64 {
         self.sink.written
     }
 
-    /// Whether the data goes from memory to the disk without passing the page cache.
+    /// Returns whether data goes from memory to the disk without the page cache.
     pub fn is_direct(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Writes what is held back, gives back disk space that was reserved and not used, forces the
-    /// data onto the disk if that was wanted, and returns the length of the file.
+    /// Writes held-back data, frees unused reserved disk space, forces the data onto the disk if requested, and returns the length of
+    /// the file.
     ///
     /// # Errors
-    /// [`WriteError`]
+    /// Returns [`WriteError`].
     pub fn finish(mut self) -> Result<u64, WriteError> {
         let mut result = self.end();
         if self.sink.durability != Durability::Kernel {
@@ -213,10 +209,10 @@ impl Writer {
         result.and(trimmed)
     }
 
-    /// Goes on through the cache, where writes may end anywhere.
+    /// Switches to the cache, where writes may end anywhere.
     fn leave_direct(&mut self) -> Option<Held> {
         let held = self.held.take()?;
-        // It was possible to set the flag, so it is possible to clear it.
+        // The flag could be set, so it can be cleared.
         let _ = set_flag(&self.sink.file, OFlags::DIRECT, false);
         Some(held)
     }
@@ -230,8 +226,7 @@ impl Drop for Writer {
     }
 }
 
-/// Hands over what lies at block boundaries from where it lies, with what was held before it, and
-/// collects the rest.
+/// Writes whole aligned blocks in place, after the held data, and collects the rest.
 fn write_direct(sink: &mut Sink, held: &mut Held, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         let (head, body) = data.split_at(data.len().min(held.missing()));
@@ -254,21 +249,21 @@ fn write_direct(sink: &mut Sink, held: &mut Held, mut data: &[u8]) -> io::Result
     Ok(())
 }
 
-/// The file and how far it is.
+/// The file and the progress of writing it.
 #[derive(Debug)]
 struct Sink {
     file: File,
-    /// Once it is stopped, the reader of a pipe is not waited for much longer.
+    /// Once it is stopped, waits for the reader of a pipe end soon.
     over: Option<Run>,
     path: PathBuf,
     durability: Durability,
     /// Bytes in the file.
     written: u64,
-    /// Whether disk space is reserved ahead: not when the file system cannot, or is nearly full.
+    /// Whether disk space is reserved ahead: not if the file system cannot, or is nearly full.
     reserving: bool,
-    /// Disk space was reserved up to here.
+    /// End of the reserved disk space.
     reserved: u64,
-    /// When writing through the cache: bytes below this are on their way to the disk.
+    /// When writing through the cache: write-back has started for bytes below this.
     flowing: Option<u64>,
     /// Bytes below this were forced onto the disk.
     durable: u64,
@@ -305,7 +300,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits until the reader of a pipe takes something; once the recording is over, not much longer.
+    /// Waits until the reader of a pipe takes data; once the recording is over, only for 2 s.
     fn wait_for_reader(&self) -> io::Result<()> {
         let mut polls = [writable(&self.file)];
         let over = self.over.as_ref();
@@ -316,7 +311,7 @@ impl Sink {
             if over.is_some_and(Run::is_abandoned) {
                 return late("what the reader had not taken was given up");
             }
-            // What is wrong shows when it is written to.
+            // An error shows at the next write.
             let next = clock.now().plus(POLL_INTERVAL);
             clock.wait(&[Events::of(&polls)], next, Waiting::Sleep);
             if clock::poll(&mut polls, Duration::ZERO).unwrap_or(true) {
@@ -335,12 +330,12 @@ impl Sink {
         while self.reserving && self.reserved < end {
             let flags = FallocateFlags::KEEP_SIZE;
             self.reserving = fallocate(&self.file, flags, self.reserved, RESERVE).is_ok();
-            // Even a failure may have reserved a part.
+            // Even a failed call may have reserved some space.
             self.reserved += RESERVE;
         }
     }
 
-    /// Frees what was reserved beyond the end of the file.
+    /// Frees the space that was reserved beyond the end of the file.
     fn give_back(&mut self) -> io::Result<()> {
         if self.reserved > self.written {
             self.reserving = false;
@@ -350,7 +345,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Begins to write cached data out, so that it does not pile up until the kernel stops the writer.
+    /// Starts write-back of cached data, so that it does not pile up until the kernel blocks the writer.
     fn keep_flowing(&mut self) {
         let Some(flowing) = self.flowing else { return };
         let length = self.written - flowing;
@@ -371,7 +366,7 @@ impl Sink {
     fn force(&mut self) -> io::Result<()> {
         match self.file.sync_data() {
             Ok(()) => self.durable = self.written,
-            // Pipes and some devices have nothing to force.
+            // Pipes and some devices cannot be forced.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             Err(error) => return Err(error),
         }
@@ -379,14 +374,14 @@ impl Sink {
     }
 }
 
-/// Bytes on their way, beginning at a block boundary of file and memory.
+/// Collected bytes, starting at a block boundary of file and memory.
 #[derive(Debug)]
 struct Held {
     memory: Vec<u8>,
-    /// Where the first block boundary in `memory` is.
+    /// Offset of the first block boundary in `memory`.
     start: usize,
     length: usize,
-    /// Since when there are bytes that are not in the file.
+    /// Time since which there are bytes that are not in the file.
     since: Option<Nanos>,
     clock: Clock,
 }
@@ -413,12 +408,12 @@ impl Held {
         HOLD - self.length
     }
 
-    /// Bytes that make the last block whole.
+    /// Returns the number of bytes that complete the last block.
     fn missing(&self) -> usize {
         self.length.next_multiple_of(BLOCK) - self.length
     }
 
-    /// `data` must not be longer than the room.
+    /// Appends `data`, which must fit.
     fn push(&mut self, data: &[u8]) {
         let end = self.start + self.length;
         self.memory[end..end + data.len()].copy_from_slice(data);
@@ -428,7 +423,7 @@ impl Held {
         }
     }
 
-    /// Whether something has been held for `age` that is not in the file: the caller puts it there.
+    /// Returns whether data that is not in the file has been held for `age`; the caller then writes it to the file.
     fn take_older(&mut self, age: Nanos) -> bool {
         let now = self.clock.now();
         let is_old = |since: &mut Nanos| now.since(*since) >= age;
@@ -441,7 +436,7 @@ impl Held {
     }
 }
 
-/// Turns to direct writes if the file system does them, as a first block shows.
+/// Switches to direct writes if the file system supports them, tested with a first block.
 fn begin_direct(file: &File, held: &Held) -> bool {
     let block = &held.memory[held.start..held.start + BLOCK];
     let works = set_flag(file, OFlags::DIRECT, true).is_ok()

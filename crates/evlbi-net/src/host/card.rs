@@ -1,5 +1,4 @@
-//! How a network card is set up (`ethtool -i`, `-g`, `-c`, `-k`): driver, rings, interrupt coalescing, offloads. Only asked,
-//! never changed; none of it takes root.
+//! Settings of a NIC (`ethtool -i`, `-g`, `-c`, `-k`): driver, rings, interrupt coalescing, offloads. Read only; none of it needs root.
 
 use std::io;
 use std::net::UdpSocket;
@@ -7,86 +6,86 @@ use std::os::fd::OwnedFd;
 
 use super::nic::{WORD, ask, names, request, set_word, text, word};
 
-// From linux/ethtool.h; libc has them not.
-/// Asks who the driver is (`struct ethtool_drvinfo`).
+// From linux/ethtool.h; libc lacks them.
+/// Command for the driver (`struct ethtool_drvinfo`).
 const ETHTOOL_GDRVINFO: u32 = 0x03;
-/// Asks for interrupt coalescing (`struct ethtool_coalesce`).
+/// Command for interrupt coalescing (`struct ethtool_coalesce`).
 const ETHTOOL_GCOALESCE: u32 = 0x0e;
-/// Asks for the rings (`struct ethtool_ringparam`).
+/// Command for the rings (`struct ethtool_ringparam`).
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
-/// Asks for the offloads: this number, how many blocks there is room for, [`BLOCK`] words for each 32 of them.
+/// Command for the offloads: this number, the number of blocks that fit, [`BLOCK`] words for each 32 offloads.
 const ETHTOOL_GFEATURES: u32 = 0x3a;
-/// The set of the names of offloads (`ETH_SS_FEATURES`).
+/// String set with the names of offloads (`ETH_SS_FEATURES`).
 const FEATURES: u32 = 4;
-/// Words of a block of offloads: those that can be changed, are asked for, are on, and never change.
+/// Words per block of offloads: changeable, requested, on, never changed.
 const BLOCK: usize = 4;
-/// No kernel has more offloads than this; it writes no more blocks than there is room for.
+/// Maximum number of offloads; no kernel has more, and it writes no more blocks than fit.
 const MAX_FEATURES: usize = 1024;
 
-/// Length of each of the texts of `struct ethtool_drvinfo`, which follow its first word, in bytes.
+/// Length in bytes of each text in `struct ethtool_drvinfo`, after its first word.
 const TEXT: usize = 32;
 /// Length of `struct ethtool_drvinfo` in bytes.
 const DRIVER_INFO: usize = 196;
 /// Lengths of `struct ethtool_ringparam` and `struct ethtool_coalesce` in words.
 const RING_WORDS: usize = 9;
 const COALESCE_WORDS: usize = 23;
-/// Room behind each request, should a kernel's structure be longer than known here.
+/// Spare room after each request, in case a kernel's structure is longer than known here.
 const SPARE: usize = 256;
 
-/// A network interface of the namespace in which it was opened, to be asked.
+/// A network interface of the namespace in which it was opened.
 #[derive(Debug)]
 pub struct Card {
     socket: OwnedFd,
     name: String,
 }
 
-/// Who drives a card. A text is empty where the driver says nothing.
+/// The driver of a NIC. A text is empty if the driver does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Driver {
     /// Name of the driver.
     pub name: String,
-    /// Its version; of drivers of the kernel's own, the kernel's.
+    /// Its version; for a driver of the kernel itself, the kernel's.
     pub version: String,
-    /// Version of the card's firmware.
+    /// Version of the NIC's firmware.
     pub firmware: String,
-    /// Where the card is on its bus.
+    /// Address of the NIC on its bus.
     pub bus: String,
 }
 
-/// Lengths of a card's rings, in packets (descriptors).
+/// Lengths of a NIC's rings, in packets (descriptors).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Of reception.
+    /// Receive ring.
     pub rx: u32,
-    /// The longest possible.
-    pub rx_most: u32,
-    /// Of sending.
+    /// Maximum length of the receive ring.
+    pub rx_max: u32,
+    /// Transmit ring.
     pub tx: u32,
-    /// The longest possible.
-    pub tx_most: u32,
+    /// Maximum length of the transmit ring.
+    pub tx_max: u32,
 }
 
-/// When a card interrupts.
+/// Interrupt coalescing of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Microseconds after a packet came, at most.
+    /// Maximum delay after a packet was received, in microseconds.
     pub rx_usecs: u32,
-    /// When so many packets have come; 0: not by number.
+    /// Number of received packets that cause an interrupt; 0: no limit.
     pub rx_frames: u32,
-    /// Microseconds after a packet was sent, at most.
+    /// Maximum delay after a packet was sent, in microseconds.
     pub tx_usecs: u32,
-    /// When so many packets were sent; 0: not by number.
+    /// Number of sent packets that cause an interrupt; 0: no limit.
     pub tx_frames: u32,
-    /// Whether the driver changes the figures of reception by itself.
+    /// Whether the driver adapts the receive settings itself.
     pub adaptive_rx: bool,
-    /// Whether the driver changes the figures of sending by itself.
+    /// Whether the driver adapts the transmit settings itself.
     pub adaptive_tx: bool,
 }
 
 /// An offload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// The kernel's name for it, such as `tx-udp-segmentation`.
+    /// The kernel's name for it, e.g. `tx-udp-segmentation`.
     pub name: String,
     /// Whether it is on.
     pub on: bool,
@@ -95,10 +94,10 @@ pub struct Feature {
 }
 
 impl Card {
-    /// Gets ready to ask the interface `name`, whether there is one or not.
+    /// Prepares requests about the interface `name`, whether or not it exists.
     ///
     /// # Errors
-    /// When no socket can be had.
+    /// Returns an error if no socket can be opened.
     pub fn open(name: &str) -> io::Result<Card> {
         // Any socket of the namespace will do.
         Ok(Card {
@@ -107,37 +106,37 @@ impl Card {
         })
     }
 
-    /// Who drives it.
+    /// Returns the driver.
     ///
     /// # Errors
-    /// What the kernel says: [`io::ErrorKind::Unsupported`] where the driver does not tell.
+    /// Returns the kernel's error: [`io::ErrorKind::Unsupported`] if the driver does not report it.
     pub fn driver(&self) -> io::Result<Driver> {
         Ok(parse_driver(&self.asked(ETHTOOL_GDRVINFO, DRIVER_INFO)?))
     }
 
-    /// Its rings.
+    /// Returns the ring lengths.
     ///
     /// # Errors
-    /// As [`Card::driver`].
+    /// The same as [`Card::driver`].
     pub fn rings(&self) -> io::Result<Rings> {
         Ok(parse_rings(
             &self.asked(ETHTOOL_GRINGPARAM, RING_WORDS * WORD)?,
         ))
     }
 
-    /// When it interrupts.
+    /// Returns the interrupt coalescing.
     ///
     /// # Errors
-    /// As [`Card::driver`].
+    /// The same as [`Card::driver`].
     pub fn coalescing(&self) -> io::Result<Coalescing> {
         let answer = self.asked(ETHTOOL_GCOALESCE, COALESCE_WORDS * WORD)?;
         Ok(parse_coalescing(&answer))
     }
 
-    /// Its offloads, by the kernel's names.
+    /// Returns the offloads, by the kernel's names.
     ///
     /// # Errors
-    /// As [`Card::driver`].
+    /// The same as [`Card::driver`].
     pub fn features(&self) -> io::Result<Vec<Feature>> {
         let names = names(&self.socket, &self.name, FEATURES)?;
         let blocks = names.len().min(MAX_FEATURES).div_ceil(32);
@@ -167,8 +166,8 @@ fn parse_driver(answer: &[u8]) -> Driver {
 
 fn parse_rings(answer: &[u8]) -> Rings {
     Rings {
-        rx_most: word(answer, 1),
-        tx_most: word(answer, 4),
+        rx_max: word(answer, 1),
+        tx_max: word(answer, 4),
         rx: word(answer, 5),
         tx: word(answer, 8),
     }
@@ -185,7 +184,7 @@ fn parse_coalescing(answer: &[u8]) -> Coalescing {
     }
 }
 
-/// What of the named offloads is on. An empty name marks a number that means nothing.
+/// Returns which of the named offloads are on. An empty name marks an unused number.
 fn parse_features(names: &[String], answer: &[u8]) -> Vec<Feature> {
     let bit = |number: usize, what: usize| {
         let block = number / 32;
@@ -219,9 +218,9 @@ mod tests {
         let rings = parse_rings(&words(&[0x10, 4096, 1, 2, 2048, 512, 3, 4, 256]));
         let expected = Rings {
             rx: 512,
-            rx_most: 4096,
+            rx_max: 4096,
             tx: 256,
-            tx_most: 2048,
+            tx_max: 2048,
         };
         assert_eq!(rings, expected);
         let coalescing = parse_coalescing(&words(&[0x0e, 8, 128, 0, 0, 16, 32, 0, 0, 0, 1, 0, 9]));
@@ -254,7 +253,7 @@ mod tests {
         names[1] = "tx-one".into();
         names[33] = "rx-two".into();
         names[34] = "rx-fixed".into();
-        // 40 names, 2 blocks: changeable, asked for, on, never changed.
+        // 40 names, 2 blocks: changeable, requested, on, never changed.
         let answer = words(&[0x3a, 2, 2, 2, 2, 0, 0b110, 0, 0b100, 0b100]);
         let found = parse_features(&names, &answer);
         let short: Vec<(&str, bool, bool)> = found
@@ -294,14 +293,14 @@ mod tests {
                     other => other,
                 };
                 let expected = format!("{short}: {state}");
-                // Some have other names there.
+                // ethtool has other names for some.
                 if printed.contains(&format!("{short}: ")) {
                     assert!(printed.contains(&expected), "{name} {expected}: {printed}");
                     compared += 1;
                 }
             }
         }
-        // Loopback alone has as many.
+        // Loopback alone has this many.
         assert!(compared >= 10, "{compared}");
     }
 

@@ -1,4 +1,4 @@
-//! What the kernel says of this host's clock: whether something keeps it to UTC, and how far it may be off.
+//! State of this host's clock as the kernel reports it: whether something keeps it to UTC, and its maximum error.
 
 use std::io;
 use std::mem;
@@ -9,23 +9,23 @@ use crate::cpu::succeed;
 /// The state of the system's clock (adjtimex(2)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
-    /// Whether a program keeps it and has told the kernel so.
+    /// Whether a program disciplines it and has reported that to the kernel.
     pub synchronised: bool,
-    /// How far it is off, as that program estimates.
+    /// Error, as that program estimates it.
     pub estimated_error: Duration,
-    /// How far it may be off at most.
-    pub largest_error: Duration,
-    /// How many parts of a million its frequency is corrected by.
+    /// Maximum error.
+    pub max_error: Duration,
+    /// Frequency correction, in parts per million.
     pub frequency_ppm: f64,
 }
 
 impl Clock {
-    /// Asks the kernel; changes nothing.
+    /// Reads the kernel's state; changes nothing.
     ///
     /// # Errors
-    /// What the kernel says; some sandboxes forbid the question.
+    /// Returns the kernel's error; some sandboxes forbid the call.
     pub fn read() -> io::Result<Clock> {
-        // SAFETY: the structure is plain data for which all zeroes are valid; modes 0 asks only.
+        // SAFETY: the structure is plain data for which all zeroes are valid; modes 0 only reads.
         let mut answer: libc::timex = unsafe { mem::zeroed() };
         // SAFETY: the pointer is to the structure, exclusively borrowed.
         succeed(unsafe { libc::adjtimex(&raw mut answer) })?;
@@ -33,8 +33,8 @@ impl Clock {
         Ok(Clock {
             synchronised: answer.status & libc::STA_UNSYNC == 0,
             estimated_error: micros(answer.esterror),
-            largest_error: micros(answer.maxerror),
-            // In parts of a million with 16 bits behind the point.
+            max_error: micros(answer.maxerror),
+            // In parts per million, with 16 fractional bits.
             frequency_ppm: answer.freq as f64 / 65_536.0,
         })
     }
@@ -50,7 +50,7 @@ mod tests {
         match Clock::read() {
             Ok(clock) => {
                 assert!(clock.frequency_ppm.abs() <= 500.0);
-                assert!(clock.synchronised || clock.largest_error > Duration::ZERO);
+                assert!(clock.synchronised || clock.max_error > Duration::ZERO);
             }
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 skip(Kind::Tool, "the state of the clock (adjtimex)");

@@ -1,4 +1,4 @@
-//! What a network card counts by itself (`ethtool -S`): its names are its driver's own.
+//! A NIC's own counters (`ethtool -S`), under the names of its driver.
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
@@ -9,24 +9,24 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::cpu;
 
-// From linux/ethtool.h; libc has them not.
-/// Asks for the values of the counters: this number, their count, 64 bits each.
+// From linux/ethtool.h; libc lacks them.
+/// Command for the values of the counters: this number, their count, 64 bits each.
 const ETHTOOL_GSTATS: u32 = 0x1d;
-/// Asks for their names: this number, which set of names, their count, [`NAME`] bytes each.
+/// Command for their names: this number, the string set, their count, [`NAME`] bytes each.
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
-/// Asks how many names there are: this number, nothing, a set of sets in 64 bits, the counts.
+/// Command for the number of names: this number, nothing, a bit mask of sets in 64 bits, the counts.
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
-/// The set of the names of counters (`ETH_SS_STATS`).
+/// String set with the names of counters (`ETH_SS_STATS`).
 const COUNTERS: u32 = 1;
 /// Length of a name (`ETH_GSTRING_LEN`).
 const NAME: usize = 32;
 
-/// No card counts more things than this. The kernel writes as many as there are at that moment, so there is always room
-/// for as many; memory that is not written to costs nothing.
+/// Maximum number of counters of a NIC. The kernel writes as many as exist at that moment, so there is always room for this many;
+/// memory that is not written to costs nothing.
 const MAX: usize = 1 << 16;
 pub(super) const WORD: usize = size_of::<u32>();
 
-/// Counters of cards that mean packets dropped because the host did not fetch them in time, by the drivers' names.
+/// Driver names of counters of packets that the NIC dropped because the host did not fetch them in time.
 const NOT_FETCHED: [&str; 6] = [
     "rx_out_of_buffer",
     "rx_no_buffer_count",
@@ -36,12 +36,12 @@ const NOT_FETCHED: [&str; 6] = [
     "rx_drops",
 ];
 
-/// Whether a card's counter of this name counts packets that it dropped because the host did not fetch them in time.
+/// Returns whether a NIC's counter of this name counts packets that it dropped because the host did not fetch them in time.
 pub fn is_not_fetched(name: &str) -> bool {
     NOT_FETCHED.contains(&name)
 }
 
-/// The counters of those interfaces of the current thread's namespace whose drivers have any, without what is 0.
+/// Returns the non-zero counters of the interfaces in the current thread's namespace whose drivers have any.
 pub fn counters<'a>(
     interfaces: impl Iterator<Item = &'a String>,
 ) -> BTreeMap<String, BTreeMap<String, u64>> {
@@ -74,12 +74,12 @@ fn read(socket: &OwnedFd, interface: &str) -> io::Result<BTreeMap<String, u64>> 
         .collect())
 }
 
-/// The names of a set, in the card's order; none where it has no such set.
+/// Returns the names of a string set, in the NIC's order; none if the NIC lacks the set.
 pub(super) fn names(socket: &OwnedFd, interface: &str, set: u32) -> io::Result<Vec<String>> {
     let mut sets = request(ETHTOOL_GSSET_INFO, 4 * WORD + WORD);
     sets[2 * WORD..4 * WORD].copy_from_slice(&(1u64 << set).to_ne_bytes());
     ask(socket, interface, &mut sets)?;
-    // A set that the card has not is taken out, and no count follows.
+    // A set that the NIC lacks is removed from the mask, and no count follows.
     let count = word(&sets, 4) as usize;
     if count == 0 || count > MAX / 2 {
         return Ok(Vec::new());
@@ -91,7 +91,7 @@ pub(super) fn names(socket: &OwnedFd, interface: &str, set: u32) -> io::Result<V
     Ok(names.map(text).collect())
 }
 
-/// What stands before the first zero.
+/// Returns the text before the first zero byte.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let said = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(said).into_owned()
@@ -112,7 +112,7 @@ pub(super) fn set_word(bytes: &mut [u8], number: usize, value: u32) {
     bytes[number * WORD..(number + 1) * WORD].copy_from_slice(&value.to_ne_bytes());
 }
 
-/// The beginning of a request to the kernel about an interface.
+/// Creates a request to the kernel about an interface.
 pub(crate) fn about(interface: &str) -> io::Result<libc::ifreq> {
     // SAFETY: a request is plain data for which all zeroes are valid.
     let mut asked: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -125,12 +125,12 @@ pub(crate) fn about(interface: &str) -> io::Result<libc::ifreq> {
     Ok(asked)
 }
 
-/// Has the driver answer in the place of the request, which must have room for the answer.
+/// Makes the driver answer in `request`, which must have room for the answer.
 pub(super) fn ask(socket: &OwnedFd, interface: &str, request: &mut [u8]) -> io::Result<()> {
     let mut asked = about(interface)?;
     asked.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
-    // SAFETY: the structure lives through the call; it points to `request`, exclusively borrowed, which has room for more
-    // than any card's answer.
+    // SAFETY: the structure lives through the call; it points to `request`, exclusively borrowed, which has room for more than any
+    // NIC's answer.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut asked) };
     cpu::succeed(result).map(drop)
 }
@@ -155,10 +155,10 @@ mod tests {
             .filter_map(|line| line.trim().rsplit_once(": "))
             .map(|(name, _)| name)
             .collect();
-        let look = || counters(std::iter::once(&name));
-        let counted = pair.near.namespace.run(look).unwrap();
+        let read = || counters(std::iter::once(&name));
+        let counted = pair.near.namespace.run(read).unwrap();
         let counted: Vec<&str> = counted[&name].keys().map(String::as_str).collect();
-        // The index of the other end, at least.
+        // At least the index of the peer device.
         assert!(!counted.is_empty());
         for name in counted {
             assert!(printed.contains(&name), "{name}: {printed:?}");

@@ -1,5 +1,5 @@
-//! What keeps a path's processes together: namespaces of users, processes and mounts, so that all of it ends with the
-//! relay, however that ends.
+//! Container of a path's processes: user, PID and mount namespaces, so that the kernel ends all of them with the relay, however that
+//! ends.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, PipeWriter, Read};
@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::cpu::succeed;
 use crate::netns::Unavailable;
 
-/// Kinds of namespaces that a process enters to be a path's, in this order.
+/// Kinds of namespaces that a process enters to join a path, in this order.
 const KINDS: [(&str, LinkNameSpaceType); 4] = [
     ("user", LinkNameSpaceType::User),
     ("mnt", LinkNameSpaceType::Mount),
@@ -35,11 +35,11 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
     ("net", LinkNameSpaceType::Network),
 ];
 
-/// The next process that this one starts, and all that come of it, end when that one does. Where that takes more than
-/// this process may, it becomes the root of a user namespace of its own. Only while there is one thread.
+/// Makes the next child process PID 1 of a new container: when it ends, all its descendants end. If this process lacks the privilege,
+/// it becomes root of a user namespace of its own. Call it only while there is one thread.
 ///
 /// # Errors
-/// [`Unavailable`], which names what is missing.
+/// Returns [`Unavailable`], which names what is missing.
 pub fn contain() -> Result<(), Unavailable> {
     let kinds = UnshareFlags::NEWPID | UnshareFlags::NEWNS;
     // SAFETY: no descriptors are unshared.
@@ -58,27 +58,27 @@ pub fn contain() -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// `file` lies over `over` for this process and those that come of it.
+/// Mounts `file` over `over` for this process and its descendants.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn bind(file: &Path, over: &str) -> io::Result<()> {
     let alone = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", alone)?;
     Ok(mount_bind(file, over)?)
 }
 
-/// Where [`end_with_us`] leaves the descriptor that [`end_with_parent`] watches.
+/// Descriptor that [`end_with_us`] leaves for [`end_with_parent`] to watch.
 const TIE: RawFd = 3;
 
-/// The process that `command` starts learns that this one has ended, however it did, and of each byte that is written to what is
-/// returned, which is to be kept.
+/// Lets the process that `command` starts notice that this one has ended, however it did, and each byte that is written to the returned
+/// pipe. Keep the pipe open.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn end_with_us(command: &mut Command) -> io::Result<PipeWriter> {
     let (reader, writer) = io::pipe()?;
-    // SAFETY: between fork and exec only dup2 and fcntl are called, which are safe there; the reader lives in the closure.
+    // SAFETY: between fork and exec only dup2 and fcntl are called, which are safe there; the closure keeps the reader alive.
     unsafe {
         command.pre_exec(move || {
             let tied = match reader.as_raw_fd() {
@@ -91,16 +91,16 @@ pub fn end_with_us(command: &mut Command) -> io::Result<PipeWriter> {
     Ok(writer)
 }
 
-/// This process ends when the one that started it by [`end_with_us`] does. As it is the first of its container, so does
-/// all else in that. `heard` is called for each byte that comes from there.
+/// Ends this process when the one that started it by [`end_with_us`] ends. As PID 1 of its container, it takes the whole container with
+/// it. Calls `heard` for each byte that arrives from there.
 ///
 /// # Errors
-/// When that was not so.
+/// Returns an error if this process was not started that way.
 #[expect(clippy::exit, reason = "to end this process is what it is for")]
 pub fn end_with_parent(heard: impl Fn() + Send + 'static) -> io::Result<()> {
     // SAFETY: only numbers are passed; the descriptor is not used otherwise.
     succeed(unsafe { libc::fcntl(TIE, libc::F_SETFD, libc::FD_CLOEXEC) })?;
-    // SAFETY: it is open, as that has shown, and nobody else's.
+    // SAFETY: it is open, as fcntl has shown, and nothing else owns it.
     let mut tie = File::from(unsafe { OwnedFd::from_raw_fd(TIE) });
     let watch = move || {
         while tie.read_exact(&mut [0]).is_ok() {
@@ -113,7 +113,7 @@ pub fn end_with_parent(heard: impl Fn() + Send + 'static) -> io::Result<()> {
 
 static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
 
-/// SIGTERM is for this process to act upon, which learns of it from [`is_terminated`]. A second one ends it at once.
+/// Catches SIGTERM, which [`is_terminated`] then reports. A second one ends the process at once.
 pub fn notice_termination() {
     extern "C" fn notice(_: libc::c_int) {
         if IS_TERMINATED.swap(true, Ordering::Relaxed) {
@@ -122,43 +122,43 @@ pub fn notice_termination() {
         }
     }
     let handler = notice as extern "C" fn(libc::c_int);
-    // SAFETY: the handler calls only what may be called in one. What is started does not inherit it.
+    // SAFETY: the handler calls only what is allowed in one. Child processes do not inherit it.
     unsafe { libc::signal(libc::SIGTERM, handler as libc::sighandler_t) };
 }
 
-/// Whether SIGTERM has come.
+/// Returns whether SIGTERM has arrived.
 pub fn is_terminated() -> bool {
     IS_TERMINATED.load(Ordering::Relaxed)
 }
 
-/// The process that `command` starts goes on when the terminal is closed.
+/// Makes the process that `command` starts keep running when the terminal is closed.
 pub fn outlive_terminal(command: &mut Command) {
     // SAFETY: between fork and exec only setsid is called, which is safe there.
     unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
 }
 
-/// Nothing more is said, so that nobody waits for it: standard output and error lead nowhere from now on.
+/// Redirects standard output and error to nowhere, so that no reader waits for them.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn fall_silent() -> io::Result<()> {
     let nowhere = File::options().write(true).open("/dev/null")?;
     dup2_stdout(&nowhere)?;
     Ok(dup2_stderr(&nowhere)?)
 }
 
-/// Ctrl-C is for the command that runs inside, not for this process; what it starts gets it as usual.
+/// Leaves Ctrl-C to the command that runs inside: this process ignores it, its children receive it as usual.
 pub fn leave_interrupts_to_others() {
     extern "C" fn ignore(_: libc::c_int) {}
     let handler = ignore as extern "C" fn(libc::c_int);
-    // SAFETY: the handler does nothing. A handler, unlike SIG_IGN, is not inherited by what is started.
+    // SAFETY: the handler does nothing. Unlike SIG_IGN, child processes do not inherit a handler.
     unsafe { libc::signal(libc::SIGINT, handler as libc::sighandler_t) };
 }
 
-/// The namespaces that a process needs to enter a host: those of this process, and the host's network.
+/// Returns the namespaces that a process must enter to join a host: those of this process, and the host's network.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn namespaces(network: &File) -> io::Result<Vec<OwnedFd>> {
     let mut all = Vec::new();
     for (kind, _) in &KINDS[..3] {
@@ -168,11 +168,11 @@ pub fn namespaces(network: &File) -> io::Result<Vec<OwnedFd>> {
     Ok(all)
 }
 
-/// Moves this process into namespaces that [`namespaces`] gave; the next process that it starts is in all of them. Only
-/// while there is one thread.
+/// Moves this process into the namespaces that [`namespaces`] returned; its next child process is in all of them. Call it only while
+/// there is one thread.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn enter(namespaces: Vec<OwnedFd>) -> io::Result<()> {
     for ((kind, flag), namespace) in KINDS.iter().zip(namespaces) {
         let namespace = File::from(namespace);
@@ -186,15 +186,15 @@ pub fn enter(namespaces: Vec<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Longest list of descriptors that is sent.
+/// Maximum number of descriptors sent at once.
 const MAX: usize = 8;
-/// Room for as many.
+/// Buffer for this many descriptors.
 type Room = [MaybeUninit<u8>; cmsg_space!(ScmRights(MAX))];
 
 /// Sends bytes and descriptors.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
     let descriptors = descriptors.iter().take(MAX).map(AsFd::as_fd);
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
@@ -203,7 +203,7 @@ pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::R
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
-    // A process that is stopped and continued is interrupted too, where a socket has a timeout.
+    // If a socket has a timeout, stopping and continuing the process interrupts the call too.
     let part = [IoSlice::new(bytes)];
     let sent = retry_on_intr(|| sendmsg(stream, &part, &mut control, SendFlags::NOSIGNAL))?;
     match sent == bytes.len() {
@@ -212,10 +212,10 @@ pub fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::R
     }
 }
 
-/// Receives what [`send`] sent: up to so many bytes, and descriptors.
+/// Receives what [`send`] sent: bytes, up to the length of `bytes`, and descriptors.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut room: Room = [MaybeUninit::uninit(); _];
     let mut control = RecvAncillaryBuffer::new(&mut room);

@@ -1,4 +1,4 @@
-//! Tap devices: the ends of cables whose other ends this process holds.
+//! Tap devices: network interfaces whose packets this process reads and writes.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use crate::cpu::succeed;
 use crate::host::nic::about;
 
-/// The device that makes them.
+/// The device that creates them.
 const MAKER: &str = "/dev/net/tun";
 
 /// A tap device.
@@ -17,10 +17,10 @@ const MAKER: &str = "/dev/net/tun";
 pub struct Tap(File);
 
 impl Tap {
-    /// Makes a device in the network namespace of the current thread. It goes when the last descriptor of it does.
+    /// Creates a device in the network namespace of the current thread. The kernel removes it with its last descriptor.
     ///
     /// # Errors
-    /// What the kernel says: it takes CAP_NET_ADMIN in the namespace, and `/dev/net/tun`.
+    /// Returns the kernel's error: it needs CAP_NET_ADMIN in the namespace, and `/dev/net/tun`.
     pub fn new(name: &str) -> io::Result<Tap> {
         let file = OpenOptions::new()
             .read(true)
@@ -32,8 +32,8 @@ impl Tap {
             (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
         // SAFETY: the pointer is to a request that lives through the call.
         succeed(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
-        // What the other side may leave undone: checksums, segmentation of TCP and, where the kernel has it (6.2), of UDP.
-        // Without that, datagrams come one by one.
+        // Work that the host may leave undone: checksums, TCP segmentation and, if the kernel has it (6.2), UDP segmentation. Without
+        // the latter, datagrams arrive one by one.
         let tcp = libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
         let base = libc::TUN_F_CSUM | tcp;
         let all = base | libc::TUN_F_USO4 | libc::TUN_F_USO6;
@@ -41,10 +41,10 @@ impl Tap {
         Ok(Tap(file))
     }
 
-    /// Reads a frame; none when none waits.
+    /// Reads a frame; `None` if none is waiting.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     #[inline]
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         use io::ErrorKind::{Interrupted, WouldBlock};
@@ -54,7 +54,7 @@ impl Tap {
         }
     }
 
-    /// Writes a frame, header first; says whether the host took it.
+    /// Writes a frame, header first; returns whether the host accepted it.
     #[inline]
     pub fn write(&self, bytes: &[u8]) -> bool {
         (&self.0).write(bytes).is_ok()

@@ -1,4 +1,4 @@
-//! A stream of bytes on its way into the ring: read straight into the ring's memory, and handed on byte by byte.
+//! A byte stream on its way into the ring: read directly into the ring's memory, and released byte by byte.
 
 use std::io;
 use std::sync::mpsc;
@@ -14,12 +14,12 @@ use crate::transport::{Incoming, Peer, Read};
 
 use super::{Came, ReceiveOptions, ReceiveReport, Snapshot};
 
-/// Peers that bring no stream and are named.
+/// Maximum number of refused peers that are named.
 const MAX_SAID: u64 = 10;
-/// Bytes that are read at once.
+/// Maximum number of bytes per read.
 const BLOCK: usize = 1 << 20;
 
-/// What a stream of bytes goes through.
+/// Reader of a byte stream.
 pub struct Bytes {
     streams: Streams,
     run: Run,
@@ -29,9 +29,9 @@ pub struct Bytes {
 }
 
 enum Ring {
-    /// Nothing has come.
+    /// Nothing has arrived.
     Reserve(Option<Reserve>),
-    /// What this peer brings goes there.
+    /// The data of this peer goes there.
     Open(Peer, Producer<Event>),
 }
 
@@ -72,15 +72,15 @@ impl Bytes {
             return self.choose(incoming, now);
         };
         let room = producer.room();
-        let most = room.len().min(BLOCK);
-        Ok(match incoming.read(*peer, &mut room[..most])? {
+        let max = room.len().min(BLOCK);
+        Ok(match incoming.read(*peer, &mut room[..max])? {
             Read::Bytes(count) => {
                 let handed = producer.published() + count as u64;
                 producer.publish(handed);
                 self.bytes += count as u64;
                 Came {
                     taken: count as u64,
-                    // It flows: whether more than a nap's worth comes at once, decides how it is waited for.
+                    // The count decides how to wait: whether more than a nap's worth arrives at once.
                     count: u32::try_from(count).unwrap_or(u32::MAX),
                     is_stream: true,
                     ..Came::default()
@@ -98,7 +98,7 @@ impl Bytes {
         })
     }
 
-    /// Listens to all who come until one of them brings the stream.
+    /// Reads from all peers until one of them sends the stream.
     fn choose(&mut self, incoming: &mut dyn Incoming, now: Nanos) -> io::Result<Came> {
         let batch = incoming.receive(now)?;
         let is_empty = batch.is_empty();
@@ -114,7 +114,7 @@ impl Bytes {
             incoming.verdict(peer, true);
             if let Some(reserve) = reserve.take() {
                 let (producer, consumer) = reserve.stream(1);
-                // The consumer gone means that the program is ending.
+                // If the consumer has ended, the program is ending.
                 let _ = self.to_consumer.send((consumer, 0));
                 self.ring = Ring::Open(peer, producer);
             }
@@ -126,13 +126,13 @@ impl Bytes {
         })
     }
 
-    /// The next peer that does not bring the stream.
+    /// Returns the next peer that does not send the stream.
     fn dismiss(&mut self, all: bool) -> Option<Peer> {
         let dismissed = self.streams.dismiss(all)?;
-        let is_told = self.streams.refused() <= MAX_SAID;
-        if dismissed.bytes > 0 && !dismissed.frames && is_told {
+        let is_named = self.streams.refused() <= MAX_SAID;
+        if dismissed.bytes > 0 && !dismissed.frames && is_named {
             self.run.say(format_args!(
-                "{} brought {} bytes without frames and no stream: recv ignores them",
+                "{} sent {} bytes without frames: not a stream, ignored",
                 dismissed.peer, dismissed.bytes
             ));
         }
@@ -147,7 +147,7 @@ impl Bytes {
         }
     }
 
-    /// Who is left brought no stream.
+    /// Refuses the remaining peers, which sent no stream.
     pub fn end(&mut self) {
         while self.dismiss(true).is_some() {}
     }

@@ -1,6 +1,6 @@
-//! Datagrams on their way into the ring: admitted, placed by their numbers, handed on.
+//! Datagrams on their way into the ring: admitted, placed by their numbers, released.
 //!
-//! Here belongs what happens to each datagram, without a lock and without memory of its own.
+//! This module handles each datagram, without locks and without allocations.
 
 use std::io;
 use std::sync::mpsc;
@@ -18,53 +18,53 @@ use crate::udp;
 
 use super::{Came, ReceiveOptions, ReceiveReport, SHOW, Snapshot};
 
-/// Events that may wait for the consumer.
+/// Maximum number of events waiting for the consumer.
 const EVENTS: usize = 1024;
-/// Undecided datagrams take at most this part of the ring's size.
+/// Pending datagrams take at most the ring's size divided by this.
 const KEPT_PART: usize = 4;
-/// How often it is looked at the end whether the consumer has left the ring before.
+/// Maximum number of polls, at the end, for whether the consumer has left the previous ring.
 const POLLS: u32 = 100;
-/// Time between two such looks.
+/// Interval of these polls.
 const POLL_INTERVAL: Nanos = Nanos(10_000_000);
-/// Least room in the ring, in bytes, at which a reliable transport is read: more than one of its batches.
+/// Minimum room in the ring, in bytes, at which a reliable transport is read: more than one of its batches.
 const ROOM: usize = 2 << 20;
 
-/// What datagrams go through.
+/// Path of datagrams into the ring.
 pub struct Datagrams {
     admission: Admission,
     ring: Ring,
     to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
-    /// Bytes that would have come since the stream before, whose ring is over.
+    /// Bytes missing since the previous stream, whose ring has ended.
     missing: u64,
     is_reliable: bool,
-    /// When a look at what waits began, and how much of it is to be taken yet.
+    /// Start of a sweep of the backlog, and the number of bytes still to take.
     sweep: Option<(Nanos, u64)>,
     swept: Nanos,
-    most_joined: u64,
+    max_joined: u64,
     is_heard: bool,
-    /// Drops of the sockets when the batch before the stream's first was queued.
+    /// Socket drops when the batch before the stream's first was queued.
     overflow_before: u64,
-    /// And when its last datagram was.
+    /// Socket drops when the batch with its last datagram was queued.
     overflow: u64,
 }
 
-/// The ring, which is there once the size of the stream's datagrams is known.
+/// The ring, which exists once the size of the stream's datagrams is known.
 enum Ring {
     Reserve(Reserve),
     Open(Open),
-    /// Of a stream that is over, which the consumer may still read.
+    /// The ring of a stream that has ended; the consumer may still read it.
     Retired(Retired),
     None,
 }
 
-/// A ring that datagrams are placed in.
+/// A ring in use.
 struct Open {
     producer: Producer<Event>,
     slot: usize,
     /// Positions that the consumer has freed, as of this batch.
     freed: u64,
-    /// The event that the consumer had no room for.
-    untold: Option<(u64, Event)>,
+    /// An event that did not fit into the consumer's queue.
+    unsent: Option<(u64, Event)>,
 }
 
 impl Datagrams {
@@ -79,7 +79,7 @@ impl Datagrams {
             only: options.with.only,
             ports,
             window: options.window,
-            // What is missing was never sent: all that was sent arrives, in order.
+            // Gaps were never sent: everything sent arrives, in order.
             hold: match service.reliable {
                 true => Nanos(0),
                 false => options.hold.into(),
@@ -95,14 +95,14 @@ impl Datagrams {
             is_reliable: service.reliable,
             sweep: None,
             swept: Nanos(0),
-            most_joined: 0,
+            max_joined: 0,
             is_heard: false,
             overflow_before: 0,
             overflow: 0,
         }
     }
 
-    /// Whether a batch of a reliable transport fits; any other is read anyhow, and what does not fit is counted.
+    /// Returns whether a batch of a reliable transport fits. Other transports are read anyway; what does not fit is counted.
     pub fn has_room(&mut self) -> bool {
         match &mut self.ring {
             Ring::Open(open) if self.is_reliable => open.room() >= ROOM as u64,
@@ -129,7 +129,7 @@ impl Datagrams {
                 .admission
                 .sender()
                 .is_some_and(|sender| incoming.has_ended(sender));
-        let told = incoming.drops_told();
+        let told = incoming.drops_reported();
         if came.is_stream {
             self.overflow = told;
         }
@@ -143,8 +143,8 @@ impl Datagrams {
         Ok(came)
     }
 
-    /// Finds out until when all that had come is taken, although more may come all the time: only then nothing of the stream waits
-    /// that came before.
+    /// Determines up to when all arrived data was taken, although more may keep arriving: no earlier datagram of the stream can then
+    /// still be waiting.
     fn sweep(&mut self, incoming: &dyn Incoming, asked: Nanos, is_empty: bool, taken: u64) {
         if is_empty {
             self.sweep = None;
@@ -169,7 +169,7 @@ impl Datagrams {
         if let Ring::Open(open) = &mut self.ring {
             open.freed = open.producer.freed();
         }
-        self.most_joined = self.most_joined.max(batch.most_joined());
+        self.max_joined = self.max_joined.max(batch.max_joined());
         for datagram in batch.datagrams() {
             came.count += 1;
             let arrival = Arrival {
@@ -186,7 +186,7 @@ impl Datagrams {
                 Taken::Pending { promising } => came.is_heard |= promising,
                 Taken::Foreign => {}
                 Taken::Begins => {
-                    // The rest of the batch may already be the stream's. What fails shows when the batch is through.
+                    // The rest of the batch may already belong to the stream. A failure shows after the batch.
                     let _ = self.begin();
                     came.is_stream = true;
                 }
@@ -195,10 +195,10 @@ impl Datagrams {
         came
     }
 
-    /// Begins a stream that has won, and hands on what can be handed on.
+    /// Starts the stream that was chosen, and releases what is complete.
     ///
     /// # Errors
-    /// When the ring cannot be had.
+    /// Returns an error if the ring cannot be allocated.
     pub fn advance(&mut self, now: Nanos) -> Result<(), String> {
         self.begin()?;
         let handed = self.admission.advance(now);
@@ -206,7 +206,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Begins the stream that has won, if there is one and its ring can be had.
+    /// Starts the stream that was chosen, if there is one and its ring can be allocated.
     fn begin(&mut self) -> Result<(), String> {
         let Some(begins) = self.admission.beginning() else {
             return Ok(());
@@ -224,10 +224,10 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Makes a ring for datagrams of this size and gives its other end to the consumer, when that has left the ring before.
-    /// Says whether it is there.
+    /// Creates a ring for datagrams of this size and gives its other end to the consumer, once the consumer has left the previous ring.
+    /// Returns whether it exists.
     fn resize(&mut self, begins: Begins) -> Result<bool, String> {
-        // The stream that is over tells what is missing, so once only.
+        // The ending stream tells how much is missing, so take it only once.
         self.missing = self.missing.max(begins.missing);
         let handed = self.admission.close();
         if !self.hand_on(handed) {
@@ -253,36 +253,36 @@ impl Datagrams {
         let (producer, consumer) = reserve
             .ring(data, EVENTS)
             .map_err(|error| error.to_string())?;
-        // The consumer gone means that the program is ending.
+        // If the consumer has ended, the program is ending.
         let missing = std::mem::take(&mut self.missing);
         let _ = self.to_consumer.send((consumer, missing));
         self.ring = Ring::Open(Open {
             producer,
             slot: data,
             freed: 0,
-            untold: None,
+            unsent: None,
         });
         Ok(true)
     }
 
-    /// Hands on the positions below `handed`. Events first, so that the consumer knows them when it comes to their place. Says
-    /// whether there was room for all events.
+    /// Releases the positions below `handed`. Queues events first, so that the consumer has them when it reaches their positions.
+    /// Returns whether all events fitted.
     fn hand_on(&mut self, handed: u64) -> bool {
         let Ring::Open(open) = &mut self.ring else {
             return true;
         };
         loop {
-            if open.untold.is_none() {
-                open.untold = self.admission.next_event();
+            if open.unsent.is_none() {
+                open.unsent = self.admission.next_event();
             }
-            let Some((position, event)) = open.untold else {
+            let Some((position, event)) = open.unsent else {
                 break;
             };
             if open.producer.tell(position, event).is_err() {
                 open.producer.publish(position);
                 return false;
             }
-            open.untold = None;
+            open.unsent = None;
         }
         open.producer.publish(handed);
         true
@@ -308,11 +308,11 @@ impl Datagrams {
         self.overflow.saturating_sub(self.overflow_before)
     }
 
-    /// Where the lost were lost, by what the sockets dropped between the first and the last datagram.
+    /// Returns the location of the losses, from the socket drops between the first and the last datagram.
     fn attribution(&self, counters: &Counters) -> Attribution {
-        let per_drop = match self.most_joined {
+        let per_drop = match self.max_joined {
             0 | 1 => 1,
-            _ => udp::most_joined(self.admission.data().unwrap_or(1)),
+            _ => udp::max_joined(self.admission.data().unwrap_or(1)),
         };
         attribute(
             counters.lost,
@@ -322,10 +322,10 @@ impl Datagrams {
         )
     }
 
-    /// No more comes: what is left begins, and everything is handed on.
+    /// Ends the intake: starts the stream that is left, and releases everything.
     ///
     /// # Errors
-    /// When the ring cannot be had.
+    /// Returns an error if the ring cannot be allocated.
     pub fn end(&mut self, now: Nanos, clock: &Clock) -> Result<(), String> {
         self.admission.end(now);
         for _ in 0..POLLS {
@@ -352,7 +352,7 @@ impl Datagrams {
             datagram_data: self.admission.data(),
             first_arrival,
             last_arrival,
-            most_joined: self.most_joined,
+            most_joined: self.max_joined,
             ring_slots: match &self.ring {
                 Ring::Open(open) => open.producer.capacity(),
                 _ => 0,
@@ -364,7 +364,7 @@ impl Datagrams {
 }
 
 impl Ring {
-    /// Positions that the consumer has freed, as of this batch.
+    /// Returns the positions that the consumer has freed, as of this batch.
     fn freed(&self) -> u64 {
         match self {
             Ring::Open(open) => open.freed,
@@ -381,13 +381,13 @@ impl Ring {
 }
 
 impl Open {
-    /// Bytes of data for which there is room behind what is handed on.
+    /// Returns the bytes of data that fit behind the released positions.
     fn room(&mut self) -> u64 {
         let end = self.producer.freed() + self.producer.capacity();
         (end - self.producer.published()) * self.slot as u64
     }
 
-    /// Refused only if the window and the ring disagreed about what is handed on or free.
+    /// Refuses only if window and ring disagree about what is released or free.
     #[inline]
     fn place(&mut self, position: u64, data: &[u8]) {
         let placed = self.producer.place(position, data);

@@ -16,20 +16,20 @@ use super::bytes::Bytes;
 use super::datagrams::Datagrams;
 use super::{Came, Ended, ReceiveOptions, ReceiveReport, SHOW, Snapshot, Watch};
 
-/// Errors of the transport in a row that end the receiver.
+/// Number of successive transport errors that end the receiver.
 const MAX_FAILURES: u32 = 1000;
-/// Longest wait for an event while no stream flows.
+/// Maximum wait for an event while no stream flows.
 const TIMEOUT: Nanos = Nanos(20_000_000);
-/// A stream that was silent for so long is waited for in the kernel.
+/// Silence of a stream after which the thread waits for it in the kernel.
 const QUIET: Nanos = Nanos(10_000_000);
-/// Naps in which nothing comes before the stream is waited for in the kernel: hundreds of slow ones share a host.
+/// Number of empty naps after which the thread waits for the stream in the kernel: hundreds of slow ones share a host.
 const NAPS: u32 = 2;
-/// A stream of which no more than so many datagrams come at once is a slow one.
+/// Maximum number of datagrams that arrive at once in a slow stream.
 const FEW_AT_ONCE: u32 = 2;
-/// Time between two looks at whether the consumer of a reliable stream has made room.
+/// Interval at which the thread checks whether the consumer of a reliable stream has made room.
 const ROOM_NAP: Nanos = Nanos(100_000);
 
-/// What the thread is given.
+/// Input of the thread.
 pub struct Work {
     pub options: ReceiveOptions,
     pub service: Service,
@@ -66,23 +66,23 @@ struct Loop {
     intake: Intake,
     run: Run,
     clock: Clock,
-    /// Why it ends, and how much of what waited by then is still to be taken: more may come all the time.
+    /// Reason for the end, and the number of bytes of the backlog still to take: more may keep arriving.
     ending: Option<(Ended, u64)>,
     watch: Arc<Watch>,
     started: Nanos,
     failure: Option<String>,
     shown: Nanos,
-    /// Naps since much came at once.
+    /// Naps since many datagrams arrived at once.
     naps: u32,
     first_heard: Option<Nanos>,
     last_heard: Nanos,
-    /// When the stream came first and last.
+    /// Times of the stream's first and last data.
     ends: Option<(Nanos, Nanos)>,
-    /// Time in which a reliable stream was not read, since there was no room.
+    /// Time in which a reliable stream was not read because there was no room.
     ring_waits: Nanos,
 }
 
-/// What becomes of what comes.
+/// Destination of what arrives.
 enum Intake {
     Datagrams(Box<Datagrams>),
     Bytes(Box<Bytes>),
@@ -146,7 +146,7 @@ impl Loop {
                     came
                 }
                 Err(failure) => {
-                    // A moment without memory passes; a broken socket does not.
+                    // A lack of memory passes; a broken socket does not.
                     failures += 1;
                     if failures > MAX_FAILURES || self.intake.is_connected() {
                         self.failure = Some(self.intake.explain(&failure));
@@ -196,7 +196,7 @@ impl Loop {
         }
     }
 
-    /// The consumer is behind: what is sent meanwhile waits with its sender.
+    /// Waits for a slow consumer: what is sent in the meantime waits at the sender.
     fn wait_for_room(&mut self, now: Nanos) {
         self.show(now);
         let driven = self.incoming.drive(now).unwrap_or(None);
@@ -205,11 +205,12 @@ impl Loop {
         self.clock.wait(&[], until, Waiting::Sleep);
         let after = self.clock.now();
         self.ring_waits = self.ring_waits.plus(after.since(now));
-        // It is not silent.
+        // The stream is not silent.
         self.last_heard = after;
     }
 
-    /// Nothing is there: naps while the stream flows so fast that much comes in a nap, else waits in the kernel.
+    /// Waits when nothing has arrived: naps if the stream is so fast that many datagrams arrive in a nap, and otherwise waits in the
+    /// kernel.
     fn rest(&mut self, now: Nanos, driven: Option<Nanos>) {
         let flows = self.ends.is_some() && now.since(self.last_heard) < QUIET;
         self.naps = self.naps.saturating_add(1);
@@ -225,7 +226,7 @@ impl Loop {
         }
     }
 
-    /// Whether it is to end, and why. What waits by then is the stream's.
+    /// Returns whether to end now, and why. What is waiting then still belongs to the stream.
     fn is_over(&self, now: Nanos) -> Option<Ended> {
         if self.run.is_stopped() {
             return Some(Ended::Stopped);
@@ -234,7 +235,7 @@ impl Loop {
         limits.find_map(|(ends, ended)| (now >= ends).then_some(ended))
     }
 
-    /// When it ends, and why, unless more comes.
+    /// Returns when and why it ends unless more arrives.
     fn limits(&self) -> impl Iterator<Item = (Nanos, Ended)> + use<> {
         let last_heard = self.first_heard.map(|_| self.last_heard);
         let limit = |since: Option<Nanos>, limit: Option<Duration>, ended| {
@@ -257,7 +258,7 @@ impl Loop {
 
     fn live(&self, now: Nanos) -> Snapshot {
         let mut live = Snapshot {
-            socket_drops: self.incoming.drops_told(),
+            socket_drops: self.incoming.drops_reported(),
             streaming: self.first_heard.is_some() && now.since(self.last_heard) < Nanos::SECOND,
             ring_waits: self.ring_waits.as_secs_f64(),
             ..Snapshot::default()
@@ -303,7 +304,7 @@ impl Loop {
 }
 
 impl Intake {
-    /// Whether there is room for what a reliable transport may bring at once.
+    /// Returns whether the next batch of a reliable transport fits.
     fn has_room(&mut self) -> bool {
         match self {
             Intake::Datagrams(datagrams) => datagrams.has_room(),
@@ -323,7 +324,7 @@ impl Intake {
         }
     }
 
-    /// Hands on what can be handed on.
+    /// Releases what is complete.
     fn advance(&mut self, now: Nanos) -> Result<(), String> {
         match self {
             Intake::Datagrams(datagrams) => datagrams.advance(now),
@@ -331,14 +332,14 @@ impl Intake {
         }
     }
 
-    /// Whether there is a connection, which does not come back once it failed.
+    /// Returns whether there is a connection; one that failed does not return.
     fn is_connected(&self) -> bool {
         matches!(self, Intake::Bytes(bytes) if bytes.is_connected())
     }
 
     fn explain(&self, failure: &std::io::Error) -> String {
         match self.is_connected() {
-            true => format!("the connection failed: {failure}; what came is kept"),
+            true => format!("the connection failed: {failure}; the received data is kept"),
             false => failure.to_string(),
         }
     }

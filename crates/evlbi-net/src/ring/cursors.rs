@@ -1,14 +1,14 @@
-//! Who owns which positions: two counters that only grow, one moved by each side.
+//! Ownership of positions: two counters that only grow, one moved by each side.
 //!
-//! The writer owns `written..freed + capacity`, the reader `freed..written`. A side gives positions
-//! away by moving its own counter with release order, after its last access to them; the other side
-//! sees them by reading it with acquire order, before its first. No position has two owners.
+//! The writer owns `written..freed + capacity`, the reader `freed..written`. A side gives positions away by moving its own counter with
+//! release order, after its last access to them. The other side reads that counter with acquire order, before its first access. No
+//! position has two owners.
 
 use std::ops::Range;
 
 use super::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 
-/// Two cache lines, because processors fetch them in pairs: the sides must not slow each other.
+/// Two cache lines, because CPUs fetch them in pairs: the sides must not slow each other down.
 #[repr(align(128))]
 struct Apart<T>(T);
 
@@ -19,7 +19,7 @@ struct Cursors {
     capacity: u64,
 }
 
-/// Both ends of a ring of `capacity` positions, all of them the writer's.
+/// Creates both ends of a ring of `capacity` positions, all of them the writer's.
 pub(super) fn pair(capacity: u64) -> (WriteEnd, ReadEnd) {
     let shared = Arc::new(Cursors {
         written: Apart(AtomicU64::new(0)),
@@ -43,7 +43,7 @@ pub(super) fn pair(capacity: u64) -> (WriteEnd, ReadEnd) {
 pub(super) struct WriteEnd {
     shared: Arc<Cursors>,
     written: u64,
-    /// `freed + capacity` when last looked at: the real limit may be higher.
+    /// `freed + capacity` as last read: the real limit may be higher.
     limit: u64,
 }
 
@@ -52,23 +52,23 @@ impl WriteEnd {
         self.shared.capacity
     }
 
-    /// Positions below this are the reader's.
+    /// Returns the end of the reader's positions.
     pub(super) fn published(&self) -> u64 {
         self.written
     }
 
-    /// Whether a position that is not published may be written to.
+    /// Returns whether a position that is not published may be written to.
     #[inline]
     pub(super) fn may_write(&mut self, position: u64) -> bool {
-        position < self.limit || position < self.look()
+        position < self.limit || position < self.refresh()
     }
 
-    /// Gives all positions below `end` to the reader, as far as the writer owns them; says how far.
+    /// Gives all positions below `end` to the reader, as far as the writer owns them; returns how far.
     pub(super) fn publish(&mut self, end: u64) -> u64 {
         let end = if end <= self.limit {
             end
         } else {
-            end.min(self.look())
+            end.min(self.refresh())
         };
         if end > self.written {
             self.written = end;
@@ -77,16 +77,16 @@ impl WriteEnd {
         self.written
     }
 
-    /// What the reader has freed by now.
+    /// Returns the end of the positions that the reader has freed by now.
     pub(super) fn freed(&mut self) -> u64 {
-        self.look() - self.shared.capacity
+        self.refresh() - self.shared.capacity
     }
 
     pub(super) fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }
 
-    fn look(&mut self) -> u64 {
+    fn refresh(&mut self) -> u64 {
         let freed = self.shared.freed.0.load(Ordering::Acquire);
         self.limit = freed.saturating_add(self.shared.capacity);
         self.limit
@@ -101,7 +101,7 @@ impl Drop for WriteEnd {
 
 pub(super) struct ReadEnd {
     shared: Arc<Cursors>,
-    /// When last looked at: more may have been written.
+    /// As last read: more may have been written.
     written: u64,
     freed: u64,
 }
@@ -111,18 +111,18 @@ impl ReadEnd {
         self.shared.capacity
     }
 
-    /// The positions that the reader owns now.
+    /// Returns the positions that the reader owns now.
     pub(super) fn readable(&mut self) -> Range<u64> {
         self.written = self.shared.written.0.load(Ordering::Acquire);
         self.freed..self.written
     }
 
-    /// Those below `end` that the reader knew to own when it last looked.
+    /// Returns the positions below `end` that the reader owned when it last read the counter.
     pub(super) fn held_below(&self, end: u64) -> Range<u64> {
         self.freed..end.min(self.written)
     }
 
-    /// Gives those back to the writer.
+    /// Returns these positions to the writer.
     pub(super) fn free(&mut self, end: u64) {
         let end = end.min(self.written);
         if end > self.freed {
@@ -131,19 +131,19 @@ impl ReadEnd {
         }
     }
 
-    /// Whether the writer is gone. What it published before is seen by whoever looks afterwards.
+    /// Returns whether the writer has ended. Later reads see everything that it published before.
     pub(super) fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Acquire)
     }
 
-    /// Whether the writer is gone and everything it published is freed.
+    /// Returns whether the writer has ended and everything it published is freed.
     pub(super) fn is_finished(&mut self) -> bool {
-        // In this order: what was written before closing is then seen.
+        // In this order, reads see what was written before closing.
         self.is_closed() && self.readable().is_empty()
     }
 }
 
-/// Reads both counters from a third place.
+/// Reader of both counters in a third place.
 #[derive(Clone)]
 pub(super) struct Gauge(Arc<Cursors>);
 
@@ -152,7 +152,7 @@ impl Gauge {
         self.0.capacity
     }
 
-    /// Positions written and not freed, some moment ago.
+    /// Returns the number of positions written and not freed, as of a moment ago.
     pub(super) fn used(&self) -> u64 {
         // In this order, so that the difference is never negative.
         let freed = self.0.freed.0.load(Ordering::Acquire);
@@ -166,10 +166,10 @@ mod every_interleaving {
     use super::super::sync::UnsafeCell;
     use super::*;
 
-    /// Plain memory in the place of the mirrored mapping; loom sees every access to it.
+    /// Plain memory instead of the mirrored mapping; loom sees every access to it.
     struct Slots(Vec<UnsafeCell<u64>>);
 
-    // SAFETY: the cursors give each slot to one thread at a time: what loom is to find out.
+    // SAFETY: the cursors give each slot to one thread at a time, which loom checks.
     unsafe impl Sync for Slots {}
 
     #[test]
@@ -188,7 +188,7 @@ mod every_interleaving {
                             loom::thread::yield_now();
                         }
                         slots.0[(position % CAPACITY) as usize]
-                            // SAFETY: `may_write` says that the slot is the writer's.
+                            // SAFETY: `may_write` has confirmed that the slot is the writer's.
                             .with_mut(|slot| unsafe { *slot = position + 1 });
                         assert_eq!(write.publish(position + 1), position + 1);
                     }
@@ -198,7 +198,7 @@ mod every_interleaving {
             while !read.is_finished() {
                 for position in read.readable() {
                     let value = slots.0[(position % CAPACITY) as usize]
-                        // SAFETY: `readable` says that the slot is the reader's.
+                        // SAFETY: `readable` has confirmed that the slot is the reader's.
                         .with(|slot| unsafe { *slot });
                     assert_eq!(position, next);
                     assert_eq!(value, position + 1);

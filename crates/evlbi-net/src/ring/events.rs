@@ -1,11 +1,11 @@
-//! A bounded queue from producer to consumer for what happens beside the data.
+//! A bounded queue of events from producer to consumer that accompany the data.
 
 use std::mem::MaybeUninit;
 
 use super::cursors::{self, ReadEnd, WriteEnd};
 use super::sync::{Arc, UnsafeCell};
 
-/// Both ends of a queue that holds up to `capacity` events, one at least.
+/// Creates both ends of a queue for up to `capacity` events, at least one.
 pub(super) fn queue<T: Copy>(capacity: usize) -> (EventWriter<T>, EventReader<T>) {
     let capacity = capacity.max(1);
     let empty = || UnsafeCell::new(MaybeUninit::uninit());
@@ -18,15 +18,15 @@ pub(super) fn queue<T: Copy>(capacity: usize) -> (EventWriter<T>, EventReader<T>
     (writer, EventReader { read, cells })
 }
 
-/// An event and the position that it precedes. `T` is `Copy`, so that nothing is to be dropped.
+/// An event and the position that it precedes. `T` is `Copy`, so nothing needs to be dropped.
 type Cell<T> = UnsafeCell<MaybeUninit<(u64, T)>>;
 
 struct Cells<T>(Box<[Cell<T>]>);
 
-// SAFETY: the cursors give each cell to one of the two ends at a time, and an event moves from one
-// thread to the other as a whole, which `T: Send` allows.
+// SAFETY: the cursors give each cell to one of the two ends at a time, and an event moves between the threads as a whole, which `T:
+// Send` allows.
 unsafe impl<T: Send> Sync for Cells<T> {}
-// SAFETY: as above; nothing in a cell belongs to a thread.
+// SAFETY: as above; nothing in a cell is bound to a thread.
 unsafe impl<T: Send> Send for Cells<T> {}
 
 impl<T> Cells<T> {
@@ -41,7 +41,7 @@ pub(super) struct EventWriter<T> {
 }
 
 impl<T: Copy> EventWriter<T> {
-    /// Puts an event in; gives it back when there is no room.
+    /// Adds an event; returns it if there is no room.
     pub(super) fn push(&mut self, position: u64, event: T) -> Result<(), T> {
         let number = self.write.published();
         if !self.write.may_write(number) {
@@ -62,7 +62,7 @@ pub(super) struct EventReader<T> {
 }
 
 impl<T: Copy> EventReader<T> {
-    /// The oldest event, which stays in the queue.
+    /// Returns the oldest event, which stays in the queue.
     pub(super) fn peek(&mut self) -> Option<(u64, T)> {
         let number = self.read.readable().next()?;
         let event = self.cells.at(number).with(|cell| {
@@ -72,7 +72,7 @@ impl<T: Copy> EventReader<T> {
         Some(event)
     }
 
-    /// Takes the oldest event out, if it has been seen.
+    /// Removes the oldest event, if it has been seen.
     pub(super) fn take(&mut self) {
         let oldest = self.read.held_below(u64::MAX).start;
         self.read.free(oldest + 1);

@@ -1,10 +1,10 @@
-//! Memory that is mapped twice in a row: what runs over the end goes on at the beginning.
+//! Memory that is mapped twice in a row: what runs over the end continues at the beginning.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// Bytes of a page of memory.
+/// Returns the page size in bytes.
 pub(super) fn page() -> usize {
     // SAFETY: sysconf only returns a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -16,20 +16,18 @@ pub(super) struct Mirror {
     length: usize,
 }
 
-// SAFETY: a Mirror is plain memory that belongs to no thread; who may touch which part of it is up
-// to the callers of `slice_mut`, who promise it.
+// SAFETY: a Mirror is plain memory, not bound to a thread; the callers of `slice_mut` promise who may touch which part.
 unsafe impl Send for Mirror {}
 // SAFETY: as above.
 unsafe impl Sync for Mirror {}
 
 impl Mirror {
-    /// `length` bytes of touched memory, a multiple of the page size. Slow: about two seconds for a
-    /// gibibyte.
+    /// Allocates `length` bytes of touched memory, a multiple of the page size. Slow: about two seconds per GiB.
     pub(super) fn new(length: usize) -> io::Result<Mirror> {
         Mirror::of(length, true)
     }
 
-    /// The same, of which each page is touched when it is needed.
+    /// Allocates memory like [`Mirror::new`], but touches each page only when it is needed.
     pub(super) fn untouched(length: usize) -> io::Result<Mirror> {
         Mirror::of(length, false)
     }
@@ -44,15 +42,15 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Bytes that there are.
+    /// Returns the number of bytes.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// The bytes from `start` on, which may run over the end into the beginning.
+    /// Returns the bytes from `start` on, which may run over the end into the beginning.
     ///
     /// # Safety
-    /// While the slice lives nobody else may touch these bytes, under either address.
+    /// While the slice lives, nothing else may touch these bytes, under either address.
     #[allow(
         clippy::mut_from_ref,
         reason = "the caller promises that nothing else refers to the bytes"
@@ -62,8 +60,8 @@ impl Mirror {
             start < self.length && length <= self.length,
             "outside the ring"
         );
-        // SAFETY: the range lies within the two mappings, whose bytes are initialised by the kernel;
-        // the caller promises that it is not aliased.
+        // SAFETY: the range is within the two mappings, whose bytes are initialised by the kernel; the caller promises that it is not
+        // aliased.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(start), length) }
     }
 }
@@ -75,9 +73,8 @@ impl Drop for Mirror {
     }
 }
 
-/// A file in memory of `length` bytes. If they are to be touched they are allocated, so that a lack of memory is an error here
-/// and not a signal at the first access. More than the host has to spare is not even tried: the
-/// kernel would end programs to get it.
+/// Creates a file in memory of `length` bytes. With `is_touched` it is allocated now, so that a lack of memory is an error here and not
+/// a signal at the first access. More than the host has available is not even tried: the kernel would kill programs to get it.
 fn anonymous_file(length: usize, is_touched: bool) -> io::Result<OwnedFd> {
     if available().is_some_and(|available| length as u64 > available) {
         return Err(io::ErrorKind::OutOfMemory.into());
@@ -85,7 +82,7 @@ fn anonymous_file(length: usize, is_touched: bool) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"evlbi ring".as_ptr(), libc::MFD_CLOEXEC) };
     succeed(fd)?;
-    // SAFETY: the kernel just gave out this descriptor, and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor, and nothing else has it.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     let length = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
     // SAFETY: only numbers are passed.
@@ -98,7 +95,7 @@ fn anonymous_file(length: usize, is_touched: bool) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Bytes that programs can still get without swapping (`MemAvailable` of /proc/meminfo).
+/// Returns the bytes that programs can still allocate without swapping (`MemAvailable` of /proc/meminfo).
 pub fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
@@ -108,20 +105,20 @@ pub fn available() -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Addresses that nothing else is mapped to.
+/// Reserves addresses that nothing else is mapped to.
 fn reserve(length: usize) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the kernel chooses the place, so no existing mapping changes.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
     let base = unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
     mapped(base)
 }
 
-/// Maps the file to reserved addresses; if they are to be touched, enters all its pages, so that no access faults later.
+/// Maps the file to reserved addresses; with `is_touched`, maps all its pages now, so that no access faults later.
 fn map_over(place: *mut u8, length: usize, file: &OwnedFd, is_touched: bool) -> io::Result<()> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let populate = if is_touched { libc::MAP_POPULATE } else { 0 };
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | populate;
-    // SAFETY: the place lies within what `reserve` set aside for this mapping alone.
+    // SAFETY: the range is within what `reserve` set aside for this mapping.
     let base = unsafe { libc::mmap(place.cast(), length, protection, flags, file.as_raw_fd(), 0) };
     mapped(base).map(|_| ())
 }

@@ -1,5 +1,4 @@
-//! The synchronisation that the ring's protocol is made of: std's, or loom's when every interleaving
-//! is to be tried (`--cfg loom`).
+//! The synchronisation primitives of the ring's protocol: std's, or loom's to try every interleaving (`--cfg loom`).
 
 #[cfg(loom)]
 pub(super) use loom::{
@@ -15,7 +14,7 @@ pub(super) use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-/// A cell with loom's interface, which cannot see plain references.
+/// A cell with loom's interface, which has no plain references.
 #[cfg(not(loom))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

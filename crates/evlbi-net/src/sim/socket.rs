@@ -1,4 +1,4 @@
-//! Sockets for datagrams.
+//! Datagram sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use evlbi_core::time::Nanos;
 use super::{Arrived, Host, Packet, Port, State, What, number, packet_length};
 use crate::clock::{Events, Place};
 
-/// A simulated socket for datagrams. Its port is free when it is dropped.
+/// A simulated datagram socket. Dropping it frees its port.
 pub struct Socket {
     host: Host,
     address: SocketAddr,
@@ -26,22 +26,22 @@ impl Socket {
         }
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its host.
+    /// Returns its host.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Bytes that may wait.
+    /// Returns the receive buffer in bytes.
     pub fn buffer(&self) -> usize {
         self.buffer
     }
 
-    /// A datagram sets out, and passes the cells that take no time.
+    /// Sends a datagram, which passes the cells that take no time at once.
     pub fn send_to(&self, to: SocketAddr, bytes: Vec<u8>, now: Nanos) {
         let shared = &self.host.network.0;
         let (from, length) = (self.address, bytes.len());
@@ -68,16 +68,16 @@ impl Socket {
         state.advance(clock.now(), clock);
     }
 
-    /// The datagram that came first, who sent it, and when it came.
+    /// Returns the earliest waiting datagram: its sender, arrival time and bytes.
     pub fn receive(&self) -> Option<(SocketAddr, Nanos, Vec<u8>)> {
         let mut first = None;
         self.receive_all(1, |from, at, bytes| first = Some((from, at, bytes)));
         first
     }
 
-    /// Gives `take` the datagrams that came first, at most `most`: the sender of each, the time of its arrival, and its bytes. `take` must
-    /// not use the network, which is locked.
-    pub fn receive_all(&self, most: usize, mut take: impl FnMut(SocketAddr, Nanos, Vec<u8>)) {
+    /// Passes the earliest waiting datagrams, at most `max`, to `take`: sender, arrival time and bytes of each. `take` must not use the
+    /// network, which is locked.
+    pub fn receive_all(&self, max: usize, mut take: impl FnMut(SocketAddr, Nanos, Vec<u8>)) {
         let shared = &self.host.network.0;
         let state = &mut *shared.state.lock();
         let (now, to, clock) = (shared.clock.now(), self.address, &shared.clock);
@@ -85,7 +85,7 @@ impl Socket {
         let Some(port) = self.port(state) else {
             return;
         };
-        for _ in 0..most {
+        for _ in 0..max {
             let is_ready = work == Nanos(0) || now >= port.free;
             let next = port.waiting.pop_front_if(|_| is_ready);
             let Some(Arrived { from, at, bytes }) = next else {
@@ -106,24 +106,24 @@ impl Socket {
         }
     }
 
-    /// Something comes.
+    /// Returns the event of an arriving datagram.
     pub fn events(&self) -> Events<'_> {
         Events::at(&self.places)
     }
 
-    /// Bytes that wait.
+    /// Returns the number of waiting bytes.
     pub fn waiting(&self) -> usize {
         let mut state = self.host.network.0.state.lock();
         self.port(&mut state).map_or(0, |port| port.bytes)
     }
 
-    /// Datagrams that found no room.
+    /// Returns the number of datagrams that found no room.
     pub fn dropped(&self) -> u64 {
         let mut state = self.host.network.0.state.lock();
         self.port(&mut state).map_or(0, |port| port.dropped)
     }
 
-    /// Its port, unless its program was killed: another may have the port then.
+    /// Returns its port, unless its program was killed: another socket may then have the port.
     fn port<'s>(&self, state: &'s mut State) -> Option<&'s mut Port> {
         let port = state.ports.get_mut(&self.address)?;
         Arc::ptr_eq(&port.place, &self.places[0]).then_some(port)

@@ -1,4 +1,4 @@
-//! Connections of TCP between simulated hosts.
+//! TCP connections between simulated hosts.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,26 +12,26 @@ use evlbi_trace::tcp::{self, Algorithm, Connection, Failed, Info, Read, Settings
 use super::{Host, Packet, State, What};
 use crate::clock::{Clock, Place};
 
-/// Bytes of the headers of IP and of TCP with time stamps (RFC 7323).
+/// Length of the headers of IP and of TCP with timestamps (RFC 7323), in bytes.
 const HEADERS: usize = 52;
 
-/// A connection as one of its hosts sees it: its address here and there.
+/// A connection as one of its hosts sees it: local and remote address.
 pub(super) type Ends = (SocketAddr, SocketAddr);
 
-/// An end of a connection.
+/// An endpoint of a connection.
 pub(super) struct End {
     connection: Connection,
     readable: Arc<Place>,
     writable: Arc<Place>,
-    /// A program has it still, and reads what comes.
+    /// Whether a program still has it open, and reads from it.
     is_held: bool,
     is_read: bool,
 }
 
-/// Where connections come to.
+/// A listening port.
 pub(super) struct Door {
     settings: Settings,
-    /// Those that are there and that nobody has taken, in the order in which they came.
+    /// Connections that nothing has accepted yet, in order of arrival.
     waiting: VecDeque<Ends>,
     place: Arc<Place>,
 }
@@ -47,15 +47,14 @@ impl End {
         }
     }
 
-    /// Shows what can be done with it, to those who wait.
+    /// Updates the events that threads wait for.
     fn show(&self, now: Nanos) {
         let is_readable = self.connection.is_readable() || !self.is_read;
         self.readable.set(is_readable, now);
         self.writable.set(self.connection.is_writable(), now);
     }
 
-    /// No program has it any more. What was written is sent still; what has come and was not read breaks the connection off, as Linux
-    /// does.
+    /// Closes it for the program. What was written is still sent; unread data resets the connection, as in Linux.
     fn close(&mut self) {
         self.is_held = false;
         match self.connection.unread() {
@@ -64,14 +63,14 @@ impl End {
         }
     }
 
-    /// When it does something by itself.
+    /// Returns the time of its next timer.
     pub fn next(&self) -> Option<Nanos> {
         self.connection.next_at()
     }
 }
 
 impl State {
-    /// A packet of a connection has arrived.
+    /// Delivers a packet of a connection.
     pub(super) fn segment_arrived(
         &mut self,
         ends: Ends,
@@ -118,7 +117,7 @@ impl State {
         self.leaving.push_back((packet, length));
     }
 
-    /// Sends what a connection has to send, and shows how it is.
+    /// Sends what a connection has to send, and updates its events.
     pub(super) fn pump(&mut self, ends: Ends, now: Nanos) {
         let (here, there) = ends;
         let Some(end) = self.ends.get_mut(&ends) else {
@@ -145,7 +144,7 @@ impl State {
         }
     }
 
-    /// Does something with a connection, and what follows from it.
+    /// Acts on a connection, and processes the consequences.
     fn with<T>(&mut self, ends: Ends, clock: &Clock, act: impl FnOnce(&mut End) -> T) -> Option<T> {
         let done = act(self.ends.get_mut(&ends)?);
         self.pump(ends, clock.now());
@@ -154,14 +153,14 @@ impl State {
     }
 }
 
-/// A simulated listener. Its port is free when it is dropped.
+/// A simulated listener. Dropping it frees its port.
 pub struct Listener {
     host: Host,
     address: SocketAddr,
     place: Arc<Place>,
 }
 
-/// An end of a simulated connection, which is closed when its last clone is dropped.
+/// An endpoint of a simulated connection, which closes when its last clone is dropped.
 #[derive(Clone)]
 pub struct Stream(Arc<Held>);
 
@@ -181,7 +180,7 @@ impl Held {
 }
 
 impl Host {
-    /// Begins to connect to an address.
+    /// Starts to connect to an address.
     pub fn connect(&self, to: SocketAddr, settings: &Settings) -> Stream {
         let shared = &self.network.0;
         let now = shared.clock.now();
@@ -197,10 +196,10 @@ impl Host {
         stream
     }
 
-    /// Listens at a port, or at any that is free if it is 0.
+    /// Listens at a port (0: any free one).
     ///
     /// # Errors
-    /// [`ErrorKind::AddrInUse`]
+    /// Returns [`ErrorKind::AddrInUse`] if the port is taken.
     pub fn listen(&self, port: u16, settings: &Settings) -> io::Result<Listener> {
         let mut state = self.network.0.state.lock();
         let address = match port {
@@ -244,17 +243,17 @@ impl Door {
 }
 
 impl Listener {
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where connections come to.
+    /// Returns the place of arriving connections.
     pub fn place(&self) -> Arc<Place> {
         Arc::clone(&self.place)
     }
 
-    /// Takes the connection that came first, if one has come.
+    /// Accepts the earliest waiting connection, if there is one.
     pub fn accept(&self) -> Option<Stream> {
         let shared = &self.host.network.0;
         let state = &mut *shared.state.lock();
@@ -277,7 +276,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let shared = &self.host.network.0;
         let mut state = shared.state.lock();
-        // Its program may have been killed, and another have the port.
+        // If its program was killed, another one may have the port.
         let is_own = |door: &Door| Arc::ptr_eq(&door.place, &self.place);
         if !state.doors.get(&self.address).is_some_and(is_own) {
             return;
@@ -293,40 +292,40 @@ impl Drop for Listener {
 }
 
 impl Stream {
-    /// Its address here.
+    /// Returns the local address.
     pub fn local(&self) -> SocketAddr {
         self.0.ends.0
     }
 
-    /// The address of the other end.
+    /// Returns the remote address.
     pub fn peer(&self) -> SocketAddr {
         self.0.ends.1
     }
 
-    /// Where something can be read.
+    /// Returns the place of readable data.
     pub fn readable(&self) -> Arc<Place> {
         Arc::clone(&self.0.readable)
     }
 
-    /// Where something can be written.
+    /// Returns the place of room to write.
     pub fn writable(&self) -> Arc<Place> {
         Arc::clone(&self.0.writable)
     }
 
-    /// Reads what has come: nothing at the end of what the other end sends.
+    /// Reads what has arrived; 0 bytes at the end of what the remote host sends.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`] when nothing has come; else why the connection has failed.
+    /// Returns [`ErrorKind::WouldBlock`] if nothing has arrived; else the reason why the connection has failed.
     pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         self.take(|connection| connection.read(into))
     }
 
-    /// Reads at most so many bytes, and forgets them.
+    /// Reads at most `max` bytes and discards them.
     ///
     /// # Errors
-    /// As [`Stream::read`].
-    pub fn discard(&self, most: usize) -> io::Result<usize> {
-        self.take(|connection| connection.discard(most as u64))
+    /// The same as [`Stream::read`].
+    pub fn discard(&self, max: usize) -> io::Result<usize> {
+        self.take(|connection| connection.discard(max as u64))
     }
 
     fn take(
@@ -345,10 +344,10 @@ impl Stream {
         }
     }
 
-    /// Writes as much as there is room for.
+    /// Writes as much as fits.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`] when there is none; else why the connection has failed.
+    /// Returns [`ErrorKind::WouldBlock`] if nothing fits; else the reason why the connection has failed.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.0.with(|end| end.connection.write(bytes)) {
             Some(Ok(0)) if !bytes.is_empty() => Err(ErrorKind::WouldBlock.into()),
@@ -358,13 +357,13 @@ impl Stream {
         }
     }
 
-    /// Whether the other end sends no more, and all that it sent was read.
+    /// Returns whether the remote host sends no more, and everything that it sent was read.
     pub fn has_ended(&self) -> bool {
         let ended = self.0.with(|end| end.connection.is_at_end());
         ended.unwrap_or(true)
     }
 
-    /// Says that no more will be written, or read.
+    /// Closes one direction or both.
     pub fn shutdown(&self, how: Shutdown) {
         self.0.with(|end| {
             if how != Shutdown::Read {
@@ -374,35 +373,35 @@ impl Stream {
         });
     }
 
-    /// Breaks the connection off.
+    /// Resets the connection.
     pub fn abort(&self) {
         self.0.with(|end| end.connection.abort());
     }
 
-    /// Whether the other end has taken it.
+    /// Returns whether the remote host has accepted it.
     pub fn is_connected(&self) -> bool {
         let connected = self.0.with(|end| end.connection.is_connected());
         connected.unwrap_or(false)
     }
 
-    /// Why it has failed, if it has.
+    /// Returns the reason of its failure, if it has failed.
     pub fn error(&self) -> Option<io::Error> {
         let failed = self.0.with(|end| end.connection.failed());
         failed.flatten().map(error)
     }
 
-    /// The congestion control that it has.
+    /// Returns its congestion control algorithm.
     pub fn algorithm(&self) -> Algorithm {
         let algorithm = self.0.with(|end| end.connection.algorithm());
         algorithm.unwrap_or(Algorithm::Cubic)
     }
 
-    /// Gives it another congestion control.
+    /// Changes its congestion control algorithm.
     pub fn set_algorithm(&self, algorithm: Algorithm) {
         self.0.with(|end| end.connection.set_algorithm(algorithm));
     }
 
-    /// What is known of it at this moment.
+    /// Returns its present state.
     pub fn info(&self) -> Info {
         let now = self.0.host.network.0.clock.now();
         let info = self.0.with(|end| end.connection.info(now));

@@ -1,4 +1,4 @@
-//! Connections and datagrams between simulated hosts: that all of it arrives, what is dropped, and what a kill ends.
+//! Connections and datagrams between simulated hosts: everything arrives, drops are counted, and a kill ends what it must.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn pair() -> (Clock, Host, Host) {
     (clock, network.near(1), network.far(1))
 }
 
-/// Waits until a connection has come.
+/// Waits for a connection.
 fn accepted(listener: &Listener, clock: &Clock) -> Stream {
     loop {
         match listener.accept() {
@@ -55,7 +55,7 @@ fn read_all(stream: &Stream, clock: &Clock) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What comes of bytes that one host writes to another.
+/// Returns what arrives of bytes that one host writes to another.
 fn carried(bytes: &[u8], clock: &Clock, near: &Host, far: &Host) -> Vec<u8> {
     let listener = far.listen(80, &far.tcp()).unwrap();
     let (own, copy) = (near.clone(), bytes.to_vec());
@@ -74,7 +74,7 @@ fn carried(bytes: &[u8], clock: &Clock, near: &Host, far: &Host) -> Vec<u8> {
             }
         }
         stream.shutdown(Shutdown::Write);
-        // Until the other end has all of it.
+        // Until the remote host has all of it.
         read_all(&stream, own.clock()).unwrap()
     });
     let stream = accepted(&listener, clock);
@@ -94,15 +94,14 @@ fn connections_bring_every_byte() {
     assert!(received == sent);
 }
 
-/// The log has a line for each packet of a connection that is sent, and one for each that is received: all that the path does not
-/// drop.
+/// The log has a line for each sent packet of a connection and one for each received packet: all that the path does not drop.
 #[test]
 fn packets_of_connections_are_logged() {
     let (clock, near, far) = pair();
     clock.keep_log();
     clock.simulate(|| {
         carried(&[1; 100_000], &clock, &near, &far);
-        // Nothing is on its way any more.
+        // Nothing is in flight any more.
         clock.sleep(Duration::from_secs(60));
     });
     let log = clock.take_log();
@@ -142,7 +141,7 @@ fn nobody_listens() {
     assert_eq!(error.unwrap().kind(), ErrorKind::ConnectionRefused);
 }
 
-/// The host of a program that is killed closes what it had open; its threads never continue.
+/// The host of a killed program closes what it had open; the program's threads never continue.
 #[test]
 fn a_kill_leaves_nothing_open() {
     let (clock, near, far) = pair();
@@ -167,8 +166,8 @@ fn a_kill_leaves_nothing_open() {
     });
 }
 
-/// A port has one socket at a time, as with a kernel. What a killed program had of it is of no use to it any more, and takes
-/// nothing from the socket that has it now.
+/// A port has one socket at a time, as with a kernel. The socket of a killed program is useless, and takes nothing from the socket that
+/// has the port now.
 #[test]
 fn a_port_has_one_socket() {
     let clock = Clock::simulated(0);
@@ -178,7 +177,7 @@ fn a_port_has_one_socket() {
         let first = far.bind(9, None).unwrap();
         let in_use = |it: io::Result<Socket>| it.err().unwrap().kind() == ErrorKind::AddrInUse;
         assert!(in_use(far.bind(9, None)));
-        // Another host has its own, and any that is free is another one.
+        // Another host has its own port, and a free port is another one.
         drop(near.bind(9, None).unwrap());
         assert_ne!(far.bind(0, None).unwrap().address(), first.address());
         drop(first);
@@ -198,7 +197,7 @@ fn a_port_has_one_socket() {
     });
 }
 
-/// The same of the listener that connections come to.
+/// The same for the listener of arriving connections.
 #[test]
 fn a_port_has_one_listener() {
     let (clock, _, far) = pair();
@@ -216,7 +215,7 @@ fn a_port_has_one_listener() {
     });
 }
 
-/// A look at a socket at which nothing waits costs a slow host no time.
+/// A poll of a socket without data costs a slow host no time.
 #[test]
 fn a_look_in_vain_delays_nothing() {
     let clock = Clock::simulated(0);
@@ -233,7 +232,7 @@ fn a_look_in_vain_delays_nothing() {
     });
 }
 
-/// A receiver takes up 64 datagrams at once, in their order, and the others after them.
+/// A receiver takes 64 datagrams at once, in their order, and the others after them.
 #[test]
 fn datagrams_are_received_at_once() {
     use crate::transport::{Incoming, simulated::In};
@@ -258,7 +257,7 @@ fn datagrams_are_received_at_once() {
     });
 }
 
-/// Datagrams find no room where they are not received, and none is received before the host is done with the last.
+/// Datagrams find no room if nothing receives them, and none is received before the host has finished the previous one.
 #[test]
 fn a_slow_host_drops_what_finds_no_room() {
     let clock = Clock::simulated(0);

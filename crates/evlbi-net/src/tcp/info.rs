@@ -1,4 +1,4 @@
-//! What Linux says of a connection: `TCP_INFO` (RFC 4898's values, as far as Linux has them).
+//! State of a connection as Linux reports it: `TCP_INFO` (RFC 4898's values, as far as Linux has them).
 
 use std::io;
 use std::mem::size_of;
@@ -9,12 +9,12 @@ use linux_raw_sys::net::tcp_info;
 
 use crate::cpu::succeed;
 
-/// What the kernel says of any connection.
+/// Returns the kernel's state of any connection.
 ///
 /// # Errors
-/// What the kernel says instead.
+/// Returns the kernel's error.
 pub fn info(socket: &impl AsFd) -> io::Result<Info> {
-    // SAFETY: a structure of numbers, for which zero is a value.
+    // SAFETY: a structure of numbers, for which zero is valid.
     let mut raw: tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of::<tcp_info>() as libc::socklen_t;
     // SAFETY: the pointer and the length describe `raw`, exclusively borrowed; the kernel writes no more than that.

@@ -1,4 +1,4 @@
-//! What is taken from a connection: bytes, or messages with their times.
+//! Receives from a connection: bytes, or messages with their times.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,47 +14,47 @@ use super::send::{HEADER_LEN, Progress};
 use super::{Change, Connection};
 use crate::clock::Clock;
 
-/// Bytes that are taken at once.
+/// Maximum bytes per read.
 const AT_ONCE: usize = 256 << 10;
-/// Longest time between looks at whether to go on.
+/// Interval at which the thread checks whether to continue.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Which messages are kept one by one.
+/// Which messages are recorded individually.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// Each of so many.
+    /// One of this many messages.
     pub every: u64,
-    /// And no more than so many.
+    /// Maximum number of records.
     pub limit: u64,
 }
 
-/// What was taken from a connection.
+/// Counters of received data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
-    /// Bytes.
+    /// Bytes received.
     pub bytes: u64,
-    /// From the beginning of the test to the last of them.
+    /// Seconds from the start of the test to the last of them.
     pub seconds: f64,
-    /// Processor time of that.
+    /// CPU time in seconds.
     pub cpu_seconds: f64,
-    /// Time in which the file was written, and the disk had it.
+    /// Seconds until the file was written and on the disk.
     pub disk_seconds: Option<f64>,
-    /// Of messages.
+    /// Received messages.
     pub messages: Option<MessagesIn>,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub error: Option<String>,
 }
 
-/// Messages as they came.
+/// Received messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MessagesIn {
-    /// How many.
+    /// Number of messages.
     pub count: u64,
-    /// Those that were kept.
+    /// Individual records.
     pub records: Vec<Record>,
 }
 
-/// Takes bytes from a connection until there are no more. If nobody wants them, the kernel does not copy them.
+/// Receives bytes from a connection until its end. If the data is not needed, the kernel does not copy it.
 pub fn take_bytes(
     connection: &Connection,
     copied: bool,
@@ -70,7 +70,7 @@ pub fn take_bytes(
     })
 }
 
-/// Takes messages of a size from a connection until there are no more.
+/// Receives messages of one size from a connection until its end.
 pub fn take_messages(
     connection: &Connection,
     size: usize,
@@ -109,7 +109,7 @@ pub fn take_messages(
     }
 }
 
-/// Takes bytes from a connection into a file until there are no more, and until the disk has them.
+/// Receives bytes from a connection into a file until its end, and until the data is on the disk.
 pub fn take_into(
     connection: &Connection,
     mut file: &File,
@@ -150,7 +150,7 @@ fn take(
     let begun = clock.now();
     let mut last = begun;
     loop {
-        // However much comes.
+        // Even if data keeps arriving.
         if progress.give_up.load(Ordering::Relaxed) {
             taken.error = Some("given up".to_owned());
             break;

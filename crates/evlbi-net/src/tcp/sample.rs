@@ -1,4 +1,4 @@
-//! Looks at connections regularly: what web100 did with a patched kernel, Linux tells by itself.
+//! Samples the state of connections regularly: web100 needed a patched kernel for this, Linux now reports it itself.
 
 use std::io;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use super::{Connection, Progress};
 use crate::clock::{Clock, Thread};
 use crate::cpu::{self, Waiting};
 
-/// Samples that an end keeps, at most.
+/// Maximum number of samples that an endpoint keeps.
 pub const MAX_SAMPLES: u64 = 200_000;
-/// Longest time between looks at whether to go on.
+/// Interval at which the thread checks whether to continue.
 const POLL_INTERVAL: Nanos = Nanos(20_000_000);
 
-/// What was seen, and what looking cost.
+/// Samples, and the cost of sampling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
-    /// In the order of time.
+    /// Samples in order of time.
     pub readings: Vec<Reading>,
-    /// Seconds for which connections were looked at.
+    /// Seconds during which connections were sampled.
     pub seconds: f64,
-    /// Processor time of that, in seconds.
+    /// CPU time of sampling, in seconds.
     pub cpu_seconds: f64,
-    /// Times at which nobody looked, because this host was busy.
+    /// Number of samples missed because this host was busy.
     pub missed: u64,
 }
 
-/// Looks at connections as often as this, in a thread of its own, until all that is done with them is over or given up. At most
-/// [`MAX_SAMPLES`] readings are kept; times beyond are missed.
+/// Samples connections at this interval, in a thread of its own, until all work on them has ended or was given up. At most
+/// [`MAX_SAMPLES`] samples are kept; later ones count as missed.
 ///
 /// # Errors
-/// When there cannot be a thread.
+/// Returns an error if the thread cannot be started.
 pub fn begin_sampling(
     connections: &[Arc<Connection>],
     every: Nanos,
@@ -44,11 +44,11 @@ pub fn begin_sampling(
     let connections = connections.to_vec();
     let (progress, own) = (Arc::clone(progress), clock.clone());
     clock.spawn("sample", move || {
-        look(&connections, every.max(Nanos(1000)), &progress, &own)
+        sample(&connections, every.max(Nanos(1000)), &progress, &own)
     })
 }
 
-fn look(
+fn sample(
     connections: &[Arc<Connection>],
     every: Nanos,
     progress: &Progress,
@@ -81,7 +81,7 @@ fn look(
     sampled
 }
 
-/// What the kernel says of connections at this moment.
+/// Returns the kernel's present state of connections.
 pub fn readings(connections: &[Arc<Connection>], clock: &Clock) -> Vec<Reading> {
     let all = connections.iter().enumerate();
     all.filter_map(|(number, connection)| {

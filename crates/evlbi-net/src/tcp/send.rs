@@ -1,4 +1,4 @@
-//! What is given to a connection: messages at a constant rate, or as many bytes as it takes.
+//! Sends over a connection: messages at a constant rate, or as many bytes as possible.
 
 use std::fs::File;
 use std::io;
@@ -15,17 +15,17 @@ use super::{Change, Connection, Stream};
 use crate::clock::Clock;
 use crate::cpu::{self, Waiting};
 
-/// Bytes of a message's number, and of when it left.
+/// Length in bytes of a message's header: its number and its departure time.
 pub const HEADER_LEN: usize = 16;
-/// Messages are handed over together where so many bytes of them are due at once.
+/// Maximum bytes of due messages that are sent together.
 const AT_ONCE: usize = 64 << 10;
-/// Bytes of a file that are handed over at once.
+/// Maximum bytes of a file per write.
 const FILE_AT_ONCE: usize = 1 << 20;
-/// What is due within this time is handed over together, so that waking up is not all that a processor does.
+/// Messages due within this time are sent together, so that waking up does not take all of the CPU time.
 const REST: Nanos = Nanos(100_000);
-/// Longest time between looks at whether to go on.
+/// Interval at which the thread checks whether to continue.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// What is sent has come, or will not, in this time after the last of it.
+/// Timeout for sent data to arrive, after the last of it.
 const CLOSING: Duration = Duration::from_secs(600);
 
 /// Messages at a constant rate.
@@ -33,80 +33,79 @@ const CLOSING: Duration = Duration::from_secs(600);
 pub struct Constant {
     /// Bits of messages per second.
     pub rate: BitRate,
-    /// Bytes of a message.
+    /// Message size in bytes.
     pub size: usize,
-    /// Bytes of messages that wait before the send buffer, at most: 64 KiB at least, which are handed over together, and one
-    /// message.
+    /// Maximum bytes of messages that wait for the send buffer. Minimum: 64 KiB, which are sent together, plus one message.
     pub backlog: u64,
-    /// What becomes of those that find no room there.
+    /// Treatment of messages that find no room there.
     pub full: Full,
 }
 
-/// How far the connections of an end are, for others to look at.
+/// Progress of an endpoint's connections.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Bytes given to connections.
+    /// Bytes sent.
     pub given: AtomicU64,
-    /// Bytes taken from connections.
+    /// Bytes received.
     pub taken: AtomicU64,
-    /// Set by whoever wants the senders to end.
+    /// Tells the senders to stop.
     pub stop: AtomicBool,
-    /// Set by whoever wants the receivers to end.
+    /// Tells the receivers to stop.
     pub give_up: AtomicBool,
-    /// Threads that are at work.
+    /// Number of running threads.
     pub working: AtomicUsize,
 }
 
 impl Progress {
-    /// Has senders and receivers end, whatever is under way.
+    /// Makes senders and receivers stop, whatever is in flight.
     pub fn give_up(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.give_up.store(true, Ordering::Relaxed);
     }
 
-    /// Whether all threads have ended, or shall.
+    /// Returns whether all threads have ended or must end.
     pub fn is_over(&self) -> bool {
         self.working.load(Ordering::Relaxed) == 0 || self.give_up.load(Ordering::Relaxed)
     }
 }
 
-/// What was given to a connection.
+/// Counters of sent data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Given {
-    /// Bytes.
+    /// Bytes sent.
     pub bytes: u64,
-    /// Until the kernel had the last of them.
+    /// Seconds until the kernel had accepted the last of them.
     pub seconds: f64,
-    /// Processor time of that.
+    /// CPU time in seconds.
     pub cpu_seconds: f64,
-    /// Time in which the connection took nothing.
+    /// Seconds in which the connection accepted nothing.
     pub blocked_seconds: f64,
-    /// Whether it was a file.
+    /// Whether a file was sent.
     pub is_file: bool,
-    /// Of messages.
+    /// Sent messages.
     pub messages: Option<MessagesOut>,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub error: Option<String>,
 }
 
-/// What became of messages at a constant rate.
+/// Messages sent at a constant rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MessagesOut {
-    /// When the first was due, in nanoseconds of UTC.
+    /// Due time of the first one, in nanoseconds of UTC.
     pub start: u64,
     /// Messages that were due.
     pub due: u64,
-    /// Of these, given to the connection.
+    /// Number of those that were sent.
     pub sent: u64,
-    /// Of these, given up because there was no room.
+    /// Number of those that were shed because there was no room.
     pub shed: u64,
-    /// Most bytes that waited before the send buffer.
+    /// Maximum bytes that waited for the send buffer.
     pub most_waiting: u64,
-    /// Time that messages waited for room there, in seconds.
+    /// Seconds that messages waited there for room.
     pub blocked: f64,
 }
 
-/// Gives messages to a connection, each when it is due or as soon as it is taken, for so long.
+/// Sends messages for `length`, each when it is due or as soon as the connection accepts it.
 pub fn give_messages(
     connection: &Connection,
     constant: &Constant,
@@ -135,7 +134,7 @@ pub fn give_messages(
     }
 }
 
-/// Gives bytes to a connection, as many as it takes and so many at once, for so long.
+/// Sends bytes for `length`, as many as the connection accepts, in writes of one size.
 pub fn give_bytes(
     connection: &Connection,
     at_once: usize,
@@ -153,7 +152,7 @@ pub fn give_bytes(
     giving.finish(result)
 }
 
-/// Gives a file to a connection, without copying it on its way through this program, for so long.
+/// Sends a file for `length`, without copying it through this program.
 pub fn give_file(
     connection: &Connection,
     file: &File,
@@ -178,9 +177,9 @@ struct Giving<'a> {
     clock: &'a Clock,
     begun: Nanos,
     cpu_before: Nanos,
-    /// Bytes that the kernel took.
+    /// Bytes that the kernel accepted.
     given: u64,
-    /// Time in which it took none.
+    /// Time in which it accepted none.
     blocked: Nanos,
 }
 
@@ -211,11 +210,11 @@ impl<'a> Giving<'a> {
         for message in batch.chunks_exact_mut(size) {
             fill::make(&mut message[HEADER_LEN..]);
         }
-        // What is due before the end.
+        // Messages that are due before the end.
         let last = Nanos(length.0.saturating_sub(1));
         let since = self.clock.now().since(self.begun);
         messages.start = self.clock.utc().saturating_sub(since.0);
-        // Messages in the batch, its bytes, and how many of these have gone.
+        // Messages in the batch, their bytes, and how many of these bytes are sent.
         let (mut count, mut end, mut gone) = (0, 0, 0);
         while !self.is_stopped() {
             let now = self.clock.now().since(self.begun);
@@ -248,7 +247,7 @@ impl<'a> Giving<'a> {
                 None => {
                     backlog.stuck(now.min(last));
                     self.note_waiting(backlog.bytes() as usize - gone);
-                    // Those that have to wait as a whole have not left yet.
+                    // Messages that wait as a whole have not left yet.
                     let stamp = self.clock.utc().to_le_bytes();
                     for message in batch[gone.next_multiple_of(size)..end].chunks_exact_mut(size) {
                         message[8..HEADER_LEN].copy_from_slice(&stamp);
@@ -264,8 +263,8 @@ impl<'a> Giving<'a> {
         Ok(())
     }
 
-    /// Gives what `send` hands to the socket until nothing is left, or for `length`. `send` takes how many bytes have been given,
-    /// and returns how many there were to be given next.
+    /// Sends what `send` passes to the socket until nothing is left, or for `length`. `send` takes the number of bytes sent so far, and
+    /// returns the number of bytes to send next.
     fn give(
         &mut self,
         length: Nanos,
@@ -287,7 +286,7 @@ impl<'a> Giving<'a> {
         Ok(())
     }
 
-    /// Bytes for which there is no room.
+    /// Records bytes that wait for room.
     fn note_waiting(&self, bytes: usize) {
         let backlog = &self.connection.backlog;
         backlog.store(bytes as u64, Ordering::Relaxed);
@@ -297,18 +296,18 @@ impl<'a> Giving<'a> {
         self.progress.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether the other end has ended, and takes no more: nothing comes this way but that.
+    /// Returns whether the remote host has ended and accepts no more: only its end arrives in this direction.
     fn has_ended(&self) -> bool {
         self.connection.stream.has_ended()
     }
 
-    /// Waits for a change of the connection, at most for so long.
-    fn wait(&self, change: Change, most: Duration) {
-        let until = self.clock.now().plus(most.into());
+    /// Waits at most `max` for a change of the connection.
+    fn wait(&self, change: Change, max: Duration) {
+        let until = self.clock.now().plus(max.into());
         self.connection.stream.wait(change, self.clock, until);
     }
 
-    /// What the kernel took; none if it takes nothing for now.
+    /// Records and returns the number of bytes that the kernel accepted; `None` if it accepts none for now.
     fn noted(&mut self, result: io::Result<usize>) -> io::Result<Option<usize>> {
         use io::ErrorKind::{Interrupted, WouldBlock};
         match result {
@@ -326,9 +325,9 @@ impl<'a> Giving<'a> {
         }
     }
 
-    /// Says that this was all, and waits until the other end has it.
+    /// Closes the sending direction, and waits until the remote host has everything.
     fn finish(self, result: io::Result<()>) -> Given {
-        // The time does not include closing.
+        // Without the time to close.
         let seconds = self.clock.now().since(self.begun).as_secs_f64();
         let cpu_seconds = self
             .clock
@@ -363,7 +362,7 @@ impl<'a> Giving<'a> {
                 Err(error) => return Err(error),
             }
         }
-        // What is still in the send buffer is not sent any more.
+        // Data that is still in the send buffer is no longer sent.
         stream.forget_unsent()?;
         Err(io::Error::new(
             io::ErrorKind::TimedOut,

@@ -1,4 +1,4 @@
-//! Connections of TCP and what they come to, of the machine itself or of a simulated host. None of them waits by itself.
+//! TCP connections and listeners, of the kernel or of a simulated host. None of them blocks, except in `wait` and `connect`.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -19,36 +19,36 @@ use crate::host::nic::text;
 use crate::run::Run;
 use crate::sim;
 
-/// Longest time between two looks at whether a run that connects is stopped.
+/// Interval at which a connecting run checks whether it is stopped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Connections that may wait to be taken.
+/// Maximum number of connections that wait to be accepted.
 const WAITING: i32 = 128;
-/// Bytes of a file that are read at once for a simulated connection.
+/// Maximum bytes of a file per read, for a simulated connection.
 const FILE_AT_ONCE: usize = 64 << 10;
 
 /// A connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// Of the machine.
+    /// Of the kernel.
     Kernel(Socket),
     /// Of a simulated host.
     Simulated(sim::Stream),
 }
 
-/// What may change on a connection.
+/// A change of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Something can be read.
+    /// Data can be read.
     Readable,
-    /// Something can be written.
+    /// Data can be written.
     Writable,
 }
 
 impl Stream {
-    /// Reads what has come: nothing at the end of what the other end sends.
+    /// Reads what has arrived; 0 bytes at the end of what the remote host sends.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when nothing has come; else why the connection has failed.
+    /// Returns [`io::ErrorKind::WouldBlock`] if nothing has arrived; else the reason why the connection has failed.
     pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Kernel(socket) => (&mut &*socket).read(into),
@@ -56,10 +56,10 @@ impl Stream {
         }
     }
 
-    /// Reads as much as `room` holds, and forgets it: nothing is copied.
+    /// Reads as much as `room` holds, and discards it without copying.
     ///
     /// # Errors
-    /// As [`Stream::read`].
+    /// The same as [`Stream::read`].
     pub fn discard(&self, room: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         match self {
             // With MSG_TRUNC a TCP socket writes nothing to the memory (tcp(7)).
@@ -68,10 +68,10 @@ impl Stream {
         }
     }
 
-    /// Writes as much as there is room for.
+    /// Writes as much as fits.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is none; else why the connection has failed.
+    /// Returns [`io::ErrorKind::WouldBlock`] if nothing fits; else the reason why the connection has failed.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Kernel(socket) => (&mut &*socket).write(bytes),
@@ -79,10 +79,10 @@ impl Stream {
         }
     }
 
-    /// Writes as much as there is room for of pieces one after the other.
+    /// Writes successive pieces, as much as fits.
     ///
     /// # Errors
-    /// As [`Stream::write`].
+    /// The same as [`Stream::write`].
     pub fn write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Stream::Kernel(socket) => (&mut &*socket).write_vectored(pieces),
@@ -93,15 +93,15 @@ impl Stream {
         }
     }
 
-    /// Writes `most` bytes of a file from `offset` on, or as many as there is room for; none at its end.
+    /// Writes at most `max` bytes of a file from `offset` on, as much as fits; 0 at its end.
     ///
     /// # Errors
-    /// As [`Stream::write`], and what the file says.
-    pub fn write_file(&self, file: &File, offset: usize, most: usize) -> io::Result<usize> {
+    /// Returns the errors of [`Stream::write`] and of the file.
+    pub fn write_file(&self, file: &File, offset: usize, max: usize) -> io::Result<usize> {
         match self {
-            Stream::Kernel(socket) => socket.sendfile(file, offset, NonZeroUsize::new(most)),
+            Stream::Kernel(socket) => socket.sendfile(file, offset, NonZeroUsize::new(max)),
             Stream::Simulated(stream) => {
-                let mut bytes = vec![0; most.min(FILE_AT_ONCE)];
+                let mut bytes = vec![0; max.min(FILE_AT_ONCE)];
                 let count = file.read_at(&mut bytes, offset as u64)?;
                 match count {
                     0 => Ok(0),
@@ -111,7 +111,7 @@ impl Stream {
         }
     }
 
-    /// Whether the other end sends no more, and all that it sent was read.
+    /// Returns whether the remote host sends no more, and everything that it sent was read.
     pub fn has_ended(&self) -> bool {
         match self {
             Stream::Kernel(socket) => {
@@ -122,10 +122,10 @@ impl Stream {
         }
     }
 
-    /// Says that no more will be written, or read.
+    /// Closes one direction or both.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// Returns an error if it is not connected.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match self {
             Stream::Kernel(socket) => socket.shutdown(how),
@@ -136,10 +136,10 @@ impl Stream {
         }
     }
 
-    /// What was written and has not left will not leave when this is dropped.
+    /// Makes data that was written and has not left be dropped together with the connection.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn forget_unsent(&self) -> io::Result<()> {
         match self {
             Stream::Kernel(socket) => socket.set_linger(Some(Duration::ZERO)),
@@ -150,10 +150,10 @@ impl Stream {
         }
     }
 
-    /// Its address here.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Stream::Kernel(socket) => address(&socket.local_addr()?),
@@ -161,10 +161,10 @@ impl Stream {
         }
     }
 
-    /// The address of the other end.
+    /// Returns the remote address.
     ///
     /// # Errors
-    /// When it is not connected.
+    /// Returns an error if it is not connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Stream::Kernel(socket) => address(&socket.peer_addr()?),
@@ -172,10 +172,10 @@ impl Stream {
         }
     }
 
-    /// What is known of it at this moment.
+    /// Returns its present state.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn info(&self) -> io::Result<Info> {
         match self {
             Stream::Kernel(socket) => super::info(socket),
@@ -183,10 +183,10 @@ impl Stream {
         }
     }
 
-    /// The congestion control that it has, by its Linux name.
+    /// Returns the Linux name of its congestion control algorithm.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn algorithm(&self) -> io::Result<String> {
         match self {
             Stream::Kernel(socket) => Ok(text(&socket.tcp_congestion()?)),
@@ -194,7 +194,7 @@ impl Stream {
         }
     }
 
-    /// What has befallen it, once.
+    /// Returns its pending error, once.
     fn take_error(&self) -> io::Result<Option<io::Error>> {
         match self {
             Stream::Kernel(socket) => socket.take_error(),
@@ -209,10 +209,10 @@ impl Stream {
         }
     }
 
-    /// The same connection once more.
+    /// Returns another handle of the same connection.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn try_clone(&self) -> io::Result<Stream> {
         Ok(match self {
             Stream::Kernel(socket) => Stream::Kernel(socket.try_clone()?),
@@ -220,13 +220,13 @@ impl Stream {
         })
     }
 
-    /// Waits for a change, or until `until`. However it ends, the caller tries again.
+    /// Waits for a change, or until `until`. In either case, the caller tries again.
     pub fn wait(&self, change: Change, clock: &Clock, until: Nanos) {
         let event = self.event(change);
         clock.wait(&[event.events()], until, Waiting::Sleep);
     }
 
-    /// That a change comes.
+    /// Returns the event of a change.
     pub(crate) fn event(&self, change: Change) -> Event {
         match (self, change) {
             (Stream::Kernel(socket), Change::Readable) => Event::Poll([readable(socket)]),
@@ -242,19 +242,19 @@ fn address(of: &SockAddr) -> io::Result<SocketAddr> {
     of.as_socket().ok_or_else(none)
 }
 
-/// What becomes a connection, or a place where they come to.
+/// A future connection or listener.
 pub enum Unconnected {
-    /// A socket of the machine, with its options.
+    /// A kernel socket, with its options.
     Kernel(Socket),
-    /// What connections of a simulated host have.
+    /// Settings for connections of a simulated host.
     Simulated(sim::Host, tcp::Settings),
 }
 
 impl Unconnected {
-    /// One of a run's host for addresses of this family; `set_up` gives a socket of the machine its options.
+    /// Creates one on a run's host for addresses of this family; `set_up` sets the options of a kernel socket.
     ///
     /// # Errors
-    /// What the kernel or `set_up` says.
+    /// Returns the error of the kernel or of `set_up`.
     pub fn new<E: From<io::Error>>(
         family: SocketAddr,
         run: &Run,
@@ -271,8 +271,8 @@ impl Unconnected {
     /// Connects to `to`. Ends with the timeout, or when the run is stopped.
     ///
     /// # Errors
-    /// Why there is no connection.
-    pub fn connect(self, to: SocketAddr, patience: Duration, run: &Run) -> io::Result<Stream> {
+    /// Returns the reason why there is no connection.
+    pub fn connect(self, to: SocketAddr, timeout: Duration, run: &Run) -> io::Result<Stream> {
         let stream = match self {
             Unconnected::Simulated(host, settings) => {
                 Stream::Simulated(host.connect(to, &settings))
@@ -287,14 +287,14 @@ impl Unconnected {
                 }
             }
         };
-        await_connection(&stream, patience, run)?;
+        await_connection(&stream, timeout, run)?;
         Ok(stream)
     }
 
-    /// Listens at an address of its host, where port 0 is any that is free.
+    /// Listens at an address of its host (port 0: any free one).
     ///
     /// # Errors
-    /// When the address is in use, or is none of this host's.
+    /// Returns an error if the address is in use, or does not belong to this host.
     pub fn listen(self, at: SocketAddr) -> io::Result<Listener> {
         match self {
             Unconnected::Simulated(host, settings) => {
@@ -310,10 +310,10 @@ impl Unconnected {
     }
 }
 
-/// Waits until a connection is there, it fails, the time is over or the run is stopped.
-fn await_connection(stream: &Stream, patience: Duration, run: &Run) -> io::Result<()> {
+/// Waits until it is connected or has failed, the timeout is over, or the run is stopped.
+fn await_connection(stream: &Stream, timeout: Duration, run: &Run) -> io::Result<()> {
     let clock = run.clock();
-    let end = clock.now().plus(patience.into());
+    let end = clock.now().plus(timeout.into());
     loop {
         let now = clock.now();
         stream.wait(
@@ -336,28 +336,28 @@ fn await_connection(stream: &Stream, patience: Duration, run: &Run) -> io::Resul
     }
 }
 
-/// Where connections come to.
+/// Listener for connections.
 #[derive(Debug)]
 pub enum Listener {
-    /// Of the machine.
+    /// Of the kernel.
     Kernel(Socket),
     /// Of a simulated host.
     Simulated(sim::Listener),
 }
 
 impl Listener {
-    /// Listens at an address of a run's host, where port 0 is any that is free.
+    /// Listens at an address of a run's host (port 0: any free one).
     ///
     /// # Errors
-    /// When the address is in use, or is none of this host's.
+    /// Returns an error if the address is in use, or does not belong to this host.
     pub fn bind(at: SocketAddr, run: &Run) -> io::Result<Listener> {
         Unconnected::new(at, run, |socket| socket.set_reuse_address(true))?.listen(at)
     }
 
-    /// Its address.
+    /// Returns its address.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Listener::Kernel(socket) => address(&socket.local_addr()?),
@@ -365,10 +365,10 @@ impl Listener {
         }
     }
 
-    /// Takes the connection that came first.
+    /// Accepts the earliest waiting connection.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when none has come; else what befell one connection, or that there are too many files open.
+    /// Returns [`io::ErrorKind::WouldBlock`] if none is waiting; else the error of one connection, or that too many files are open.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {
             Listener::Kernel(listener) => {
@@ -385,13 +385,13 @@ impl Listener {
         }
     }
 
-    /// Waits until a connection has come, or until `until`.
+    /// Waits for a connection, or until `until`.
     pub fn wait(&self, clock: &Clock, until: Nanos) {
         let event = self.event();
         clock.wait(&[event.events()], until, Waiting::Sleep);
     }
 
-    /// That a connection comes.
+    /// Returns the event of an arriving connection.
     pub(crate) fn event(&self) -> Event {
         match self {
             Listener::Kernel(socket) => Event::Poll([readable(socket)]),

@@ -1,6 +1,6 @@
-//! One flow: a source, its clock, its shedding and the transport that it leaves by.
+//! One flow: a source, its clock, its shedding and its transport.
 //!
-//! Here belongs what one flow does at its departures; what is common to all flows of a thread is in the directory above.
+//! This module handles the departures of one flow; what all flows of a thread have in common is in the directory above.
 
 use std::io;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::udp::SendCounts;
 
 use super::{Change, Frames, Lateness, SendReport, Sent, Snapshot, Source};
 
-/// A frame due so much later than the train it would go with starts a train of its own.
+/// Minimum pause before a frame that starts a train of its own.
 const PAUSE: Nanos = Nanos(1_000_000);
-/// A frame that was begun is completed after the end, or a request to stop, unless the rest of it takes longer.
+/// Maximum time to complete a started frame after the end, or after a request to stop.
 const REST: Nanos = Nanos(1_000_000_000);
-/// What the transport was given before the end, or a request to stop, has so long to reach the other end.
+/// Time for data that the transport accepted to reach the remote host, after the end or a request to stop.
 const LINGER: Nanos = Nanos(500_000_000);
 
-/// What sets the nominal times of a flow.
+/// Source of a flow's nominal times.
 pub enum Clock {
     /// A bit rate of the data.
     Rate(BitRate),
@@ -38,83 +38,83 @@ pub enum Clock {
     None,
 }
 
-/// How a flow is sent.
+/// Options of a flow.
 pub struct FlowOptions {
     /// Length of a frame in bytes.
     pub frame_length: usize,
-    /// Data of a datagram in bytes: an exact divisor of the frame.
+    /// Data per datagram in bytes: an exact divisor of the frame length.
     pub datagram_data: usize,
     /// Whether frames begin with VDIF headers: to be timed, re-timed and shed by thread and time.
     pub vdif: bool,
-    /// Frames per second of a thread, where known; needed to re-time.
+    /// Frames per second of a thread, if known; needed to re-time.
     pub frame_rate: Option<FrameRate>,
-    /// First sequence number; `None` where the transport has none.
+    /// First sequence number; `None` if the transport has none.
     pub sequence: Option<u64>,
-    /// Where the transport carries a stream of bytes: how long it is. What only completes the last unit is not sent.
+    /// Length of the byte stream, if the transport carries one. Padding of the last unit is not sent.
     pub stream: Option<u64>,
     /// Nominal times.
     pub clock: Clock,
-    /// When the first frame leaves.
+    /// Departure time of the first frame.
     pub start: Nanos,
-    /// No frame begins from then on.
+    /// No frame starts from this time on.
     pub end: Option<Nanos>,
-    /// Most datagrams back to back.
+    /// Maximum burst in datagrams.
     pub burst: u32,
-    /// What is left out.
+    /// Shedding policy.
     pub shed: Shed,
-    /// Whether shedding decides about single datagrams instead of frames.
+    /// Whether to shed single datagrams instead of frames.
     pub shed_packets: bool,
-    /// What goes out in the place of shed data: nothing, the fill pattern, or random bytes.
+    /// Replacement of shed data: nothing, the fill pattern, or random bytes.
     pub replace: Replace,
-    /// Fill pattern as long as a datagram's data, or a store of random bytes that each datagram takes a piece of.
+    /// Fill pattern as long as a datagram's data, or a store of random bytes of which each datagram takes a piece.
     pub replacement: Vec<u8>,
 }
 
-/// A flow on its way. Driven by [`super::run`].
+/// A running flow, driven by [`super::run`].
 pub struct Flow {
     source: Box<dyn Source>,
     outlet: Box<dyn Outgoing>,
     pieces: Pieces,
     options: FlowOptions,
-    /// What goes out in the place of shed data.
+    /// Replacement of shed data.
     replacement: Vec<u8>,
     pacer: Pacer,
     sent: Arc<Sent>,
-    /// The frame that comes next; `None` at the end.
+    /// The next frame; `None` at the end.
     current: Option<Current>,
-    /// Its datagram that comes next.
+    /// Index of its next datagram.
     fragment: usize,
-    /// Data offered so far in bytes.
+    /// Data offered so far, in bytes.
     offset: u64,
-    /// The offset at which the rate was last set, and when that was due.
+    /// The offset at which the rate was last set, and its due time.
     rated_from: (u64, Nanos),
-    /// What policies did that have been changed since.
+    /// Reports of earlier policies.
     shedding_before: Vec<ShedReport>,
     counts: Counts,
     first_departure: Option<Nanos>,
-    /// When the transport is to be driven, and most datagrams that it takes now.
+    /// Time of the next drive of the transport, and the maximum number of datagrams that it accepts now.
     drive_at: Option<Nanos>,
     room: usize,
-    /// What it did last.
+    /// Its last step.
     last: Next,
-    /// Once no frame is to begin: until when it waits for its transport.
-    patience: Option<Nanos>,
-    /// When the time of the last train is over, or until when the transport held what follows.
+    /// Deadline for its transport, once no further frame starts.
+    give_up_at: Option<Nanos>,
+    /// End of the last train's time, or of the time in which the transport blocked the next one.
     end_of_last: Nanos,
     /// The same by the schedule, from its start on.
     due_end: Nanos,
-    /// Whether the last train is in the counters that others see.
+    /// Whether the shared counters include the last train.
     is_shown: bool,
-    /// Why it ended early.
+    /// Reason for an early end.
     error: Option<String>,
 }
 
-/// What a flow does next.
+/// Next step of a flow.
 #[derive(Clone, Copy)]
 pub(super) enum Next {
-    /// A train leaves at this moment.
+    /// A train leaves at this time.
     Train(Nanos),
-    /// Nothing before this moment.
+    /// Nothing before this time.
     At(Nanos),
     /// Nothing before an event of its transport.
     Event,
@@ -122,11 +122,11 @@ pub(super) enum Next {
     Over,
 }
 
-/// What a flow counts as it goes.
+/// Counters of a flow.
 #[derive(Default)]
 struct Counts {
     trains: u64,
-    /// Handed to the transport.
+    /// Passed to the transport.
     handed: u64,
     frames: u64,
     offered: u64,
@@ -139,24 +139,24 @@ struct Counts {
 /// The frame at the front of the source.
 #[derive(Clone, Copy)]
 struct Current {
-    /// Its nominal time, where frames are timed by themselves.
+    /// Its nominal time, if frames are timed individually.
     due: Nanos,
     unit: Unit,
-    /// The datagram that comes next is shed.
+    /// The next datagram is shed.
     shed: bool,
-    /// The frame is shed as a whole.
+    /// The whole frame is shed.
     shed_whole: bool,
-    /// Its header, re-timed; `None` where it is no VDIF.
+    /// Its header, re-timed; `None` if it is not VDIF.
     header: Option<Header>,
-    /// The source's own header is not what goes out.
+    /// The header that is sent differs from the source's.
     retimed: bool,
 }
 
 impl Flow {
-    /// Readies `source` to leave by `outlet`.
+    /// Prepares `source` to leave by `outlet`.
     ///
     /// # Errors
-    /// What the source says when its first frames cannot be read.
+    /// Returns the source's error if its first frames cannot be read.
     pub fn new(
         source: Box<dyn Source>,
         outlet: Box<dyn Outgoing>,
@@ -181,7 +181,7 @@ impl Flow {
             drive_at: None,
             room: usize::MAX,
             last: Next::Train(Nanos(0)),
-            patience: None,
+            give_up_at: None,
             end_of_last: Nanos(0),
             due_end: Nanos(0),
             is_shown: true,
@@ -191,12 +191,12 @@ impl Flow {
         Ok(flow)
     }
 
-    /// What it does next.
+    /// Returns its next step.
     pub(super) fn next(&mut self, now: Nanos, is_stopped: bool) -> Next {
         match self.last {
             Next::Train(_) => {}
             Next::Over => return Next::Over,
-            // Until now its transport took nothing.
+            // Its transport has accepted nothing until now.
             Next::At(_) | Next::Event if self.first_departure.is_some() => {
                 self.end_of_last = self.end_of_last.max(now);
                 self.is_shown = false;
@@ -215,9 +215,9 @@ impl Flow {
             self.drive(now);
         }
         if is_stopped || self.options.end.is_some_and(|end| now >= end) {
-            self.patience.get_or_insert(now.plus(LINGER));
+            self.give_up_at.get_or_insert(now.plus(LINGER));
         }
-        let is_late = self.patience.is_some_and(|until| now >= until);
+        let is_late = self.give_up_at.is_some_and(|until| now >= until);
         let Some(departure) = self.departure(is_stopped) else {
             return match self.error {
                 None => self.close(now, is_late),
@@ -232,7 +232,7 @@ impl Flow {
             _ if is_late => Next::Over,
             Ready::At(moment) => Next::At(moment),
             Ready::OnEvent => {
-                // What it waits for is perhaps there.
+                // The awaited event may have happened.
                 self.drive(now);
                 match self.outlet.ready(now) {
                     Ready::Now(room) => {
@@ -247,7 +247,7 @@ impl Flow {
         }
     }
 
-    /// When the next train may leave; `None` when nothing is left to send, or no frame is to begin.
+    /// Returns when the next train may leave; `None` if nothing is left to send, or no further frame may start.
     fn departure(&self, is_stopped: bool) -> Option<Nanos> {
         let current = self.current.as_ref()?;
         let departure = match self.options.clock {
@@ -266,7 +266,7 @@ impl Flow {
         }
     }
 
-    /// Nothing is left to send: what the transport still has goes out, unless there is no time for it.
+    /// Ends the flow: its transport sends what it still has, unless there is no time for it.
     fn close(&mut self, now: Nanos, is_late: bool) -> Next {
         match self.outlet.close(now) {
             Ok(_) if is_late => Next::Over,
@@ -285,12 +285,12 @@ impl Flow {
         self.current = None;
     }
 
-    /// When its transport is to be driven.
+    /// Returns when to drive its transport.
     pub(super) fn drive_at(&self) -> Option<Nanos> {
         self.drive_at
     }
 
-    /// What it waits for, if that is an event.
+    /// Returns the events that it waits for, if any.
     pub(super) fn events(&self) -> Events<'_> {
         match self.last {
             Next::Event => self.outlet.events(),
@@ -298,13 +298,13 @@ impl Flow {
         }
     }
 
-    /// Whether a frame was begun that soon is whole.
+    /// Returns whether a frame was started that will soon be complete.
     fn is_amid_frame(&self) -> bool {
         let begun = self.fragment * self.options.datagram_data;
         begun > 0 && self.span((self.options.frame_length - begun) as u64) <= REST
     }
 
-    /// How to wait for a departure: to the point where single packets are to be spaced exactly.
+    /// Returns how to wait for a departure: exactly if single packets must be spaced.
     pub(super) fn waiting(&self) -> Waiting {
         if self.options.burst == 1 {
             Waiting::SleepThenSpin
@@ -339,7 +339,7 @@ impl Flow {
         self.show();
     }
 
-    /// Takes up a change while nothing is due for long: a new rate counts from now on.
+    /// Applies a change while nothing is due for long: a new rate applies from now on.
     pub(super) fn heed(&mut self, now: Nanos) {
         if let Some(change) = self.sent.take_change() {
             if change.rate.is_some() {
@@ -349,7 +349,7 @@ impl Flow {
         }
     }
 
-    /// Shows the counters. A reader that holds the lock keeps no train waiting: they are shown before the next look.
+    /// Publishes the counters. A reader that holds the lock does not delay a train: they are published at the next opportunity.
     fn show(&mut self) {
         let shown = self.sent.shown.try_lock();
         self.is_shown = shown.is_some();
@@ -380,7 +380,7 @@ impl Flow {
         }
     }
 
-    /// Changes what is to be otherwise from the train on that is due at `due`.
+    /// Applies a change from the train that is due at `due` on.
     fn apply(&mut self, change: Change, due: Nanos) {
         if let (Some((rate, burst)), Clock::Rate(_)) = (change.rate, &self.options.clock) {
             self.rated_from = (self.offset, due);
@@ -393,8 +393,8 @@ impl Flow {
         }
     }
 
-    /// Sends up to a burst of datagrams, beginning with the next one of `current`, which is due at
-    /// `due`, and takes up the frame that follows. The last train goes no further than its frame.
+    /// Sends up to a burst of datagrams, starting with the next one of `current`, which is due at `due`, and continues with the
+    /// following frame. The last train ends with its frame.
     fn send_from(
         &mut self,
         mut current: Current,
@@ -415,8 +415,8 @@ impl Flow {
         let mut consumed = 0;
         let mut more_in_window = true;
         let mut train = pieces.begin();
-        let most = usize::try_from(options.burst).unwrap_or(usize::MAX);
-        for _ in 0..most.min(self.room) {
+        let max = usize::try_from(options.burst).unwrap_or(usize::MAX);
+        for _ in 0..max.min(self.room) {
             let frame = &window.bytes[consumed..consumed + options.frame_length];
             let from = self.fragment * options.datagram_data;
             let data = &frame[from..from + options.datagram_data];
@@ -439,7 +439,7 @@ impl Flow {
                 } else {
                     data
                 };
-                // What only completes the last datagram is no data.
+                // Padding of the last datagram is not sent.
                 let end = options.stream.map_or(body.len(), |all| {
                     let left = all.saturating_sub(self.offset);
                     (left.min(body.len() as u64) as usize).max(covers)
@@ -487,7 +487,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Nominal time of the next datagram.
+    /// Returns the nominal time of the next datagram.
     fn due(&self, current: &Current) -> Nanos {
         match &self.options.clock {
             Clock::Rate(rate) => {
@@ -501,7 +501,7 @@ impl Flow {
         }
     }
 
-    /// How long so many bytes of data last at the nominal rate.
+    /// Returns the duration of this many bytes of data at the nominal rate.
     fn span(&self, bytes: u64) -> Nanos {
         match &self.options.clock {
             Clock::Rate(rate) => rate.due(bytes),
@@ -525,7 +525,7 @@ impl Flow {
         self.end_of_last = after.max(now.plus(span));
     }
 
-    /// How far it is behind its schedule, what it gave up included.
+    /// Returns its delay behind the schedule, including the time that it gave up.
     fn behind(&self) -> Nanos {
         match self.options.clock {
             Clock::None => Nanos(0),
@@ -533,12 +533,12 @@ impl Flow {
         }
     }
 
-    /// The flow has ended: what became of it.
+    /// Ends the flow and returns its report.
     pub(super) fn finish(mut self, now: Nanos) -> SendReport {
         self.drive(now);
         let counts = &self.counts;
         let mut socket = self.outlet.counts();
-        // What the transport kept for a reader that took nothing.
+        // Data that the transport kept for a reader which accepted nothing.
         socket.buffer_full += counts.handed - (socket.sent + socket.not_sent()).min(counts.handed);
         let first = self.options.sequence.filter(|_| counts.offered > 0);
         let first_departure = self.first_departure.unwrap_or_default();
@@ -607,7 +607,7 @@ fn look_at(options: &mut FlowOptions, window: &Frames<'_>, at: usize) -> Current
     }
 }
 
-/// What goes before the untouched bytes of a datagram, and how many bytes of the data it stands for.
+/// Returns the bytes before the unchanged ones of a datagram, and how many bytes of data they replace.
 #[inline]
 fn head_of(
     current: &Current,
@@ -619,7 +619,7 @@ fn head_of(
     if let Some(sequence) = sequence {
         head.append(&vtp::header(sequence));
     }
-    // A frame that is replaced as a whole keeps its header, so that the stream stays in step.
+    // A frame that is replaced as a whole keeps its header, so that the stream keeps its timing.
     if let Some(header) = &current.header
         && fragment == 0
         && (current.retimed || current.shed_whole)

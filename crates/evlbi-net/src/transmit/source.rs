@@ -1,4 +1,4 @@
-//! The sources of frames: a file that is read ahead, memory that is sent round and round, or the test pattern.
+//! Sources of frames: a file that is read ahead, memory that is sent repeatedly, or the test pattern.
 
 use std::io;
 
@@ -16,16 +16,16 @@ pub struct FileSource {
     block: Option<Block>,
     /// There are no more blocks.
     ended: bool,
-    /// What comes after the last block.
+    /// Frames after the last block.
     tail: Vec<u8>,
     at: usize,
-    /// Frames of each thread that a pass lasts.
+    /// Frames of each thread per pass.
     pass_frames: i64,
 }
 
 impl FileSource {
-    /// Sends what `reader` reads, in whole frames; each further pass is moved on by `pass_frames`. After
-    /// all of it, `tail` is sent, whole frames too.
+    /// Creates a source of what `reader` reads, in whole frames; each further pass is re-timed by `pass_frames`. Sends `tail`, also
+    /// whole frames, at the end.
     pub fn new(reader: Reader, pass_frames: i64, tail: Vec<u8>) -> FileSource {
         FileSource {
             reader,
@@ -42,7 +42,7 @@ impl Source for FileSource {
     fn frames(&mut self) -> io::Result<Frames<'_>> {
         let left = |block: &Block| self.at < block.len();
         if !self.ended && !self.block.as_ref().is_some_and(left) {
-            // Its memory goes back before the next block is waited for.
+            // Its memory returns before waiting for the next block.
             self.block = None;
             self.at = 0;
             self.block = self
@@ -71,18 +71,18 @@ impl Source for FileSource {
     }
 }
 
-/// Frames in memory, sent round and round.
+/// Frames in memory that are sent repeatedly.
 pub struct LoopSource {
     frames: Vec<u8>,
     at: usize,
     pass: i64,
     pass_frames: i64,
-    /// Bytes that are still to be sent.
+    /// Bytes left to send.
     left: u64,
 }
 
 impl LoopSource {
-    /// Sends `frames`, whole frames that last `pass_frames` in each thread, until `total` bytes have left.
+    /// Creates a source of `frames`: whole frames, `pass_frames` per thread, until `total` bytes are sent.
     pub fn new(frames: Vec<u8>, pass_frames: i64, total: u64) -> LoopSource {
         LoopSource {
             left: if frames.is_empty() { 0 } else { total },
@@ -116,24 +116,24 @@ impl Source for LoopSource {
     }
 }
 
-/// The test pattern, of any frame rate: each frame's payload follows from its number in the second.
+/// The test pattern, at any frame rate: each frame's payload follows from its number in the second.
 pub struct PatternSource {
-    /// As many periods, or as much of one, as there is memory for.
+    /// As many periods, or as much of one, as fits into the memory.
     frames: Vec<u8>,
     frame_length: usize,
     rate: FrameRate,
-    /// Index of the frame that comes next, counted from the first of a second.
+    /// Index of the next frame, counted from the first of a second.
     next: u64,
-    /// Number of the frame at the front of the memory, where that has no whole period.
+    /// Number of the first frame in memory, if that is less than a period.
     held: Option<u32>,
 }
 
 impl PatternSource {
-    /// Frames of `rate`, the first of them the first of `second` (UTC since 1970), made in so many bytes of memory or in
-    /// those of one frame.
+    /// Creates frames of `rate`, starting with the first one of `second` (UTC since 1970), in this many bytes of memory, or in the
+    /// memory of one frame if that is more.
     ///
     /// # Errors
-    /// [`LengthError`]
+    /// Returns [`LengthError`].
     pub fn new(
         frame_length: usize,
         second: i64,
@@ -154,12 +154,12 @@ impl PatternSource {
         })
     }
 
-    /// Frames that the memory holds.
+    /// Returns the number of frames in memory.
     fn count(&self) -> u32 {
         (self.frames.len() / self.frame_length) as u32
     }
 
-    /// Makes the frames in memory those from `number` on.
+    /// Fills the memory with the frames from `number` on.
     fn hold(&mut self, number: u32) {
         for (number, frame) in (number..).zip(self.frames.chunks_exact_mut(self.frame_length)) {
             pattern::payload(number, &mut frame[HEADER_LEN..]);
@@ -180,7 +180,7 @@ impl Source for PatternSource {
                 0
             }
         };
-        // The numbers, and with them the payloads, begin again with the second.
+        // The numbers, and with them the payloads, restart with the second.
         let count = (self.count() - place).min(self.rate.get() - number) as usize;
         let from = place as usize * self.frame_length;
         Ok(Frames {
@@ -201,8 +201,8 @@ mod tests {
 
     use super::*;
 
-    /// Frames over several seconds, by their headers alone: of slow and fast rates, that are a multiple of the period and
-    /// are not, with memory for all of the period and for a part of it.
+    /// Frames over several seconds, by their headers: slow and fast rates, multiples of the period and others, with memory for a whole
+    /// period and for part of it.
     #[test]
     fn a_pattern_verifies_at_any_rate_in_any_memory() {
         const LENGTH: usize = 72;
@@ -215,7 +215,7 @@ mod tests {
                 let (mut index, mut step) = (0, 0);
                 while index < 3 * i64::from(rate.get()) + 70 {
                     let frames = source.frames().unwrap();
-                    // As a flow takes them: some, or all.
+                    // Like a flow: some of them, or all.
                     step += 1;
                     let taken = (frames.bytes.len() / LENGTH).min(step % 9 + 1);
                     for bytes in frames.bytes.chunks(LENGTH).take(taken) {

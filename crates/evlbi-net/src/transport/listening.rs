@@ -1,4 +1,4 @@
-//! What transports listen on.
+//! Ports and paths that transports listen on.
 
 use std::fmt;
 use std::io;
@@ -7,16 +7,16 @@ use std::path::PathBuf;
 
 use super::{OpenError, Url};
 
-/// Something to listen on.
+/// A port or path that a transport listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listening {
-    /// The protocol below: ports of different ones are different.
+    /// The protocol below: ports of different protocols are different.
     pub protocol: Protocol,
-    /// Where.
+    /// The local address or path.
     pub at: Local,
 }
 
-/// A protocol that has ports of its own, or paths.
+/// A protocol with its own ports or paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the protocols")]
 pub enum Protocol {
@@ -26,7 +26,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its name in lower case.
+    /// Returns its name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Udp => "udp",
@@ -37,7 +37,7 @@ impl Protocol {
 }
 
 impl Listening {
-    /// The ports of a URL, at the first address of its host.
+    /// Returns the ports of a URL, at the first address of its host.
     pub(super) fn at_ports(url: &Url, protocol: Protocol) -> Result<Vec<Listening>, OpenError> {
         let ports = url.addresses()?.into_iter().next().unwrap_or_default();
         let listening = |address| Listening {
@@ -47,7 +47,7 @@ impl Listening {
         Ok(ports.into_iter().map(listening).collect())
     }
 
-    /// Whether one program alone can listen there; many can on a group, and a port of 0 is another each time.
+    /// Returns whether only one program can listen there. Several can on a multicast group, and port 0 is a different one each time.
     pub fn is_exclusive(&self) -> bool {
         match &self.at {
             Local::Socket(address) => address.port() != 0 && !address.ip().is_multicast(),
@@ -55,10 +55,10 @@ impl Listening {
         }
     }
 
-    /// Tries whether it can be listened on.
+    /// Tests whether it can be listened on.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn try_out(&self) -> io::Result<()> {
         match (&self.at, self.protocol) {
             (Local::Socket(address), _) if address.ip().is_multicast() => Ok(()),
@@ -80,12 +80,12 @@ impl fmt::Display for Listening {
     }
 }
 
-/// Where a transport listens.
+/// Local address or path of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Local {
     /// A port of this host.
     Socket(SocketAddr),
-    /// A socket with a name in the file system.
+    /// A Unix socket in the file system.
     Path(PathBuf),
 }
 

@@ -1,39 +1,39 @@
-//! Options of transports, and which of them have an effect on which.
+//! Options of transports, and which of them have an effect on which transport.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Url;
 
-/// What is asked of a sending end. What is not said is as the transport usually has it.
+/// Options of a sending end. Unset ones keep the transport's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutOptions {
-    /// Bytes of the socket's buffer.
+    /// Size of the socket's buffer in bytes.
     pub buffer: Option<usize>,
-    /// Largest packet in bytes, the headers of IP included.
+    /// Maximum packet length in bytes, including the IP headers.
     pub mtu: Option<usize>,
-    /// The first number, where datagrams are numbered.
+    /// First sequence number, if datagrams are numbered.
     pub sequence: Option<u64>,
-    /// Hands each datagram to the kernel by itself.
+    /// Passes each datagram to the kernel on its own.
     pub single: bool,
 }
 
-/// What is asked of a receiving end.
+/// Options of a receiving end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InOptions {
-    /// Bytes of the socket's buffer.
+    /// Size of the socket's buffer in bytes.
     pub buffer: Option<usize>,
-    /// Takes each datagram from the kernel by itself.
+    /// Takes each datagram from the kernel on its own.
     pub single: bool,
-    /// Hears this host only.
+    /// Accepts data only from this host.
     pub only: Option<IpAddr>,
-    /// How far a late datagram may lie behind the newest and still be placed, in bytes of data.
+    /// Maximum distance of a late datagram behind the newest, in bytes of data.
     pub window: Option<u64>,
-    /// How long a missing datagram is waited for.
+    /// Maximum wait for a missing datagram.
     pub hold: Option<Duration>,
 }
 
-/// Which options have an effect on a transport. Each transport answers for each: there is no default.
+/// The options that have an effect on a transport. Each transport answers for each: there is no default.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the names are those of the options")]
 pub struct Honours {
@@ -49,33 +49,33 @@ pub struct Honours {
     pub ttl: bool,
 }
 
-/// An option that a transport has no use for.
+/// An option without effect on a transport.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{option} has no effect on {scheme}://{here}")]
 #[non_exhaustive]
 pub struct NotHonoured {
-    /// The option: the name of its field in [`InOptions`] or [`OutOptions`], or as a URL has it (`?ttl=`).
+    /// The option: the name of its field in [`InOptions`] or [`OutOptions`], or its form in a URL (`?ttl=`).
     pub option: &'static str,
     /// Whether it is an option of a receiver.
     pub receives: bool,
     /// Name of the transport.
     pub scheme: &'static str,
-    /// Where it has none, if it has one elsewhere.
+    /// Where it has no effect, if it has one elsewhere.
     pub here: &'static str,
 }
 
 /// Whether an option was given, its name, and whether it has an effect.
 type Asked = (bool, &'static str, bool);
-/// Where what a URL asks has no effect.
+/// Where options of a URL have no effect.
 const RECEIVING: &str = " where data is received";
 const SENDING: &str = " where data is sent";
 const NO_GROUP: &str = " without a multicast group";
 
 impl OutOptions {
-    /// Refuses what the transport of `to` has no use for.
+    /// Refuses options without effect on the transport of `to`.
     ///
     /// # Errors
-    /// [`NotHonoured`]
+    /// Returns [`NotHonoured`].
     pub fn check(&self, to: &Url) -> Result<(), NotHonoured> {
         let honours = to.transport().service().honours;
         let OutOptions {
@@ -96,10 +96,10 @@ impl OutOptions {
 }
 
 impl InOptions {
-    /// Refuses what the transport of `at` has no use for.
+    /// Refuses options without effect on the transport of `at`.
     ///
     /// # Errors
-    /// [`NotHonoured`]
+    /// Returns [`NotHonoured`].
     pub fn check(&self, at: &Url) -> Result<(), NotHonoured> {
         let honours = at.transport().service().honours;
         let InOptions {

@@ -1,4 +1,4 @@
-//! Datagrams between hosts of a simulated [`Network`], in virtual time. Its handle makes the URLs: [`Network::to`].
+//! Datagrams between hosts of a simulated [`Network`], in virtual time. The network creates the URLs: [`Network::to`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,14 +21,14 @@ use crate::sim::Socket;
 use crate::socket::GrantedBuffer;
 use crate::udp::SendCounts;
 
-/// Datagrams of a batch.
+/// Maximum datagrams per batch.
 const AT_ONCE: usize = 64;
 
 /// The simulated network.
 pub struct Sim;
 
 impl Network {
-    /// The URL by which to listen on a port, or to send to it.
+    /// Returns the URL to listen on a port, or to send to it.
     pub fn to(&self, address: SocketAddr) -> Url {
         let handle = Handle::new(address, (self.clone(), address));
         Url::new(&Sim, Place::Handle(handle))
@@ -45,7 +45,7 @@ impl Transport for Sim {
             carries: Carries::Datagrams,
             numbers: Numbers::InBand,
             reliable: false,
-            most_ports: 1,
+            max_ports: 1,
             honours: Honours {
                 buffer: true,
                 mtu: true,
@@ -98,7 +98,7 @@ pub struct Out {
 }
 
 impl Out {
-    /// Sends to an address alone.
+    /// Creates a sender to a single address.
     pub fn new(socket: Arc<Socket>, to: SocketAddr, mtu: usize) -> Out {
         Out {
             socket,
@@ -166,7 +166,7 @@ pub struct In {
 }
 
 impl In {
-    /// Receives what comes to a socket.
+    /// Creates a receiver of what arrives at a socket.
     pub fn new(socket: Arc<Socket>) -> In {
         In {
             buffer: GrantedBuffer {
@@ -195,7 +195,7 @@ impl Incoming for In {
         socket.receive_all(AT_ONCE, |from, at, bytes| {
             let range = memory.len()..memory.len() + bytes.len();
             let arrived = utc.saturating_sub(now.since(at).0);
-            // The first is not copied.
+            // The first one is not copied.
             match memory.is_empty() {
                 true => *memory = bytes,
                 false => memory.extend_from_slice(&bytes),
@@ -222,7 +222,7 @@ impl Incoming for In {
         Ok(self.socket.waiting() as u64)
     }
 
-    fn drops_told(&self) -> u64 {
+    fn drops_reported(&self) -> u64 {
         self.socket.dropped()
     }
 

@@ -1,4 +1,4 @@
-//! TCP: one stream of bytes, as jive5ab's `tcp`, over connections of the machine or of a simulated host.
+//! TCP: one byte stream, like jive5ab's `tcp`, over connections of the kernel or of a simulated host.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -22,14 +22,14 @@ use crate::socket::{self, GrantedBuffer};
 use crate::tcp::{self, Change, Listener, Options, Stream, Unconnected};
 use crate::udp::SendCounts;
 
-/// Connections that are kept of which it is not decided whether they bring the stream.
+/// Maximum number of connections of which it is not decided whether they send the stream.
 const MAX_WAITING: usize = 64;
-/// Pieces handed to the kernel at once.
+/// Pieces passed to the kernel at once.
 const AT_ONCE: usize = 64;
-/// The reader of a stream is woken for this much, or once it has waited as long as it will: it reads more at once, and the kernel
-/// acknowledges what has come before it is read (`SO_RCVLOWAT`, socket(7)).
+/// Amount of data for which a reader is woken, unless it waits for its maximum time: it reads more at once, and the kernel acknowledges
+/// data before it is read (`SO_RCVLOWAT`, socket(7)).
 const WORTH_WAKING: c_int = 1 << 20;
-/// The kernel says how long it tries to connect, which may be minutes.
+/// No timeout of its own: the kernel decides how long it tries to connect, which may be minutes.
 const FOREVER: Duration = Duration::MAX;
 
 /// TCP.
@@ -49,7 +49,7 @@ impl Transport for Tcp {
             carries: Carries::Bytes,
             numbers: Numbers::InOrder,
             reliable: true,
-            most_ports: 1,
+            max_ports: 1,
             honours: Honours {
                 buffer: true,
                 mtu: false,
@@ -154,22 +154,22 @@ fn listen(
     make().map_err(|source| OpenError::Listen { at, source })
 }
 
-/// A connection that takes trains one after the other.
+/// A connection that sends trains one after the other.
 struct Out {
     connection: Stream,
     segment: usize,
     family: Family,
-    /// What the kernel has not taken of the train before, from `at` on.
+    /// Data of the previous train that the kernel has not accepted, from `at` on.
     rest: Vec<u8>,
     at: usize,
-    /// Where its pieces end, in bytes of the whole stream.
+    /// Ends of its pieces, in bytes of the whole stream.
     ends: VecDeque<u64>,
     counts: SendCounts,
     room: Event,
 }
 
 impl Out {
-    /// Hands bytes to the kernel; returns how many it took.
+    /// Passes bytes to the kernel; returns how many it accepted.
     fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
             self.counts.calls += 1;
@@ -213,7 +213,7 @@ impl Outgoing for Out {
         }
     }
 
-    /// What the kernel does not take at once is kept, and goes before the next train.
+    /// Keeps what the kernel does not accept at once, and sends it before the next train.
     fn send(&mut self, train: &Train<'_, '_>, _now: Nanos) -> io::Result<()> {
         self.flush()?;
         self.counts.messages += 1;
@@ -279,14 +279,14 @@ impl Outgoing for Out {
     }
 }
 
-/// A port, and the connections that came to it.
+/// A port, and its connections.
 struct In {
     local: Vec<Local>,
-    /// None once it is decided who brings the stream: another sender then learns that nobody takes its own.
+    /// `None` once it is decided which peer sends the stream: another sender then learns that it is not accepted.
     listener: Option<Listener>,
     only: Option<IpAddr>,
     callers: Vec<Caller>,
-    /// The one that brings the stream, and how much of what was heard of it was read.
+    /// The connection that sends the stream, and how many of its first bytes were read.
     stream: Option<(Caller, usize)>,
     /// Room for [`ENOUGH_BYTES`] of each caller.
     memory: Vec<u8>,
@@ -295,21 +295,21 @@ struct In {
     watched: Several,
 }
 
-/// A connection of which it is not decided whether it brings the stream.
+/// A connection of which it is not decided whether it sends the stream.
 struct Caller {
     connection: Stream,
     peer: SocketAddr,
-    /// Where what was heard of it begins in the memory, and how much that is.
+    /// Offset and length of its first bytes in the memory.
     place: usize,
     heard: usize,
     is_closed: bool,
 }
 
 impl In {
-    /// Takes connections. One that only connects neither ends the wait for a sender nor keeps it out.
+    /// Accepts connections. One that only connects neither ends the wait for a sender nor keeps the sender out.
     fn accept(&mut self) {
         for _ in 0..MAX_WAITING {
-            // Whatever the error is, the next connection may be the sender's.
+            // Whatever the error, the next connection may be the sender's.
             let Some(Ok((connection, peer))) = self.listener.as_ref().map(Listener::accept) else {
                 return;
             };
@@ -332,7 +332,7 @@ impl In {
         }
     }
 
-    /// No more connections than are to be kept: the oldest goes of the host that has most.
+    /// Limits the number of connections: closes the oldest of the host that has the most.
     fn make_room(&mut self) {
         if self.callers.len() < MAX_WAITING {
             return;
@@ -359,7 +359,7 @@ impl In {
 }
 
 impl Caller {
-    /// Takes what has come, as far as there is room; says whether something is new.
+    /// Takes what has arrived, as far as there is room; returns whether there is anything new.
     fn hear(&mut self, memory: &mut [u8]) -> bool {
         let before = (self.heard, self.is_closed);
         while self.heard < ENOUGH_BYTES && !self.is_closed {
@@ -375,7 +375,7 @@ impl Caller {
 }
 
 impl Incoming for In {
-    /// Of each connection all that was heard so far, whenever there is more; `truncated`: it will bring more.
+    /// Returns the first bytes of each connection so far, whenever there are more; `truncated` if more will follow.
     fn receive(&mut self, _now: Nanos) -> io::Result<Batch<'_>> {
         self.messages.clear();
         if self.listener.is_none() {

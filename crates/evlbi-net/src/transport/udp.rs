@@ -20,12 +20,12 @@ use crate::udp::{
     SenderOptions,
 };
 
-/// Trains between two looks at what readers send back.
+/// Number of trains between two polls for datagrams that readers send back.
 const DRAIN_EVERY: u64 = 16;
 
 /// UDP.
 pub struct Udp {
-    /// Each datagram begins with its number.
+    /// Whether each datagram begins with its number.
     pub is_numbered: bool,
 }
 
@@ -52,7 +52,7 @@ impl Transport for Udp {
                 false => Numbers::FromFrames,
             },
             reliable: false,
-            most_ports: url::MAX_PORTS,
+            max_ports: url::MAX_PORTS,
             honours: Honours {
                 buffer: true,
                 mtu: true,
@@ -121,7 +121,7 @@ impl Transport for Udp {
     }
 }
 
-/// Sockets that trains leave by in turn, one for each port.
+/// Sockets by which trains leave in turn, one per port.
 struct Out {
     senders: Vec<Sender>,
     mtu: Option<usize>,
@@ -129,14 +129,14 @@ struct Out {
     held: Held,
 }
 
-/// What one of the sockets had no room for.
+/// Datagrams for which one of the sockets had no room.
 #[derive(Default)]
 struct Held {
     sender: usize,
     /// The datagrams one after the other, and the length of each.
     memory: Vec<u8>,
     lengths: Vec<usize>,
-    /// When they are given up.
+    /// Time at which they are given up.
     until: Nanos,
     pieces: Pieces,
     polls: Vec<libc::pollfd>,
@@ -151,7 +151,7 @@ impl Out {
         }
     }
 
-    /// Offers what is held to its socket again.
+    /// Offers the held datagrams to their socket again.
     fn flush(&mut self, now: Nanos) -> io::Result<()> {
         let held = &mut self.held;
         let sender = &mut self.senders[held.sender];
@@ -210,7 +210,7 @@ impl Outgoing for Out {
         Ok(())
     }
 
-    /// Counts what readers have sent back.
+    /// Counts the datagrams that readers have sent back.
     fn drive(&mut self, now: Nanos) -> io::Result<Option<Nanos>> {
         let senders = self.senders.iter_mut();
         senders.for_each(Sender::drain_back_traffic);
@@ -263,7 +263,7 @@ pub struct In {
 }
 
 impl In {
-    /// Receives by a receiver that is bound.
+    /// Creates an input from a bound receiver.
     pub fn new(receiver: Receiver) -> In {
         In {
             polls: receiver.sockets().map(events::readable).collect(),
@@ -272,7 +272,7 @@ impl In {
         }
     }
 
-    /// The receiver that it was made of.
+    /// Returns its receiver.
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }
@@ -292,7 +292,7 @@ impl Incoming for In {
         self.receiver.queued()
     }
 
-    fn drops_told(&self) -> u64 {
+    fn drops_reported(&self) -> u64 {
         self.receiver.overflow()
     }
 

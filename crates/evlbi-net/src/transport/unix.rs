@@ -1,7 +1,7 @@
-//! Unix sockets: programs of one host, which lose nothing. A sender waits while the receiver has no room.
+//! Unix sockets: between programs of one host, without loss. A sender waits while the receiver has no room.
 //!
-//! A message (`SOCK_SEQPACKET`) holds datagrams that leave together: their length as an unsigned 32-bit little-endian number, then
-//! the datagrams themselves, of which the last may be shorter. Each datagram begins with its sequence number, as over UDP.
+//! A message (`SOCK_SEQPACKET`) holds datagrams that leave together: their length as an unsigned 32-bit little-endian number, then the
+//! datagrams, the last of which may be shorter. Each datagram begins with its sequence number, as over UDP.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -26,25 +26,25 @@ use crate::run::Run;
 use crate::socket;
 use crate::udp::SendCounts;
 
-/// Bytes of the length at the beginning of a message.
+/// Length in bytes of the length field at the start of a message.
 const HEAD: usize = 4;
-/// Maximum bytes of datagrams in a message. Longer ones cost the kernel larger pieces of memory and are hardly faster.
+/// Maximum bytes of datagrams in a message. Longer messages need larger pieces of kernel memory and are hardly faster.
 const MAX_MESSAGE: usize = 128 << 10;
 /// Maximum number of datagrams in a message.
 const MAX_JOINED: usize = 64;
-/// Longest datagram in bytes, with headers as those of UDP.
+/// Maximum datagram length in bytes, including its headers as over UDP.
 const MAX_DATAGRAM: usize = 65_535;
-/// Send buffer to ask for, in bytes: what waits in it stays in the processor's caches.
+/// Send buffer to request, in bytes: its contents stay in the CPU's caches.
 const BUFFER: usize = 1 << 20;
-/// Messages received at once, so that all of them stay in an L2 cache.
+/// Maximum messages received at once, so that all of them stay in an L2 cache.
 const MESSAGES: usize = 4;
-/// Room for one message: one that fills it is too long.
+/// Room for one message in bytes: one that fills it is too long.
 const MESSAGE_SPACE: usize = MAX_MESSAGE + 4096;
-/// Connections that are kept.
+/// Maximum number of connections.
 const MAX_CONNECTIONS: usize = 64;
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: c_int = 64;
-/// Time between two looks at a folder where another receiver makes its socket, and most looks.
+/// Poll interval for the lock of a directory where another receiver creates its socket, and the maximum number of polls.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_LOCK_INTERVALS: usize = 5000;
 /// Poll interval while a receiver accepts no more connections.
@@ -67,9 +67,9 @@ impl Transport for Unix {
             carries: Carries::Datagrams,
             numbers: Numbers::InBand,
             reliable: true,
-            most_ports: 1,
+            max_ports: 1,
             honours: Honours {
-                // A Unix socket has a send buffer only, which is as large as is fastest.
+                // A Unix socket has only a send buffer, whose size is the fastest one.
                 buffer: false,
                 mtu: false,
                 sequence: true,
@@ -159,7 +159,7 @@ impl Transport for Unix {
     }
 }
 
-/// The path in a URL of this transport.
+/// Returns the path in a URL of this transport.
 fn path(url: &Url) -> &Path {
     match &url.place {
         Place::Path(path) => path,
@@ -167,23 +167,23 @@ fn path(url: &Url) -> &Path {
     }
 }
 
-/// A socket that never waits.
+/// Returns a non-blocking socket.
 fn open() -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// A socket with a name in the file system, which is removed with it.
+/// A socket in the file system, which is removed when this is dropped.
 struct Listener {
     socket: Socket,
     path: PathBuf,
-    /// Device and inode of its name.
+    /// Device and inode of its path.
     file: (u64, u64),
 }
 
 impl Listener {
-    /// Listens at `path`, where only programs of this user may connect. A socket that a killed receiver left there is replaced.
+    /// Listens at `path`, where only programs of this user may connect. Replaces a socket left behind by a killed receiver.
     fn bind(path: &Path, run: &Run) -> io::Result<Listener> {
         // A socket that does not listen yet looks like a leftover.
         let _locked = lock(path.parent().unwrap_or(path), run)?;
@@ -196,7 +196,7 @@ impl Listener {
             file: identity(path)?,
         };
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        // From here on programs can connect.
+        // From here on, programs can connect.
         listener.socket.listen(BACKLOG)?;
         Ok(listener)
     }
@@ -204,20 +204,20 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The path may be another receiver's by now.
+        // The path may belong to another receiver by now.
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Device and inode of a file.
+/// Returns device and inode of a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = fs::symlink_metadata(path)?;
     Ok((found.dev(), found.ino()))
 }
 
-/// Locks a folder until the file that is returned is dropped.
+/// Locks a directory until the returned file is dropped.
 fn lock(folder: &Path, run: &Run) -> io::Result<File> {
     let folder = File::open(folder)?;
     for _ in 0..MAX_LOCK_INTERVALS {
@@ -232,7 +232,7 @@ fn lock(folder: &Path, run: &Run) -> io::Result<File> {
     Err(io::Error::new(ErrorKind::TimedOut, why))
 }
 
-/// Removes a socket that nobody listens at.
+/// Removes a socket on which nothing listens.
 fn remove_leftover(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -254,23 +254,23 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
 /// A connection to a receiver.
 struct Link {
     socket: Socket,
-    /// Maximum bytes of datagrams in a message, as far as is known.
+    /// Maximum bytes of datagrams in a message, as far as known.
     max_message: usize,
     counts: SendCounts,
 }
 
-/// What became of a message.
+/// Result of sending a message.
 enum Handed {
-    /// It is with the kernel, or it can never be.
+    /// The kernel has accepted it, or never will.
     Over,
     /// The receiver has no room.
     Full,
-    /// The kernel takes shorter messages only.
+    /// The kernel accepts only shorter messages.
     TooLong,
 }
 
 impl Link {
-    /// How many datagrams of these lengths the next message carries: of one length, the last may be shorter.
+    /// Returns how many datagrams of these lengths the next message carries: of one length, but the last may be shorter.
     fn join(&self, lengths: impl Iterator<Item = usize>) -> usize {
         let (mut count, mut bytes, mut segment) = (0, 0, 0);
         for length in lengths.take(MAX_JOINED) {
@@ -288,7 +288,7 @@ impl Link {
         count
     }
 
-    /// Hands a message of `count` datagrams to the kernel, the first of `segment` bytes, which lie in `parts` one after the other.
+    /// Passes a message of `count` datagrams to the kernel, the first of `segment` bytes, from the successive `parts`.
     fn hand_over<'a>(
         &mut self,
         segment: usize,
@@ -337,14 +337,14 @@ impl Link {
     }
 }
 
-/// A connection that takes trains one after the other.
+/// A connection that sends trains one after the other.
 struct Out {
     link: Link,
-    /// Longest datagram in bytes, with headers as those of UDP.
+    /// Maximum datagram length in bytes, including its headers as over UDP.
     largest: usize,
-    /// Datagrams that make one message, as long as those of the last train.
+    /// Number of datagrams that fill one message, by the length of the last train's.
     room: usize,
-    /// Datagrams of the train before that the receiver had no room for, from `at` on, and the length of each.
+    /// Datagrams of the previous train for which the receiver had no room, from `at` on, and the length of each.
     rest: Vec<u8>,
     at: usize,
     lengths: VecDeque<usize>,
@@ -371,7 +371,7 @@ impl Out {
 }
 
 impl Outgoing for Out {
-    /// A train that makes one message is taken whole or kept whole.
+    /// Returns how much it accepts: a train that makes one message is accepted or kept as a whole.
     fn ready(&mut self, _now: Nanos) -> Ready {
         match self.lengths.is_empty() {
             true => Ready::Now(self.room),
@@ -411,7 +411,7 @@ impl Outgoing for Out {
         Ok(None)
     }
 
-    /// What the kernel has taken is the receiver's.
+    /// Closes: what the kernel has accepted reaches the receiver.
     fn close(&mut self, _now: Nanos) -> io::Result<Close> {
         self.flush()?;
         Ok(match self.lengths.is_empty() {
@@ -431,7 +431,7 @@ impl Outgoing for Out {
         }
     }
 
-    /// There is no Ethernet on the way.
+    /// Returns the length: there is no Ethernet on the path.
     fn wire_bytes(&self, length: usize) -> u64 {
         length as u64
     }
@@ -441,13 +441,13 @@ impl Outgoing for Out {
     }
 }
 
-/// A path, and the programs that are connected to it.
+/// A path, and the programs connected to it.
 struct In {
     listener: Listener,
     connections: Vec<Connection>,
-    /// The connection that the next batch begins with, so that a busy one does not shut out the others.
+    /// The connection with which the next batch starts, so that a busy one does not shut out the others.
     turn: usize,
-    /// Programs that sent something and closed their connection, the latest last.
+    /// Programs that sent data and closed their connection, the latest last.
     ended: VecDeque<Peer>,
     /// Room for [`MESSAGES`] messages.
     memory: Box<[u8]>,
@@ -462,10 +462,10 @@ struct Connection {
 }
 
 impl In {
-    /// Accepts connections. One that sends nothing keeps no other out.
+    /// Accepts connections. One that sends nothing does not keep others out.
     fn accept(&mut self) {
         for _ in 0..MAX_CONNECTIONS {
-            // Whatever the error is, the next connection may be the sender's.
+            // Whatever the error, the next connection may be the sender's.
             let Ok((socket, _)) = self.listener.socket.accept() else {
                 return;
             };
@@ -488,7 +488,7 @@ impl In {
         }
     }
 
-    /// Takes the messages that wait at a connection, as many as there is room for. Returns whether it stays open.
+    /// Takes the messages that wait at a connection, as many as fit. Returns whether it stays open.
     fn take(&mut self, place: usize) -> bool {
         let connection = &mut self.connections[place];
         while self.messages.len() < MESSAGES {
@@ -529,7 +529,7 @@ impl In {
     }
 }
 
-/// The program that is connected.
+/// Returns the program at the other end of a connection.
 fn peer(socket: &Socket) -> Peer {
     // Process, user, group.
     let mut words = [0; 3];
@@ -539,7 +539,7 @@ fn peer(socket: &Socket) -> Peer {
     }
 }
 
-/// A message of `length` bytes at `start`. One that does not hold what it says is shown as it is: no datagram of the stream.
+/// Returns a message of `length` bytes at `start`. One whose length field is wrong is returned as a whole: no datagram of the stream.
 fn message(memory: &[u8], start: usize, length: usize, peer: Peer) -> Message {
     let range = start..start + length;
     let is_too_long = length >= MESSAGE_SPACE;
@@ -584,7 +584,7 @@ impl Incoming for In {
         })
     }
 
-    /// The last of the peer's connections that sent anything is closed, which shows once all that it sent was read.
+    /// Returns whether the last of the peer's connections that sent anything is closed, which shows once everything it sent was read.
     fn has_ended(&self, peer: Peer) -> bool {
         let sends = |it: &Connection| it.peer == peer && it.has_sent;
         self.ended.contains(&peer) && !self.connections.iter().any(sends)
@@ -603,10 +603,10 @@ impl Incoming for In {
     }
 }
 
-/// Bytes of the messages that wait at a connection.
+/// Returns the bytes of the messages that wait at a connection.
 fn waiting(socket: &Socket) -> io::Result<u64> {
     let mut bytes: c_int = 0;
-    // SAFETY: the request writes one int, to which the pointer leads.
+    // SAFETY: the request writes one int, to which the pointer points.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
     match result {
         0 => Ok(u64::try_from(bytes).unwrap_or(0)),
@@ -631,7 +631,7 @@ mod tests {
         }
     }
 
-    /// The first has the path, and keeps it.
+    /// The first receiver has the path, and keeps it.
     #[test]
     fn of_receivers_that_begin_together_one_listens() {
         let room = tempfile::tempdir().unwrap();
@@ -655,7 +655,7 @@ mod tests {
         }
     }
 
-    /// What a message says of itself holds, or it is one piece as it came.
+    /// A message is split as its length field says, or is one piece.
     #[test]
     fn messages_are_believed_only_if_they_can_be_true() {
         let taken = |segment: u32, data: usize| {

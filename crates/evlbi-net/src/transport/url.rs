@@ -1,7 +1,7 @@
 //! URLs of sources and destinations, such as `udp://host:port`.
 //!
-//! The scheme names the transport. Ports may be a range (`2630-2633`): one stream split over several.
-//! A query names what multicast needs: `udp://232.1.2.3:2630?interface=eth1&source=10.0.0.5&ttl=8`.
+//! The scheme names the transport. Ports may be a range (`2630-2633`): one stream over several ports. A query holds the options of
+//! multicast: `udp://232.1.2.3:2630?interface=eth1&source=10.0.0.5&ttl=8`.
 
 use std::any::Any;
 use std::fmt;
@@ -16,26 +16,26 @@ use crate::udp::Interface;
 
 use super::{InOptions, Incoming, OpenError, Opened, OutOptions, Outgoing, TRANSPORTS, Transport};
 
-/// Names of transports that a plan has too.
+/// Names of transports that plans use too.
 pub mod scheme {
     /// Datagrams with sequence numbers.
     pub const UDP: &str = "udp";
-    /// Datagrams without.
+    /// Datagrams without sequence numbers.
     pub const PUDP: &str = "pudp";
-    /// A stream of bytes.
+    /// A byte stream.
     pub const TCP: &str = "tcp";
 }
 
-/// Most ports of a range, whatever the transport.
+/// Maximum number of ports in a range, for any transport.
 pub(super) const MAX_PORTS: u16 = 64;
-/// Transports that are known and not here.
+/// Known transports that are not built in.
 const NOT_BUILT: [&str; 3] = ["dccp", "udt", "quic"];
 
 /// A parsed URL.
 #[derive(Clone)]
 pub struct Url {
     transport: &'static dyn Transport,
-    /// What stands between the scheme and the query.
+    /// The part between the scheme and the query.
     pub place: Place,
     /// Interface for multicast.
     pub interface: Option<Interface>,
@@ -50,13 +50,13 @@ pub struct Url {
 pub enum Place {
     /// Ports of a host.
     Host(Host),
-    /// A socket with a name in the file system.
+    /// A Unix socket in the file system.
     Path(PathBuf),
-    /// Something that its transport knows by a handle, and no text can name.
+    /// A handle of its transport, without a text form.
     Handle(Handle),
 }
 
-/// A handle that a transport made, and how it is shown.
+/// A handle that a transport created, and the text that is shown for it.
 #[derive(Clone)]
 pub struct Handle {
     shown: String,
@@ -64,7 +64,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Of `what`, shown as `shown`.
+    /// Creates a handle of `what`, shown as `shown`.
     pub fn new(shown: impl fmt::Display, what: impl Any + Send + Sync) -> Handle {
         Handle {
             shown: shown.to_string(),
@@ -72,7 +72,7 @@ impl Handle {
         }
     }
 
-    /// What it is of, if it is of this type.
+    /// Returns its content, if it is of this type.
     pub fn get<T: 'static>(&self) -> Option<&T> {
         self.what.downcast_ref()
     }
@@ -99,11 +99,11 @@ pub struct Host {
     pub name: String,
     /// First port.
     pub port: u16,
-    /// Number of ports, 1 unless a range was given.
+    /// Number of ports; 1 unless a range was given.
     pub ports: u16,
 }
 
-/// What can be given.
+/// Returns the forms of URLs.
 fn forms() -> String {
     let forms = TRANSPORTS.iter().map(|it| it.form());
     let forms: Vec<&str> = forms.filter(|form| !form.is_empty()).collect();
@@ -120,7 +120,7 @@ impl FromStr for Url {
     fn from_str(text: &str) -> Result<Url, String> {
         let (scheme, rest) = text
             .split_once("://")
-            .ok_or_else(|| format!("`{text}` names no transport: {}", forms()))?;
+            .ok_or_else(|| format!("no transport in URL `{text}`: {}", forms()))?;
         let has_scheme = |it: &&&dyn Transport| it.schemes().contains(&scheme);
         let transport = TRANSPORTS.iter().find(has_scheme).ok_or_else(|| {
             match NOT_BUILT.contains(&scheme) {
@@ -137,7 +137,7 @@ impl FromStr for Url {
     }
 }
 
-/// The host and its ports in a URL of `transport`.
+/// Parses the host and its ports in a URL of `transport`.
 pub(super) fn host(text: &str, transport: &dyn Transport) -> Result<Place, String> {
     let scheme = transport.schemes()[0];
     let (name, ports) = text
@@ -148,15 +148,15 @@ pub(super) fn host(text: &str, transport: &dyn Transport) -> Result<Place, Strin
         .strip_prefix('[')
         .and_then(|name| name.strip_suffix(']'))
         .unwrap_or(name);
-    // To listen everywhere.
+    // Listens on all addresses.
     let name = if name.is_empty() { "0.0.0.0" } else { name };
     let (port, ports) = parse_ports(ports).ok_or_else(|| {
         format!(
-            "`{ports}` is no port or range of ports (1 to 65535, at most {MAX_PORTS} at once; 0 to listen on a free one): {}",
+            "invalid port `{ports}` (1 to 65535, a range of up to {MAX_PORTS}, or 0 to listen on a free one): {}",
             forms()
         )
     })?;
-    if ports > transport.service().most_ports {
+    if ports > transport.service().max_ports {
         return Err(format!(
             "a {} stream takes one port; give {}",
             scheme.to_uppercase(),
@@ -178,10 +178,10 @@ fn parse_ports(text: &str) -> Option<(u16, u16)> {
     (count <= MAX_PORTS && (first > 0 || count == 1)).then_some((first, count))
 }
 
-/// A URL to send to, which names a port.
+/// Parses a URL to send to, which must name a port.
 ///
 /// # Errors
-/// What is wrong with it, and what to give.
+/// Returns what is wrong with it, and what to give.
 pub fn destination(text: &str) -> Result<Url, String> {
     let url: Url = text.parse()?;
     if text.contains("://:") {
@@ -197,7 +197,7 @@ pub fn destination(text: &str) -> Result<Url, String> {
 }
 
 impl Url {
-    /// A place of a transport, without a query.
+    /// Returns the URL of a place, without a query.
     pub fn new(transport: &'static dyn Transport, place: Place) -> Url {
         Url {
             transport,
@@ -208,7 +208,7 @@ impl Url {
         }
     }
 
-    /// All addresses of this host, at a port that is free, by the first of the transports.
+    /// Returns the URL of all addresses of this host, at any free port, with the first of the transports.
     pub fn anywhere() -> Url {
         let host = Host {
             name: "0.0.0.0".into(),
@@ -218,20 +218,20 @@ impl Url {
         Url::new(TRANSPORTS[0], Place::Host(host))
     }
 
-    /// Its transport.
+    /// Returns its transport.
     pub fn transport(&self) -> &'static dyn Transport {
         self.transport
     }
 
-    /// The name of its transport.
+    /// Returns the name of its transport.
     pub fn scheme(&self) -> &'static str {
         self.transport.schemes()[0]
     }
 
-    /// Opens the way to it.
+    /// Opens a connection to it.
     ///
     /// # Errors
-    /// [`OpenError`], also when the transport has no use for an option.
+    /// Returns [`OpenError`], also if an option has no effect on the transport.
     pub fn open_out(&self, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing> {
         with.check(self)?;
         self.transport.open_out(self, with, run)
@@ -240,20 +240,20 @@ impl Url {
     /// Listens at it.
     ///
     /// # Errors
-    /// [`OpenError`], also when the transport has no use for an option.
+    /// Returns [`OpenError`], also if an option has no effect on the transport.
     pub fn open_in(&self, with: &InOptions, run: &Run) -> Opened<dyn Incoming> {
         with.check(self)?;
         self.transport.open_in(self, with, run)
     }
 
-    /// Whether who listens at it gets what is sent to that URL, where both are of one host.
+    /// Returns whether a listener at this URL receives what is sent to that URL, if both are on one host.
     pub fn takes(&self, to: &Url) -> bool {
         let has_port = |own: &Host, to: &Host| own.has_port(to.port);
         let both = self.host().zip(to.host());
         self.scheme() == to.scheme() && both.is_some_and(|(own, to)| has_port(own, to))
     }
 
-    /// The host, where it names one.
+    /// Returns the host, if it names one.
     pub fn host(&self) -> Option<&Host> {
         match &self.place {
             Place::Host(host) => Some(host),
@@ -263,29 +263,27 @@ impl Url {
 
     fn apply_query(&mut self, pair: &str) -> Result<(), String> {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let bad = |what: &str| format!("`{value}` in `?{pair}` is no {what}");
+        let bad = |what: &str| format!("invalid {what} `{value}` in `?{pair}`");
         match key {
             "interface" => self.interface = value.parse().ok(),
             "source" => self.source = Some(value.parse().map_err(|_| bad("IP address"))?),
             "ttl" => {
-                let ttl = value
-                    .parse()
-                    .map_err(|_| bad("time to live from 0 to 255"))?;
+                let ttl = value.parse().map_err(|_| bad("time to live (0 to 255)"))?;
                 self.ttl = Some(ttl);
             }
             _ => {
                 return Err(format!(
-                    "unknown `{key}` in the query: interface, source and ttl are known"
+                    "unknown `{key}` in the query: use interface, source or ttl"
                 ));
             }
         }
         Ok(())
     }
 
-    /// The addresses of all ports, for each address that its host has: the one that can be used first comes first.
+    /// Returns the addresses of all ports, for each address of its host, in order of preference.
     ///
     /// # Errors
-    /// [`OpenError::Name`] when the name cannot be looked up.
+    /// Returns [`OpenError::Name`] if the name cannot be resolved.
     pub fn addresses(&self) -> Result<Vec<Vec<SocketAddr>>, OpenError> {
         let Some(host) = self.host() else {
             return Ok(Vec::new());
@@ -311,7 +309,7 @@ impl Url {
     }
 }
 
-/// Opens with the first of the host's addresses that can be used; the error is that of the first.
+/// Opens with the first of the host's addresses that works; the error is that of the first address.
 pub(super) fn first<T>(
     url: &Url,
     open: impl FnMut(&[SocketAddr]) -> Result<T, OpenError>,
@@ -320,7 +318,7 @@ pub(super) fn first<T>(
     first_of(&url.addresses()?, open).unwrap_or_else(none)
 }
 
-/// What failed on the way to `to`.
+/// Returns a wrapper of errors while connecting to `to`.
 pub(super) fn failed(to: &Url) -> impl Fn(io::Error) -> OpenError + Copy {
     move |source| OpenError::Connect {
         url: to.to_string(),
@@ -328,7 +326,7 @@ pub(super) fn failed(to: &Url) -> impl Fn(io::Error) -> OpenError + Copy {
     }
 }
 
-/// What comes of the first of these that can be opened, or of the first of all; none of none.
+/// Returns the first success, or the first error if there is none; `None` if there are no attempts.
 fn first_of<T>(
     addresses: &[Vec<SocketAddr>],
     mut open: impl FnMut(&[SocketAddr]) -> Result<T, OpenError>,
@@ -344,7 +342,7 @@ fn first_of<T>(
 }
 
 impl Host {
-    /// Whether it names this port.
+    /// Returns whether it names this port.
     pub fn has_port(&self, port: u16) -> bool {
         let offset = port.checked_sub(self.port);
         offset.is_some_and(|offset| offset < self.ports)
@@ -444,7 +442,7 @@ mod tests {
         assert_eq!(ports, [65534, 65535]);
     }
 
-    /// A name may have an address that nobody listens on, or that no route leads to, beside one that works.
+    /// A name may have an address without a listener or a route, next to one that works.
     #[test]
     fn all_addresses_of_a_name_are_tried_in_turn() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -488,13 +486,13 @@ mod tests {
     #[test]
     fn bad_urls_say_what_to_give() {
         for (text, says) in [
-            ("localhost:2630", "names no transport"),
+            ("localhost:2630", "no transport in URL"),
             ("http://localhost:2630", "unknown transport"),
             ("quic://localhost:2630", "not built yet"),
             ("udp://localhost", "no port"),
-            ("udp://localhost:0-3", "no port or range"),
-            ("udp://localhost:70000", "no port or range"),
-            ("udp://localhost:20-10", "no port or range"),
+            ("udp://localhost:0-3", "invalid port"),
+            ("udp://localhost:70000", "invalid port"),
+            ("udp://localhost:20-10", "invalid port"),
             ("tcp://localhost:10-20", "one port"),
             ("udp://239.1.1.1:1?ttl=900", "time to live"),
             ("udp://239.1.1.1:1?colour=red", "unknown `colour`"),

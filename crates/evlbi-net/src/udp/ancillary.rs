@@ -1,8 +1,7 @@
-//! What travels beside a datagram between program and kernel: control messages and socket addresses,
-//! as bytes.
+//! Data that accompanies a datagram between program and kernel: control messages and socket addresses, as bytes.
 //!
-//! A control message (cmsg(3)) is a native `size_t` length, which counts this header, then two native
-//! ints, level and type, then the data; the next one begins at a multiple of the word size.
+//! A control message (cmsg(3)) is a native `size_t` length, which includes this header, then two native ints, level and type, then the
+//! data. The next one begins at a multiple of the word size.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -14,18 +13,18 @@ const HEADER: usize = WORD + 2 * size_of::<c_int>();
 /// Room for the control message that carries a segment size to the kernel.
 pub(super) const SEGMENT_SPACE: usize = HEADER + WORD;
 
-/// Room for the control messages that a receiver asks for: segment size, overflow count, time stamp.
+/// Room for the control messages that a receiver requests: segment size, overflow count, timestamp.
 pub(super) const RECEIVE_SPACE: usize = 3 * HEADER + 4 * WORD;
 
 /// Room for an IPv4 or IPv6 socket address (`struct sockaddr_in6`).
 pub(super) const ADDRESS_SPACE: usize = 28;
 
-/// A buffer for control messages, aligned as the kernel's structures are.
+/// A buffer for control messages, aligned like the kernel's structures.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct Control<const SPACE: usize>(pub(super) [u8; SPACE]);
 
-/// The control message that asks the kernel to cut a message into datagrams of `size` bytes.
+/// Returns the control message that makes the kernel cut a message into datagrams of `size` bytes.
 pub(super) fn segment_size(size: u16) -> Control<SEGMENT_SPACE> {
     let mut bytes = [0; SEGMENT_SPACE];
     bytes[..WORD].copy_from_slice(&(HEADER + 2).to_ne_bytes());
@@ -35,18 +34,18 @@ pub(super) fn segment_size(size: u16) -> Control<SEGMENT_SPACE> {
     Control(bytes)
 }
 
-/// What the kernel said about a message that it delivered.
+/// Control messages of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
     /// Size of the datagrams that the message was joined from (`UDP_GRO`).
     pub(super) segment: Option<usize>,
     /// Datagrams that the socket had dropped when this message was queued (`SO_RXQ_OVFL`).
     pub(super) overflow: Option<u32>,
-    /// When the message was received, since 1970-01-01 UTC (`SO_TIMESTAMPNS`).
+    /// Time at which the message was received, since 1970-01-01 UTC (`SO_TIMESTAMPNS`).
     pub(super) stamp: Option<Duration>,
 }
 
-/// Reads the control messages of a received message; what is not known is passed over.
+/// Parses the control messages of a received message; unknown ones are skipped.
 pub(super) fn parse(mut control: &[u8]) -> Received {
     let mut received = Received::default();
     while let Some((level, kind, data, rest)) = split_first(control) {
@@ -76,7 +75,7 @@ fn word(data: &[u8]) -> Option<u32> {
     data.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// A native `struct timespec`: seconds, nanoseconds.
+/// Parses a native `struct timespec`: seconds, nanoseconds.
 fn timespec(data: &[u8]) -> Option<Duration> {
     let seconds = isize::from_ne_bytes(*data.first_chunk()?);
     let nanos = isize::from_ne_bytes(*data.get(WORD..)?.first_chunk()?);
@@ -84,8 +83,7 @@ fn timespec(data: &[u8]) -> Option<Duration> {
     Some(Duration::new(u64::try_from(seconds).ok()?, nanos))
 }
 
-/// Reads a `struct sockaddr_in` or `sockaddr_in6`; an IPv4 address that a socket of both families
-/// received becomes plain IPv4.
+/// Parses a `struct sockaddr_in` or `sockaddr_in6`; an IPv4 address received by a socket of both families becomes plain IPv4.
 pub(super) fn socket_address(name: &[u8]) -> Option<SocketAddr> {
     let family = c_int::from(u16::from_ne_bytes(*name.first_chunk()?));
     let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);
@@ -123,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_is_read_and_strangers_are_passed_over() {
+    fn every_message_is_read_and_unknown_ones_are_skipped() {
         let stamp: Vec<u8> = [1_700_000_000isize, 999_999_999]
             .into_iter()
             .flat_map(isize::to_ne_bytes)

@@ -1,4 +1,4 @@
-//! Puts the datagrams of a train together into messages for the kernel.
+//! Assembles the datagrams of a train into messages for the kernel.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -7,10 +7,10 @@ use std::ptr;
 use super::ancillary::{self, Control, SEGMENT_SPACE};
 use crate::train::{Piece, Train};
 
-/// Messages handed over in one system call.
+/// Maximum number of messages per system call.
 const MESSAGES: usize = 64;
 
-/// What decides how datagrams are put together into messages.
+/// Limits for joining datagrams into messages.
 pub(super) struct Layout {
     pub(super) max_segments: usize,
     pub(super) joined_below: usize,
@@ -18,8 +18,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// How many of `pieces` make the first message: datagrams of one size, of which the last may be
-    /// shorter, as the kernel cuts them apart again.
+    /// Returns how many of `pieces` form the first message: datagrams of one size, the last of which may be shorter, since the kernel
+    /// cuts them that way.
     fn count(&self, pieces: &[Piece]) -> usize {
         let Some(size) = pieces.first().map(Piece::length) else {
             return 0;
@@ -27,31 +27,31 @@ impl Layout {
         if size == 0 || size >= self.joined_below {
             return 1;
         }
-        let most = self.max_segments.min(self.max_payload / size).max(1);
-        let most = &pieces[..most.min(pieces.len())];
-        let equal = most
+        let fitting = self.max_segments.min(self.max_payload / size).max(1);
+        let fitting = &pieces[..fitting.min(pieces.len())];
+        let equal = fitting
             .iter()
             .take_while(|piece| piece.length() == size)
             .count();
-        let shorter = most
+        let shorter = fitting
             .get(equal)
             .is_some_and(|last| (1..size).contains(&last.length()));
         equal + usize::from(shorter)
     }
 }
 
-/// The kernel's view of a train. Kept between trains so that none allocates; what it points to is followed only in
-/// [`Scratch::hand_over`], while the train is there.
+/// The kernel's view of a train. It is kept between trains so that none allocates; its pointers are followed only in
+/// [`Scratch::hand_over`], while the train exists.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Two for each piece: head, body.
+    /// Two per piece: head, body.
     vectors: Vec<libc::iovec>,
     pub(super) messages: Vec<libc::mmsghdr>,
     controls: Vec<Control<SEGMENT_SPACE>>,
 }
 
-// SAFETY: the pointers are followed only within `Sender::send`, while the train that they point to is borrowed;
-// it clears them at its end. Between trains a Scratch is only spare capacity.
+// SAFETY: the pointers are followed only within `Sender::send`, while the train that they point to is borrowed, and are cleared at its
+// end. Between trains a Scratch is only spare capacity.
 unsafe impl Send for Scratch {}
 
 impl std::fmt::Debug for Scratch {
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    /// Points at the heads and bodies of all pieces.
+    /// Points to the heads and bodies of all pieces.
     pub(super) fn gather(&mut self, train: &Train<'_, '_>) {
         self.vectors.clear();
         self.vectors.extend(
@@ -72,7 +72,7 @@ impl Scratch {
         );
     }
 
-    /// Makes messages of the pieces from number `next` on, as many as one call takes.
+    /// Assembles messages from the pieces from number `next` on, as many as one call takes.
     pub(super) fn assemble(&mut self, pieces: &[Piece], mut next: usize, layout: &Layout) {
         self.messages.clear();
         self.controls.clear();
@@ -98,8 +98,7 @@ impl Scratch {
         }
     }
 
-    /// Offers the assembled messages of the train that was gathered, which the caller borrows, to the kernel; returns how many
-    /// of them it took.
+    /// Passes the assembled messages of the gathered train, which the caller borrows, to the kernel; returns how many it accepted.
     pub(super) fn hand_over(&mut self, socket: c_int) -> io::Result<usize> {
         // SAFETY: the messages point to vectors and controls of this scratch, which do not move
         // during the call; the vectors point to heads and bodies of the train that the caller borrows.

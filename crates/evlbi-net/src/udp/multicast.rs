@@ -1,4 +1,4 @@
-//! Multicast: which interface, and joining a group from any source (RFC 1112) or from one (RFC 4607).
+//! Multicast: the choice of the interface, and joining a group from any source (RFC 1112) or from one (RFC 4607).
 
 use std::convert::Infallible;
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ use socket2::{SockAddr, Socket};
 use super::OpenError;
 use crate::socket;
 
-/// A network interface, by its name (`eth1`) or by an address that it has.
+/// A network interface, by its name (`eth1`) or by one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interface {
     /// Name as `ip link` prints it.
@@ -45,10 +45,10 @@ impl fmt::Display for Interface {
 }
 
 impl Interface {
-    /// The kernel's number for the interface.
+    /// Returns the kernel's number for the interface.
     ///
     /// # Errors
-    /// [`OpenError::NoInterface`] when none has this name or address.
+    /// Returns [`OpenError::NoInterface`] if none has this name or address.
     pub fn index(&self) -> Result<u32, OpenError> {
         let found = match self {
             Interface::Name(name) => if_nametoindex(name.as_str()).ok(),
@@ -60,8 +60,7 @@ impl Interface {
     }
 }
 
-/// `address` with the interface added where it means nothing without one: in IPv6, what is of the
-/// link's or the interface's own scope (RFC 4007).
+/// Returns `address`, with the interface added if it needs one: in IPv6, for addresses of link or interface scope (RFC 4007).
 pub(super) fn scoped(
     address: SocketAddr,
     interface: Option<&Interface>,
@@ -80,7 +79,7 @@ fn is_local(address: &Ipv6Addr) -> bool {
     address.is_unicast_link_local() || address.is_multicast() && matches!(multicast_scope, 1 | 2)
 }
 
-/// Name of the interface that has this address, as `ip link` prints it.
+/// Returns the name of the interface that has this address, as `ip link` prints it.
 pub fn interface_of(address: IpAddr) -> Option<String> {
     let mut all = getifaddrs().ok()?;
     let has_it = |entry: &InterfaceAddress| {
@@ -93,8 +92,8 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
     all.find(has_it).map(|entry| entry.interface_name)
 }
 
-/// Makes `socket` receive `group`: from `source` alone where one is named, through `interface` or
-/// the one that the routes point to, and nothing of what other programs of this host have joined.
+/// Makes `socket` receive `group`: only from `source` if one is given, through `interface` or the one that the routes select, and
+/// nothing that other programs of this host have joined.
 pub(super) fn join(
     socket: &Socket,
     group: IpAddr,
@@ -149,7 +148,7 @@ fn storage(address: IpAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Chooses the interface that multicast to the family of `destination` leaves by.
+/// Selects the interface by which multicast to the family of `destination` leaves.
 pub(super) fn leave_by(
     socket: &Socket,
     destination: IpAddr,

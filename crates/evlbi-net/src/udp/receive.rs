@@ -1,5 +1,4 @@
-//! Receives batches of datagrams, joined by the kernel where it can (`UDP_GRO`), and knows what the
-//! sockets dropped.
+//! Receives batches of datagrams, joined by the kernel if possible (`UDP_GRO`), and counts what the sockets dropped.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -18,33 +17,33 @@ use crate::clock::events;
 use crate::socket::{self, GrantedBuffer};
 use evlbi_core::peer::Peer;
 
-/// Messages that one system call takes up.
+/// Maximum number of messages per system call.
 pub const MESSAGES: usize = 16;
 
-/// Room for one message: the longest that the kernel makes. Sixteen of them stay in an L2 cache.
+/// Room for one message in bytes: the longest that the kernel creates. Sixteen of them stay in an L2 cache.
 pub const MESSAGE_SPACE: usize = 64 << 10;
 
-/// A message in a socket takes more memory than its bytes: at least this much, the kernel's own account of it.
+/// Minimum memory of a message in a socket, in bytes: more than its data, by the kernel's own accounting.
 const MIN_ACCOUNT: usize = 256;
 
-/// Datagrams that a message may hold: GRO joins 64, and a sender of this host may have joined 128 (`UDP_MAX_SEGMENTS`).
+/// Maximum number of datagrams in a message: GRO joins 64, and a sender on this host may have joined 128 (`UDP_MAX_SEGMENTS`).
 const MAX_JOINED: u64 = 128;
-/// Bytes of data in a message of joined datagrams, at most.
+/// Maximum bytes of data in a message of joined datagrams.
 const MAX_JOINED_BYTES: u64 = 65_535;
 
-/// Datagrams with so much data that one message holds at most, where they are joined: so many one drop may be.
-pub fn most_joined(data: usize) -> u64 {
+/// Returns the maximum number of datagrams with this much data in one joined message, and so in one drop.
+pub fn max_joined(data: usize) -> u64 {
     (MAX_JOINED_BYTES / data.max(1) as u64).min(MAX_JOINED)
 }
 
 /// An address to receive on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Local address, or a multicast group, and port. `[::]` hears IPv4 too.
+    /// Local address, or a multicast group, and port. `[::]` receives IPv4 too.
     pub address: SocketAddr,
-    /// For a group: the only sender to hear (source-specific multicast, RFC 4607).
+    /// For a group: the only sender to accept (source-specific multicast, RFC 4607).
     pub source: Option<IpAddr>,
-    /// For a group: the interface to join it on; else the one that the routes point to.
+    /// For a group: the interface to join it on; `None`: the one that the routes select.
     pub interface: Option<Interface>,
 }
 
@@ -58,16 +57,16 @@ impl From<SocketAddr> for Listen {
     }
 }
 
-/// How a [`Receiver`] is set up.
+/// Options of a [`Receiver`].
 #[derive(Clone, Debug)]
 pub struct ReceiverOptions {
-    /// Socket buffer to ask for, in bytes, for each address.
+    /// Socket buffer to request, in bytes, for each address.
     pub buffer: usize,
-    /// Whether the kernel may join datagrams on their way up (`UDP_GRO`).
+    /// Whether the kernel may join datagrams on reception (`UDP_GRO`).
     pub join: bool,
-    /// Whether the kernel stamps messages with the time of their arrival (`SO_TIMESTAMPNS`).
+    /// Whether the kernel adds the arrival time to messages (`SO_TIMESTAMPNS`).
     pub stamps: bool,
-    /// The only network interface to hear and to send by (`SO_BINDTODEVICE`).
+    /// The only network interface to receive and send by (`SO_BINDTODEVICE`).
     pub device: Option<String>,
 }
 
@@ -82,11 +81,11 @@ impl Default for ReceiverOptions {
     }
 }
 
-/// UDP sockets on one or several addresses, read in batches and never waited for.
+/// UDP sockets on one or several addresses, read in batches without blocking.
 #[derive(Debug)]
 pub struct Receiver {
     ports: Vec<Port>,
-    /// The port that the next batch begins with, so that a busy one does not shut out the others.
+    /// The port with which the next batch starts, so that a busy one does not shut out the others.
     turn: usize,
 }
 
@@ -104,7 +103,7 @@ impl Receiver {
     /// Opens a socket for each of `listen`.
     ///
     /// # Errors
-    /// [`OpenError`] when an address, group, interface or option is refused.
+    /// Returns [`OpenError`] if an address, group, interface or option is refused.
     pub fn bind(listen: &[Listen], options: &ReceiverOptions) -> Result<Receiver, OpenError> {
         let ports = listen
             .iter()
@@ -113,27 +112,27 @@ impl Receiver {
         Ok(Receiver { ports, turn: 0 })
     }
 
-    /// The addresses as bound, port numbers chosen by the kernel included.
+    /// Returns the addresses as bound, including port numbers chosen by the kernel.
     pub fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.ports.iter().map(|port| port.address)
     }
 
-    /// The sockets, one for each address.
+    /// Returns the sockets, one per address.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.ports.iter().map(|port| &port.socket)
     }
 
-    /// The receive buffer asked for and granted: the smallest of all ports.
+    /// Returns the requested and the granted receive buffer: the smallest of all ports.
     pub fn buffer(&self) -> Option<&GrantedBuffer> {
         let buffers = self.ports.iter().map(|port| &port.granted);
         buffers.min_by_key(|buffer| buffer.granted)
     }
 
-    /// A sender over the socket of the first address: what it sends comes from there, and from then on that socket
-    /// hears `destination` alone.
+    /// Returns a sender over the socket of the first address: its datagrams have that source address, and from then on that socket
+    /// accepts only datagrams from `destination`.
     ///
     /// # Errors
-    /// [`OpenError`] when an option is refused, or there is no route.
+    /// Returns [`OpenError`] if an option is refused, or there is no route.
     pub fn sender(
         &self,
         destination: SocketAddr,
@@ -149,16 +148,16 @@ impl Receiver {
         Sender::over(socket, destination, options)
     }
 
-    /// Whether the kernel joins datagrams on their way up.
+    /// Returns whether the kernel joins datagrams on reception.
     pub fn joins(&self) -> bool {
         self.ports.iter().all(|port| port.joins)
     }
 
-    /// Replaces the content of `received` by the messages that are waiting, as many as fit, and returns
-    /// their number: 0 when none is. Returns at once.
+    /// Replaces the content of `received` by the waiting messages, as many as fit. Returns their number, 0 if none is waiting. Returns
+    /// at once.
     ///
     /// # Errors
-    /// What the kernel says of a socket, other than that nothing is there, if no message came from another.
+    /// Returns a socket's error, except that nothing is there, if no message came from another socket.
     pub fn receive(&mut self, received: &mut Received) -> io::Result<usize> {
         received.clear();
         let mut failure = None;
@@ -178,42 +177,42 @@ impl Receiver {
         }
     }
 
-    /// Waits until a datagram is there, at most for `timeout`; says whether one is. For the time
-    /// before a stream begins: while it flows, draining and napping costs less than waiting.
+    /// Waits for a datagram, at most for `timeout`; returns whether there is one. Use it before a stream starts: while it flows,
+    /// draining and napping costs less than waiting.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let mut polls: Vec<libc::pollfd> = self.sockets().map(events::readable).collect();
         clock::poll(&mut polls, timeout)
     }
 
-    /// Messages that the sockets dropped since they were opened, for want of buffer or for a wrong
-    /// checksum, as the kernel counts now (`SO_MEMINFO`). Datagrams that arrived joined count as one
-    /// message.
+    /// Returns the number of messages that the sockets have dropped since they were opened, for lack of buffer or a wrong checksum, as
+    /// the kernel counts now (`SO_MEMINFO`). Datagrams that arrived joined count as one message.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn drops(&mut self) -> io::Result<u64> {
         self.ports.iter_mut().map(Port::drops).sum()
     }
 
-    /// Memory that what waits in the sockets takes, in bytes (`SO_MEMINFO`): no less than [`Batch::taken`] of it, once read.
+    /// Returns the memory used by messages that wait in the sockets, in bytes (`SO_MEMINFO`): at least their [`Batch::taken`], once
+    /// read.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn queued(&self) -> io::Result<u64> {
         self.ports.iter().map(Port::queued).sum()
     }
 
-    /// The same as told by the datagrams themselves (`SO_RXQ_OVFL`): the count when the last one
-    /// received was queued, so it lags behind [`Receiver::drops`].
+    /// Returns the drops as reported with the datagrams themselves (`SO_RXQ_OVFL`): the count when the last received one was queued, so
+    /// it lags behind [`Receiver::drops`].
     pub fn overflow(&self) -> u64 {
         self.ports.iter().map(|port| port.overflow.total).sum()
     }
 }
 
-/// Places in what `SO_MEMINFO` says.
+/// Index in the words of `SO_MEMINFO`.
 const QUEUED: usize = libc::SK_MEMINFO_RMEM_ALLOC as usize;
 const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
 
@@ -257,7 +256,7 @@ impl Port {
         if options.join && !joins {
             tracing::info!("this kernel has no UDP_GRO: datagrams are received singly");
         }
-        // Bound to the group itself, the socket hears nothing but the group.
+        // Bound to the group itself, the socket receives only the group.
         let bind_error = |source| OpenError::Bind { address, source };
         socket.bind(&address.into()).map_err(bind_error)?;
         if group {
@@ -274,7 +273,7 @@ impl Port {
         })
     }
 
-    /// Adds the messages that wait here to `batch`.
+    /// Adds the messages that wait here to the batch.
     fn receive(&mut self, number: usize, received: &mut Received) -> io::Result<()> {
         let first = received.messages.len();
         let mut names = [[0u8; ADDRESS_SPACE]; MESSAGES];
@@ -356,7 +355,7 @@ impl Port {
     }
 }
 
-/// Whether an error is what routers and the far host said (ICMP) of datagrams that this socket had sent.
+/// Returns whether an error reports an ICMP message of a router or the remote host about earlier datagrams of this socket.
 fn is_icmp(error: &io::Error) -> bool {
     const SAID: [c_int; 10] = [
         libc::ECONNREFUSED,
@@ -383,7 +382,7 @@ fn nothing_there(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// A 64-bit count made of readings of a 32-bit counter that wraps.
+/// A 64-bit count from samples of a 32-bit counter that wraps.
 #[derive(Debug, Default)]
 struct Wrapping {
     last: u32,
@@ -397,7 +396,7 @@ impl Wrapping {
     }
 }
 
-/// Memory for what is received at once, used again and again.
+/// Memory for received messages, reused.
 pub struct Received {
     memory: Box<[u8]>,
     messages: Vec<Message>,
@@ -411,7 +410,7 @@ impl Default for Received {
 }
 
 impl Received {
-    /// Room for [`MESSAGES`] messages of [`MESSAGE_SPACE`] bytes.
+    /// Allocates room for [`MESSAGES`] messages of [`MESSAGE_SPACE`] bytes.
     pub fn new() -> Received {
         Received {
             memory: vec![0; MESSAGES * MESSAGE_SPACE].into_boxed_slice(),
@@ -420,7 +419,7 @@ impl Received {
         }
     }
 
-    /// What has come.
+    /// Returns the received messages.
     pub fn batch(&self) -> Batch<'_> {
         Batch {
             memory: &self.memory,
@@ -434,7 +433,7 @@ impl Received {
         self.taken = 0;
     }
 
-    /// Whether the last [`Receiver::receive`] used all room, so that more may be waiting.
+    /// Returns whether the last [`Receiver::receive`] used all room, so that more may be waiting.
     pub fn is_full(&self) -> bool {
         self.messages.len() == MESSAGES
     }
@@ -448,7 +447,7 @@ mod tests {
 
     use super::*;
 
-    /// What was read from one port is not lost to the failure of another, which shows once no more comes.
+    /// The failure of a port does not lose what was read from another; it is reported once nothing more arrives.
     #[test]
     fn a_port_that_fails_costs_the_others_nothing() {
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

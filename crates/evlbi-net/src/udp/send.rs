@@ -13,56 +13,56 @@ use super::{Interface, OpenError, multicast};
 use crate::socket::{self, GrantedBuffer};
 use crate::train::Train;
 
-/// Most datagrams that the kernel takes in one message (`UDP_MAX_SEGMENTS` of older kernels).
+/// Maximum number of datagrams that the kernel accepts in one message (`UDP_MAX_SEGMENTS` of older kernels).
 pub const MAX_SEGMENTS: usize = 64;
 
-/// Longest UDP payload over IPv4: 65535 less the headers of IP and UDP.
+/// Maximum UDP payload over IPv4 in bytes: 65535 minus the headers of IP and UDP.
 const MAX_PAYLOAD_V4: usize = 65_535 - 20 - 8;
-/// Longest UDP payload over IPv6, whose length field does not count the IP header.
+/// Maximum UDP payload over IPv6 in bytes; its length field does not include the IP header.
 const MAX_PAYLOAD_V6: usize = 65_535 - 8;
 
-/// How long a full socket buffer may hold up a train before its datagrams are given up.
+/// Maximum time that a full socket buffer may delay a train before its datagrams are given up.
 pub const BUFFER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Times that one message is offered again when the kernel reports an earlier datagram's ICMP error.
+/// Maximum number of retries of a message when the kernel reports an earlier datagram's ICMP error.
 const ICMP_TIMEOUT: u32 = 8;
 
-/// Back-traffic datagrams read in one go, so that a flood of them cannot hold up the sender.
+/// Maximum number of return datagrams read at once, so that a flood of them cannot block the sender.
 const DRAIN: usize = 64;
 
-/// What may happen to a datagram that is longer than the path's MTU.
+/// Treatment of datagrams longer than the path's MTU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fragmentation {
-    /// The system's setting (`net.ipv4.ip_no_pmtu_disc`): normally fragmented by this host only.
+    /// The system's setting (`net.ipv4.ip_no_pmtu_disc`): normally only this host fragments them.
     #[default]
     System,
     /// Never fragmented: refused here, and dropped by a router with a smaller MTU.
     Forbid,
-    /// Fragmented wherever it is needed.
+    /// Fragmented wherever necessary.
     Allow,
 }
 
-/// How a [`Sender`] is set up.
+/// Options of a [`Sender`].
 #[derive(Clone, Debug)]
 pub struct SenderOptions {
-    /// Local address and port; a port of 0 lets the kernel choose.
+    /// Local address and port; port 0 lets the kernel choose.
     pub source: Option<SocketAddr>,
-    /// Interface that multicast leaves by; else the one that the routes point to.
+    /// Interface by which multicast leaves; `None`: the one that the routes select.
     pub interface: Option<Interface>,
-    /// Time to live (IPv4) or hop limit (IPv6); else the system's: 64, and 1 for multicast.
+    /// Time to live (IPv4) or hop limit (IPv6); `None`: the system's default, 64, and 1 for multicast.
     pub hops: Option<u8>,
     /// Whether receivers on this host get this sender's multicast.
     pub loopback: bool,
-    /// Socket buffer to ask for, in bytes.
+    /// Socket buffer to request, in bytes.
     pub buffer: usize,
-    /// Most datagrams in one message to the kernel, 1 to [`MAX_SEGMENTS`]; 1 sends single packets,
-    /// each with its own trip through the kernel and its own moment on the wire.
+    /// Maximum number of datagrams in one message to the kernel, 1 to [`MAX_SEGMENTS`]; 1 sends single packets, each with its own pass
+    /// through the kernel and its own time on the wire.
     pub max_segments: usize,
-    /// What may happen to datagrams longer than the MTU.
+    /// Treatment of datagrams longer than the MTU.
     pub fragmentation: Fragmentation,
-    /// Class of service (RFC 2474), 0 to 63; else the system's: 0.
+    /// DSCP (RFC 2474), 0 to 63; `None`: the system's default, 0.
     pub dscp: Option<u8>,
-    /// A full socket buffer holds the caller up, by [`BUFFER_TIMEOUT`] at most.
+    /// Whether a full socket buffer blocks the caller, for at most [`BUFFER_TIMEOUT`].
     pub waits: bool,
 }
 
@@ -82,39 +82,39 @@ impl Default for SenderOptions {
     }
 }
 
-/// What became of the datagrams handed to a [`Sender`], in datagrams unless said.
+/// Counters of a [`Sender`], in datagrams unless noted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendCounts {
     /// Accepted by the kernel.
     pub sent: u64,
     /// UDP payload bytes of those.
     pub bytes: u64,
-    /// Messages that carried them: fewer than datagrams when the kernel segments.
+    /// Messages that carried them: fewer than datagrams if the kernel segments.
     pub messages: u64,
     /// System calls made for them.
     pub calls: u64,
-    /// Given up because the socket's or the device's buffer stayed full (ENOBUFS, EAGAIN, ENOMEM).
+    /// Dropped because the socket's or the device's buffer stayed full (ENOBUFS, EAGAIN, ENOMEM).
     pub buffer_full: u64,
-    /// Given up because there is no route, neighbour or link (ENETUNREACH, EHOSTUNREACH, ENETDOWN...).
+    /// Dropped because there is no route, neighbour or link (ENETUNREACH, EHOSTUNREACH, ENETDOWN...).
     pub unreachable: u64,
-    /// Given up because longer than the MTU allows (EMSGSIZE).
+    /// Dropped because they are longer than the MTU allows (EMSGSIZE).
     pub too_long: u64,
-    /// Given up because this host's packet filter forbids them (EPERM, EACCES).
+    /// Dropped because this host's packet filter forbids them (EPERM, EACCES).
     pub forbidden: u64,
-    /// Answers "port unreachable" to earlier datagrams (ECONNREFUSED): nobody listens there (yet).
-    /// The datagrams themselves were sent.
+    /// ICMP replies "port unreachable" to earlier datagrams (ECONNREFUSED): nothing listens there (yet). The datagrams themselves were
+    /// sent.
     pub refused: u64,
     /// Datagrams that readers sent back.
     pub back_datagrams: u64,
 }
 
 impl SendCounts {
-    /// Adds what became of another sender's datagrams.
+    /// Adds another sender's counters.
     pub fn add(&mut self, other: &SendCounts) {
         *self = self.each_with(other, |own, other| own + other);
     }
 
-    /// What became of datagrams since `earlier`.
+    /// Returns the counters since `earlier`.
     pub fn since(&self, earlier: &SendCounts) -> SendCounts {
         self.each_with(earlier, |now, before| now - before)
     }
@@ -134,7 +134,7 @@ impl SendCounts {
         }
     }
 
-    /// Datagrams that were handed over but did not leave: numbers that no receiver can have seen.
+    /// Returns the datagrams that did not leave: their numbers cannot have reached a receiver.
     pub fn not_sent(&self) -> u64 {
         self.buffer_full + self.unreachable + self.too_long + self.forbidden
     }
@@ -147,7 +147,7 @@ pub struct Sender {
     destination: SocketAddr,
     granted: GrantedBuffer,
     max_segments: usize,
-    /// Datagrams shorter than this go several to a message. The kernel refuses longer ones.
+    /// Datagrams shorter than this share messages. The kernel refuses longer ones.
     joined_below: usize,
     waits: bool,
     counts: SendCounts,
@@ -158,7 +158,7 @@ impl Sender {
     /// Opens a socket to `destination`, unicast or multicast, IPv4 or IPv6.
     ///
     /// # Errors
-    /// [`OpenError`] when an address, interface or option is refused, or there is no route.
+    /// Returns [`OpenError`] if an address, interface or option is refused, or there is no route.
     pub fn connect(destination: SocketAddr, options: &SenderOptions) -> Result<Sender, OpenError> {
         let destination = multicast::scoped(destination, options.interface.as_ref())?;
         let socket = Socket::new(
@@ -178,7 +178,7 @@ impl Sender {
         Sender::over(socket, destination, options)
     }
 
-    /// Sends by a socket that is there already, which hears `destination` alone from then on.
+    /// Sends by an existing socket, which from then on accepts only datagrams from `destination`.
     pub(super) fn over(
         socket: Socket,
         destination: SocketAddr,
@@ -219,29 +219,29 @@ impl Sender {
         })
     }
 
-    /// Where the datagrams go.
+    /// Returns the destination.
     pub fn destination(&self) -> SocketAddr {
         self.destination
     }
 
-    /// Where they come from.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         let address = self.socket.local_addr()?;
         address.as_socket().ok_or(io::ErrorKind::Unsupported.into())
     }
 
-    /// The send buffer asked for and granted.
+    /// Returns the requested and the granted send buffer.
     pub fn buffer(&self) -> &GrantedBuffer {
         &self.granted
     }
 
-    /// The MTU of the route to the destination in bytes, IP header included.
+    /// Returns the MTU of the route to the destination in bytes, IP header included.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn path_mtu(&self) -> io::Result<usize> {
         let mtu = match self.destination {
             SocketAddr::V4(_) => socket::get_int(&self.socket, libc::IPPROTO_IP, libc::IP_MTU),
@@ -250,7 +250,7 @@ impl Sender {
         Ok(usize::try_from(mtu).unwrap_or(0))
     }
 
-    /// Longest datagram in bytes that the address family can carry at all.
+    /// Returns the maximum datagram length in bytes that the address family allows.
     pub fn max_payload(&self) -> usize {
         match self.destination {
             SocketAddr::V4(_) => MAX_PAYLOAD_V4,
@@ -258,18 +258,18 @@ impl Sender {
         }
     }
 
-    /// Whether datagrams of `length` bytes go to the kernel several to a message, as far as is known.
+    /// Returns whether datagrams of `length` bytes share messages to the kernel, as far as known.
     pub fn joins(&self, length: usize) -> bool {
         self.max_segments > 1 && length < self.joined_below && 2 * length <= self.max_payload()
     }
 
-    /// What became of everything sent so far.
+    /// Returns the counters of everything sent so far.
     pub fn counts(&self) -> &SendCounts {
         &self.counts
     }
 
-    /// Reads and counts what readers have sent back (jive5ab's do, so that switches remember them).
-    /// Returns at once; reads a bounded number, so call it now and then.
+    /// Reads and counts datagrams that readers have sent back (jive5ab does so, to stay in the tables of switches). Returns at once and
+    /// reads a limited number, so call it regularly.
     pub fn drain_back_traffic(&mut self) {
         let mut byte = [0u8; 1];
         for _ in 0..DRAIN {
@@ -292,23 +292,22 @@ impl Sender {
         }
     }
 
-    /// Hands the train to the kernel; returns how many of its datagrams the kernel accepted. The
-    /// others are in [`SendCounts::not_sent`]: no full buffer, missing route or absent receiver ends
-    /// a flow.
+    /// Passes the train to the kernel; returns how many of its datagrams the kernel accepted. The others are in
+    /// [`SendCounts::not_sent`]: a full buffer, missing route or absent receiver does not end a flow.
     ///
     /// # Errors
-    /// Only what would befall every later datagram too, such as a broken socket.
+    /// Returns only errors that would affect every later datagram too, such as a broken socket.
     pub fn send(&mut self, train: &Train<'_, '_>) -> io::Result<usize> {
         let before = self.counts.sent;
         self.offer(train)?;
         Ok((self.counts.sent - before) as usize)
     }
 
-    /// The same, which returns how many of its datagrams are accepted or lost: all, unless this sender does not wait and its
-    /// socket is full. The rest may be offered again.
+    /// Sends the train like [`Sender::send`]; returns how many of its datagrams were accepted or dropped. That is all of them, unless
+    /// this sender does not wait and its socket is full; the caller may offer the rest again.
     ///
     /// # Errors
-    /// Only what would befall every later datagram too, such as a broken socket.
+    /// Returns only errors that would affect every later datagram too, such as a broken socket.
     pub fn offer(&mut self, train: &Train<'_, '_>) -> io::Result<usize> {
         self.scratch.gather(train);
         let result = self.hand_over(train);
@@ -316,7 +315,7 @@ impl Sender {
         result
     }
 
-    /// Gives up so many datagrams that a full socket held up for too long.
+    /// Counts datagrams as given up that a full socket delayed for too long.
     pub fn give_up(&mut self, datagrams: usize) {
         let full = io::ErrorKind::WouldBlock.into();
         self.lose(|counts| &mut counts.buffer_full, datagrams, &full);
@@ -364,7 +363,7 @@ impl Sender {
         datagrams
     }
 
-    /// What to do about `error`, which the first of the assembled messages met; its first datagram has `length` bytes.
+    /// Returns what to do about `error`, which the first of the assembled messages caused; its first datagram has `length` bytes.
     fn judge(&mut self, error: &io::Error, length: usize) -> Verdict {
         let joined = self
             .scratch
@@ -418,7 +417,7 @@ impl Sender {
         datagrams
     }
 
-    /// Counts datagrams as not sent, and says so the first time.
+    /// Counts datagrams as not sent, and logs the first case.
     fn lose(&mut self, counter: Counter, datagrams: usize, error: &io::Error) {
         let count = counter(&mut self.counts);
         if *count == 0 {
@@ -434,13 +433,13 @@ impl Sender {
 type Counter = fn(&mut SendCounts) -> &mut u64;
 
 enum Verdict {
-    /// Offer it again, in the way that is now chosen.
+    /// Offer it again, in the mode that is now selected.
     Again,
-    /// The error was an earlier datagram's and is now taken off the socket: offer it again.
+    /// The error was an earlier datagram's and is now cleared: offer it again.
     AfterIcmp,
-    /// Count it here and pass over it.
+    /// Count it there and skip it.
     GiveUp(Counter),
-    /// It is the caller's, with all that follow.
+    /// Leave it to the caller, with all that follow.
     Full,
     Fatal,
 }
@@ -454,7 +453,7 @@ fn set_fragmentation(
     destination: SocketAddr,
     fragmentation: Fragmentation,
 ) -> io::Result<()> {
-    // The values of IPv6 (IPV6_PMTUDISC_*) are the same.
+    // The values for IPv6 (IPV6_PMTUDISC_*) are the same.
     let value = match fragmentation {
         Fragmentation::System => return Ok(()),
         Fragmentation::Forbid => libc::IP_PMTUDISC_DO,

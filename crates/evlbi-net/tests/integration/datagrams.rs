@@ -1,9 +1,9 @@
-//! Datagrams that tests send, and how they take them up again.
+//! Datagrams of tests, and their reception.
 
 use evlbi_net::udp::{Received, Receiver};
 use evlbi_testkit::until::WATCHDOG;
 
-/// Datagrams of `size` bytes, each different from every other and within itself.
+/// Returns datagrams of `size` bytes, each different from every other and within itself.
 pub fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|n| {
@@ -14,7 +14,7 @@ pub fn payloads(size: usize, count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Takes up `count` datagrams.
+/// Receives `count` datagrams.
 pub fn collect(receiver: &mut Receiver, count: usize) -> Vec<Vec<u8>> {
     let mut received = Received::new();
     let mut datagrams = Vec::new();

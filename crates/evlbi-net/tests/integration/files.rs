@@ -12,7 +12,7 @@ use evlbi_net::ring::Reserve;
 use evlbi_testkit::{Room, command, disk, name};
 use proptest::prelude::*;
 
-/// Bytes that tell where they are.
+/// Returns bytes that depend on their position.
 fn content(length: usize) -> Vec<u8> {
     (0..length)
         .map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8)
@@ -50,7 +50,7 @@ proptest! {
         }
         prop_assert_eq!(writer.finish().unwrap(), (at - start) as u64);
         prop_assert!(fs::read(&path).unwrap() == all[start..at]);
-        // What was reserved and not used is free again.
+        // Unused reserved space is free again.
         let used = fs::metadata(&path).unwrap().blocks() * 512;
         prop_assert!(used <= (at - start) as u64 + 65_536, "{} bytes of disk", used);
     }
@@ -137,7 +137,7 @@ fn what_cannot_be_made_is_named() {
 
 #[test]
 fn more_than_two_gibibytes_in_one_piece() {
-    // Zeroes that are never touched.
+    // Zeros that are never touched.
     let huge = vec![0u8; (2 << 30) + 12_345];
     let mut writer = Writer::create(Path::new("/dev/null"), WriterOptions::default()).unwrap();
     writer.write(&huge).unwrap();
@@ -237,7 +237,7 @@ fn read_all(reader: &mut Reader) -> Vec<u8> {
     all
 }
 
-/// Real time, in which files are read ahead, and virtual time, in which they are not.
+/// Returns a real clock, with which files are read ahead, and a virtual one, with which they are not.
 fn clocks() -> [Clock; 2] {
     [Clock::real(), Clock::simulated(0)]
 }
@@ -362,7 +362,7 @@ fn what_cannot_be_read_is_named() {
     let error = open(&missing).unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
 
-    // A file that becomes shorter while it is read: what is there comes, then the error.
+    // A file that shrinks while it is read: the existing data is returned, then the error.
     let path = directory.folder().join("recording");
     for clock in clocks() {
         fs::write(&path, content(1000)).unwrap();

@@ -1,6 +1,6 @@
 //! `evlbi-net` from outside: real sockets, real files, and wires between network namespaces.
 //!
-//! Here belongs what only a kernel can show; what it may do at any moment is tested on simulated hosts.
+//! Tests belong here if only a kernel can show the behaviour; everything that may happen at any moment is tested on simulated hosts.
 
 mod datagrams;
 mod files;

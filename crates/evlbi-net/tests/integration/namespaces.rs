@@ -32,7 +32,7 @@ fn addresses(pair: &Pair) -> [SocketAddr; 2] {
 }
 
 fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
-    // The wire keeps the order of what leaves from one processor.
+    // The wire keeps the order of datagrams that leave from one core.
     cpu::pin(cpu::allowed_cores().unwrap()[0]).unwrap();
     let mut pieces = Pieces::default();
     let mut train = pieces.begin();
@@ -51,7 +51,7 @@ fn round_trips(pair: &Pair, join: bool) {
         let mut receiver = receiver(&pair.far, to, &options);
         let mut sender = sender(&pair.near, to, &SenderOptions::default());
         for size in [1, 100, 1000, 1452, 1453, 1472, 1473, 4000] {
-            // What comes in fragments takes more room.
+            // Fragmented datagrams take more room.
             let holds = buffer::holds(size) / 2;
             for count in [1, 2, 44, 45, 100] {
                 if count > holds {
@@ -325,9 +325,9 @@ fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
         let mut receiver = receiver(&pair.far, to, &options);
         let mut sender = sender(&pair.near, to, &SenderOptions::default());
         let before = read();
-        // More than the buffer holds, and less than the kernel's queue before it.
+        // More than the buffer holds, but less than the kernel's queue before it.
         assert_eq!(send(&mut sender, &payloads(1200, 400)), 400);
-        // The wire delivers in a soft interrupt, perhaps after the call that sent.
+        // The wire delivers in a softirq, perhaps after the call that sent.
         until("the buffer overflows", || receiver.drops().unwrap() > 0);
         let mut batches = Received::new();
         let mut received = 0;
@@ -352,7 +352,7 @@ fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
     }
 }
 
-/// A socket that has no room is waited for outside the transport, and its datagrams are lost when that takes too long.
+/// The caller waits for a full socket, not the transport; its datagrams are dropped if that takes too long.
 #[test]
 fn a_full_socket_holds_nobody_up() {
     const TRAIN: usize = 10;
@@ -385,7 +385,7 @@ fn a_full_socket_holds_nobody_up() {
         is_full
     });
     assert_eq!(out.counts().not_sent(), 0);
-    // It is the caller who says that time has passed.
+    // The caller tells the transport the time.
     let later = begun.plus(Nanos::SECOND);
     assert_eq!(out.drive(later).unwrap(), None);
     assert!(matches!(out.ready(later), Ready::Now(_)));

@@ -33,8 +33,8 @@ fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
     sender.send(&train).unwrap()
 }
 
-/// Waits until all that this thread has sent is in the sockets or dropped: loopback keeps the order of what leaves from one
-/// processor, to which [`stay`] keeps it, and a kernel with much to do passes it on a moment later.
+/// Waits until everything that this thread has sent is in the sockets or dropped. Loopback keeps the order of datagrams from one core,
+/// to which [`stay`] restricts the thread; a busy kernel delivers them a moment later.
 fn settle() {
     let marker = UdpSocket::bind(LOOPBACK).unwrap();
     marker.set_read_timeout(Some(WATCHDOG)).unwrap();
@@ -42,7 +42,7 @@ fn settle() {
     marker.recv(&mut [0; 1]).expect("loopback brings it");
 }
 
-/// Keeps this thread on one processor.
+/// Restricts this thread to one core.
 fn stay() {
     cpu::pin(cpu::allowed_cores().unwrap()[0]).unwrap();
 }
@@ -94,7 +94,7 @@ fn the_same_over_ipv6() {
         return;
     }
     for size in [0, 1, 8, 1452, 8224, 65_527] {
-        // Those of IPv6 take no less than those of IPv4.
+        // IPv6 datagrams take at least as much as IPv4 ones.
         let holds = buffer::holds(size.min(65_507)) / 2;
         for count in [1, 45, 130] {
             if size * count <= 4 << 20 && count <= holds {
@@ -129,7 +129,7 @@ fn datagrams_travel_joined_and_single_packets_do_not() {
     assert!(sender.joins(1472));
     send(&mut sender, &sent);
     let counts = sender.counts();
-    // 44 of 1472 bytes are the most that one IPv4 packet holds.
+    // One IPv4 packet holds at most 44 datagrams of 1472 bytes.
     assert_eq!(
         (counts.messages, counts.calls),
         (count.div_ceil(44) as u64, 1)
@@ -178,7 +178,7 @@ fn a_kernel_that_will_not_segment_gets_single_datagrams() {
 #[test]
 fn an_absent_receiver_does_not_stop_the_flow() {
     for max_segments in [64, 1] {
-        // A socket that hears nobody but a stranger: for all others nobody listens at its port.
+        // A socket that accepts datagrams only from another sender: for all others its port is closed.
         let stranger = UdpSocket::bind(LOOPBACK).unwrap();
         let deaf = UdpSocket::bind(LOOPBACK).unwrap();
         deaf.connect(stranger.local_addr().unwrap()).unwrap();
@@ -320,7 +320,7 @@ fn a_busy_port_does_not_shut_out_another() {
     assert_eq!(first, [0, 1, 0, 1]);
 }
 
-/// The kernel's account of what waits in the sockets is no less than that of the batches that hold it afterwards.
+/// The kernel's account of messages waiting in the sockets is at least that of the batches that hold them afterwards.
 #[test]
 fn what_waits_is_known() {
     stay();
@@ -407,7 +407,7 @@ fn what_a_stalled_reader_loses_is_known_at_once_and_with_the_next_datagram() {
     }
 }
 
-/// A group on loopback.
+/// Returns a group on loopback.
 fn group(address: &str, port: u16) -> Listen {
     let address = SocketAddr::new(address.parse().unwrap(), port);
     Listen {
@@ -416,7 +416,7 @@ fn group(address: &str, port: u16) -> Listen {
     }
 }
 
-/// Hears a group at a port that the kernel gives it.
+/// Receives a group at a port that the kernel chooses.
 fn group_receiver(listen: &Listen) -> (Receiver, u16) {
     let receiver =
         Receiver::bind(std::slice::from_ref(listen), &ReceiverOptions::default()).unwrap();
@@ -461,7 +461,7 @@ fn source_specific_multicast_hears_its_source_alone() {
     assert_eq!(send(&mut sender, &sent), 5);
     assert_eq!(collect(&mut theirs, 5), sent);
     settle();
-    // What is not there now never comes.
+    // What has not arrived by now never does.
     assert_eq!(others.receive(&mut Received::new()).unwrap(), 0);
 }
 

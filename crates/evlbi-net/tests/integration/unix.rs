@@ -18,7 +18,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::datagrams::payloads;
 
-/// Longest wait for an event before the next look.
+/// Maximum wait for an event before the next poll.
 const SOON: Nanos = Nanos(100_000_000);
 
 fn url(room: &Room) -> Url {
@@ -51,14 +51,14 @@ fn send(outgoing: &mut dyn Outgoing, datagrams: &[Vec<u8>]) {
     outgoing.send(&train, Nanos(0)).unwrap();
 }
 
-/// What has arrived.
+/// Returns what has arrived.
 fn take(incoming: &mut dyn Incoming) -> Vec<Vec<u8>> {
     let batch = incoming.receive(Nanos(0)).unwrap();
     let datagrams = batch.datagrams();
     datagrams.map(|datagram| datagram.bytes.to_vec()).collect()
 }
 
-/// Takes all that arrives until the sender is through.
+/// Receives everything until the sender has finished.
 fn take_all(incoming: &mut dyn Incoming, outgoing: &mut dyn Outgoing) -> Vec<Vec<u8>> {
     let mut datagrams = Vec::new();
     loop {
@@ -81,7 +81,7 @@ fn all_sizes_and_counts_arrive_as_they_were_sent() {
     for size in [1, 7, 8, 9, 100, 1472, 8040, 40_000, 65_507] {
         for count in [1, 2, 16, 64, 65, 200] {
             let mut sent = payloads(size, count);
-            // Shorter ones, and longer ones behind them.
+            // A shorter one, and longer ones after it.
             sent[count - 1].truncate(size.div_ceil(2));
             sent[count / 2].truncate(size.div_ceil(3));
             send(&mut *outgoing, &sent);
@@ -92,7 +92,7 @@ fn all_sizes_and_counts_arrive_as_they_were_sent() {
     }
     let counts = outgoing.counts();
     assert_eq!((counts.sent, counts.not_sent()), (all, 0));
-    // What leaves together makes few messages.
+    // Datagrams that leave together share messages.
     assert!(counts.messages < all / 4, "{counts:?}");
     assert_eq!(incoming.backlog().unwrap(), 0);
 }
@@ -112,7 +112,7 @@ fn a_sender_waits_for_a_receiver_that_takes_nothing() {
     }
     assert_eq!(outgoing.ready(Nanos(0)), Ready::OnEvent);
     assert_eq!(outgoing.close(Nanos(0)).unwrap(), Close::OnEvent);
-    // Before anything was taken, it takes no more.
+    // It accepts no more before anything is received.
     outgoing.drive(Nanos(0)).unwrap();
     let counts = outgoing.counts();
     assert!(counts.sent < sent.len() as u64, "{counts:?}");
@@ -122,7 +122,7 @@ fn a_sender_waits_for_a_receiver_that_takes_nothing() {
     assert_eq!((counts.sent, counts.not_sent()), (sent.len() as u64, 0));
 }
 
-/// A program has ended once it has closed its connection and all that it sent was received; one that only connects ends nothing.
+/// A program has ended once it has closed its connection and everything that it sent was received; one that only connects ends nothing.
 #[test]
 fn the_end_of_a_sender_shows_behind_its_data() {
     let room = Room::new();
@@ -159,7 +159,7 @@ fn the_end_of_a_sender_shows_behind_its_data() {
     assert!(late.send(&train, Nanos(0)).is_err());
 }
 
-/// Messages that do not hold what they say are one datagram each, which is no stream's; the connection stays.
+/// Messages with a wrong length field are one datagram each, which belongs to no stream; the connection stays.
 #[test]
 fn odd_messages_do_no_harm() {
     let room = Room::new();
@@ -197,7 +197,7 @@ fn odd_messages_do_no_harm() {
     assert_eq!(came, [vec![1; 50], vec![1; 50], vec![1; 20]]);
 }
 
-/// However many programs are connected and silent, a sender gets through.
+/// A sender gets through, however many silent programs are connected.
 #[test]
 fn silent_connections_keep_no_sender_out() {
     let room = Room::new();
@@ -219,7 +219,7 @@ fn a_path_has_one_receiver() {
     let room = Room::new();
     let at = url(&room);
     let path = room.path("s");
-    // Left behind by a receiver that was killed.
+    // Left behind by a killed receiver.
     drop(UnixListener::bind(&path).unwrap());
     assert!(fs::metadata(&path).is_ok());
     let first = incoming(&at);
@@ -230,7 +230,7 @@ fn a_path_has_one_receiver() {
     assert!(error.contains(&path), "{error}");
     drop(first);
     assert!(fs::metadata(&path).is_err());
-    // One that is another's by now is left alone.
+    // A path that belongs to another receiver by now is not touched.
     let first = incoming(&at);
     fs::remove_file(&path).unwrap();
     let second = incoming(&at);
@@ -282,7 +282,7 @@ fn a_full_ring_is_waited_for_and_nothing_is_lost() {
         let (clock, sent) = (run.clock(), &data[..]);
         let sending = scope.spawn(move || {
             let mut pieces = Pieces::default();
-            // Every tenth number is left out, once it is clear that this is a stream.
+            // Every tenth number is missing, once the stream is recognised.
             let mut numbers = (0u64..).filter(|number| *number < 500 || number % 10 != 5);
             let mut left = sent;
             while !left.is_empty() {

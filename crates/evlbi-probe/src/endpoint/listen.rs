@@ -187,7 +187,7 @@ pub(super) fn listen(
         let is_empty = batch.is_empty();
         if !is_empty {
             last = now;
-            most_joined = most_joined.max(batch.most_joined());
+            most_joined = most_joined.max(batch.max_joined());
             listener.take(batch)?;
             let show = |place: &AtomicU64, value| place.store(value, Ordering::Relaxed);
             show(&heard.unique, listener.windows.unique());
@@ -271,7 +271,7 @@ struct Settling {
 
 /// Messages that the socket has dropped.
 fn drops(incoming: &mut dyn Incoming) -> u64 {
-    let known = incoming.drops_told();
+    let known = incoming.drops_reported();
     incoming.drops().unwrap_or(known)
 }
 

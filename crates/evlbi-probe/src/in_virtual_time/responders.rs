@@ -553,7 +553,7 @@ fn connections_that_do_not_come_are_missed_after_8_s() {
                 assert_eq!(
                     client.is_refused(),
                     format!(
-                        "{come} of 2 TCP connections have come to port {door}: something on the way, such as a firewall, holds them back"
+                        "{come} of 2 TCP connections reached port {door}: something on the path, e.g. a firewall, blocks the others"
                     )
                 );
             }

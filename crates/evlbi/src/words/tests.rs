@@ -112,7 +112,7 @@ fn errors_are_told_with_the_names_of_options() {
     );
     said(
         DoctorError::NoFolder("/data".into()),
-        "--disk /data: there is no such folder; name the one that recordings are written to",
+        "--disk /data: no such directory; give the one that recordings are written to",
     );
     let (host, source) = ("jive".to_owned(), io::Error::other("denied"));
     said(
@@ -224,7 +224,7 @@ fn errors_of_the_host_say_what_to_change() {
     let (name, available) = ("bic".to_owned(), "reno cubic".to_owned());
     said(
         TcpError::NoAlgorithm { name, available },
-        "this kernel has no congestion control `bic`, but reno cubic; if it has the module, as root: modprobe tcp_bic",
+        "congestion control `bic` is not available: this kernel has reno cubic; if it has the module, as root: modprobe tcp_bic",
     );
     said(
         PathError::from(Unavailable::NoTool("tc")),

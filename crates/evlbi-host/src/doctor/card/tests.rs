@@ -45,9 +45,9 @@ fn said() -> Told {
         }),
         rings: Ok(Rings {
             rx: 1024,
-            rx_most: 8192,
+            rx_max: 8192,
             tx: 1024,
-            tx_most: 8192,
+            tx_max: 8192,
         }),
         coalescing: Ok(Coalescing {
             rx_usecs: 250,

@@ -1,4 +1,4 @@
-//! Datagrams from a socket through admission and order to their places in the ring.
+//! Datagrams from a socket through admission and reordering to their places in the ring.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::run::Run;
 use crate::transport::{Head, InOptions, OutOptions, Pieces, Url};
 
 const FRAME: usize = 1032;
-/// Datagrams of a round: one message of the kernel, which arrives as a whole.
+/// Datagrams per round: one message of the kernel, which arrives as a whole.
 const ROUND: u64 = 48;
-/// Longest wait for a message.
+/// Timeout for a message.
 const TIMEOUT: Nanos = Nanos(20_000_000);
 
 #[test]

@@ -11,12 +11,12 @@ use crate::transmit::LoopSource;
 use crate::transport::{OutOptions, Url};
 
 const FRAME: usize = 8032;
-/// As jive5ab cuts such a frame for an MTU of 1500.
+/// Data per datagram when jive5ab cuts such a frame for an MTU of 1500.
 const DATA: usize = 1004;
 
 #[test]
 fn burst() {
-    // It takes what its buffer holds, and the kernel drops the rest.
+    // It receives what its buffer holds, and the kernel drops the rest.
     let receiver = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let address = receiver.local_addr().expect("an address");
     let run = Run::silent();

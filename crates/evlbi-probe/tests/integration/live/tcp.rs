@@ -350,7 +350,10 @@ fn what_cannot_be_is_refused() {
         ..slow()
     };
     for (options, reason) in [
-        (with_law("nosuch"), "no congestion control `nosuch`, but"),
+        (
+            with_law("nosuch"),
+            "congestion control `nosuch` is not available",
+        ),
         (with_law("No such"), "no name of a congestion control"),
         (short, "a message of 8 bytes"),
         (often, "0.1 ms at most"),

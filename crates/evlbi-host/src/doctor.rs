@@ -1,8 +1,8 @@
-//! Checks whether this host is fit for a data rate, and says what to change and why (`evlbi doctor`). Nothing is changed, and
-//! nothing is said of what was not seen.
+//! Checks whether this host can sustain a data rate. For each setting that falls short it reports the reason and the command that fixes
+//! it (`evlbi doctor`). It changes nothing, and reports what it could not check as unknown.
 //!
-//! Here belongs a further check, in the file of the part of the host that it looks at. Texts for people name commands of this system
-//! and options of `evlbi`, since that is what they change.
+//! Add a further check to the file of the part of the host that it concerns. Texts for people name commands of the system and options
+//! of `evlbi`, since those are what they change.
 
 mod card;
 mod clock;
@@ -30,47 +30,47 @@ use self::path::Route;
 use self::root::Root;
 use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
-/// How long data may wait in a socket where no round trip is known.
+/// Default time for which a socket must buffer data, in seconds, if no RTT is known.
 const DEFAULT_SECONDS: f64 = 0.1;
 
-/// Why a host cannot be examined as asked.
+/// Reason why a host cannot be checked as requested.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DoctorError {
-    /// There is no network interface of that name.
-    #[error("no network interface is called `{name}`; there are: {there}")]
+    /// No network interface has that name.
+    #[error("no network interface `{name}`; available: {there}")]
     NoInterface {
         /// The name.
         name: String,
-        /// The names that there are.
+        /// The available names.
         there: String,
     },
-    /// There is no folder whose disk could be tried.
+    /// The directory for the disk test does not exist.
     #[error(
-        "{}: there is no such folder; name the one that recordings are written to",
+        "{}: no such directory; give the one that recordings are written to",
         .0.display()
     )]
     NoFolder(PathBuf),
-    /// The name of the other host is empty.
-    #[error("no host is named; write HOST or HOST:PORT")]
+    /// The name of the remote host is empty.
+    #[error("empty host: give HOST or HOST:PORT")]
     NoHost,
-    /// The other host is named in another form.
-    #[error("`{0}` is no HOST or HOST:PORT")]
+    /// The name of the remote host has another form.
+    #[error("invalid host `{0}`: give HOST or HOST:PORT")]
     NotAHost(String),
-    /// The name of the other host cannot be looked up.
+    /// The name of the remote host cannot be resolved.
     #[error("cannot look up `{host}`")]
     LookUp {
         /// The name.
         host: String,
-        /// What the resolver says.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// Nothing is known under the name of the other host.
+    /// The name of the remote host has no address.
     #[error("host `{0}` has no address")]
     NoAddress(String),
 }
 
-/// What to check.
+/// Options of the checks.
 #[derive(Clone, Debug, Default)]
 pub struct DoctorOptions {
     /// Network interfaces; empty for all that are up, without loopback.
@@ -83,27 +83,27 @@ pub struct DoctorOptions {
     pub disk: Option<PathBuf>,
 }
 
-/// What was found on this host.
+/// Results for this host.
 #[derive(Debug, Serialize)]
 pub struct Examination {
     schema: &'static str,
     host: String,
     #[serde(flatten)]
     aim: Aim,
-    /// Bytes that come in the time that data may wait.
+    /// Bytes that arrive in the time for which a socket must buffer data.
     buffer_bytes: u64,
-    /// Items that are to be changed.
+    /// Number of items to change.
     pub changes: usize,
     items: Vec<Item>,
 }
 
-/// What the host is to be good for.
+/// Requirements that the host must meet.
 #[derive(Debug, Serialize)]
 struct Aim {
-    /// Data rate, and why that.
+    /// Data rate, and its origin.
     rate: BitRate,
     rate_from: String,
-    /// How long data may wait in a socket, in seconds, and why so long.
+    /// Time for which a socket must buffer data, in seconds, and its origin.
     #[serde(rename = "buffer_seconds")]
     seconds: f64,
     #[serde(rename = "buffer_seconds_from")]
@@ -113,16 +113,18 @@ struct Aim {
 impl Aim {
     fn new(root: &Root, rate: Option<BitRate>, cards: &[String], route: Option<&Route>) -> Aim {
         let (rate, rate_from) = match (rate, interfaces::fastest(root, cards)) {
-            (Some(rate), _) => (rate, "as --rate says".to_owned()),
-            (None, Some((name, speed))) => (speed, format!("the speed of {name}; else --rate")),
+            (Some(rate), _) => (rate, "set by --rate".to_owned()),
+            (None, Some((name, speed))) => {
+                (speed, format!("the speed of {name}; --rate sets another"))
+            }
             (None, None) => (
                 interfaces::GIGABIT,
-                "no card tells its speed; else --rate".to_owned(),
+                "default, no NIC reports its speed; --rate sets another".to_owned(),
             ),
         };
         let (seconds, seconds_from) = match route.and_then(Route::round_trip) {
-            Some(seconds) => (seconds, "the round trip"),
-            None => (DEFAULT_SECONDS, "usual; --to measures a round trip"),
+            Some(seconds) => (seconds, "the RTT"),
+            None => (DEFAULT_SECONDS, "default; --to HOST measures the RTT"),
         };
         Aim {
             rate,
@@ -132,12 +134,12 @@ impl Aim {
         }
     }
 
-    /// Bytes that come in the time that data may wait.
+    /// Returns the bytes that arrive in the time for which a socket must buffer data.
     fn bytes(&self) -> u64 {
         (self.rate.get() as f64 * self.seconds / 8.0).ceil() as u64
     }
 
-    /// How [`Aim::bytes`] comes about.
+    /// Returns the calculation of [`Aim::bytes`] as text.
     fn arithmetic(&self) -> String {
         format!(
             "{}bit/s x {} = {} bytes",
@@ -148,7 +150,7 @@ impl Aim {
     }
 }
 
-/// `0.1 s`, `27.31 ms`.
+/// Returns e.g. `0.1 s`, `27.31 ms`.
 fn brief_seconds(seconds: f64) -> String {
     match seconds {
         usual if usual == DEFAULT_SECONDS => format!("{usual} s"),
@@ -159,20 +161,20 @@ fn brief_seconds(seconds: f64) -> String {
 /// Checks this host. If the run is stopped, the test of the disk is shorter.
 ///
 /// # Errors
-/// If an interface, the directory or the host does not exist.
+/// Returns an error if an interface, the directory or the host does not exist.
 pub fn examine(options: &DoctorOptions, run: &Run) -> Result<Examination, DoctorError> {
     let root = Root(PathBuf::from("/"));
     let cards = interfaces::chosen(&root, &options.interface)?;
     let disk = options.disk.as_deref();
     disk.map_or(Ok(()), disk::check)?;
-    let route = options.to.as_ref().map(|to| path::look(&root, to));
+    let route = options.to.as_ref().map(|to| path::find(&root, to));
     let route = route.transpose()?;
     let aim = Aim::new(&root, options.rate, &cards, route.as_ref());
     let mut items = kernel::items(&root, &aim);
     items.extend(rights::items(&root));
     items.extend(processor::items(&root));
     for name in &cards {
-        items.extend(card::items(&root, name, &card::told(name), &aim));
+        items.extend(card::items(&root, name, &card::reported(name), &aim));
     }
     items.extend(clock::items(&root));
     items.extend(path::items(route.as_ref()));
@@ -192,11 +194,11 @@ fn summary(aim: Aim, items: Vec<Item>) -> Examination {
     }
 }
 
-/// Formats it for people.
+/// Returns the results as text for people.
 pub fn text(result: &Examination) -> String {
     let aim = &result.aim;
     let mut lines = vec![format!(
-        "{}, for {} ({}); {} bytes come in {} ({})",
+        "{}, for {} ({}); {} bytes arrive in {} ({})",
         result.host,
         show_rate(aim.rate.get() as f64),
         aim.rate_from,
@@ -216,13 +218,13 @@ pub fn text(result: &Examination) -> String {
     }
     lines.push(String::new());
     lines.push(match result.changes {
-        0 => "nothing to change of what was seen".to_owned(),
+        0 => "nothing to change in what was checked".to_owned(),
         changes => format!("{} to change (most of it as root)", counted(changes)),
     });
     lines.join("\n")
 }
 
-/// One line, and under what is to be changed or known the reason and the command.
+/// Returns the lines of an item: one, followed by the reason and the commands if it is to be changed or noted.
 fn item_lines(item: &Item, width: usize) -> Vec<String> {
     let mark = match item.verdict {
         Verdict::Good => "ok",
@@ -244,7 +246,7 @@ fn item_lines(item: &Item, width: usize) -> Vec<String> {
     lines
 }
 
-/// Formats a number of things.
+/// Returns a number of things as text.
 pub fn counted(changes: usize) -> String {
     match changes {
         1 => "1 thing".to_owned(),
@@ -257,7 +259,7 @@ mod tests {
     use super::item::{change, good, note};
     use super::*;
 
-    /// For 10 Gbit/s and 0.1 s.
+    /// Returns the aim for 10 Gbit/s and 0.1 s.
     pub(super) fn aim() -> Aim {
         Aim {
             rate: BitRate::new(10_000_000_000).unwrap(),
@@ -267,7 +269,7 @@ mod tests {
         }
     }
 
-    /// The item of that name.
+    /// Returns the item of that name.
     #[track_caller]
     pub fn named<'a>(items: &'a [Item], name: &str) -> &'a Item {
         let found = items.iter().find(|item| item.name == name);
@@ -296,7 +298,7 @@ kernel
   CHANGE  longer  1; wanted: 2
             data would be lost
             $ do it
-  ?       c       not known here: nobody says
+  ?       c       unknown: nobody says
 
 clock
   note    d       so so

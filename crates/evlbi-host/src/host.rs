@@ -1,48 +1,48 @@
-//! What is asked of this host for a thread that moves data.
+//! Settings of this host for a thread that moves data.
 
 use std::io;
 
 use evlbi_net::cpu::{self, Waiting};
 use thiserror::Error;
 
-/// What this host refuses a thread.
+/// A setting that this host refuses.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// It may not be bound to the processor, or there is no such one.
+    /// The thread may not run on this CPU, or there is no such CPU.
     #[error("cannot pin to processor {cpu}")]
     Pin {
-        /// Number of the processor.
+        /// Number of the CPU.
         cpu: usize,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It may not have the priority.
+    /// The thread may not have this priority.
     #[error("cannot set real-time priority {priority}")]
     Priority {
         /// Real-time priority, 1 to 99.
         priority: u8,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Where the thread runs, and the memory of its sockets. By default the host decides.
+/// Core and priority of the thread, and size of its socket buffers. By default the host decides.
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
-    /// Processor to run on.
+    /// CPU to run on.
     pub cpu: Option<usize>,
     /// Real-time priority (SCHED_FIFO), 1 to 99.
     pub priority: Option<u8>,
-    /// Socket buffer to ask for, in bytes.
+    /// Socket buffer to request, in bytes.
     pub buffer: Option<u64>,
 }
 
 impl HostOptions {
-    /// Readies the current thread.
+    /// Applies the settings to the current thread.
     ///
     /// # Errors
-    /// When this host refuses the processor or the priority.
+    /// Returns an error if this host refuses the CPU or the priority.
     pub fn ready_thread(&self, waiting: Waiting) -> Result<(), HostError> {
         if let Some(cpu) = self.cpu {
             cpu::pin(cpu).map_err(|source| HostError::Pin { cpu, source })?;

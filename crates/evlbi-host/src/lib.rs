@@ -1,7 +1,6 @@
-//! This host: whether it is fit for a data rate ([`doctor`]), and what a thread that moves data asks of it ([`host`]).
+//! This host: checks for a data rate ([`doctor`]), and settings for threads that move data ([`host`]).
 //!
-//! Here belongs what is looked at or asked for on the machine as a whole: kernel, processors, cards, clock, disks. Sockets, files and
-//! the calls to the kernel themselves are `evlbi-net`'s.
+//! This crate concerns the machine as a whole: kernel, CPUs, NICs, clock, disks. Sockets, files and system calls are in `evlbi-net`.
 //!
 //! # Example
 //! ```
@@ -11,13 +10,13 @@
 //! use evlbi_net::run::Run;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Where nothing is asked for, nothing is refused.
+//! // Without requests nothing is refused.
 //! HostOptions::default().ready_thread(Waiting::Sleep)?;
 //!
 //! let folder = std::env::temp_dir();
 //! println!("{} bytes are free in {}", doctor::free_bytes(&folder)?, folder.display());
 //!
-//! // A card that is not there is said before anything is looked at.
+//! // A missing interface is reported before anything is checked.
 //! let options = DoctorOptions {
 //!     interface: vec!["no card".into()],
 //!     ..DoctorOptions::default()
@@ -28,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! All of the host, which takes a second:
+//! The whole host, which takes a second:
 //!
 //! ```no_run
 //! use evlbi_host::doctor::{self, DoctorOptions};

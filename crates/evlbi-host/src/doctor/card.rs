@@ -1,6 +1,6 @@
-//! A network card: its link, queues, rings and offloads, and what it has dropped.
+//! A NIC: its link, queues, rings and offloads, and what it has dropped.
 //!
-//! Here belongs what one card tells, and what to change of it.
+//! This module contains everything that one NIC reports, and what to change about it.
 
 use std::io;
 
@@ -17,32 +17,32 @@ use evlbi_wire::units::show_count;
 
 /// Jumbo frames, in bytes: each carries a VDIF frame of 8 kB.
 const JUMBO: i64 = 9000;
-/// From here on a card is fast, in bits per second.
+/// Minimum speed of a fast NIC, in bits per second.
 const FAST: u64 = 10_000_000_000;
-/// Packets that may wait for the card.
+/// Minimum length of a NIC's queue, in packets.
 const QUEUE: i64 = 1000;
 const LONG_QUEUE: i64 = 10_000;
-/// Bits of a packet of 1500 bytes on the wire.
+/// Bits of a 1500-byte packet on the wire.
 const ON_WIRE: f64 = 1538.0 * 8.0;
-/// Microseconds that an interrupt may be put off.
+/// Maximum interrupt delay, in microseconds.
 const PUT_OFF: u32 = 100;
 
-/// What the driver of a card says, or why not.
-pub struct Told {
+/// Settings reported by the driver of a NIC, or the reasons why not.
+pub struct Reported {
     pub driver: Result<Driver, String>,
     pub rings: Result<Rings, String>,
     pub coalescing: Result<Coalescing, String>,
     pub features: Result<Vec<Feature>, String>,
-    /// Packets that the host did not fetch in time, by the driver's names for it.
+    /// Counts of packets that the host did not fetch in time, by the driver's names.
     pub not_fetched: Vec<(String, u64)>,
 }
 
-/// Asks the driver.
-pub fn told(name: &str) -> Told {
+/// Queries the driver.
+pub fn reported(name: &str) -> Reported {
     let card = Card::open(name);
     let counters = nic::counters(std::iter::once(&name.to_owned()));
     let counters = counters.into_values().flatten();
-    Told {
+    Reported {
         driver: asked(&card, Card::driver),
         rings: asked(&card, Card::rings),
         coalescing: asked(&card, Card::coalescing),
@@ -60,17 +60,17 @@ fn asked<T>(card: &io::Result<Card>, ask: fn(&Card) -> io::Result<T>) -> Result<
 
 fn reason(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::Unsupported => "the driver does not tell".to_owned(),
-        io::ErrorKind::PermissionDenied => "it may not be asked without root".to_owned(),
-        _ => format!("the driver cannot be asked: {error}"),
+        io::ErrorKind::Unsupported => "not reported by the driver".to_owned(),
+        io::ErrorKind::PermissionDenied => "needs root".to_owned(),
+        _ => format!("cannot query the driver: {error}"),
     }
 }
 
-pub fn items(root: &Root, name: &str, told: &Told, aim: &Aim) -> Vec<Item> {
-    let look = Look {
+pub fn items(root: &Root, name: &str, reported: &Reported, aim: &Aim) -> Vec<Item> {
+    let check = Check {
         root,
         name,
-        // No card is asked for more than it can carry.
+        // A NIC is only asked for what it can carry.
         rate: speed(root, name).map_or(aim.rate, |speed| speed.min(aim.rate)),
     };
     let group = format!("card {name}");
@@ -78,7 +78,7 @@ pub fn items(root: &Root, name: &str, told: &Told, aim: &Aim) -> Vec<Item> {
     let mut items = vec![
         item(
             "link",
-            "of a card that is down, or has no cable, drivers tell little",
+            "drivers report little about a NIC that is down or has no cable",
             Ok(match is_up(root, name) {
                 true => good("up"),
                 false => note("down"),
@@ -86,57 +86,57 @@ pub fn items(root: &Root, name: &str, told: &Told, aim: &Aim) -> Vec<Item> {
         ),
         item(
             "speed",
-            "data that does not fit the card must be left out (`evlbi plan link`, --shed fit)",
-            look.speed(aim),
+            "data above the NIC's speed must be shed (`evlbi plan link`, --shed fit)",
+            check.speed(aim),
         ),
         item(
             "duplex",
-            "at half duplex what comes and what goes collide, and are lost",
-            look.duplex(),
+            "at half duplex, received and sent packets collide and are lost",
+            check.duplex(),
         ),
         item(
             "MTU",
-            "packets cost the same whatever their length: with 1500 bytes a host handles six times as many, and a VDIF frame of \
-             8 kB comes in pieces; all hosts and switches of that network must have it, or long packets vanish",
-            look.mtu(),
+            "the cost of a packet does not depend on its length: at 1500 bytes a host handles six times as many, and a VDIF \
+             frame of 8 kB is split; all hosts and switches of the network must have the same MTU, or long packets are lost",
+            check.mtu(),
         ),
         item(
             "txqueuelen",
-            "bursts of a sender that find the queue before the card full are lost in this host (Sansa 2006 had 20000 where 100 \
-             was usual)",
-            look.queue_length(),
+            "a sender's bursts are dropped in this host if the NIC's queue is full (Sansa 2006 used 20000 instead of the default \
+             of 100)",
+            check.queue_length(),
         ),
         item(
             "driver",
-            "some versions of drivers and firmware lose packets: compare with a host that does not",
-            driver(&told.driver),
+            "some versions of drivers and firmware drop packets: compare with a host that does not",
+            driver(&reported.driver),
         ),
         item(
             "receive ring",
-            "a processor that is elsewhere for longer than it lasts loses packets in the card",
-            look.rx_ring(&told.rings),
+            "if a CPU is busy elsewhere for longer than the ring lasts, the NIC drops packets",
+            check.rx_ring(&reported.rings),
         ),
         item(
             "send ring",
-            "what does not fit waits in the queue before it, so that a longer one changes little",
-            tx_ring(&told.rings),
+            "packets that do not fit wait in the queue before it, so a longer ring changes little",
+            tx_ring(&reported.rings),
         ),
         item(
             "interrupt coalescing",
-            "an interrupt for each packet takes the processor at high rates; one put off for long makes measured delays longer, \
-             and packets wait in the ring",
-            look.coalescing(&told.coalescing),
+            "an interrupt per packet overloads the CPU at high rates; a long delay of interrupts increases measured delays, and \
+             packets wait in the ring",
+            check.coalescing(&reported.coalescing),
         ),
     ];
     items.extend(OFFLOADS.map(|offload| {
-        let found = look.offload(&offload, &told.features);
+        let found = check.offload(&offload, &reported.features);
         item(offload.shown, offload.why, found)
     }));
     items.push(item(
         "dropped so far",
-        "since the card was started; look whether it grows while data flows: missed and not fetched in time are for want of \
-         processor or ring, the rest for want of buffers or because nobody wanted the packets",
-        look.dropped(&told.not_fetched),
+        "since the NIC was started; check whether it grows while data flows: missed and fifo errors mean too little CPU time or \
+         too short a ring, the others too few buffers or packets without a receiver",
+        check.dropped(&reported.not_fetched),
     ));
     items.extend(interrupts::items(root, name, &group));
     if is_virtual(root, name) {
@@ -145,21 +145,21 @@ pub fn items(root: &Root, name: &str, told: &Told, aim: &Aim) -> Vec<Item> {
     items
 }
 
-/// Of an interface without a card nothing must be changed.
+/// Turns required changes of an interface without a NIC into notes.
 fn soften(item: &mut Item) {
     if item.verdict == Verdict::Change {
         item.verdict = Verdict::Note;
-        item.why += "; this interface is virtual, and the card beneath it, if any, counts";
+        item.why += "; this interface is virtual: the NIC below it counts, if there is one";
     }
 }
 
-struct Look<'a> {
+struct Check<'a> {
     root: &'a Root,
     name: &'a str,
     rate: BitRate,
 }
 
-impl Look<'_> {
+impl Check<'_> {
     fn number(&self, file: &str) -> Result<i64, String> {
         self.root.number(&format!("{CARDS}/{}/{file}", self.name))
     }
@@ -169,21 +169,19 @@ impl Look<'_> {
         let found = format!("{speed}bit/s");
         Ok(match speed >= aim.rate {
             true => good(found),
-            false => {
-                note(found).wanting(format!("{}bit/s, if the data goes by this card", aim.rate))
-            }
+            false => note(found).wanting(format!("{}bit/s, if the data passes this NIC", aim.rate)),
         })
     }
 
     fn duplex(&self) -> Found {
-        let told = self.root.read(&format!("{CARDS}/{}/duplex", self.name));
-        match told.as_deref() {
+        let reported = self.root.read(&format!("{CARDS}/{}/duplex", self.name));
+        match reported.as_deref() {
             Ok("full") => Ok(good("full")),
             Ok("half") => Ok(change("half", "full").by(format!(
                 "ethtool -s {} autoneg on  # and at the switch",
                 quoted(self.name)
             ))),
-            _ => Err("the driver does not tell".to_owned()),
+            _ => Err("not reported by the driver".to_owned()),
         }
     }
 
@@ -204,7 +202,7 @@ impl Look<'_> {
             false => QUEUE,
         };
         Ok(match self.number("tx_queue_len")? {
-            0 => note("0: no queue, what does not fit into the card's ring is dropped"),
+            0 => note("0: no queue, packets that do not fit into the NIC's ring are dropped"),
             found if found >= wanted => good(format!("{found} packets")),
             found => change(format!("{found} packets"), format!("{wanted} packets")).by(format!(
                 "ip link set dev {} txqueuelen {wanted}",
@@ -213,12 +211,11 @@ impl Look<'_> {
         })
     }
 
-    fn rx_ring(&self, told: &Result<Rings, String>) -> Found {
-        let rings = told.as_ref()?;
+    fn rx_ring(&self, reported: &Result<Rings, String>) -> Found {
+        let rings = reported.as_ref()?;
         let per_packet = ON_WIRE / self.rate.get() as f64;
         let why = format!(
-            "{} packets of 1500 bytes come in {:.0} us at {}bit/s: a processor that is elsewhere for longer loses packets in the \
-             card",
+            "{} packets of 1500 bytes arrive in {:.0} us at {}bit/s: if a CPU is busy elsewhere for longer, the NIC drops packets",
             rings.rx,
             f64::from(rings.rx) * per_packet * 1e6,
             self.rate
@@ -235,8 +232,8 @@ impl Look<'_> {
         Ok(item.because(why))
     }
 
-    fn coalescing(&self, told: &Result<Coalescing, String>) -> Found {
-        let found = told.as_ref()?;
+    fn coalescing(&self, reported: &Result<Coalescing, String>) -> Found {
+        let found = reported.as_ref()?;
         let shown = format!(
             "receive {} us or {} packets{}, send {} us or {} packets",
             found.rx_usecs,
@@ -256,15 +253,15 @@ impl Look<'_> {
         )
     }
 
-    fn offload(&self, offload: &Offload, told: &Result<Vec<Feature>, String>) -> Found {
-        let mut features = told.as_ref()?.iter();
+    fn offload(&self, offload: &Offload, reported: &Result<Vec<Feature>, String>) -> Found {
+        let mut features = reported.as_ref()?.iter();
         let feature = features
             .find(|feature| feature.name == offload.name)
             .ok_or_else(|| format!("this kernel has no {}", offload.name))?;
         let found = match (feature.on, feature.changeable) {
             (true, _) => "on",
             (false, true) => "off",
-            (false, false) => "off, the card cannot",
+            (false, false) => "off, not supported by the NIC",
         };
         if feature.on == offload.needed {
             return Ok(good(found));
@@ -278,7 +275,7 @@ impl Look<'_> {
         })
     }
 
-    /// What was dropped since the counters began.
+    /// Returns the drops since the counters started.
     fn dropped(&self, not_fetched: &[(String, u64)]) -> Found {
         const COUNTERS: [&str; 5] = [
             "rx_dropped",
@@ -294,7 +291,7 @@ impl Look<'_> {
         let mut counts: Vec<(String, u64)> =
             COUNTERS.iter().filter_map(|name| read(name)).collect();
         if counts.is_empty() {
-            return Err("the kernel tells no counters of it".to_owned());
+            return Err("the kernel reports no counters of it".to_owned());
         }
         for (name, count) in not_fetched {
             if counts.iter().all(|(known, _)| known != name) {
@@ -313,11 +310,11 @@ impl Look<'_> {
     }
 }
 
-fn driver(told: &Result<Driver, String>) -> Found {
-    let driver = told.as_ref()?;
+fn driver(reported: &Result<Driver, String>) -> Found {
+    let driver = reported.as_ref()?;
     let or_none = |text: &str| match text {
-        "" | "N/A" => "not told".to_owned(),
-        told => told.to_owned(),
+        "" | "N/A" => "not reported".to_owned(),
+        reported => reported.to_owned(),
     };
     Ok(good(format!(
         "{} {}, firmware {}, at {}",
@@ -328,8 +325,8 @@ fn driver(told: &Result<Driver, String>) -> Found {
     )))
 }
 
-fn tx_ring(told: &Result<Rings, String>) -> Found {
-    let rings = told.as_ref()?;
+fn tx_ring(reported: &Result<Rings, String>) -> Found {
+    let rings = reported.as_ref()?;
     Ok(good(format!(
         "{} packets of {} possible",
         rings.tx, rings.tx_max
@@ -339,9 +336,9 @@ fn tx_ring(told: &Result<Rings, String>) -> Found {
 /// An offload.
 struct Offload {
     shown: &'static str,
-    /// The kernel's name.
+    /// The kernel's name for it.
     name: &'static str,
-    /// Whether it must be on; else it had better be off.
+    /// Whether it must be on; otherwise it should be off.
     needed: bool,
     why: &'static str,
 }
@@ -351,37 +348,38 @@ const OFFLOADS: [Offload; 6] = [
         shown: "GSO",
         name: "tx-generic-segmentation",
         needed: true,
-        why: "without it `send` hands the kernel each datagram by itself, at many times the cost",
+        why: "without it `send` passes each datagram to the kernel on its own, at many times the cost",
     },
     Offload {
         shown: "UDP segmentation in the card",
         name: "tx-udp-segmentation",
         needed: true,
-        why: "without it the kernel cuts `send`'s trains of datagrams before the card, which takes processor time",
+        why: "without it the kernel cuts the bursts of `send` into packets, which takes CPU time",
     },
     Offload {
         shown: "TSO",
         name: "tx-tcp-segmentation",
         needed: true,
-        why: "without it the kernel cuts TCP into packets, which takes processor time",
+        why: "without it the kernel cuts TCP into packets, which takes CPU time",
     },
     Offload {
         shown: "GRO",
         name: "rx-gro",
         needed: true,
-        why: "without it the kernel takes each packet up by itself, and a processor is full at a few Gbit/s",
+        why: "without it the kernel processes each packet on its own, and a CPU is overloaded at a few Gbit/s",
     },
     Offload {
         shown: "UDP GRO when forwarding",
         name: "rx-udp-gro-forwarding",
         needed: false,
-        why: "for hosts that forward; `recv` has datagrams joined without it, and it joins those of programs that did not ask",
+        why: "only for hosts that forward: `recv` gets joined datagrams without it, and it also joins those of programs that did \
+            not request it",
     },
     Offload {
         shown: "LRO",
         name: "rx-lro",
         needed: false,
-        why: "it joins packets so that their lengths are lost: GRO does better, and captures show what came",
+        why: "it joins packets without keeping their lengths: GRO keeps them, and captures show the packets that arrived",
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Whether the host's clock is kept to UTC, how well, and by whom.
+//! Synchronisation of the host's clock to UTC: whether, how well, and by which program.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 use evlbi_wire::units::show_seconds;
 
-/// A clock is kept well if it may be off by no more than this.
+/// Maximum error of a well-kept clock.
 const LARGEST: Duration = Duration::from_millis(100);
-/// Programs that keep clocks, as the kernel cuts their names.
+/// Programs that discipline clocks, with their names as truncated by the kernel.
 const KEEPERS: [&str; 7] = [
     "chronyd",
     "ntpd",
@@ -24,29 +24,29 @@ const CHRONY: &str =
     "systemctl enable --now chrony || systemctl enable --now chronyd  # package chrony";
 const TIMESYNCD: &str = "systemd-timesyn";
 
-/// What keeps the clock, or why it is not seen.
+/// Programs that discipline the clock, or the reason why they are unknown.
 type Keepers = Result<Vec<String>, String>;
 
 pub fn items(root: &Root) -> Vec<Item> {
-    let clock = Clock::read().map_err(|error| format!("the kernel does not say: {error}"));
+    let clock = Clock::read().map_err(|error| format!("not reported by the kernel: {error}"));
     let keepers = keepers(root);
     let item = |name, why, found| Item::new("clock", name, why, found);
     vec![
         item(
             "synchronised",
-            "recordings begin and end by this clock, live streams are placed by it, and one-way delays are measured with it; \
-             a second off is a scan that does not correlate",
+            "this clock starts and ends recordings, aligns live streams and measures one-way delays; a scan that is one second \
+             off does not correlate",
             synchronised(clock.as_ref(), &keepers),
         ),
         item(
             "kept by",
-            "without a program that keeps it a clock drifts by seconds a week; two of them pull against each other",
+            "without a program that disciplines it, a clock drifts by seconds a week; two such programs work against each other",
             kept(clock.as_ref(), &keepers),
         ),
     ]
 }
 
-/// Programs that keep the clock.
+/// Returns the programs that discipline the clock.
 fn keepers(root: &Root) -> Keepers {
     let mut programs = root.programs()?;
     programs.retain(|name| KEEPERS.contains(&name.as_str()));
@@ -59,7 +59,7 @@ fn synchronised(clock: Result<&Clock, &String>, keepers: &Keepers) -> Found {
     let clock = clock?;
     if clock.synchronised {
         let found = format!(
-            "yes; off by {} as estimated, {} at most; frequency corrected by {:.3} ppm",
+            "yes; estimated error {}, maximum {}; frequency corrected by {:.3} ppm",
             show_seconds(clock.estimated_error.as_secs_f64()),
             show_seconds(clock.max_error.as_secs_f64()),
             clock.frequency_ppm
@@ -67,41 +67,45 @@ fn synchronised(clock: Result<&Clock, &String>, keepers: &Keepers) -> Found {
         return Ok(match clock.max_error <= LARGEST {
             true => good(found),
             false => {
-                note(found).wanting(format!("{} at most", show_seconds(LARGEST.as_secs_f64())))
+                note(found).wanting(format!("at most {}", show_seconds(LARGEST.as_secs_f64())))
             }
         });
     }
-    // What the kernel says of the error then only grows with time.
-    let found = "no program has told the kernel so; how far it is off is not known";
+    // The kernel's error then only grows with time.
+    let found = "no program has reported it to the kernel; the error is unknown";
     Ok(match keepers {
         Ok(keepers) if keepers.is_empty() => change(found, "yes").by(CHRONY),
-        // chronyd tells the kernel only if it was told to (rtcsync).
-        Ok(keepers) => note(format!("{found}; {} runs, ask it", keepers.join(", "))).by(
-            match keepers.iter().any(|name| name == "chronyd") {
-                true => "chronyc tracking",
-                false => "timedatectl",
-            },
-        ),
+        // chronyd reports to the kernel only if configured to (rtcsync).
+        Ok(keepers) => note(format!(
+            "{found}; {} is running, query it",
+            keepers.join(", ")
+        ))
+        .by(match keepers.iter().any(|name| name == "chronyd") {
+            true => "chronyc tracking",
+            false => "timedatectl",
+        }),
         Err(_) => note(found).by("timedatectl"),
     })
 }
 
 fn kept(clock: Result<&Clock, &String>, keepers: &Keepers) -> Found {
     let keepers = keepers.as_ref()?;
-    // ptp4l keeps the card's clock, phc2sys the system's by it.
+    // ptp4l disciplines the NIC's clock, phc2sys the system clock by it.
     let of_system = keepers.iter().filter(|name| *name != "ptp4l").count();
     let names = keepers.join(", ");
     Ok(match of_system {
         0 if keepers.is_empty() && clock.is_ok_and(|clock| clock.synchronised) => {
-            note("none of the programs known here, but one has told the kernel that it does")
+            note("no known program, but one has reported to the kernel that it does")
         }
-        0 if keepers.is_empty() => change("none of the programs known here", "chronyd").by(CHRONY),
+        0 if keepers.is_empty() => change("no known program", "chronyd").by(CHRONY),
         0 => note(format!(
-            "{names} keeps the card's clock; none the system's (phc2sys)"
+            "{names} disciplines the NIC's clock, but nothing the system clock (phc2sys)"
         )),
-        1 if names == TIMESYNCD => note("systemd-timesyncd: some milliseconds, from one server")
-            .wanting("chronyd, where one-way delays count")
-            .by(CHRONY),
+        1 if names == TIMESYNCD => {
+            note("systemd-timesyncd: an accuracy of some milliseconds, from one server")
+                .wanting("chronyd, if one-way delays matter")
+                .by(CHRONY)
+        }
         1 => good(names),
         _ => note(names).wanting("one of them"),
     })
@@ -137,9 +141,9 @@ mod tests {
         assert_eq!(synchronised.verdict, Verdict::Change);
         assert_eq!(kept.verdict, Verdict::Change);
         assert!(synchronised.command.unwrap().contains("chrony"));
-        assert!(synchronised.found.contains("is not known"));
+        assert!(synchronised.found.contains("is unknown"));
         let (synchronised, _) = run(&clock(true, 900), &["chronyd"]);
-        assert!(synchronised.found.contains("900.0000 us at most"));
+        assert!(synchronised.found.contains("maximum 900.0000 us"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How fast a recording can be written in a folder, tried with the writer that `recv` uses.
+//! Write rate of a directory, measured with the writer that `recv` uses.
 
 use std::error::Error as StdError;
 use std::fs::{self, OpenOptions};
@@ -18,27 +18,27 @@ use super::{Aim, DoctorError};
 use evlbi_wire::units::{show_bytes, show_rate};
 
 const GROUP: &str = "disk";
-/// Bounds of the test.
+/// Maximum duration of the test.
 const MAX: Nanos = Nanos(5 * Nanos::SECOND.0);
 const LARGEST: u64 = 4 << 30;
-/// Part of the free space that is used at most, and what must remain of that for a test to mean something, in bytes.
+/// The test uses at most the free space divided by this, and needs a minimum of that, in bytes, for a meaningful result.
 const PART_OF_FREE: u64 = 4;
 const SMALLEST: u64 = 64 << 20;
-/// Bytes written at once.
+/// Bytes per write.
 const PIECE: usize = 8 << 20;
-/// What direct writes are aligned to.
+/// Alignment of direct writes.
 const BLOCK: usize = 4096;
-/// Through the cache, bytes after which data is forced out, so that the end does not take for ever.
+/// Through the cache: bytes after which data is forced to the disk, so that the end does not take forever.
 const FORCED: u64 = 256 << 20;
 
-/// What was written, and in what time with all of it on the disk.
+/// Bytes written, and the time until all of them were on the disk.
 struct Trial {
     bytes: u64,
     seconds: f64,
     is_direct: bool,
 }
 
-/// Makes sure that there is such a folder.
+/// Checks that the directory exists.
 pub fn check(folder: &Path) -> Result<(), DoctorError> {
     match folder.is_dir() {
         true => Ok(()),
@@ -47,9 +47,9 @@ pub fn check(folder: &Path) -> Result<(), DoctorError> {
 }
 
 pub fn item(folder: Option<&Path>, aim: &Aim, run: &Run) -> Item {
-    let why = "what the disk does not take waits in the ring, and is dropped when that is full (ring_full)";
+    let why = "data that the disk does not accept waits in the ring, and is dropped when the ring is full (ring_full)";
     let Some(folder) = folder else {
-        let found = "not tried: --disk DIR tries how fast a recording can be written there";
+        let found = "not tested: --disk DIR measures how fast a recording can be written there";
         return Item::new(GROUP, "writing", why, Ok(note(found)));
     };
     let name = format!("writing in {}", folder.display());
@@ -67,16 +67,16 @@ fn judge(trial: &Trial, aim: &Aim, in_memory: bool) -> Item {
         trial.seconds,
         match trial.is_direct {
             true => "by direct writes",
-            false => "through the cache (the file system knows no direct writes)",
+            false => "through the cache (the file system has no direct writes)",
         },
         match in_memory {
-            true => "; but this folder lies in memory, not on a disk",
+            true => "; but this directory is in memory, not on a disk",
             false => "",
         }
     );
     let wanted = format!("{}bit/s", aim.rate);
     let command = format!(
-        "evlbi doctor --rate {} --disk {}  # until a folder is fast enough",
+        "evlbi doctor --rate {} --disk {}  # until a directory is fast enough",
         aim.rate,
         quoted("/another/disk")
     );
@@ -87,7 +87,7 @@ fn judge(trial: &Trial, aim: &Aim, in_memory: bool) -> Item {
     }
 }
 
-/// Whether a folder lies in memory.
+/// Returns whether a directory is in memory.
 fn in_memory(folder: &Path) -> bool {
     statfs::statfs(folder).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
@@ -96,14 +96,14 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial, Box<dyn StdError>> {
     let most = LARGEST.min(free_bytes(folder)? / PART_OF_FREE);
     if most < SMALLEST {
         let folder = folder.display();
-        return Err(format!("there is too little room for a test in {folder}").into());
+        return Err(format!("too little space for a test in {folder}").into());
     }
     let claimed = Claimed::new(folder, run)?;
     let mut writer = claimed.writer(Durability::End)?;
     if !writer.is_direct() {
         writer = claimed.writer(Durability::Every(FORCED))?;
     }
-    // It goes on without its name, so that nothing stays of it however this ends.
+    // The file continues without its name, so nothing remains, however the test ends.
     drop(claimed);
     let is_direct = writer.is_direct();
     let noise = noise(PIECE + BLOCK);
@@ -133,11 +133,11 @@ fn tried(folder: &Path, run: &Run) -> Result<Trial, Box<dyn StdError>> {
     })
 }
 
-/// A new file in a folder, whose name is removed at the end.
+/// A new file in a directory, whose name is removed on drop.
 struct Claimed<'r>(PathBuf, &'r Run);
 
 impl<'r> Claimed<'r> {
-    /// Takes a name that is free, so that nothing can be written over.
+    /// Creates a file with an unused name, so that nothing is overwritten.
     fn new(folder: &Path, run: &'r Run) -> Result<Claimed<'r>, String> {
         let path = folder.join(format!(".evlbi-doctor-{}", std::process::id()));
         let made = OpenOptions::new().write(true).create_new(true).open(&path);
@@ -163,28 +163,28 @@ impl Drop for Claimed<'_> {
     }
 }
 
-/// Bytes that no file system can compress.
+/// Returns bytes that no file system can compress.
 fn noise(length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     rand::fill(&mut bytes[..]);
     bytes
 }
 
-/// The system does not tell what is free in a folder.
+/// Error of a directory whose free space cannot be determined.
 #[derive(Debug, Error)]
-#[error("cannot see what is free in {}", folder.display())]
+#[error("cannot determine the free space in {}", folder.display())]
 #[non_exhaustive]
 pub struct FreeError {
-    /// The folder.
+    /// The directory.
     pub folder: PathBuf,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// Returns how many bytes are free where `folder` is.
+/// Returns how many bytes are free in the file system of `folder`.
 ///
 /// # Errors
-/// When there is no such folder, or it may not be looked at.
+/// Returns an error if the directory does not exist, or access is denied.
 pub fn free_bytes(folder: &Path) -> Result<u64, FreeError> {
     let found = statvfs(folder).map_err(|source| FreeError {
         folder: folder.to_owned(),

@@ -1,4 +1,4 @@
-//! On which processors a card's packets are taken up: its place among the memories, its interrupts, and packets handed on.
+//! The CPUs that process a NIC's packets: NUMA node, interrupts, and packets passed to other CPUs.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::interfaces::CARDS;
 use super::item::{Found, Item, change, good, note, quoted};
 use super::root::{Root, processors};
 
-/// Interrupts that are spelt out in a command.
+/// Maximum number of interrupts spelt out in a command.
 const MAX_IN_COMMAND: usize = 32;
 
 pub fn items(root: &Root, name: &str, group: &str) -> Vec<Item> {
@@ -16,25 +16,25 @@ pub fn items(root: &Root, name: &str, group: &str) -> Vec<Item> {
     vec![
         item(
             "NUMA node",
-            "a receiver on another node takes its packets from far memory: pin it beside the card (--cpu N)",
+            "a receiver on another node reads its packets from remote memory: pin it to a CPU near the NIC (--cpu N)",
             node(root, &device, local.as_deref()),
         ),
         item(
             "interrupts",
-            "where all of a card's interrupts go to one processor it alone takes up all packets, and loses them when it is full; one on \
-             another node takes them from far memory",
+            "if all of a NIC's interrupts go to one CPU, it alone processes all packets, and they are lost when it is \
+             overloaded; a CPU on another node reads them from remote memory",
             affinity(root, name, &device, local.as_deref()),
         ),
         item(
             "RPS",
-            "packets handed to another processor wait in its backlog (net.core.netdev_max_backlog) and are lost when that is full; \
-             fragments may overtake each other",
+            "packets that are passed to another CPU wait in its backlog (net.core.netdev_max_backlog) and are lost when that is \
+             full; fragments may overtake each other",
             handed_on(root, name),
         ),
     ]
 }
 
-/// The folder of the card on its bus; that of a virtio card is one up.
+/// Returns the directory of the NIC on its bus; that of a virtio NIC is one level up.
 fn device(root: &Root, name: &str) -> String {
     let device = format!("{CARDS}/{name}/device");
     match root.link_end(&format!("{device}/subsystem")).as_deref() {
@@ -43,7 +43,7 @@ fn device(root: &Root, name: &str) -> String {
     }
 }
 
-/// The processors beside the card, where that is not all of them.
+/// Returns the CPUs near the NIC, unless all of them are.
 fn local_processors(root: &Root, device: &str) -> Option<String> {
     let node = root.number(&format!("{device}/numa_node")).ok();
     node.filter(|node| *node >= 0)
@@ -57,16 +57,14 @@ fn node(root: &Root, device: &str, local: Option<&str>) -> Found {
         return Ok(good("this host has one"));
     }
     let node = root.number(&format!("{device}/numa_node"))?;
-    let local = local.ok_or("the kernel does not tell on which node the card is")?;
-    Ok(note(format!(
-        "{node}; processors {local} are beside the card"
-    )))
+    let local = local.ok_or("the kernel does not report the NIC's node")?;
+    Ok(note(format!("{node}; CPUs {local} are near the NIC")))
 }
 
-/// An interrupt of the card that has come, and where it goes.
+/// An interrupt of the NIC that has occurred, and its CPUs.
 struct Interrupt {
     number: u32,
-    /// It tells of what was sent; where ways are told apart.
+    /// Whether it reports sent packets, if the NIC separates the directions.
     is_of_sending: bool,
     processors: Vec<usize>,
 }
@@ -89,16 +87,16 @@ fn affinity(root: &Root, name: &str, device: &str, local: Option<&str>) -> Found
     if let Some(local) = local
         && used.iter().any(|cpu| !beside.contains(cpu))
     {
-        let found = format!("{found}, not all beside the card");
+        let found = format!("{found}, not all near the NIC");
         return Ok(change(found, format!("on {local}")).by(spread(&interrupts, &beside)));
     }
     Ok(match (interrupts.len(), used.len(), beside.len()) {
-        (2.., 1, 2..) => change(found, "on several processors").by(spread(&interrupts, &beside)),
+        (2.., 1, 2..) => change(found, "on several CPUs").by(spread(&interrupts, &beside)),
         _ => good(found),
     })
 }
 
-/// Those of the card's interrupts that have come since the start, each with its processors.
+/// Returns the NIC's interrupts that have occurred since boot, each with its CPUs.
 fn interrupts(root: &Root, name: &str, device: &str) -> Result<Vec<Interrupt>, String> {
     let table = root.read("proc/interrupts")?;
     let own = root.names(&format!("{device}/msi_irqs"));
@@ -126,21 +124,21 @@ fn interrupts(root: &Root, name: &str, device: &str) -> Result<Vec<Interrupt>, S
     });
     let interrupts: Vec<Interrupt> = rows.collect::<Result<_, String>>()?;
     match interrupts.is_empty() {
-        true => Err("no interrupt is known to be this card's, or none has come".to_owned()),
+        true => Err("this NIC has no known interrupt, or none has occurred".to_owned()),
         false => Ok(interrupts),
     }
 }
 
-/// Whether an interrupt's name is of this interface: `eth0`, `eth0-TxRx-3`, and not `eth01`.
+/// Returns whether an interrupt's name belongs to this interface: `eth0`, `eth0-TxRx-3`, but not `eth01`.
 fn is_named(word: &str, interface: &str) -> bool {
     let rest = word.strip_prefix(interface);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.', ':', '@']))
 }
 
-/// The processors that an interrupt goes to.
+/// Returns the CPUs that an interrupt goes to.
 fn list_of(root: &Root, number: u32) -> Result<String, String> {
     let read = |file: &str| root.read(&format!("proc/irq/{number}/{file}"));
-    // Where it really goes, as newer kernels tell.
+    // Newer kernels report the CPU in use.
     match read("effective_affinity_list") {
         Ok(list) if !list.is_empty() => Ok(list),
         _ => read("smp_affinity_list"),
@@ -155,7 +153,7 @@ fn shown(used: &BTreeSet<usize>) -> String {
     }
 }
 
-/// Puts one interrupt after the other on the next processor: those of receiving first, so that these are on different ones.
+/// Assigns each interrupt to the next CPU: those of receiving first, so that these are on different CPUs.
 fn spread(interrupts: &[Interrupt], on: &[usize]) -> String {
     let mut in_order: Vec<&Interrupt> = interrupts.iter().collect();
     in_order.sort_by_key(|interrupt| interrupt.is_of_sending);
@@ -171,7 +169,7 @@ fn spread(interrupts: &[Interrupt], on: &[usize]) -> String {
     command
 }
 
-/// Receive packet steering: other processors take packets up than those that the card interrupts.
+/// Checks receive packet steering: CPUs other than the interrupted ones process packets.
 fn handed_on(root: &Root, name: &str) -> Found {
     let folder = format!("{CARDS}/{name}/queues");
     let queues = root.names(&folder)?;
@@ -190,9 +188,9 @@ fn handed_on(root: &Root, name: &str) -> Found {
     );
     let found = format!("on for {steered} of {} queues", masks.len());
     match (steered, masks.len()) {
-        (_, 0) => Err("the kernel tells nothing of it".to_owned()),
+        (_, 0) => Err("not reported by the kernel".to_owned()),
         (0, _) => Ok(good("off")),
-        // With one queue it may be the only way to use more processors.
+        // With one queue it may be the only way to use more CPUs.
         (_, 1) => Ok(note(found).by(command)),
         _ => Ok(change(found, "off").by(command)),
     }
@@ -240,7 +238,7 @@ NMI:          0          0          0          0   Non-maskable interrupts";
         let tree = host();
         let items = look(&tree);
         let item = named(&items, "interrupts");
-        assert_eq!(item.found, "2 interrupts on cpu0, not all beside the card");
+        assert_eq!(item.found, "2 interrupts on cpu0, not all near the NIC");
         assert_eq!(
             item.command.as_deref(),
             Some(
@@ -249,14 +247,14 @@ NMI:          0          0          0          0   Non-maskable interrupts";
         );
         assert_eq!(
             named(&items, "NUMA node").found,
-            "1; processors 2-3 are beside the card"
+            "1; CPUs 2-3 are near the NIC"
         );
         tree.write("proc/irq/40/effective_affinity_list", "2");
         tree.write("proc/irq/41/smp_affinity_list", "3");
         assert_eq!(named(&look(&tree), "interrupts").verdict, Verdict::Good);
     }
 
-    /// A virtio card's come in turns, for what is received and for what was sent.
+    /// Those of a virtio NIC alternate between receiving and sending.
     #[test]
     fn interrupts_of_receiving_are_spread_by_themselves() {
         let interrupt = |number: u32| Interrupt {

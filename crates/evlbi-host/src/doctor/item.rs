@@ -1,18 +1,18 @@
-//! What one check found: what is there, what is wanted, why, and the command that changes it.
+//! Result of one check: the value found, the value wanted, the reason, and the command that changes it.
 
 use serde::Serialize;
 
-/// What is to be thought of what was found.
+/// Verdict on the value found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As it should be.
+    /// No change is needed.
     Good,
-    /// To be changed.
+    /// A change is needed.
     Change,
-    /// To be known; good or bad by what the host is for.
+    /// Worth knowing; good or bad depending on the purpose of the host.
     Note,
-    /// Not seen: the kernel, a driver or a container does not tell.
+    /// Unknown: not reported by the kernel, a driver or a container.
     #[default]
     Unknown,
 }
@@ -20,22 +20,22 @@ pub enum Verdict {
 /// The result of one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Item {
-    /// Part of the host: kernel, processor, card NAME, clock, path or disk.
+    /// Part of the host: kernel, processor, card NAME, clock, path, disk or rights.
     pub group: String,
     pub name: String,
-    /// The value with its unit, or why it is not known.
+    /// The value with its unit, or the reason why it is unknown.
     pub found: String,
     pub wanted: Option<String>,
     pub verdict: Verdict,
-    /// What goes wrong otherwise.
+    /// Consequence if it is not changed.
     pub why: String,
-    /// Shell command that changes it, mostly as root.
+    /// Shell command that changes it, usually as root.
     pub command: Option<String>,
-    /// Shell command that has it so after the next start too.
+    /// Shell command that makes the change permanent.
     pub permanent: Option<String>,
 }
 
-/// What a look found, its name to come, or why it was not seen.
+/// An item without its name yet, or the reason why it is unknown.
 pub type Found = Result<Item, String>;
 
 pub fn good(found: impl Into<String>) -> Item {
@@ -59,10 +59,10 @@ fn judged(found: impl Into<String>, verdict: Verdict) -> Item {
 }
 
 impl Item {
-    /// Names what was found. `why` is the reason where it has none of its own.
+    /// Names a result. `why` is the default reason.
     pub fn new(group: &str, name: &str, why: &str, found: Found) -> Item {
-        let mut item = found
-            .unwrap_or_else(|reason| judged(format!("not known here: {reason}"), Verdict::Unknown));
+        let mut item =
+            found.unwrap_or_else(|reason| judged(format!("unknown: {reason}"), Verdict::Unknown));
         if item.why.is_empty() {
             why.clone_into(&mut item.why);
         }
@@ -83,20 +83,20 @@ impl Item {
         self
     }
 
-    /// Names the command that changes it.
+    /// Sets the command that changes it.
     pub fn by(mut self, command: impl Into<String>) -> Item {
         self.command = Some(command.into());
         self
     }
 
-    /// Names the command that keeps it so.
+    /// Sets the command that makes the change permanent.
     pub fn kept_by(mut self, command: impl Into<String>) -> Item {
         self.permanent = Some(command.into());
         self
     }
 }
 
-/// Text in the place of one word of a shell command.
+/// Quotes text as one word of a shell command.
 pub fn quoted(text: &str) -> String {
     shlex::try_quote(text).map_or_else(|_| "NAME".to_owned(), std::borrow::Cow::into_owned)
 }

@@ -1,30 +1,30 @@
-//! The kernel's settings (sysctl) that decide how much may wait, and how TCP behaves.
+//! The kernel's settings (sysctl) for buffers, queues and TCP.
 
 use super::Aim;
 use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 use evlbi_wire::units::{show_count, show_size};
 
-/// What receivers and senders ask for where nothing is said, in bytes.
+/// Default buffer requests of receivers and senders, in bytes.
 const RECV_ASKS: u64 = 64 << 20;
 const SEND_ASKS: u64 = 4 << 20;
-/// Linux gives a socket no more, in bytes (half of an int's range).
+/// Maximum socket buffer that Linux grants, in bytes (half of an int's range).
 const MAX_OF_SOCKET: u64 = (i32::MAX / 2) as u64;
-/// Largest value of a setting that is an int.
+/// Maximum value of a setting that is an int.
 const MAX_OF_INT: u64 = i32::MAX as u64;
-/// Bytes of a packet of 1500 on the wire.
+/// Bytes of a 1500-byte packet on the wire.
 const ON_WIRE: f64 = 1538.0;
-/// How long a processor may be elsewhere while packets queue up for it, in seconds.
+/// Time for which a CPU may be busy elsewhere while packets queue up for it, in seconds.
 const ELSEWHERE: f64 = 0.1;
-/// Packets beyond which a backlog only takes memory.
+/// Maximum useful backlog, in packets; a longer one only takes memory.
 const MAX_BACKLOG: u64 = 250_000;
-/// From here on the settings of a gigabit do not do, in bits per second.
+/// Rate in bits per second from which on settings for a gigabit are insufficient.
 const FAST: u64 = 10_000_000_000;
-/// What the EXPReS report found to end failures to allocate memory at 1 Gbit/s, in kB.
+/// Minimum free memory, in kB: it ended allocation failures at 1 Gbit/s in the EXPReS report.
 const MIN_FREE: u64 = 65_536;
-/// Part of the memory that may be kept free.
+/// Divisor of the memory for the maximum that is kept free.
 const MAX_FREE: u64 = 20;
-/// Settings.
+/// Names of settings.
 const QUEUEING: &str = "net.core.default_qdisc";
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const REAL_TIME: &str = "kernel.sched_rt_runtime_us";
@@ -40,26 +40,27 @@ pub fn items(root: &Root, aim: &Aim) -> Vec<Item> {
         budget(root, aim),
         item(
             "soft interrupts",
-            "dropped: netdev_max_backlog was full; squeezed: netdev_budget or its time was used up with packets left",
+            "dropped: netdev_max_backlog was full; squeezed: netdev_budget or its time was used up before all packets were \
+             processed",
             soft_interrupts(root),
         ),
         free_memory(root, aim),
         item(
             QUEUEING,
-            "some disciplines drop what waits before it has left this host",
+            "some queueing disciplines drop waiting packets before they have left this host",
             queueing(root),
         ),
         item(
             CONGESTION_CONTROL,
-            "after one loss reno takes minutes on long paths until it has the rate again (`evlbi plan tcp` reckons it); \
-             others take seconds",
+            "after one loss on a long path, reno needs minutes to return to the rate (`evlbi plan tcp` calculates it); others \
+             need seconds",
             congestion_control(root),
         ),
     ];
     items.extend(TCP_OPTIONS.map(|(name, why)| item(name, why, tcp_option(root, name))));
     items.push(item(
         REAL_TIME,
-        "threads of real-time priority (--priority) that spin are stopped for the rest of each period, in one piece",
+        "the kernel stops spinning threads of real-time priority (--priority) for the rest of each period, without a break",
         real_time(root),
     ));
     items
@@ -73,18 +74,18 @@ fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -
     let wanted = aim.bytes().clamp(asks, MAX_OF_SOCKET);
     let otherwise = match command {
         "recv" => {
-            "what does not fit into its buffer while a program is held up is lost (UDP) or holds the sender up (TCP)"
+            "while a program stalls, data that does not fit into its buffer is lost (UDP) or stalls the sender (TCP)"
         }
         _ => {
-            "with less, TCP with a buffer of its own (--buffer) has less under way than the rate needs"
+            "with less, TCP with a buffer of its own (--buffer) has less in flight than the rate needs"
         }
     };
     let capped = match aim.bytes() > MAX_OF_SOCKET {
-        true => "; Linux gives no more than 1 GiB: share the rate among several sockets",
+        true => "; Linux grants at most 1 GiB: share the rate among several sockets",
         false => "",
     };
     let why = format!(
-        "{}, and `{command}` asks for {}: {otherwise}{capped}",
+        "{}, and `{command}` requests {}: {otherwise}{capped}",
         aim.arithmetic(),
         show_size(asks)
     );
@@ -94,17 +95,17 @@ fn socket_buffer(root: &Root, aim: &Aim, name: &str, command: &str, asks: u64) -
 fn tcp_buffer(root: &Root, aim: &Aim, name: &str) -> Item {
     let wanted = (2 * aim.bytes()).clamp(SEND_ASKS, MAX_OF_INT);
     let why = format!(
-        "twice {}, for Linux counts its bookkeeping into it, and 4 MiB at least: with less, TCP sends less than the rate over such a round trip, \
-         and cannot catch up after a loss",
+        "twice {}, because Linux includes its bookkeeping, and at least 4 MiB: with less, TCP cannot sustain the rate at this \
+         RTT or catch up after a loss",
         aim.arithmetic()
     );
-    // The last of three numbers is the most that a connection's buffer grows to.
+    // The last of three numbers is the maximum buffer of a connection.
     last_of_three(root, name, wanted, show_size, &why)
 }
 
-const UDP_MEMORY: &str = "above the limit datagrams of all sockets are dropped (MemErrors)";
+const UDP_MEMORY: &str = "above this limit, datagrams of all sockets are dropped (MemErrors)";
 
-/// Memory of all UDP sockets, in pages.
+/// Checks the memory for all UDP sockets, in pages.
 fn udp_memory(root: &Root, aim: &Aim) -> Item {
     let name = "net.ipv4.udp_mem";
     let buffer = aim.bytes().clamp(RECV_ASKS, MAX_OF_SOCKET);
@@ -113,7 +114,7 @@ fn udp_memory(root: &Root, aim: &Aim) -> Item {
         Err(reason) => return item(name, UDP_MEMORY, Err(reason)),
     };
     let why = format!(
-        "in pages of {}: one full receive buffer of {} takes twice that with its bookkeeping; {UDP_MEMORY}",
+        "in pages of {}: one full receive buffer of {} takes twice its size, including bookkeeping; {UDP_MEMORY}",
         show_size(page),
         show_size(buffer)
     );
@@ -122,26 +123,26 @@ fn udp_memory(root: &Root, aim: &Aim) -> Item {
     last_of_three(root, name, pages, shown, &why)
 }
 
-/// Bytes of a page of memory, as the kernel says of this program's.
+/// Returns the page size in bytes, as the kernel reports it for this program.
 fn page_bytes(root: &Root) -> Result<u64, String> {
     let kilobytes = root.labelled("proc/self/smaps", "KernelPageSize:")?;
     let kilobytes = kilobytes.parse::<u64>().ok();
     kilobytes
         .and_then(|kilobytes| kilobytes.checked_mul(1024))
         .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| "/proc/self/smaps tells no size of a page".to_owned())
+        .ok_or_else(|| "/proc/self/smaps has no page size".to_owned())
 }
 
 fn backlog(root: &Root, aim: &Aim) -> Item {
     let packets = (aim.rate.get() as f64 / (ON_WIRE * 8.0) * ELSEWHERE).ceil() as u64;
     let wanted = packets.clamp(1000, MAX_BACKLOG);
     let why = format!(
-        "{}bit/s in packets of 1500 bytes make {} in {ELSEWHERE} s{}; where a processor hands packets to another (RPS, virtual \
-         cards, loopback) what this queue does not hold is lost",
+        "{}bit/s in packets of 1500 bytes are {} in {ELSEWHERE} s{}; if one CPU passes packets to another (RPS, virtual NICs, \
+         loopback), packets that do not fit into this queue are lost",
         aim.rate,
         show_count(packets),
         match wanted == MAX_BACKLOG {
-            true => format!(", of which {} do", show_count(MAX_BACKLOG)),
+            true => format!(", of which {} suffice", show_count(MAX_BACKLOG)),
             false => String::new(),
         }
     );
@@ -151,13 +152,12 @@ fn backlog(root: &Root, aim: &Aim) -> Item {
 
 fn budget(root: &Root, aim: &Aim) -> Item {
     let wanted = if aim.rate.get() >= FAST { 600 } else { 300 };
-    let why = "packets that a soft interrupt takes from cards before it gives way: too few, and at this rate the cards' rings \
-               fill up meanwhile";
+    let why = "packets that a softirq takes from NICs before it yields: if too few, the NICs' rings overflow at this rate";
     let shown = |packets: u64| format!("{packets} packets");
     at_least(root, "net.core.netdev_budget", wanted, shown, why)
 }
 
-/// What the processors' soft interrupts counted since the start, of all namespaces.
+/// Returns what the CPUs' softirqs have counted since boot, in all namespaces.
 fn soft_interrupts(root: &Root) -> Found {
     let text = root.read("proc/net/softnet_stat")?;
     let column = |number: usize| -> u64 {
@@ -169,7 +169,7 @@ fn soft_interrupts(root: &Root) -> Found {
     };
     let (dropped, squeezed) = (column(1), column(2));
     let found = format!(
-        "{} packets dropped, {} times squeezed since the start",
+        "{} packets dropped, {} times squeezed since boot",
         show_count(dropped),
         show_count(squeezed)
     );
@@ -184,32 +184,32 @@ fn free_memory(root: &Root, aim: &Aim) -> Item {
     let memory = root.labelled("proc/meminfo", "MemTotal:");
     let memory = memory.ok().and_then(|kilobytes| kilobytes.parse().ok());
     let most = memory.map_or(u64::MAX, |memory: u64| memory / MAX_FREE);
-    // A small host cannot keep so much, but what it has by itself.
+    // A small host cannot keep this much free, only its own default.
     let wanted = kilobytes.max(MIN_FREE).min(most.max(1));
     let why = format!(
-        "what arrives in {ELSEWHERE} s, {} kB at least (EXPReS report, section 4.5), at most a twentieth of the memory: a card's \
-         interrupt cannot wait for memory, and loses packets when none is free",
+        "data of {ELSEWHERE} s, at least {} kB (EXPReS report, section 4.5), at most a twentieth of the memory: a NIC's \
+         interrupt cannot wait for memory, and packets are lost if none is free",
         show_count(MIN_FREE)
     );
     let shown = |kilobytes: u64| format!("{} kB", show_count(kilobytes));
     at_least(root, "vm.min_free_kbytes", wanted, shown, &why)
 }
 
-/// Disciplines that drop what waits longer than some milliseconds.
+/// Queueing disciplines that drop packets after some milliseconds.
 const IMPATIENT: [&str; 6] = ["fq_codel", "codel", "cake", "pie", "fq_pie", "red"];
 
 fn queueing(root: &Root) -> Found {
     let found = setting(root, QUEUEING)?;
     Ok(match found.as_str() {
-        "fq" => good(found).because("TCP is spaced evenly"),
+        "fq" => good(found).because("TCP is paced"),
         impatient if IMPATIENT.contains(&impatient) => {
-            let why = "it drops packets that wait for more than some milliseconds, before they have left this host; cards that \
-                       are up keep what they have until `tc qdisc replace dev NAME root fq`";
+            let why = "it drops packets that wait for more than some milliseconds, before they have left this host; NICs that \
+                are up keep their discipline until `tc qdisc replace dev NAME root fq`";
             set(change(found, "fq"), QUEUEING, "fq").because(why)
         }
         _ => {
-            let why = "fq spaces TCP evenly at little cost (with others the kernel does it by timers), bursts overflow queues \
-                       on the path; UDP of `send` is spaced by itself; holds for cards that come up later";
+            let why = "bursts overflow queues on the path, and fq paces TCP at little cost (otherwise the kernel uses timers); \
+                `send` paces UDP itself; applies to NICs that are set up later";
             set(note(found).wanting("fq"), QUEUEING, "fq").because(why)
         }
     })
@@ -218,7 +218,7 @@ fn queueing(root: &Root) -> Found {
 fn congestion_control(root: &Root) -> Found {
     let found = setting(root, CONGESTION_CONTROL)?;
     let available = setting(root, "net.ipv4.tcp_available_congestion_control");
-    let available = available.map(|available| format!("; there are: {available}"));
+    let available = available.map(|available| format!("; available: {available}"));
     let shown = found.clone() + &available.unwrap_or_default();
     Ok(match found.as_str() {
         "reno" => {
@@ -232,15 +232,15 @@ fn congestion_control(root: &Root) -> Found {
 const TCP_OPTIONS: [(&str, &str); 3] = [
     (
         "net.ipv4.tcp_window_scaling",
-        "without it TCP has at most 64 KiB under way: 5 Mbit/s over a round trip of 0.1 s",
+        "without it TCP has at most 64 KiB in flight: 5 Mbit/s at an RTT of 0.1 s",
     ),
     (
         "net.ipv4.tcp_timestamps",
-        "without it TCP measures few round trips, and old packets may be taken for new ones at high rates (RFC 7323)",
+        "without it TCP measures few RTTs, and may mistake old packets for new ones at high rates (RFC 7323)",
     ),
     (
         "net.ipv4.tcp_sack",
-        "without it several losses in one round trip cost a round trip each",
+        "without it several losses in one RTT cost one RTT each",
     ),
 ];
 
@@ -254,7 +254,7 @@ fn tcp_option(root: &Root, name: &str) -> Found {
 
 fn real_time(root: &Root) -> Found {
     let runtime = setting(root, REAL_TIME)?.parse::<i64>();
-    let runtime = runtime.map_err(|_| "it is no number")?;
+    let runtime = runtime.map_err(|_| "not a number")?;
     if runtime == -1 {
         return Ok(good("no limit"));
     }
@@ -266,16 +266,16 @@ fn real_time(root: &Root) -> Found {
     Ok(set(item, REAL_TIME, "-1"))
 }
 
-/// A setting that is one number and should not be less than `wanted`.
+/// Checks a setting that is one number and should be at least `wanted`.
 fn at_least(root: &Root, name: &str, wanted: u64, show: impl Fn(u64) -> String, why: &str) -> Item {
     let found = root.number(&file(name)).and_then(|found| {
-        let found = u64::try_from(found).map_err(|_| "it is negative")?;
+        let found = u64::try_from(found).map_err(|_| "negative value")?;
         Ok(largest(name, found, wanted, show, ""))
     });
     item(name, why, found)
 }
 
-/// A setting of three numbers of which the last should not be less than `wanted`; the others stay.
+/// Checks a setting of three numbers, the last of which should be at least `wanted`; the others stay.
 fn last_of_three(
     root: &Root,
     name: &str,
@@ -286,7 +286,7 @@ fn last_of_three(
     let found = root.numbers(&file(name)).and_then(|numbers| {
         let [least, middle, found] = numbers[..] else {
             let (file, count) = (file(name), numbers.len());
-            return Err(format!("/{file} holds {count} numbers, not 3"));
+            return Err(format!("/{file} has {count} numbers instead of 3"));
         };
         let others = format!("{least} {middle} ");
         Ok(largest(name, found, wanted, show, &others))
@@ -294,7 +294,7 @@ fn last_of_three(
     item(&format!("{name} (largest)"), why, found)
 }
 
-/// Judges the last number of a setting, which comes behind `others`.
+/// Checks the last number of a setting, which follows `others`.
 fn largest(
     name: &str,
     found: u64,
@@ -319,7 +319,7 @@ fn file(name: &str) -> String {
     format!("proc/sys/{}", name.replace('.', "/"))
 }
 
-/// Says how a setting is changed, and how it stays so.
+/// Adds the commands that change a setting, now and permanently.
 fn set(item: Item, name: &str, value: &str) -> Item {
     item.by(format!("sysctl -w {name}='{value}'"))
         .kept_by(format!(
@@ -334,7 +334,7 @@ mod tests {
     use super::super::tests::{aim, named};
     use super::*;
 
-    /// A host as distributions ship it.
+    /// Returns a host with a distribution's defaults.
     fn untuned() -> Tree {
         Tree::new(&[
             ("proc/sys/net/core/rmem_max", "212992"),
@@ -467,7 +467,7 @@ mod tests {
         ]);
         for item in items(&tree.root(), &aim()) {
             assert_eq!(item.verdict, Verdict::Unknown, "{item:?}");
-            assert!(item.found.starts_with("not known here: "), "{item:?}");
+            assert!(item.found.starts_with("unknown: "), "{item:?}");
             assert_eq!(item.command, None);
         }
     }

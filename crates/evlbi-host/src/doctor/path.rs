@@ -1,4 +1,4 @@
-//! The route to another host: by which card, with which MTU, how long there and back.
+//! The route to another host: its NIC, MTU and RTT.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -13,45 +13,45 @@ use super::item::{Found, Item, good, note, quoted};
 use super::root::Root;
 use evlbi_wire::units::show_seconds;
 
-/// Where `evlbi respond` listens.
+/// Default port of `evlbi respond`.
 const DEFAULT_PORT: u16 = 8620;
-/// Round trips that are tried; the shortest counts.
+/// Number of RTT measurements; the minimum counts.
 const TRIES: u32 = 3;
-/// How long an answer is waited for.
+/// Timeout for a reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Of IP, in bytes.
+/// Maximum IP packet length in bytes.
 const MAX_PACKET: i64 = 65_535;
-/// Jumbo frames, in bytes.
+/// MTU for jumbo frames, in bytes.
 const JUMBO: usize = 9000;
 
-/// What is known of the way to a host.
+/// Properties of the route to a host.
 #[derive(Debug)]
 pub struct Route {
     to: SocketAddr,
-    way: Result<Outbound, String>,
-    /// In seconds.
+    outbound: Result<Outbound, String>,
+    /// RTT in seconds.
     round_trip: Result<f64, String>,
 }
 
-/// How packets leave this host.
+/// The outbound direction of a route.
 #[derive(Debug)]
 struct Outbound {
     from: IpAddr,
     interface: Result<String, String>,
-    /// In bytes.
+    /// MTU of the interface in bytes.
     interface_mtu: Result<i64, String>,
     path_mtu: Result<usize, String>,
 }
 
 impl Route {
-    /// In seconds, where it is known.
+    /// Returns the RTT in seconds, if known.
     pub fn round_trip(&self) -> Option<f64> {
         self.round_trip.as_ref().ok().copied()
     }
 }
 
-/// Looks up the route, and begins and ends TCP connections to see how long an answer takes.
-pub fn look(root: &Root, target: &str) -> Result<Route, DoctorError> {
+/// Looks up the route, and opens and closes TCP connections to measure the RTT.
+pub fn find(root: &Root, target: &str) -> Result<Route, DoctorError> {
     let (host, port) = split(target)?;
     let found = (host.as_str(), port).to_socket_addrs();
     let to = match found.map(|mut addresses| addresses.next()) {
@@ -61,12 +61,12 @@ pub fn look(root: &Root, target: &str) -> Result<Route, DoctorError> {
     };
     Ok(Route {
         to,
-        way: way(root, to),
+        outbound: outbound(root, to),
         round_trip: round_trip(to),
     })
 }
 
-/// `HOST`, `HOST:PORT`, `ADDRESS`, `[ADDRESS]:PORT`.
+/// Splits `HOST`, `HOST:PORT`, `ADDRESS` or `[ADDRESS]:PORT`.
 fn split(target: &str) -> Result<(String, u16), DoctorError> {
     let bare = target
         .strip_prefix('[')
@@ -86,7 +86,7 @@ fn split(target: &str) -> Result<(String, u16), DoctorError> {
     found.ok_or_else(|| DoctorError::NotAHost(target.to_owned()))
 }
 
-fn way(root: &Root, to: SocketAddr) -> Result<Outbound, String> {
+fn outbound(root: &Root, to: SocketAddr) -> Result<Outbound, String> {
     let options = SenderOptions {
         fragmentation: Fragmentation::Forbid,
         ..SenderOptions::default()
@@ -94,7 +94,8 @@ fn way(root: &Root, to: SocketAddr) -> Result<Outbound, String> {
     let sender = Sender::connect(to, &options).map_err(|error| error.to_string())?;
     let from = sender.local_address().map_err(|error| error.to_string())?;
     let from = from.ip();
-    let interface = interface_of(from).ok_or_else(|| format!("no interface has {from}"));
+    let interface =
+        interface_of(from).ok_or_else(|| format!("no interface has the address {from}"));
     let interface_mtu = interface
         .clone()
         .and_then(|name| root.number(&format!("{CARDS}/{name}/mtu")));
@@ -107,7 +108,7 @@ fn way(root: &Root, to: SocketAddr) -> Result<Outbound, String> {
     })
 }
 
-/// The shortest time until a connection was taken or refused, in seconds.
+/// Returns the minimum time until a connection was accepted or refused, in seconds.
 fn round_trip(to: SocketAddr) -> Result<f64, String> {
     let (clock, mut shortest) = (Clock::real(), f64::INFINITY);
     for _ in 0..TRIES {
@@ -129,61 +130,62 @@ pub fn items(route: Option<&Route>) -> Vec<Item> {
     let Some(route) = route else {
         return vec![item(
             "route",
-            "buffers follow from the round trip, and the longest packets from the path: --to HOST looks at both",
-            Ok(note("not looked at: no --to")),
+            "buffer sizes follow from the RTT, and the packet length from the path: --to HOST checks both",
+            Ok(note("not checked: no --to")),
         )];
     };
     let mut items = vec![
         item(
             "route",
-            "data that leaves by another card than was thought shares it with others",
+            "data that leaves by an unexpected NIC shares it with other traffic",
             Ok(leaves(route)),
         ),
         item(
             "round trip",
-            "the shortest of three handshakes of TCP, a firewall or proxy on the way may have answered; buffers follow from it",
+            "the shortest of three TCP handshakes, which a firewall or proxy on the path may have answered; buffer sizes follow \
+             from it",
             route
                 .round_trip
                 .clone()
                 .map(|seconds| good(show_seconds(seconds))),
         ),
     ];
-    if let Ok(way) = &route.way {
+    if let Ok(outbound) = &route.outbound {
         items.push(item(
             "path MTU",
-            "what this host knows: its card's MTU, less if the route or a router said so; what lies behind is found only by traffic: \
-             `evlbi probe udp HOST --size 8972`",
-            mtu(route, way),
+            "known to this host: its NIC's MTU, or less if the route or a router says so; only traffic shows the rest of the \
+             path: `evlbi probe udp HOST --size 8972`",
+            mtu(route, outbound),
         ));
     }
     items
 }
 
 fn leaves(route: &Route) -> Item {
-    let way = match &route.way {
-        Ok(way) => way,
+    let outbound = match &route.outbound {
+        Ok(outbound) => outbound,
         Err(reason) => return note(format!("none: {reason}")).by(look_up(route)),
     };
-    let interface = match &way.interface {
-        Ok(name) => format!("an address of {name}"),
-        Err(reason) => format!("the interface is not known here ({reason})"),
+    let interface = match &outbound.interface {
+        Ok(name) => format!("on {name}"),
+        Err(reason) => format!("unknown interface ({reason})"),
     };
     good(format!(
         "to {}: from {}, {interface}",
         route.to.ip(),
-        way.from
+        outbound.from
     ))
 }
 
-fn mtu(route: &Route, way: &Outbound) -> Found {
-    let path = way.path_mtu.clone()?;
-    let of_card = match &way.interface_mtu {
-        Ok(mtu) => format!("the card's is {mtu}"),
-        Err(reason) => format!("the card's is not known here: {reason}"),
+fn mtu(route: &Route, outbound: &Outbound) -> Found {
+    let path = outbound.path_mtu.clone()?;
+    let of_card = match &outbound.interface_mtu {
+        Ok(mtu) => format!("{mtu} at the NIC"),
+        Err(reason) => format!("unknown at the NIC: {reason}"),
     };
     let found = note(format!("{path} bytes; {of_card}"));
-    let is_less = way.interface_mtu.as_ref().is_ok_and(|mtu| {
-        // No packet is longer, whatever the card takes.
+    let is_less = outbound.interface_mtu.as_ref().is_ok_and(|mtu| {
+        // No packet is longer, whatever the NIC allows.
         (path as i64) < (*mtu).min(MAX_PACKET)
     });
     Ok(match path {
@@ -206,7 +208,7 @@ mod tests {
     fn route(path: usize, card: i64) -> Route {
         Route {
             to: "192.0.2.1:8620".parse().unwrap(),
-            way: Ok(Outbound {
+            outbound: Ok(Outbound {
                 from: "192.0.2.2".parse().unwrap(),
                 interface: Ok("eth1".into()),
                 interface_mtu: Ok(card),
@@ -241,11 +243,11 @@ mod tests {
         assert!(item.why.contains("evlbi probe udp HOST --size 8972"));
         assert_eq!(
             named(&items, "route").found,
-            "to 192.0.2.1: from 192.0.2.2, an address of eth1"
+            "to 192.0.2.1: from 192.0.2.2, on eth1"
         );
         let items = items_of(1500, 9000);
         let item = named(&items, "path MTU");
-        assert_eq!(item.found, "1500 bytes; the card's is 9000");
+        assert_eq!(item.found, "1500 bytes; 9000 at the NIC");
         assert_eq!(item.command.as_deref(), Some("ip route get 192.0.2.1"));
         assert!(named(&items_of(1500, 1500), "path MTU").wanted.is_some());
     }
@@ -254,7 +256,7 @@ mod tests {
     fn without_an_answer_there_is_no_round_trip() {
         let mut silent = route(1500, 1500);
         silent.round_trip = Err("no answer".into());
-        silent.way = Err("no route".into());
+        silent.outbound = Err("no route".into());
         assert_eq!(silent.round_trip(), None);
         let items = items(Some(&silent));
         assert_eq!(items.len(), 2);
@@ -265,10 +267,10 @@ mod tests {
 
     #[test]
     fn this_host_answers_itself() {
-        // Whether it takes the connection or refuses it.
+        // Whether the host accepts the connection or refuses it.
         let root = Root("/".into());
-        let route = look(&root, "127.0.0.1").unwrap();
+        let route = find(&root, "127.0.0.1").unwrap();
         assert!(route.round_trip().unwrap() > 0.0);
-        assert_eq!(route.way.unwrap().interface.as_deref(), Ok("lo"));
+        assert_eq!(route.outbound.unwrap().interface.as_deref(), Ok("lo"));
     }
 }

@@ -1,4 +1,4 @@
-//! The processors: how fast they wake up and run, and whether others take them away.
+//! The CPUs: their speed, wake-up time, and time lost to other virtual machines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use evlbi_net::clock::Clock;
 use super::item::{Found, Item, change, good, note};
 use super::root::Root;
 
-/// How long stolen time is looked at.
+/// Duration of the measurement of stolen time.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Stolen time that does no harm, as a part.
+/// Maximum harmless fraction of stolen time.
 const HARMLESS: f64 = 0.001;
-/// Waking up may take so long, in microseconds: `recv` naps for 50.
+/// Maximum wake-up time in microseconds: `recv` naps for 50.
 const WAKE: u64 = 50;
 const CPUS: &str = "sys/devices/system/cpu";
 const CLOCKS: &str = "sys/devices/system/clocksource/clocksource0";
@@ -25,33 +25,32 @@ pub fn items(root: &Root) -> Vec<Item> {
     vec![
         item(
             "frequency governor",
-            "a processor that is slow until it has had much to do is late for the first packets of each burst, and they are lost",
+            "a CPU that speeds up only under load is late for the first packets of each burst, and they are lost",
             governor(root),
         ),
         item(
             "idle states",
-            "waking up from a deep sleep takes its time, in which packets wait in the card's ring; what is found holds for cpu0",
+            "while a CPU wakes up from a deep sleep, packets wait in the NIC's ring; the value is that of cpu0",
             idle(root),
         ),
         item(
             "virtual machine",
-            "the host beneath decides when this one runs; its cards, drops and other guests are not seen from here",
+            "the physical host decides when this one runs; its NICs, drops and other guests are not visible here",
             virtual_machine(root),
         ),
         item(
             "stolen time",
-            "other virtual machines had the processor meanwhile, and packets waited: use a real host, or have processors of its own \
-             given to this one",
+            "packets waited while other virtual machines had the CPU: use a physical host, or dedicate CPUs to this one",
             stolen(before, after),
         ),
         item(
             "clock source",
-            "sender and receiver look at the clock for each packet or batch; a slow clock takes the time of many packets",
+            "sender and receiver read the clock for each packet or batch; a slow clock takes the time of many packets",
             clock_source(root),
         ),
         item(
             "irqbalance",
-            "it moves the interrupts of cards between processors while data flows, and undoes what is set by hand",
+            "it moves the interrupts of NICs between CPUs while data flows, and overrides manual settings",
             balancing(root),
         ),
     ]
@@ -64,11 +63,11 @@ fn governor(root: &Root) -> Found {
         true => good(found),
         false => change(found, "performance")
             .by("for f in /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor; do echo performance > $f; done")
-            .kept_by("tuned-adm profile network-latency  # where tuned is installed; else at each start"),
+            .kept_by("tuned-adm profile network-latency  # if tuned is installed; otherwise after each boot"),
     })
 }
 
-/// What a file says of each processor that has it.
+/// Returns the text of a file for each CPU that has it.
 fn of_each(root: &Root, file: &str) -> Result<Vec<String>, String> {
     let names = root.names(CPUS)?;
     let is_processor = |name: &&String| {
@@ -81,13 +80,13 @@ fn of_each(root: &Root, file: &str) -> Result<Vec<String>, String> {
         .collect();
     match found.is_empty() {
         true => Err(format!(
-            "no processor has {file} (a virtual machine, or no driver for it)"
+            "no CPU has {file} (a virtual machine, or no driver for it)"
         )),
         false => Ok(found),
     }
 }
 
-/// `performance on 7, powersave on 1`.
+/// Returns e.g. `performance on 7, powersave on 1`.
 fn counted(texts: &[String]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for text in texts {
@@ -99,25 +98,23 @@ fn counted(texts: &[String]) -> String {
     counts.collect::<Vec<String>>().join(", ")
 }
 
-/// How long the first processor takes to wake up from the deepest sleep that it may take.
+/// Checks how long the first CPU takes to wake up from its deepest enabled sleep.
 fn idle(root: &Root) -> Found {
     let folder = format!("{CPUS}/cpu0/cpuidle");
     let states = root
         .names(&folder)
-        .map_err(|_| "the kernel tells no idle states (a virtual machine, or no driver for it)")?;
+        .map_err(|_| "no idle states reported (a virtual machine, or no driver for it)")?;
     let enabled = states.iter().filter_map(|state| {
         let read = |file: &str| root.read(&format!("{folder}/{state}/{file}"));
         let disabled = read("disable").is_ok_and(|disabled| disabled != "0");
         let latency: u64 = read("latency").ok()?.parse().ok()?;
         (!disabled).then(|| (latency, read("name").unwrap_or_else(|_| state.clone())))
     });
-    let (latency, name) = enabled.max().ok_or("the kernel tells no idle states")?;
-    let found = format!("down to {name}, {latency} us to wake up");
+    let (latency, name) = enabled.max().ok_or("no idle states reported")?;
+    let found = format!("deepest: {name}, {latency} us to wake up");
     Ok(match latency > WAKE {
         true => note(found)
-            .wanting(format!(
-                "{WAKE} us at most, where packets are lost in the card"
-            ))
+            .wanting(format!("at most {WAKE} us, if the NIC drops packets"))
             .by(format!("cpupower idle-set -D {WAKE}")),
         false => good(found),
     })
@@ -126,7 +123,7 @@ fn idle(root: &Root) -> Found {
 fn virtual_machine(root: &Root) -> Found {
     let text = root.read("proc/cpuinfo")?;
     let flags = text.lines().find(|line| line.starts_with("flags"));
-    let flags = flags.ok_or("this kind of processor does not tell")?;
+    let flags = flags.ok_or("not reported by this type of CPU")?;
     Ok(
         match flags.split_whitespace().any(|flag| flag == "hypervisor") {
             true => note("yes"),
@@ -139,10 +136,10 @@ fn stolen(before: Result<String, String>, after: Result<String, String>) -> Foun
     let (before, after) = (before?, after?);
     let ((all_before, stolen_before), (all_after, stolen_after)) = ticks(&before)
         .zip(ticks(&after))
-        .ok_or("/proc/stat tells no times of processors")?;
+        .ok_or("/proc/stat has no CPU times")?;
     let all = all_after.saturating_sub(all_before);
     if all == 0 {
-        return Err("no time passed on the processors' clocks".to_owned());
+        return Err("the CPU times did not advance".to_owned());
     }
     let share = stolen_after.saturating_sub(stolen_before) as f64 / all as f64;
     let found = format!("{:.1} % of {} s", share * 100.0, POLL_INTERVAL.as_secs());
@@ -152,10 +149,10 @@ fn stolen(before: Result<String, String>, after: Result<String, String>) -> Foun
     })
 }
 
-/// What all processors have spent, and what of it was stolen, in ticks.
+/// Returns the total time of all CPUs and the stolen part, in ticks.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    // Guests' time, behind these, is a part of the first two.
+    // Guest times, in further columns, are included in the first two.
     let ticks: Vec<u64> = line
         .split_whitespace()
         .take(8)
@@ -165,7 +162,7 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
     Some((all, *ticks.get(7)?))
 }
 
-/// Clocks that take a system call, or a slow bus, for each look.
+/// Clock sources that need a system call, or a slow bus, per read.
 const SLOW: [&str; 5] = ["hpet", "acpi_pm", "jiffies", "pit", "refined-jiffies"];
 
 fn clock_source(root: &Root) -> Found {
@@ -180,7 +177,7 @@ fn clock_source(root: &Root) -> Found {
             change(found, "tsc").by(format!("echo tsc > /{CLOCKS}/current_clocksource"))
         }
         slow if SLOW.contains(&slow) => note(format!(
-            "{found}; the kernel offers no tsc: it found it unsteady, or there is none (dmesg)"
+            "{found}; the kernel offers no tsc: it is unstable or missing (dmesg)"
         )),
         _ => note(found),
     })
@@ -189,10 +186,10 @@ fn clock_source(root: &Root) -> Found {
 fn balancing(root: &Root) -> Found {
     let programs = root.programs()?;
     Ok(match programs.iter().any(|name| name == "irqbalance") {
-        true => note("runs")
-            .wanting("not, where interrupts are placed by hand")
+        true => note("running")
+            .wanting("not running, if interrupts are assigned manually")
             .by("systemctl disable --now irqbalance"),
-        false => good("does not run"),
+        false => good("not running"),
     })
 }
 
@@ -206,7 +203,7 @@ mod tests {
     fn each_governor_counts() {
         let cpu = |number: u32| format!("{CPUS}/cpu{number}/cpufreq/scaling_governor");
         let tree = Tree::new(&[(&cpu(0), "performance"), (&cpu(1), "powersave")]);
-        // What is no processor.
+        // Not a CPU.
         tree.write(&format!("{CPUS}/cpufreq/cpufreq/scaling_governor"), "x");
         let item = governor(&tree.root()).unwrap();
         assert_eq!(item.found, "performance on 1, powersave on 1");
@@ -228,7 +225,7 @@ mod tests {
             (&state(1, "disable"), "0"),
         ]);
         let item = idle(&tree.root()).unwrap();
-        assert_eq!(item.found, "down to C6, 133 us to wake up");
+        assert_eq!(item.found, "deepest: C6, 133 us to wake up");
         assert_eq!(item.verdict, Verdict::Note);
         tree.write(&state(1, "disable"), "1");
         assert_eq!(idle(&tree.root()).unwrap().verdict, Verdict::Good);

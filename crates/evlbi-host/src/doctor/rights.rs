@@ -1,26 +1,26 @@
-//! What this program may do: where a right is missing, something does not work. No right is needed for the rest.
+//! Privileges of this program: each enables a feature, the rest works without.
 
 use super::item::{Found, Item, good, note};
 use super::root::Root;
 
 const GROUP: &str = "kernel";
 
-/// Rights by their numbers in linux/capability.h, and what does not work without.
+/// Capabilities: name, number in linux/capability.h, and what does not work without it.
 const RIGHTS: [(&str, u32, &str); 3] = [
     (
         "CAP_NET_ADMIN",
         12,
-        "without it no socket gets more than net.core.rmem_max and wmem_max, and `evlbi path` needs user namespaces",
+        "without it socket buffers are limited to net.core.rmem_max and wmem_max, and `evlbi path` needs user namespaces",
     ),
     (
         "CAP_NET_RAW",
         13,
-        "without it no captures can be taken for `evlbi analyse` (tcpdump)",
+        "without it tcpdump cannot capture packets for `evlbi analyse`",
     ),
     (
         "CAP_SYS_NICE",
         23,
-        "without it, or a limit on real-time priority (ulimit -r), --priority is refused, and other programs delay packets",
+        "without it, or a limit on real-time priority (ulimit -r), --priority is refused and other programs delay packets",
     ),
 ];
 
@@ -31,7 +31,7 @@ pub fn items(root: &Root) -> Vec<Item> {
     let locked = Item::new(
         GROUP,
         "locked memory (ulimit -l)",
-        "evlbi locks none; programs beside it that do (AF_XDP, io_uring, DPDK) fail when there is too little",
+        "evlbi locks none; other programs that do (AF_XDP, io_uring, DPDK) fail if there is too little",
         locked_memory(root),
     );
     rights.chain([locked]).collect()
@@ -39,10 +39,10 @@ pub fn items(root: &Root) -> Vec<Item> {
 
 fn right(root: &Root, number: u32) -> Found {
     let rights = root.labelled("proc/self/status", "CapEff:")?;
-    let rights = u64::from_str_radix(&rights, 16).map_err(|_| "/proc/self/status does not say")?;
+    let rights = u64::from_str_radix(&rights, 16).map_err(|_| "/proc/self/status has no value")?;
     Ok(match rights >> number & 1 {
-        1 => good("this program has it"),
-        _ => note("this program has it not"),
+        1 => good("granted"),
+        _ => note("not granted"),
     })
 }
 
@@ -51,11 +51,11 @@ fn locked_memory(root: &Root) -> Found {
         .labelled("proc/self/limits", "Max locked memory")?
         .as_str()
     {
-        "" => Err("/proc/self/limits does not say".to_owned()),
+        "" => Err("/proc/self/limits has no value".to_owned()),
         "unlimited" => Ok(good("no limit")),
         bytes => match bytes.parse() {
             Ok(bytes) => Ok(note(evlbi_wire::units::show_size(bytes))),
-            Err(_) => Err("/proc/self/limits says no number".to_owned()),
+            Err(_) => Err("/proc/self/limits has an invalid value".to_owned()),
         },
     }
 }

@@ -1,21 +1,20 @@
-//! Reads what the kernel tells in /proc and /sys, or in a folder that looks like it. Where it does not tell, the error is the
-//! reason in words.
+//! Reads /proc and /sys, or a directory with the same structure. If a value is missing, the error is the reason in words.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// No file of the kernel's that is read here is longer, in bytes.
+/// Maximum length of a file read here, in bytes; no kernel file is longer.
 const MAX: u64 = 4 << 20;
-/// More processors than any host has.
+/// More CPUs than any host has.
 const MAX_PROCESSORS: usize = 1 << 14;
 
-/// The folder in which proc and sys lie: `/` in earnest.
+/// The directory that contains proc and sys: normally `/`.
 #[derive(Clone, Debug)]
 pub struct Root(pub PathBuf);
 
 impl Root {
-    /// The text of a file, named from the root on (`proc/stat`), without white space around it.
+    /// Returns the text of a file, by its path from the root (`proc/stat`), without surrounding white space.
     pub fn read(&self, path: &str) -> Result<String, String> {
         let mut bytes = Vec::new();
         let read =
@@ -26,21 +25,21 @@ impl Root {
         }
     }
 
-    /// The number that is all of a file.
+    /// Returns the content of a file that is one number.
     pub fn number(&self, path: &str) -> Result<i64, String> {
         let text = self.read(path)?;
         text.parse()
-            .map_err(|_| format!("/{path} says `{}`", text.escape_debug()))
+            .map_err(|_| format!("/{path} has the invalid value `{}`", text.escape_debug()))
     }
 
-    /// The numbers of a file, with white space between them.
+    /// Returns the numbers in a file, separated by white space.
     pub fn numbers(&self, path: &str) -> Result<Vec<u64>, String> {
         let text = self.read(path)?;
         let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
-        numbers.map_err(|_| format!("/{path} says `{}`", text.escape_debug()))
+        numbers.map_err(|_| format!("/{path} has the invalid value `{}`", text.escape_debug()))
     }
 
-    /// The first word behind `label` at the beginning of a line of a file; empty where there is none.
+    /// Returns the first word after `label` at the start of a line of a file; empty if there is none.
     pub fn labelled(&self, path: &str, label: &str) -> Result<String, String> {
         let text = self.read(path)?;
         let rest = text.lines().find_map(|line| line.strip_prefix(label));
@@ -48,7 +47,7 @@ impl Root {
         Ok(word.unwrap_or_default().to_owned())
     }
 
-    /// Names of what is in a folder, sorted.
+    /// Returns the names in a directory, sorted.
     pub fn names(&self, path: &str) -> Result<Vec<String>, String> {
         let entries = fs::read_dir(self.0.join(path)).map_err(|error| reason(path, &error))?;
         let mut names: Vec<String> = entries
@@ -63,17 +62,17 @@ impl Root {
         self.0.join(path).exists()
     }
 
-    /// Where a link leads: the last part of it.
+    /// Returns the last component of a link's target.
     pub fn link_end(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.0.join(path)).ok()?;
         Some(Path::file_name(&target)?.to_string_lossy().into_owned())
     }
 
-    /// Names of all programs that run on the host, cut to 15 characters by the kernel.
+    /// Returns the names of all programs that run on the host, truncated to 15 characters by the kernel.
     pub fn programs(&self) -> Result<Vec<String>, String> {
-        // The kernel's own first thread is seen only from outside of containers.
+        // The kernel's own first thread is visible only outside of containers.
         if self.read("proc/2/comm").as_deref() != Ok("kthreadd") {
-            return Err("the host's processes are not seen from here (a container?)".to_owned());
+            return Err("the host's processes are not visible (in a container?)".to_owned());
         }
         let numbers = self.names("proc")?;
         let numbers = numbers
@@ -87,13 +86,13 @@ impl Root {
 
 fn reason(path: &str, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => format!("there is no /{path}"),
-        io::ErrorKind::PermissionDenied => format!("/{path} may not be read without root"),
-        _ => format!("/{path} cannot be read: {error}"),
+        io::ErrorKind::NotFound => format!("/{path} does not exist"),
+        io::ErrorKind::PermissionDenied => format!("reading /{path} needs root"),
+        _ => format!("cannot read /{path}: {error}"),
     }
 }
 
-/// Processors of a list as the kernel writes it: `0-3,8`.
+/// Parses a list of CPUs in the kernel's format: `0-3,8`.
 pub fn processors(list: &str) -> Vec<usize> {
     let ranges = list.split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -106,11 +105,11 @@ pub fn processors(list: &str) -> Vec<usize> {
 
 #[cfg(test)]
 pub mod tree {
-    //! A folder that looks like /proc and /sys.
+    //! A directory with the structure of /proc and /sys.
 
     use super::Root;
 
-    /// Removed when it is dropped.
+    /// A temporary directory, removed on drop.
     pub struct Tree(evlbi_testkit::Room);
 
     impl Tree {
@@ -146,11 +145,11 @@ mod tests {
         assert_eq!(root.number("proc/sys/a"), Ok(7));
         assert_eq!(
             root.number("proc/sys/none").unwrap_err(),
-            "there is no /proc/sys/none"
+            "/proc/sys/none does not exist"
         );
         assert_eq!(
             root.numbers("proc/sys/b").unwrap_err(),
-            "/proc/sys/b says `1 2 x`"
+            "/proc/sys/b has the invalid value `1 2 x`"
         );
     }
 

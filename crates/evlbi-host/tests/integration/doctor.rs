@@ -1,4 +1,4 @@
-//! The examination of the machine that runs the tests: whatever that is like, the report must be sound.
+//! Checks of the machine that runs the tests: whatever its state, the report must be sound.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn is_sound(result: &Value) {
             assert!(!item[field].as_str().unwrap().is_empty(), "{item}");
         }
         let found = item["found"].as_str().unwrap();
-        let says_unknown = found.starts_with("not known here: ");
+        let says_unknown = found.starts_with("unknown: ");
         match item["verdict"].as_str().unwrap() {
             "change" => {
                 changes += 1;
@@ -73,13 +73,13 @@ fn this_machine_is_examined() {
     for group in ["kernel", "processor", "clock", "path", "disk"] {
         assert!(!of_group(&result, group).is_empty(), "{group}");
     }
-    // Loopback is looked at only if it is asked for.
+    // Loopback is checked only on request.
     assert!(of_group(&result, "card lo").is_empty());
     assert!(
         of_group(&result, "disk")[0]["found"]
             .as_str()
             .unwrap()
-            .starts_with("not tried")
+            .starts_with("not tested")
     );
 }
 
@@ -99,11 +99,11 @@ fn an_interface_and_a_route_are_looked_at() {
     assert!(cards.iter().all(|card| *card == "lo"), "{cards:?}");
     let route = of_group(&result, "path");
     assert!(
-        route[0]["found"].as_str().unwrap().contains("of lo"),
+        route[0]["found"].as_str().unwrap().contains("on lo"),
         "{route:?}"
     );
     assert!(result["buffer_seconds"].as_f64().unwrap() > 0.0);
-    assert_eq!(result["buffer_seconds_from"], "the round trip");
+    assert_eq!(result["buffer_seconds_from"], "the RTT");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_disk_is_tried_and_left_as_it_was() {
     is_sound(&result);
     let disk = of_group(&result, "disk");
     assert_eq!(disk.len(), 1);
-    // Good, or a note that the folder lies in memory, or that there is too little room.
+    // Good, or a note that the directory is in memory, or that there is too little space.
     assert_ne!(disk[0]["verdict"], "change", "{disk:?}");
     assert_eq!(fs::read_dir(room.path("")).unwrap().count(), 1);
     assert_eq!(room.read("recording"), b"data");
@@ -140,12 +140,9 @@ fn what_is_not_here_is_told() {
         ..DoctorOptions::default()
     };
     for (options, said) in [
-        (
-            card,
-            "no network interface is called `nothere`; there are: ",
-        ),
-        (folder, "/nothere: there is no such folder"),
-        (host, "`192.0.2.1:none` is no HOST or HOST:PORT"),
+        (card, "no network interface `nothere`; available: "),
+        (folder, "/nothere: no such directory"),
+        (host, "invalid host `192.0.2.1:none`"),
     ] {
         let told = refused(examine(&options, &Run::silent()));
         assert!(told.contains(said), "{told}");

@@ -1,5 +1,5 @@
-//! `evlbi-host` from outside: the host that runs the tests is examined.
+//! `evlbi-host` from outside: checks of the host that runs the tests.
 //!
-//! Here belongs what holds on any host.
+//! Tests belong here if they hold on any host.
 
 mod doctor;

@@ -1,4 +1,4 @@
-//! Cards in a made-up tree.
+//! NICs in a simulated file tree.
 
 use super::super::interfaces::{chosen, fastest};
 use super::super::root::tree::Tree;
@@ -35,8 +35,8 @@ fn feature(name: &str, on: bool, changeable: bool) -> Feature {
     }
 }
 
-fn said() -> Told {
-    Told {
+fn said() -> Reported {
+    Reported {
         driver: Ok(Driver {
             name: "mlx5_core".into(),
             version: "6.8.0".into(),
@@ -64,9 +64,9 @@ fn said() -> Told {
     }
 }
 
-fn silent() -> Told {
-    let silent = || "the driver does not tell".to_owned();
-    Told {
+fn silent() -> Reported {
+    let silent = || "not reported by the driver".to_owned();
+    Reported {
         driver: Err(silent()),
         rings: Err(silent()),
         coalescing: Err(silent()),
@@ -89,7 +89,7 @@ fn an_untuned_card_is_told_what_to_do() {
         assert_eq!(item.command.as_deref(), Some(command));
         assert_eq!(item.group, "card eth1");
     }
-    // Whether the network carries more nobody here knows.
+    // It is unknown here whether the network carries more.
     let mtu = named(&items, "MTU");
     assert_eq!(mtu.verdict, Verdict::Note, "{mtu:?}");
     assert_eq!(
@@ -140,7 +140,7 @@ fn a_slow_card_is_asked_for_what_it_can_carry() {
         "GSO",
     ] {
         let item = named(&items, name);
-        assert_eq!(item.found, "not known here: the driver does not tell");
+        assert_eq!(item.found, "unknown: not reported by the driver");
         assert_eq!(item.verdict, Verdict::Unknown);
     }
 }
@@ -184,7 +184,7 @@ fn interfaces_that_are_up_are_looked_at() {
     let error = chosen(&root, &["nothere".to_owned()]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no network interface is called `nothere`; there are: eth1, eth2, lo"
+        "no network interface `nothere`; available: eth1, eth2, lo"
     );
     let (name, speed) = fastest(&root, &chosen(&root, &[]).unwrap()).unwrap();
     assert_eq!((name.as_str(), speed.get()), ("eth1", 25_000_000_000));

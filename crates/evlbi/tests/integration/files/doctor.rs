@@ -14,7 +14,7 @@ fn what_is_to_be_changed_is_an_error_only_if_asked() {
     assert_eq!(shown.matches("\n  CHANGE  ").count() as u64, changes);
     let last = shown.lines().last().unwrap();
     match changes {
-        0 => assert_eq!(last, "nothing to change of what was seen"),
+        0 => assert_eq!(last, "nothing to change in what was checked"),
         1 => assert_eq!(last, "1 thing to change (most of it as root)"),
         _ => assert_eq!(
             last,
@@ -29,10 +29,7 @@ fn what_is_to_be_changed_is_an_error_only_if_asked() {
 #[test]
 fn wrong_arguments_are_told() {
     for (arguments, said) in [
-        (
-            ["--disk", "/nothere"],
-            "--disk /nothere: there is no such folder",
-        ),
+        (["--disk", "/nothere"], "--disk /nothere: no such directory"),
         (["--rate", "fast"], "invalid bit rate `fast`"),
     ] {
         let told = failure(&[&["doctor"], &arguments[..]].concat());

@@ -1,4 +1,4 @@
-//! How commands reach a path that is up: a line of JSON over a socket of its own, and one back.
+//! Requests to a running path: a line of JSON over its socket, and one line in reply.
 
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -12,103 +12,103 @@ use serde_json::Value;
 
 use super::file::SpecError;
 
-/// In the environment of commands that run on a path: its socket.
+/// Environment variable of commands that run on a path: its socket.
 pub const SOCKET: &str = "EVLBI_PATH";
-/// What a socket is called behind the path's name.
+/// Extension of a socket's name, after the path's name.
 const ENDING: &str = "path";
-/// A relay answers within this time.
+/// Timeout for a relay's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// And a request comes within this time.
+/// Timeout for a client's request.
 const ASKING: Duration = Duration::from_secs(5);
-/// Longest request or answer.
+/// Maximum length of a request or answer, in bytes.
 const MAX: usize = 1 << 20;
 
-/// Why a path cannot be asked, or what it refuses.
+/// Reason why a path cannot be asked, or refuses.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The folder of the sockets cannot be made.
-    #[error("cannot make {}", path.display())]
+    /// The directory of the sockets cannot be created.
+    #[error("cannot create {}", path.display())]
     Folder {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The folder of the sockets is another user's.
-    #[error("{} belongs to somebody else", .0.display())]
+    /// The directory of the sockets belongs to another user.
+    #[error("{} belongs to another user", .0.display())]
     Foreign(PathBuf),
-    /// A path of this name is up.
+    /// A path of this name is running.
     #[error("{0} is up already")]
     IsUp(String),
-    /// The path on which this process runs has gone.
+    /// The path on which this process runs has ended.
     #[error("cannot reach the path of {socket}")]
     Gone {
         /// The path's socket.
         socket: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// No path of this name is up. It is said which are.
-    #[error("no path {name} is up{}", if others.is_empty() { String::new() } else { format!(": there are {others}") })]
+    /// No path of this name is running.
+    #[error("no path {name} is up{}", if others.is_empty() { String::new() } else { format!("; available: {others}") })]
     Unknown {
         /// The name.
         name: String,
-        /// Names of the paths that are up, with commas between them.
+        /// Names of the running paths, separated by commas.
         others: String,
     },
-    /// No path is up.
+    /// No path is running.
     #[error("no path is up")]
     NoneUp,
-    /// Several paths are up, and none was named.
+    /// Several paths are running, and no name was given.
     #[error("several paths are up: {0}")]
     Several(String),
-    /// A path does not do in time what it was asked for.
+    /// A path does not complete a request in time.
     #[error("the path does not {doing}")]
     Silent {
-        /// What it does not do, as `answer`.
+        /// The action that it did not complete, e.g. `answer`.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It has ended meanwhile.
+    /// It ended in the meantime.
     #[error("the path has ended")]
     Ended,
-    /// Its answer is damaged.
-    #[error("the path's answer")]
+    /// Its answer is invalid.
+    #[error("invalid answer of the path")]
     Answer(#[source] serde_json::Error),
-    /// It refuses what it was asked for, and says why.
+    /// It refuses the request, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// The system refuses something else.
+    /// Another error of the system.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
 type Result<T, E = ControlError> = std::result::Result<T, E>;
 
-/// Why a request is not answered as it was meant: who asked is told so.
+/// Reason why a request fails, which is sent to the client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// It asks for something that there is not.
+    /// It names something that does not exist.
     #[error("{0}")]
     Refused(String),
     /// It cannot be read or answered.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// It is no JSON, or of another form.
+    /// It is invalid JSON, or has another form.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// A cell cannot have the values.
+    /// A cell does not accept the values.
     #[error("{0}")]
     Spec(#[from] SpecError),
-    /// A host cannot be looked into.
+    /// A host cannot be examined.
     #[error("{0}")]
     Unavailable(#[from] Unavailable),
 }
 
-/// The folder of the sockets of this user's paths.
+/// Returns the directory of the sockets of this user's paths.
 fn room() -> Result<PathBuf, ControlError> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     let user = std::fs::metadata("/proc/self")?.uid();
@@ -138,7 +138,7 @@ fn room() -> Result<PathBuf, ControlError> {
     }
 }
 
-/// A socket for a path of a plan; of those that stay up, each plan has one.
+/// Returns a socket for a path of a plan. Each plan has at most one path that stays up.
 pub fn new_socket(plan: &Path, is_run: bool) -> Result<PathBuf> {
     let room = room()?;
     let stem = plan.file_stem().unwrap_or_default().to_string_lossy();
@@ -153,7 +153,7 @@ pub fn new_socket(plan: &Path, is_run: bool) -> Result<PathBuf> {
     Ok(socket)
 }
 
-/// Connects to a path that is up. A socket that was left behind by a relay that was killed is removed.
+/// Connects to a running path. Removes a socket left behind by a killed relay.
 fn connect(socket: &Path) -> Result<Option<UnixStream>> {
     let connected = UnixStream::connect(socket);
     if let Err(error) = &connected
@@ -164,7 +164,7 @@ fn connect(socket: &Path) -> Result<Option<UnixStream>> {
     Ok(connected.ok())
 }
 
-/// The socket of the path that is meant: the one named, the one that this command runs on, or the only one.
+/// Connects to a path: the one named, the one that this command runs on, or the only one.
 fn find(name: Option<&str>) -> Result<UnixStream> {
     if name.is_none()
         && let Some(socket) = std::env::var_os(SOCKET)
@@ -202,16 +202,16 @@ fn find(name: Option<&str>) -> Result<UnixStream> {
     }
 }
 
-/// Asks a path for something; gives its answer, and what came with it.
+/// Sends a request to a path; returns its answer, and the descriptors sent with it.
 pub fn ask(name: Option<&str>, request: &Value) -> Result<(Value, Vec<OwnedFd>)> {
     ask_over(&find(name)?, request)
 }
 
-/// Asks a path for something that ends it, and waits until it has ended.
+/// Sends a request that ends a path, and waits for its end.
 pub fn ask_to_end(name: Option<&str>, request: &Value) -> Result<Value> {
     let stream = find(name)?;
     let (answer, _) = ask_over(&stream, request)?;
-    // It holds the connection until then.
+    // It keeps the connection open until then.
     let ended = io::Read::read_to_end(&mut &stream, &mut Vec::new());
     ended.map_err(silent("end"))?;
     Ok(answer)
@@ -244,13 +244,13 @@ fn silent(doing: &'static str) -> impl FnOnce(io::Error) -> ControlError {
     move |source| ControlError::Silent { doing, source }
 }
 
-/// A text of a JSON value; else what is missing.
+/// Returns a text field of a JSON value, or an error that names the missing field.
 pub fn string<'a>(value: &'a Value, key: &str) -> Result<&'a str, String> {
     let text = value[key].as_str();
     text.ok_or_else(|| format!("the request has no {key}"))
 }
 
-/// The request that came over a connection.
+/// Reads the request from a connection.
 pub fn request(stream: &UnixStream) -> Result<Value, RequestError> {
     stream.set_read_timeout(Some(ASKING))?;
     let mut line = String::new();
@@ -259,7 +259,7 @@ pub fn request(stream: &UnixStream) -> Result<Value, RequestError> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Answers a request.
+/// Sends the answer to a request.
 pub fn answer(
     stream: &UnixStream,
     answer: &Value,
@@ -268,7 +268,7 @@ pub fn answer(
     stream.set_write_timeout(Some(TIMEOUT))?;
     let text = format!("{answer}\n");
     let bytes = text.as_bytes();
-    // A socket takes so much at once.
+    // A socket accepts only this much at once.
     let (first, rest) = bytes.split_at(bytes.len().min(1 << 16));
     container::send(stream, first, descriptors)?;
     io::Write::write_all(&mut &*stream, rest)?;

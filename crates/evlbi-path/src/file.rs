@@ -1,6 +1,6 @@
-//! Plans of paths, as people write them.
+//! Plan files of paths.
 //!
-//! Here belongs what people can write in a plan: of a cell, in `cell`.
+//! This module defines what a plan may contain; cells are in `cell`.
 
 mod cell;
 
@@ -17,7 +17,7 @@ use crate::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 
 pub use self::cell::CellSpec;
 
-/// Why a file is no plan.
+/// Reason why a plan file is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanFileError {
@@ -26,20 +26,20 @@ pub enum PlanFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It says something that is no path.
+    /// Its content is invalid.
     #[error("in the plan {}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and in which line.
+        /// The error, and its line.
         source: SpecError,
     },
 }
 
-/// What is wrong in a plan, or with the values of a cell; where it is, if that is known; and what to write instead.
+/// Error in a plan, or in the values of a cell: its place, if known, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SpecError(String);
@@ -49,7 +49,7 @@ impl SpecError {
         SpecError(why.into())
     }
 
-    /// The same, with the place before it.
+    /// Returns the same error, with its place in front.
     fn at(self, place: &str) -> SpecError {
         SpecError(format!("{place}: {self}"))
     }
@@ -81,7 +81,7 @@ impl From<toml::ser::Error> for SpecError {
 
 type Result<T, E = SpecError> = std::result::Result<T, E>;
 
-/// Ends with what is wrong.
+/// Returns an error with this text.
 macro_rules! refuse {
     ($($why:tt)*) => {
         return Err(SpecError(format!($($why)*)))
@@ -124,10 +124,10 @@ struct LinkSpec {
     backward: Vec<Spanned<CellSpec>>,
 }
 
-/// Cells as they were written: direction, number and what it says.
+/// Cells as written in the plan: direction, number and keys.
 pub type Specs = Vec<(Direction, usize, CellSpec)>;
 
-/// Reads a plan and what its cells say. Its name is that of the file.
+/// Reads a plan and the keys of its cells. The plan is named after the file.
 pub fn read(path: &Path) -> Result<(Plan, Specs), PlanFileError> {
     let path_of = || path.to_owned();
     let text = std::fs::read_to_string(path).map_err(|source| PlanFileError::Read {
@@ -148,11 +148,11 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     if !(1280..=65_521).contains(&mtu) {
         let at = line(spec.mtu.map_or(0, |mtu| mtu.span().start));
         refuse!(
-            "line {at}: mtu = {mtu}: devices take 1280 to 65521 bytes; for less use a cell of mtu"
+            "line {at}: mtu = {mtu}: must be 1280 to 65521 bytes; for less, use a cell with mtu"
         );
     }
     if spec.hosts.len() < 2 {
-        refuse!("a path has two hosts or more: [[host]] name = \"...\"");
+        refuse!("a path needs at least two hosts: [[host]] name = \"...\"");
     }
     let mut nodes: Vec<Node> = Vec::new();
     for spec in &spec.hosts {
@@ -179,7 +179,7 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
         let shown = link.name.clone().unwrap_or_else(|| link.between.join("-"));
         check_name(&shown).map_err(|error| error.at(&format!("line {at}: link")))?;
         if links.iter().any(|other: &Link| other.name == shown) {
-            refuse!("line {at}: link \"{shown}\" is there twice; give it a name of its own");
+            refuse!("line {at}: link \"{shown}\" already exists; give it another name");
         }
         let number = links.len();
         let mut cells = |own: &[Spanned<CellSpec>], backward: bool| -> Result<Vec<CellPlan>> {
@@ -212,12 +212,12 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     }
     let plan =
         Plan::new(name.to_owned(), nodes, links, mtu, spec.seed.unwrap_or(1)).map_err(|error| {
-            // Links and hosts lie as they were written.
+            // Links and hosts are numbered in the order of the file.
             let start = match &error {
                 PlanError::Loop { link, .. } => spec.links[*link].span().start,
                 PlanError::Apart { node, name, .. } => match spec.hosts.get(*node) {
                     Some(host) => host.span().start,
-                    // A switch is known by its links alone.
+                    // A switch appears only in links.
                     None => (spec.links.iter())
                         .find(|link| link.get_ref().between.contains(name))
                         .map_or(0, |link| link.span().start),
@@ -228,11 +228,11 @@ fn parse(text: &str, name: &str) -> Result<(Plan, Specs)> {
     Ok((plan, specs))
 }
 
-/// Names are written in commands (`LINK/CELL`), tables and a hosts file.
+/// Names appear in commands (`LINK/CELL`), tables and a hosts file.
 fn check_name(name: &str) -> Result<()> {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if name.is_empty() || !name.chars().all(fits) {
-        refuse!("\"{name}\" is no name: letters, digits, - _ and . make one");
+        refuse!("invalid name \"{name}\": use letters, digits, - _ and .");
     }
     Ok(())
 }
@@ -242,15 +242,15 @@ fn host(spec: &HostSpec, others: &[Node]) -> Result<Node> {
     check_name(name).map_err(|error| error.at("host"))?;
     let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
     if name == "localhost" || name.ends_with("-v6") || name.chars().all(is_number) {
-        refuse!("host \"{name}\": that name means something else already; take another");
+        refuse!("host \"{name}\": this name is reserved; use another");
     }
     if others.iter().any(|other| other.name == *name) {
-        refuse!("host \"{name}\" is there twice; give each a name of its own");
+        refuse!("host \"{name}\" already exists; give it another name");
     }
     let buffer = spec.buffer.as_deref().map(size).transpose();
     let buffer = buffer.map_err(|error| error.at(&format!("host \"{name}\"")))?;
     if buffer.is_some_and(|bytes| bytes >= 1 << 31) {
-        refuse!("host \"{name}\": a buffer is less than 2 GiB");
+        refuse!("host \"{name}\": buffer must be less than 2 GiB");
     }
     Ok(Node {
         name: name.clone(),
@@ -350,7 +350,7 @@ mod tests {
             ),
             (
                 format!("{link}cells = [{{ loss = \"1%\", jitter = \"1ms\" }}]\n"),
-                vec!["jitter says nothing"],
+                vec!["jitter has no effect"],
             ),
             (
                 format!("{link}cells = [{{ loss = \"200%\" }}]\n"),
@@ -360,12 +360,12 @@ mod tests {
                 format!("{link}cells = [{{ lost = \"1%\" }}]\n"),
                 vec!["line 7", "lost"],
             ),
-            (format!("{link}{link}"), vec!["line 7", "twice"]),
+            (format!("{link}{link}"), vec!["line 7", "already exists"]),
             (
                 format!("{link}[[link]]\nname = \"x\"\nbetween = [\"b\", \"a\"]\n"),
-                vec!["line 7", "loop", "leave one out"],
+                vec!["line 7", "loop", "remove one"],
             ),
-            (String::new(), vec!["line 3", "no way", "[[link]]"]),
+            (String::new(), vec!["line 3", "not connected", "[[link]]"]),
             (
                 "[[link]]\nbetween = [\"a\", \"b,c\"]\n".into(),
                 vec!["line 5", "b,c", "letters"],
@@ -373,11 +373,11 @@ mod tests {
             (format!("{link}name = \"a/b\"\n"), vec!["line 5", "a/b"]),
             (
                 format!("{link}[[link]]\nbetween = [\"x\", \"y\"]\n"),
-                vec!["line 7", "no way"],
+                vec!["line 7", "not connected"],
             ),
             (
                 format!("{link}cells = [{{ loss = \"1%\", period = \"1s\", length = \"1s\" }}]\n"),
-                vec!["line 7", "always"],
+                vec!["line 7", "shorter than the period"],
             ),
             (
                 format!("{link}cells = [{{ loss = \"1%\", above = \"1G\", window = \"0s\" }}]\n"),
@@ -389,7 +389,7 @@ mod tests {
             ),
             (
                 format!("{link}[[host]]\nname = \"a\"\n"),
-                vec!["line 7", "twice"],
+                vec!["line 7", "already exists"],
             ),
             ("mtu = 10\n".into(), vec!["line 1", "mtu"]),
         ] {

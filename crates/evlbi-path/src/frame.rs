@@ -1,14 +1,14 @@
-//! Ethernet frames as a tap device hands them over: with the header that says what the kernel has left undone
-//! (`struct virtio_net_hdr`), so that long segments of TCP and UDP cross in one piece.
+//! Ethernet frames of a tap device: with the header that lists what the kernel has left undone (`struct virtio_net_hdr`), so that long
+//! segments of TCP and UDP pass in one piece.
 //!
-//! Here they are cut where a cell of the path has to, as the kernel's own segmentation would have done.
+//! This module cuts them where a cell of the path must, like the kernel's own segmentation.
 
 use evlbi_core::path::{Identity, Piece, Train};
 use evlbi_wire::probe::Probe;
 
-/// Length of the header before each frame.
+/// Length in bytes of the header before each frame.
 pub const VNET: usize = 10;
-/// Longest frame with it.
+/// Maximum length of a frame with its header, in bytes.
 pub const MAX: usize = VNET + 18 + 65_535 + 40;
 
 const NEEDS_CHECKSUM: u8 = 1;
@@ -25,7 +25,7 @@ const FIN: u8 = 0x01;
 const PUSH: u8 = 0x08;
 const WINDOW_REDUCED: u8 = 0x80;
 
-/// A frame, its header, and where things are in it.
+/// A frame, its header, and the offsets in it.
 #[derive(Debug)]
 pub struct Frame<'a> {
     /// Header and frame.
@@ -33,7 +33,7 @@ pub struct Frame<'a> {
     parts: Option<Parts>,
 }
 
-/// Where the headers are, from the beginning of the frame.
+/// Offsets of the headers from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     ip: usize,
@@ -86,7 +86,7 @@ impl Parts {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame as it was read, header first; none where it is too short to be one.
+    /// Parses a frame as read, header first; `None` if it is too short.
     pub fn new(bytes: &'a [u8]) -> Option<Frame<'a>> {
         (bytes.len() >= VNET + 14).then(|| Frame {
             bytes,
@@ -98,19 +98,19 @@ impl<'a> Frame<'a> {
         &self.bytes[VNET..]
     }
 
-    /// Where it goes to.
+    /// Returns the destination's hardware address.
     pub fn destination(&self) -> [u8; 6] {
         let mut address = [0; 6];
         address.copy_from_slice(&self.frame()[..6]);
         address
     }
 
-    /// Bytes of its link-layer header.
+    /// Returns the length of its link-layer header in bytes.
     pub fn link_header(&self) -> u32 {
         link_header(self.frame()) as u32
     }
 
-    /// Bytes of a segment's payload, where it is several.
+    /// Returns the payload per segment in bytes, if it contains several.
     fn step(&self) -> Option<(usize, Parts)> {
         let step = usize::from(u16::from_ne_bytes([self.bytes[4], self.bytes[5]]));
         let is_long = self.bytes[1] & !GSO_ECN != GSO_NONE;
@@ -119,7 +119,7 @@ impl<'a> Frame<'a> {
             .map(|parts| (step, parts))
     }
 
-    /// What the network sees of it.
+    /// Returns the frame as the network sees it.
     pub fn train(&self) -> Train {
         let length = self.frame().len() as u32;
         let Some((step, parts)) = self.step() else {
@@ -169,15 +169,15 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The message that tells the sender the longest packet (RFC 1191, RFC 8201), header first; none where the
-    /// packet may be fragmented, or is no IP.
+    /// Returns the message that tells the sender the maximum packet length (RFC 1191, RFC 8201), header first; `None` if the packet may
+    /// be fragmented, or is not IP.
     pub fn too_long(&self, longest: u32) -> Option<Vec<u8>> {
         let frame = self.frame();
         let ip = self.link_header() as usize;
         let told = |most: usize| &frame[ip..frame.len().min(ip + most)];
         let (header, mut message, pseudo);
         match u16_at(frame, ip - 2)? {
-            // This may be cut.
+            // This packet may be fragmented.
             IPV4 if frame.get(ip + 6)? & 0x40 == 0 => return None,
             IPV4 => {
                 let longest = longest.min(65_535) as u16;
@@ -212,8 +212,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Lengths, numbers and checksums of segments that were cut out of `frame`'s packet: those from `first` on, of `step`
-/// bytes of payload each.
+/// Adapts lengths, numbers and checksums of segments cut from `frame`'s packet: those from `first` on, of `step` bytes of payload each.
 fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: bool) {
     let (ip, transport) = (parts.ip, parts.transport);
     let length = frame.len();
@@ -245,7 +244,7 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
         frame[transport + 4..transport + 6].copy_from_slice(&(rest as u16).to_be_bytes());
         transport + 6
     };
-    // The kernel that receives it completes the checksum, or need not.
+    // The receiving kernel completes the checksum, or does not need it.
     let pseudo = sum(
         &[],
         u64::from(pseudo) + u64::from(parts.protocol) + rest as u64,
@@ -253,12 +252,12 @@ fn shorten(frame: &mut [u8], parts: Parts, first: u16, step: usize, is_last: boo
     frame[place..place + 2].copy_from_slice(&pseudo.to_be_bytes());
 }
 
-/// Bytes of the link-layer header.
+/// Returns the length of the link-layer header in bytes.
 fn link_header(frame: &[u8]) -> usize {
     14 + 4 * usize::from(u16_at(frame, 12) == Some(VLAN))
 }
 
-/// Where the IP header is, and whether it is one of IPv6.
+/// Returns the offset of the IP header, and whether it is IPv6.
 fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
     let ip = link_header(frame);
     let whole = |length: usize| frame.len() >= ip + length;
@@ -272,12 +271,12 @@ fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// The field that says whether congestion may be marked: which byte, and how far up in it.
+/// Returns the ECN field: its byte, and its shift within that byte.
 fn congestion_field((ip, is_v6): (usize, bool)) -> (usize, u32) {
     (ip + 1, if is_v6 { 4 } else { 0 })
 }
 
-/// Marks congestion where the packet says that it may be marked.
+/// Marks congestion (ECN) if the packet allows it.
 fn mark(frame: &mut [u8]) {
     let Some((ip, is_v6)) = ip_header(frame) else {
         return;
@@ -291,7 +290,7 @@ fn mark(frame: &mut [u8]) {
     }
 }
 
-/// The checksum of an IPv4 header.
+/// Recalculates the checksum of an IPv4 header.
 fn refresh(frame: &mut [u8], ip: usize) {
     let header = ip..ip + usize::from(frame[ip] & 15) * 4;
     frame[ip + 10..ip + 12].fill(0);
@@ -299,7 +298,7 @@ fn refresh(frame: &mut [u8], ip: usize) {
     frame[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Does what the header says that the kernel has left undone, so that a change will be noticed.
+/// Completes the checksum that the kernel has left undone, so that a receiver detects corruption.
 fn complete_checksum(bytes: &mut [u8]) {
     if bytes[0] & NEEDS_CHECKSUM == 0 {
         return;
@@ -317,7 +316,7 @@ fn complete_checksum(bytes: &mut [u8]) {
     bytes[0] &= !NEEDS_CHECKSUM;
 }
 
-/// The sum of 16-bit words in one's complement (RFC 1071).
+/// Returns the sum of 16-bit words in one's complement (RFC 1071).
 fn sum(bytes: &[u8], start: u64) -> u16 {
     let words = bytes.chunks(2).map(|pair| match pair {
         [high, low] => u64::from(u16::from_be_bytes([*high, *low])),
@@ -331,7 +330,7 @@ fn sum(bytes: &[u8], start: u64) -> u16 {
     sum as u16
 }
 
-/// A frame that is under way, for the log: the number of its stream, where there is one.
+/// A frame in flight, for the log: the number of its stream, if any.
 impl Identity for Frame<'_> {
     fn identity(&self, segment: u16) -> u64 {
         let frame = self.frame();
@@ -372,7 +371,7 @@ mod tests {
     const GSO_TCP6: u8 = 4;
     const GSO_UDP: u8 = 5;
 
-    /// A packet of TCP or UDP with so much payload, cut by the network into steps.
+    /// Returns a TCP or UDP packet with this payload, to be segmented into steps.
     fn packet(is_v6: bool, protocol: u8, options: usize, payload: usize, step: u16) -> Vec<u8> {
         let transport = if protocol == TCP { 20 + options } else { 8 };
         let mut bytes = vec![0; VNET];
@@ -422,7 +421,7 @@ mod tests {
         bytes
     }
 
-    /// Whether a frame's checksums are right once the kernel's part is done.
+    /// Returns whether a frame's checksums are correct once the kernel's part is done.
     fn is_sound(bytes: &[u8]) -> bool {
         let mut bytes = bytes.to_vec();
         complete_checksum(&mut bytes);
@@ -473,7 +472,7 @@ mod tests {
                 prop_assert_eq!(of.count, part.count);
                 let length = train.bytes_of_all(part.first, part.count);
                 prop_assert_eq!(of.bytes_of_all(0, of.count), length);
-                // Every segment of it is sound.
+                // Each of its segments is sound.
                 let mut one = Vec::new();
                 for segment in 0..of.count {
                     cut_out.cut(&piece(segment, 1), &mut one);
@@ -557,7 +556,7 @@ mod tests {
                 assert_eq!(sum(&frame[34..], 0), 0xffff);
             }
         }
-        // What may be fragmented is not refused.
+        // A packet that may be fragmented is not refused.
         let mut bytes = packet(false, UDP, 0, 100, 1000);
         bytes[VNET + 20] = 0;
         assert_eq!(Frame::new(&bytes).unwrap().too_long(1400), None);

@@ -10,22 +10,22 @@ use super::relay::address;
 
 /// Name of the device in each host.
 const DEVICE: &str = "wire";
-/// Frames that wait for the relay.
+/// Length of the queue to the relay, in frames.
 const QUEUE: &str = "10000";
 
-/// Hosts that are made.
+/// The hosts of a path.
 #[derive(Debug)]
 pub struct Hosts {
     namespaces: Vec<Namespace>,
 }
 
-/// IPv4 address of a host.
+/// Returns the IPv4 address of a host.
 fn v4(host: usize) -> Ipv4Addr {
     let [high, low] = (host as u16 + 1).to_be_bytes();
     Ipv4Addr::new(10, 77, high, low)
 }
 
-/// IPv6 address of a host.
+/// Returns the IPv6 address of a host.
 fn v6(host: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host as u16 + 1)
 }
@@ -36,10 +36,10 @@ fn shown(address: [u8; 6]) -> String {
 }
 
 impl Hosts {
-    /// Makes the hosts of a plan and the ends of their cables.
+    /// Creates the hosts of a plan and their tap devices.
     ///
     /// # Errors
-    /// [`Unavailable`], which names the reason.
+    /// Returns [`Unavailable`], which names the reason.
     pub fn new(plan: &Plan) -> Result<(Hosts, Vec<Tap>), Unavailable> {
         let count = plan.hosts().count();
         let (mut namespaces, mut taps) = (Vec::new(), Vec::new());
@@ -47,10 +47,10 @@ impl Hosts {
             let namespace = Namespace::new()?;
             let tap = namespace.run(|| Tap::new(DEVICE))?;
             taps.push(tap.map_err(Unavailable::Tap)?);
-            // Nothing but what is meant to be on the path.
+            // No traffic other than what is meant to be on the path.
             for name in ["accept_ra", "accept_dad", "router_solicitations"] {
                 let path = format!("/proc/sys/net/ipv6/conf/{DEVICE}/{name}");
-                // Where there is no IPv6, there is nothing to be said.
+                // Without IPv6 there is nothing to disable.
                 let _ = namespace.run(|| std::fs::write(path, "0"))?;
             }
             let mut commands = vec![
@@ -65,7 +65,7 @@ impl Hosts {
                 format!("link set dev {DEVICE} up"),
                 format!("route add 224.0.0.0/4 dev {DEVICE}"),
             ];
-            // Nobody need ask for hardware addresses over a long path.
+            // No host needs to ask for hardware addresses over a long path.
             for other in (0..count).filter(|other| *other != host) {
                 let lladdr = shown(address(other));
                 commands.extend(Hosts::addresses(other).map(|it| {
@@ -93,18 +93,18 @@ impl Hosts {
         Ok((Hosts { namespaces }, taps))
     }
 
-    /// The addresses of a host.
+    /// Returns the addresses of a host.
     pub fn addresses(host: usize) -> [String; 2] {
         [v4(host).to_string(), v6(host).to_string()]
     }
 
-    /// A host's namespace.
+    /// Returns a host's namespace.
     pub fn namespace(&self, host: usize) -> &Namespace {
         &self.namespaces[host]
     }
 
-    /// Lines of `/etc/hosts` for the hosts of a plan: a name is that of an IPv4 address, as many programs know no other;
-    /// with `-v6` behind it that of the IPv6 address.
+    /// Returns the lines of `/etc/hosts` for the hosts of a plan. A name has the IPv4 address, as many programs support no other; with
+    /// `-v6` appended, the IPv6 address.
     pub fn file(plan: &Plan) -> String {
         let mut file = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
         for (host, node) in plan.hosts().enumerate() {
@@ -114,10 +114,10 @@ impl Hosts {
         file
     }
 
-    /// Packets that a host had sent and that found the queue to the relay full.
+    /// Returns the number of packets that a host had sent and that found the queue to the relay full.
     ///
     /// # Errors
-    /// [`Unavailable`] when it cannot be asked.
+    /// Returns [`Unavailable`] if the counters cannot be read.
     pub fn overflown(&self, host: usize) -> Result<u64, Unavailable> {
         let show = ["-s", "qdisc", "show", "dev", DEVICE];
         let text = self.namespaces[host].command("tc", &show)?;

@@ -1,11 +1,11 @@
-//! Makes hosts on this machine, joined by a path that delays, limits and loses as a plan says.
+//! Creates hosts on this machine, joined by a path that delays, limits and loses packets according to a plan.
 //!
-//! The hosts are network namespaces with a tap device each, and a relay does to their packets what an [`evlbi_core::path::Network`]
-//! says. Here belong plans as people write them, the hosts, the relay, and the requests to a path that is up. What cells do to
-//! packets, and when, is in [`evlbi_core::path`], without any host.
+//! The hosts are network namespaces with a tap device each. A relay treats their packets like an [`evlbi_core::path::Network`]. This
+//! crate contains plan files, the hosts, the relay, and the requests to a running path. The effects of cells on packets are in
+//! [`evlbi_core::path`], which needs no host.
 //!
-//! [`run_command`] makes a path for a command, and [`up`] one that stays. The relay is a process of its own: who calls them says how
-//! this program is started as that (see [`process`]). What a plan says can be looked at anywhere:
+//! [`run_command`] creates a path for a command, and [`up`] one that stays. The relay is a process of its own: the caller passes a
+//! function that starts this program as the relay (see [`process`]). A plan can be examined without privileges:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,43 +69,43 @@ use self::control::{SOCKET, string};
 use self::process::RelayOptions;
 use self::report::{State, VersionError};
 
-/// Why a path is not made, not asked or not changed, or a command is not run on it.
+/// Reason why a path cannot be created, asked or changed, or a command cannot run on it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// The plan is none.
+    /// The plan is invalid.
     #[error("{0}")]
     Plan(#[from] PlanFileError),
     /// The path cannot be asked, or refuses.
     #[error("{0}")]
     Control(#[from] ControlError),
-    /// This process may not make containers.
+    /// This process may not create containers.
     #[error("{0}")]
     Container(#[from] Unavailable),
-    /// A file that is to be written exists.
+    /// An output file exists.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// The relay cannot be started.
     #[error("cannot start the relay")]
     Start(#[source] io::Error),
-    /// What the path says of itself cannot be understood.
+    /// The path's state has an unknown form.
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// A change of a cell has no key and value.
-    #[error("`{0}` changes nothing; write KEY=VALUE, as loss=5%")]
+    /// A change of a cell is not a key and a value.
+    #[error("invalid change `{0}`: give KEY=VALUE, e.g. loss=5%")]
     NoPair(String),
-    /// There is no command to run.
-    #[error("there is no command")]
+    /// The command is missing.
+    #[error("missing command")]
     NoCommand,
-    /// The folder that this process is in does not exist any more.
-    #[error("this folder is gone")]
+    /// The current directory no longer exists.
+    #[error("the current directory no longer exists")]
     NoFolder(#[source] io::Error),
     /// A host cannot be entered.
     #[error("cannot enter {host}")]
     Enter {
         /// Name of the host.
         host: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A command cannot be run on a host.
@@ -115,32 +115,32 @@ pub enum PathError {
         program: String,
         /// Name of the host.
         host: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refuses something else.
+    /// Another error of the system.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
 type Result<T, E = PathError> = std::result::Result<T, E>;
 
-/// Reads a plan. Its name is that of the file.
+/// Reads a plan. It is named after the file.
 ///
 /// # Errors
-/// When it cannot be read, or says something that is no path.
+/// Returns an error if the file cannot be read, or its content is invalid.
 pub fn read_plan(path: &Path) -> Result<Plan, PlanFileError> {
     file::read(path).map(|(plan, _)| plan)
 }
 
-/// Path to make for a command.
+/// Options of a path for a command.
 #[derive(Clone, Debug, Default)]
 pub struct PathRunOptions {
     /// Plan of the hosts and links.
     pub plan: PathBuf,
     /// File for the state of the path, as JSON.
     pub json: Option<PathBuf>,
-    /// CSV file of what happens to which packet.
+    /// CSV file for the log of packets.
     pub log: Option<PathBuf>,
     /// Whether to overwrite files.
     pub force: bool,
@@ -148,21 +148,21 @@ pub struct PathRunOptions {
     pub command: Vec<String>,
 }
 
-/// How often it is looked whether a command has ended.
+/// Interval at which a process is checked for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The next process that is started is the first one of a container.
+/// Makes the next child process the first one of a container.
 fn contain(plan: &Path) -> Result<()> {
-    // What is wrong with the plan is said before anything is made.
+    // Errors of the plan are reported before anything is created.
     file::read(plan)?;
     Ok(container::contain()?)
 }
 
-/// Makes a path, runs a command on its first host, and takes the path down. Returns the exit status of the command, as a shell
-/// does. `relay` says how this program is started so that it calls [`process::run`] with these options.
+/// Creates a path, runs a command on its first host, and removes the path. Returns the exit status of the command, like a shell.
+/// `relay` starts this program so that it calls [`process::run`] with these options.
 ///
 /// # Errors
-/// If the plan is invalid, a file exists, or the path cannot be made.
+/// Returns an error if the plan is invalid, a file exists, or the path cannot be created.
 pub fn run_command(
     options: &PathRunOptions,
     relay: impl FnOnce(&RelayOptions) -> Command,
@@ -193,12 +193,12 @@ pub fn run_command(
             wait(&mut relay, container::is_terminated, terminate, || ())
         })
         .map_err(PathError::Start)?;
-    // A relay that was killed could not.
+    // A killed relay has not removed it.
     let _ = std::fs::remove_file(&socket);
     Ok(exit_code(status))
 }
 
-/// What a shell says of it.
+/// Returns a shell's exit code for a status.
 fn exit_code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status
@@ -206,11 +206,11 @@ fn exit_code(status: ExitStatus) -> i32 {
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Makes a path that stays. Returns its name; `None` if its relay has failed and said why. `relay` says how this program is started
-/// so that it calls [`process::run`] with these options.
+/// Creates a path that stays. Returns its name; `None` if its relay has failed and printed the reason. `relay` starts this program so
+/// that it calls [`process::run`] with these options.
 ///
 /// # Errors
-/// If the plan is invalid, or such a path is up.
+/// Returns an error if the plan is invalid, or this path is running.
 pub fn up(plan: &Path, relay: impl FnOnce(&RelayOptions) -> Command) -> Result<Option<String>> {
     let socket = control::new_socket(plan, false)?;
     contain(plan)?;
@@ -238,10 +238,10 @@ pub fn up(plan: &Path, relay: impl FnOnce(&RelayOptions) -> Command) -> Result<O
     Ok(Some(name.into_owned()))
 }
 
-/// Takes a path down. Returns its last state.
+/// Removes a path. Returns its last state.
 ///
 /// # Errors
-/// If there is no such path, or several and no name.
+/// Returns an error if there is no such path, or several and no name.
 pub fn down(name: Option<&str>) -> Result<State> {
     let answer = control::ask_to_end(name, &json!({ "do": "down" }))?;
     Ok(State::read(&answer)?)
@@ -250,7 +250,7 @@ pub fn down(name: Option<&str>) -> Result<State> {
 /// Returns the state of a path as JSON.
 ///
 /// # Errors
-/// If there is no such path, or several and no name.
+/// Returns an error if there is no such path, or several and no name.
 pub fn state(name: Option<&str>) -> Result<Value> {
     Ok(control::ask(name, &json!({ "do": "show" }))?.0)
 }
@@ -258,7 +258,7 @@ pub fn state(name: Option<&str>) -> Result<Value> {
 /// Changes cells, each value given as KEY=VALUE.
 ///
 /// # Errors
-/// If there is no such path or cell, or a value is invalid.
+/// Returns an error if there is no such path or cell, or a value is invalid.
 pub fn set(name: Option<&str>, cell: &str, pairs: &[String]) -> Result<()> {
     let mut values = toml::Table::new();
     for pair in pairs {
@@ -274,10 +274,10 @@ pub fn set(name: Option<&str>, cell: &str, pairs: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command on a host of a path. Returns its exit status, as a shell does.
+/// Runs a command on a host of a path. Returns its exit status, like a shell.
 ///
 /// # Errors
-/// If there is no such path or host, or the command cannot be run.
+/// Returns an error if there is no such path or host, or the command cannot be run.
 pub fn exec(name: Option<&str>, host: &str, command: &[String]) -> Result<i32> {
     let (answer, namespaces) = control::ask(name, &json!({ "do": "enter", "host": host }))?;
     let here = std::env::current_dir().map_err(PathError::NoFolder)?;
@@ -303,7 +303,7 @@ pub fn exec(name: Option<&str>, host: &str, command: &[String]) -> Result<i32> {
     Ok(exit_code(status))
 }
 
-/// Waits for the end of a process. `terminate` is called once if it is to end before, and `look` all the time.
+/// Waits for the end of a process. Calls `terminate` once if it must end early, and `look` at each poll.
 fn wait(
     child: &mut Child,
     is_unwanted: impl Fn() -> bool,
@@ -325,7 +325,7 @@ fn wait(
     }
 }
 
-/// Sends a process SIGTERM. Its number is nobody else's before it is waited for.
+/// Sends SIGTERM to a process. Its number is not reused before [`wait`] has returned.
 fn terminate(child: &Child) {
     let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
 }

@@ -3,20 +3,20 @@
 use evlbi_core::path::Law;
 use evlbi_core::time::Nanos;
 
-/// A path, as it is to be made.
+/// A path's plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Its name.
     pub name: String,
-    /// Hosts and what lies between them.
+    /// Hosts and switches.
     pub nodes: Vec<Node>,
-    /// Links between nodes: together a tree.
+    /// Links between nodes, which form a tree.
     pub links: Vec<Link>,
-    /// Longest packet of the hosts' devices, without link-layer header.
+    /// Maximum packet length of the hosts' devices in bytes, without link-layer header.
     pub mtu: u32,
-    /// Seed of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// The next direction from a node towards another.
+    /// For each node, the next direction towards each other node.
     towards: Vec<Vec<Option<Direction>>>,
 }
 
@@ -25,16 +25,16 @@ pub struct Plan {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// What is set in it, if it is a host.
+    /// Settings of the host, if it is one.
     pub host: Option<Host>,
 }
 
-/// What is set in a host.
+/// Settings of a host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// Congestion control of TCP.
+    /// TCP congestion control algorithm.
     pub congestion: Option<String>,
-    /// Most bytes of the buffers of TCP.
+    /// Maximum size of TCP buffers, in bytes.
     pub buffer: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ pub struct Link {
     pub ends: [usize; 2],
     /// Cells from the first end to the second.
     pub forward: Vec<CellPlan>,
-    /// Cells back.
+    /// Cells from the second end to the first.
     pub backward: Vec<CellPlan>,
 }
 
@@ -56,9 +56,9 @@ pub struct Link {
 pub struct CellPlan {
     /// Its name, unique in its direction.
     pub name: String,
-    /// What it does.
+    /// Its law.
     pub law: Law,
-    /// What it will do from a time on.
+    /// Later laws, each with the time from which it applies.
     pub changes: Vec<(Nanos, Law)>,
 }
 
@@ -67,39 +67,41 @@ pub struct CellPlan {
 pub struct Direction {
     /// The link.
     pub link: usize,
-    /// From the second end to the first.
+    /// Whether it leads from the second end to the first.
     pub backward: bool,
 }
 
-/// Why a plan is none.
+/// Reason why a plan is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// There is a second way.
-    #[error("link {name} closes a loop; leave one out, so that the links form a tree")]
+    /// Two nodes are connected twice.
+    #[error("link {name} closes a loop; remove one link, since the links must form a tree")]
     Loop {
-        /// The link that is one too many.
+        /// The superfluous link.
         link: usize,
         /// Its name.
         name: String,
     },
     /// A node is not linked to the others.
-    #[error("{name} has no way to {other}; write a [[link]] between them, or to what lies between")]
+    #[error(
+        "{name} is not connected to {other}; add a [[link]] between them, or to a node between them"
+    )]
     Apart {
         /// The node.
         node: usize,
         /// Its name.
         name: String,
-        /// The first node's.
+        /// Name of the first node.
         other: String,
     },
 }
 
 impl Plan {
-    /// A plan with its ways.
+    /// Creates a plan with its routes.
     ///
     /// # Errors
-    /// [`PlanError`] when the links form no tree of all nodes.
+    /// Returns [`PlanError`] if the links do not form a tree of all nodes.
     pub fn new(
         name: String,
         nodes: Vec<Node>,
@@ -152,44 +154,44 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Seed of the chance of a direction's cells.
+    /// Returns the seed of the random numbers of a direction's cells.
     pub fn seed_of(&self, direction: Direction) -> u64 {
         let number = 2 * direction.link as u64 + u64::from(direction.backward);
         self.seed ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// The hosts' nodes, in their order.
+    /// Returns the hosts' nodes, in their order.
     pub fn hosts(&self) -> impl Iterator<Item = usize> {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].host.is_some())
     }
 
-    /// Number of the host at a node.
+    /// Returns the number of the host at a node.
     pub fn host_at(&self, node: usize) -> Option<usize> {
         self.hosts().position(|host| host == node)
     }
 
-    /// The node of a host.
+    /// Returns the node of a host.
     pub fn node_of(&self, host: usize) -> usize {
         self.hosts().nth(host).unwrap_or(0)
     }
 
-    /// The cells of a direction.
+    /// Returns the cells of a direction.
     pub fn cells(&self, direction: Direction) -> &[CellPlan] {
         let link = &self.links[direction.link];
         [&link.forward, &link.backward][usize::from(direction.backward)]
     }
 
-    /// Where a direction begins.
+    /// Returns the start node of a direction.
     pub fn from(&self, direction: Direction) -> usize {
         self.links[direction.link].ends[usize::from(direction.backward)]
     }
 
-    /// Where it ends.
+    /// Returns the end node of a direction.
     pub fn to(&self, direction: Direction) -> usize {
         self.links[direction.link].ends[usize::from(!direction.backward)]
     }
 
-    /// `jive>manchester`.
+    /// Returns the direction as text: `jive>manchester`.
     pub fn show(&self, direction: Direction) -> String {
         let name = |node: usize| &self.nodes[node].name;
         format!(
@@ -199,25 +201,25 @@ impl Plan {
         )
     }
 
-    /// All directions that leave a node.
+    /// Returns all directions that leave a node.
     pub fn leaving(&self, node: usize) -> Vec<Direction> {
         self.directions()
             .filter(|direction| self.from(*direction) == node)
             .collect()
     }
 
-    /// All directions.
+    /// Returns all directions.
     pub fn directions(&self) -> impl Iterator<Item = Direction> + use<> {
         (0..self.links.len())
             .flat_map(|link| [false, true].map(|backward| Direction { link, backward }))
     }
 
-    /// The direction in which a node's way to another begins.
+    /// Returns the first direction of the route from a node to another.
     pub fn next(&self, node: usize, target: usize) -> Option<Direction> {
         self.towards[node][target]
     }
 
-    /// Directions that packets may take one after the other, or that leave the same host: one thread serves them.
+    /// Returns groups of directions that packets may take in sequence, or that leave the same host: one thread serves each group.
     pub fn groups(&self) -> Vec<Vec<Direction>> {
         let all: Vec<Direction> = self.directions().collect();
         let mut of: Vec<usize> = (0..all.len()).collect();

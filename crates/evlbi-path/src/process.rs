@@ -1,5 +1,5 @@
-//! The first process of a path's container, which a program that is started for that becomes by [`run`]: it makes the hosts, relays
-//! between them, answers requests, and ends with the command that runs on the first host, or when it is told to.
+//! The first process of a path's container. A program started for this purpose calls [`run`]: it creates the hosts, relays between
+//! them, answers requests, and ends with the command on the first host, or on request.
 
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -25,7 +25,7 @@ use super::relay::{Relay, Snapshot};
 use super::report::{HostState, State};
 use super::{Direction, Plan};
 
-/// Path to serve, in a container of its own.
+/// Options of a path to serve in its own container.
 #[derive(Clone, Debug, Default)]
 pub struct RelayOptions {
     /// Plan of the hosts and links.
@@ -34,45 +34,45 @@ pub struct RelayOptions {
     pub socket: PathBuf,
     /// File for the state of the path, as JSON.
     pub json: Option<PathBuf>,
-    /// CSV file of what happens to which packet.
+    /// CSV file for the log of packets.
     pub log: Option<PathBuf>,
-    /// Command to run on the first host, with which the path ends; empty for a path that stays.
+    /// Command to run on the first host; the path ends with it. Empty for a path that stays.
     pub command: Vec<String>,
 }
 
-/// Why a path is not served, or not to its end.
+/// Reason why a path is not served, or not to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayError {
     /// This is not the first process of a container.
-    #[error("this is for the first process of a container")]
+    #[error("not the first process of a container")]
     NotContained,
-    /// The plan is none.
+    /// The plan is invalid.
     #[error("{0}")]
     Plan(#[from] PlanFileError),
-    /// The hosts cannot be made.
+    /// The hosts cannot be created.
     #[error("{0}")]
     Hosts(#[from] Unavailable),
-    /// The hosts' names cannot be made known.
-    #[error("cannot give the hosts their names in /etc/hosts")]
+    /// The hosts' names cannot be published.
+    #[error("cannot write the hosts' names to /etc/hosts")]
     Names(#[source] io::Error),
-    /// The socket for requests cannot be made.
+    /// The socket for requests cannot be created.
     #[error("cannot listen at {}", socket.display())]
     Listen {
         /// The socket.
         socket: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no command to run.
-    #[error("there is no command")]
+    /// The command is missing.
+    #[error("missing command")]
     NoCommand,
     /// The command cannot be run.
     #[error("cannot run {program}")]
     Command {
         /// Its program.
         program: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The log cannot be written.
@@ -84,33 +84,33 @@ pub enum RelayError {
     /// The state cannot be written.
     #[error("{0}")]
     State(#[from] OutputError),
-    /// The system refuses something else.
+    /// Another error of the system.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
 type Result<T, E = RelayError> = std::result::Result<T, E>;
 
-/// A path that is over.
+/// Result of a path that has ended.
 pub struct Relayed {
     /// Its last state.
     pub state: State,
-    /// Exit status of the command, where there was one.
+    /// Exit status of the command, if there was one.
     pub status: Option<i32>,
     /// Error that ended the relay.
     pub error: Option<String>,
 }
 
-/// How often the log is written.
+/// Interval at which the log is written.
 const LOG_EVERY: Duration = Duration::from_millis(200);
 
-/// How often what the path has done so far is written: a command may take days.
+/// Interval at which the state is written: a command may take days.
 const KEEP_EVERY: Nanos = Nanos::SECOND;
 
-/// A path that is up.
+/// A running path.
 struct Served {
     plan: Arc<Plan>,
-    /// What the cells say now, as they could be written: by direction and number.
+    /// Present values of the cells, as in a plan: by direction and number.
     specs: Mutex<Vec<(Direction, usize, CellSpec)>>,
     hosts: Hosts,
     relay: Relay,
@@ -120,13 +120,14 @@ struct Served {
     is_over: AtomicBool,
 }
 
-/// Serves a path until its command ends, or a request ends it. `run` explains the errors that it answers requests with.
+/// Serves a path until its command ends, or a request ends it. `run` explains the errors in answers to requests.
 ///
-/// It takes over the process: it mounts the hosts' names over `/etc/hosts`, and ends with its parent. Without a command it writes `ready` to
+/// It takes over the process: it mounts the hosts' names over `/etc/hosts`, and ends with its parent. Without a command it writes
+/// `ready` to standard output once the path is up, and then closes standard output and standard error.
 /// standard output once the path is up, and then closes standard output and standard error.
 ///
 /// # Errors
-/// If this is not the first process of a container, or the path cannot be made.
+/// Returns an error if this is not the first process of a container, or the path cannot be created.
 pub fn run(options: &RelayOptions, run: &Run) -> Result<Relayed> {
     if std::process::id() != 1 {
         return Err(RelayError::NotContained);
@@ -142,7 +143,7 @@ pub fn run(options: &RelayOptions, run: &Run) -> Result<Relayed> {
     let beside = options.socket.with_extension("hosts");
     std::fs::write(&beside, Hosts::file(&plan))?;
     let bound = container::bind(&beside, "/etc/hosts");
-    // The mount keeps it.
+    // The mount keeps the file.
     let _ = std::fs::remove_file(&beside);
     bound.map_err(RelayError::Names)?;
     let (hosts, taps) = Hosts::new(&plan)?;
@@ -157,7 +158,7 @@ pub fn run(options: &RelayOptions, run: &Run) -> Result<Relayed> {
         run: run.clone(),
         is_over: AtomicBool::new(false),
     });
-    // A socket that nobody listens at is taken for one that was left behind: this one gets its name once it is listened at.
+    // A socket without a listener looks like a leftover: so this one gets its name only once it is listening.
     let unnamed = options
         .socket
         .with_extension(format!("{:08x}", rand::random::<u32>()));
@@ -186,7 +187,7 @@ pub fn run(options: &RelayOptions, run: &Run) -> Result<Relayed> {
         None
     };
     served.is_over.store(true, Ordering::Release);
-    // As long as there are devices.
+    // While the devices still exist.
     let overflown = served.overflown();
     let snapshot = served.relay.stop();
     if let Some(log) = log {
@@ -214,7 +215,7 @@ fn run_command(
 ) -> Result<i32> {
     let command = options.command.split_first();
     let (program, arguments) = command.ok_or(RelayError::NoCommand)?;
-    // A child begins in the namespace of the thread that starts it, and must not end with that thread.
+    // A child starts in the namespace of the thread that starts it, and must not end with that thread.
     let child = served.hosts.namespace(0).run(|| {
         Command::new(program)
             .args(arguments)
@@ -233,7 +234,7 @@ fn run_command(
             return;
         };
         next = now.plus(KEEP_EVERY);
-        // What fails here fails at the end, too.
+        // A failure here is repeated at the end.
         let _ = served.now().map(|state| replace_json(path, &state));
     };
     let is_unwanted = || is_unwanted.load(Ordering::Relaxed);
@@ -275,7 +276,7 @@ impl Served {
         }
     }
 
-    /// Gives a cell other values.
+    /// Changes the values of a cell.
     fn set(&self, request: &Value) -> Result<(), RequestError> {
         let name = string(request, "cell").map_err(RequestError::Refused)?;
         let values: toml::Table = serde_json::from_value(request["values"].clone())?;
@@ -292,7 +293,7 @@ impl Served {
         let meant: Vec<usize> = (0..all.len()).filter(is_meant).collect();
         if meant.is_empty() {
             let all = all.join(", ");
-            let why = format!("there is no cell {name}; there are {all}");
+            let why = format!("no cell {name}; available: {all}");
             return Err(RequestError::Refused(why));
         }
         // All of them or none.
@@ -304,7 +305,7 @@ impl Served {
             if law.disorders() && !before.disorders() {
                 let name = &all[*place];
                 return Err(RequestError::Refused(format!(
-                    "{name}: packets may overtake only where the plan says so from the beginning"
+                    "{name}: overtakes must be set in the plan from the start"
                 )));
             }
             Ok((*place, spec, law))
@@ -318,11 +319,11 @@ impl Served {
     }
 }
 
-/// Answers commands until the path is over.
+/// Answers requests until the path has ended.
 fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
     for stream in listener.incoming().flatten() {
         let served = Arc::clone(served);
-        // Nobody waits for who is slow to ask.
+        // A slow client does not delay the others.
         std::thread::spawn(move || {
             let answered = control::request(&stream)
                 .and_then(|request| answer(&served, &stream, &request, is_run));
@@ -330,7 +331,7 @@ fn answer_all(served: &Arc<Served>, listener: &UnixListener, is_run: bool) {
                 let error = json!({ "error": served.run.explain(&error) });
                 let _ = control::answer(&stream, &error, &[]);
             }
-            // Who waits for the end hears it.
+            // Clients that wait for the end are notified.
             while served.is_over.load(Ordering::Acquire) {
                 std::thread::park();
             }
@@ -359,7 +360,7 @@ fn answer(
             let host = names.iter().position(|other| *other == name);
             let host = host.ok_or_else(|| {
                 let names = names.join(", ");
-                RequestError::Refused(format!("there is no host {name}; there are {names}"))
+                RequestError::Refused(format!("no host {name}; available: {names}"))
             })?;
             let namespaces = container::namespaces(served.hosts.namespace(host).file())?;
             control::answer(stream, &json!({ "socket": served.socket }), &namespaces)
@@ -372,11 +373,11 @@ fn answer(
             served.is_over.store(true, Ordering::Release);
             Ok(())
         }
-        other => Err(RequestError::Refused(format!("a path knows no `{other}`"))),
+        other => Err(RequestError::Refused(format!("unknown request `{other}`"))),
     }
 }
 
-/// Writes what happens to which packet, until the path is over.
+/// Logs what happens to which packet, until the path has ended.
 fn start_log(
     served: &Arc<Served>,
     path: &Path,
@@ -388,7 +389,7 @@ fn start_log(
         loop {
             let is_last = served.is_over.load(Ordering::Acquire);
             if is_last {
-                // The relay's threads have written their last.
+                // The relay's threads have written their last entries.
                 served.relay.wait();
             } else {
                 served.relay.snapshot();
@@ -401,7 +402,7 @@ fn start_log(
                     (line.logged.packet, line.logged.fate, line.logged.identity),
                 ))?;
             }
-            // Whoever follows the file sees whole lines.
+            // A reader that follows the file sees whole lines.
             table.flush()?;
             if is_last {
                 return Ok(());

@@ -1,7 +1,6 @@
-//! The relay: threads that take frames from hosts, send them through a network of cells, and hand them to hosts
-//! when their time has come.
+//! The relay: threads that take frames from hosts, send them through a network of cells, and deliver them on time.
 //!
-//! Here belongs what is done to real packets beside what a network of cells decides.
+//! This module handles real packets; the network of cells decides what happens to them.
 
 mod frames;
 mod turns;
@@ -23,79 +22,79 @@ use serde::{Deserialize, Serialize};
 use self::worker::Worker;
 use super::plan::{Direction, Plan};
 
-/// A thread that does not say within this time what it knows is not waited for: what it said last holds.
+/// Timeout for a thread to publish its state; after that its last state is used.
 const TIMEOUT: Nanos = Nanos(5_000_000_000);
-/// Entries of each cell's log that wait to be taken.
+/// Maximum entries of each cell's log that wait to be taken.
 const LOGGED: usize = 1 << 16;
 
-/// Hardware address of a host.
+/// Returns the hardware address of a host.
 pub fn address(host: usize) -> [u8; 6] {
     let number = (host as u16 + 1).to_be_bytes();
     [0x02, 0x65, 0x76, 0x6c, number[0], number[1]]
 }
 
-/// What the relay has done so far.
+/// Counters of the relay so far.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// What each cell did.
+    /// Counters of each cell.
     pub cells: Vec<CellSnapshot>,
-    /// What came from and went to each host.
+    /// Counters of each host.
     pub hosts: Vec<HostSnapshot>,
-    /// How late frames were handed over.
+    /// Delays of frames against their times.
     pub lateness: Vec<Lateness>,
 }
 
-/// Which cell something is of.
+/// Place of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellPlace {
     /// Its link.
     pub link: String,
-    /// From where to where, as `jive>manchester`.
+    /// Start and end, e.g. `jive>manchester`.
     pub direction: String,
     /// Its name.
     pub cell: String,
 }
 
-/// A cell's truth.
+/// Ground truth of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellSnapshot {
     /// The cell.
     #[serde(flatten)]
     pub place: CellPlace,
-    /// What it did.
+    /// Its counters.
     #[serde(flatten)]
     pub truth: CellTruth,
-    /// What it let pass.
+    /// Packets that it passed.
     pub passed: u64,
 }
 
-/// What came from and went to a host, in packets as the network sees them (segments).
+/// Counters of a host, in packets as the network sees them (segments).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSnapshot {
     /// Packets from it.
     pub sent: u64,
     /// Packets to it.
     pub received: u64,
-    /// Packets that it did not take.
+    /// Packets that it did not accept.
     pub refused: u64,
-    /// Packets from it that found no memory here: the relay is too slow, or the delay too long for the rate.
+    /// Packets from it for which the relay had no memory: the relay is too slow, or the delay too long for the rate.
     pub overrun: u64,
-    /// Packets to nobody on the path.
+    /// Packets to an address that is not on the path.
     pub astray: u64,
 }
 
-/// How much later than planned frames were handed over by a thread, after it had read them.
+/// Delay between the planned and the actual time of frames that a thread delivered after it had read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
     /// Mean in seconds.
     pub mean_s: f64,
-    /// Most in seconds.
+    /// Maximum in seconds.
     pub max_s: f64,
-    /// Buffers that were made, in bytes.
+    /// Memory of all buffers, in bytes.
     pub memory: u64,
-    /// Fraction of the time in which the thread ran before all others.
+    /// Fraction of the time in which the thread had priority over all others.
     pub first_of_all: f64,
 }
 
@@ -104,25 +103,25 @@ pub struct Lateness {
 pub struct LogLine {
     /// The cell.
     pub place: CellPlace,
-    /// What happened.
+    /// The event.
     pub logged: Logged,
 }
 
-/// Shared by a thread and who looks at it.
+/// State shared by a thread and its observers.
 #[derive(Default)]
 struct Shared {
     changes: Mutex<Vec<(Direction, usize, Law)>>,
     snapshot: Mutex<Part>,
     log: Mutex<Vec<(Place, Logged)>>,
-    /// How often it was asked what it knows, and up to which of these it has said so.
+    /// Number of requests for its state, and the last one that it has answered.
     asked: AtomicU64,
     answered: AtomicU64,
 }
 
-/// A cell by its direction and its number in it: threads that forward make no names.
+/// Direction and number of a cell: forwarding threads do not format names.
 type Place = (Direction, usize);
 
-/// What one thread knows.
+/// State of one thread.
 #[derive(Clone, Default)]
 struct Part {
     cells: Vec<(Place, CellTruth)>,
@@ -131,13 +130,13 @@ struct Part {
     error: Option<String>,
 }
 
-/// A relay at work.
+/// A running relay.
 pub struct Relay {
     plan: Arc<Plan>,
     workers: Vec<Arc<Shared>>,
     handles: Mutex<Vec<Thread<()>>>,
     stop: Arc<AtomicBool>,
-    /// Keeps the processors from sleeping so deeply that waking up takes long.
+    /// Keeps CPUs from deep sleep states, from which waking up takes long.
     _awake: Option<File>,
 }
 
@@ -145,7 +144,7 @@ impl Relay {
     /// Starts the threads: one for all directions that share a line.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// Returns an error if no thread can be started.
     pub fn start(plan: Arc<Plan>, taps: Vec<Tap>, logs: bool) -> io::Result<Relay> {
         let stop = Arc::new(AtomicBool::new(false));
         let taps = Arc::new(taps);
@@ -172,20 +171,20 @@ impl Relay {
         })
     }
 
-    /// Gives a cell another law, now.
+    /// Changes the law of a cell now.
     pub fn change(&self, direction: Direction, cell: usize, law: &Law) {
         for shared in &self.workers {
             shared.changes.lock().push((direction, cell, law.clone()));
         }
     }
 
-    /// What was done so far, by cells as they were changed before.
+    /// Returns what was done so far; of changed cells, including what they did before.
     pub fn snapshot(&self) -> Snapshot {
         let ask = |shared: &Arc<Shared>| shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
         let turns: Vec<u64> = self.workers.iter().map(ask).collect();
         let waits =
             |(shared, turn): (&Arc<Shared>, &u64)| shared.answered.load(Ordering::Acquire) < *turn;
-        // A thread looks at it whenever it wakes.
+        // A thread checks the request whenever it wakes.
         let clock = Clock::real();
         let patience = clock.now().plus(TIMEOUT);
         while self.workers.iter().zip(&turns).any(waits) && clock.now() < patience {
@@ -230,7 +229,7 @@ impl Relay {
         }
     }
 
-    /// What the cells noted since it was asked last.
+    /// Returns the log of the cells since the last call.
     pub fn take_log(&self) -> Vec<LogLine> {
         let logs = self.workers.iter();
         logs.flat_map(|shared| std::mem::take(&mut *shared.log.lock()))
@@ -241,13 +240,13 @@ impl Relay {
             .collect()
     }
 
-    /// What went wrong with a thread, if anything.
+    /// Returns the error of a thread, if any.
     pub fn error(&self) -> Option<String> {
         let mut parts = self.workers.iter();
         parts.find_map(|shared| shared.snapshot.lock().error.clone())
     }
 
-    /// Ends; what is under way is gone.
+    /// Ends the relay; packets in flight are lost.
     pub fn stop(&self) -> Snapshot {
         self.stop.store(true, Ordering::Relaxed);
         self.wait();
@@ -260,7 +259,7 @@ impl Relay {
     }
 }
 
-/// Asks the kernel for processors that wake up at once, as long as the file is open; none where that is not allowed.
+/// Asks the kernel for CPUs that wake up at once, as long as the file is open; `None` if that is not allowed.
 fn stay_awake() -> Option<File> {
     let mut file = File::options()
         .write(true)

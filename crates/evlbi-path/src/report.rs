@@ -1,4 +1,4 @@
-//! What a path says of itself.
+//! Report of a path's state.
 
 use evlbi_wire::units::{show_count, show_seconds, show_size};
 use serde::{Deserialize, Serialize};
@@ -9,19 +9,19 @@ use crate::{CellSnapshot, HostSnapshot, Lateness};
 /// The state of a path.
 #[derive(Serialize, Deserialize)]
 pub struct State {
-    /// Which kind of document this is: `evlbi.path/1`.
+    /// Schema of this document: `evlbi.path/1`.
     pub schema: String,
     /// Name of the plan.
     pub name: String,
-    /// How long the path has been up.
+    /// Seconds since the path was started.
     pub seconds: f64,
     /// The hosts, in the order of the plan.
     pub hosts: Vec<HostState>,
     /// The cells of all directions, in the order of the plan.
     pub cells: Vec<CellSnapshot>,
-    /// How late each thread of the relay was.
+    /// Delays of each thread of the relay.
     pub lateness: Vec<Lateness>,
-    /// Whether the path is over: these are its last numbers.
+    /// Whether the path has ended: these are its final numbers.
     #[serde(default)]
     pub finished: bool,
 }
@@ -35,7 +35,7 @@ pub struct HostState {
     pub v4: String,
     /// Its IPv6 address.
     pub v6: String,
-    /// What came from it and went to it.
+    /// Counters of its packets.
     #[serde(flatten)]
     pub counts: HostSnapshot,
     /// Packets that it had sent and that found the queue to the relay full.
@@ -44,20 +44,20 @@ pub struct HostState {
 
 /// An answer of a path that this version does not understand.
 #[derive(Debug, thiserror::Error)]
-#[error("this program and the path's are of different versions")]
+#[error("this program's version differs from the path's")]
 pub struct VersionError(#[source] serde_json::Error);
 
 impl State {
-    /// Reads what [`state`](crate::state) returned.
+    /// Parses what [`state`](crate::state) returned.
     ///
     /// # Errors
-    /// When it has another form, since another version made the path.
+    /// Returns an error if it has another form, because another version created the path.
     pub fn read(value: &Value) -> Result<State, VersionError> {
         serde_json::from_value(value.clone()).map_err(VersionError)
     }
 }
 
-/// The same for people: a table of the hosts and one of the cells.
+/// Returns the state as text for people: a table of the hosts and one of the cells.
 pub fn text(state: &State) -> String {
     let mut shown = format!("{} after {}\n", state.name, show_seconds(state.seconds));
     shown += &format!(
@@ -83,7 +83,7 @@ pub fn text(state: &State) -> String {
     for cell in &state.cells {
         let truth = &cell.truth;
         let others = [
-            ("doubled", truth.duplicated),
+            ("duplicated", truth.duplicated),
             ("held", truth.held),
             ("corrupted", truth.corrupted),
             ("marked", truth.marked),
@@ -94,7 +94,7 @@ pub fn text(state: &State) -> String {
             .collect();
         if truth.delayed_us > 0 && cell.passed > 0 {
             let mean = truth.delayed_us as f64 * 1e-6 / cell.passed as f64;
-            other.push(format!("delayed by {} in the mean", show_seconds(mean)));
+            other.push(format!("mean delay {}", show_seconds(mean)));
         }
         if truth.backlog_max > 0 {
             other.push(format!("backlog up to {}", show_size(truth.backlog_max)));
@@ -111,13 +111,13 @@ pub fn text(state: &State) -> String {
     }
     for lateness in state.lateness.iter().filter(|lateness| lateness.frames > 0) {
         shown += &format!(
-            "handed over {} later than planned, at most {} ({} of memory, {})\n",
+            "delivered {} later than planned, at most {} ({} of memory, {})\n",
             show_seconds(lateness.mean_s),
             show_seconds(lateness.max_s),
             show_size(lateness.memory),
             match (100.0 * lateness.first_of_all).round() {
-                0.0 => "among other threads".to_owned(),
-                percent => format!("{percent} % of the time before all other threads"),
+                0.0 => "without priority over other threads".to_owned(),
+                percent => format!("{percent} % of the time with priority over all other threads"),
             }
         );
     }

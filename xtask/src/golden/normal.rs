@@ -105,8 +105,8 @@ const PASSING: &[(Pace, &str, &str)] = &[
     (Pace::Rates, "behind ", BEHIND),
     (Pace::All, "the sender reached", BEHIND),
     (Pace::All, "the hosts are the limit", BEHIND),
-    (Pace::All, "handed over ", BEHIND),
-    (Pace::All, " of memory, ", "goes with `handed over`"),
+    (Pace::All, "later than planned, at most", BEHIND),
+    (Pace::All, " of memory, ", "goes with `later than planned`"),
     (
         Pace::All,
         "bytes there: nothing lost",
@@ -156,7 +156,7 @@ fn is_passing(line: &str, pace: Pace) -> bool {
         .any(|(least, part, _)| pace >= *least && line.contains(part))
 }
 
-/// Whether a line shows progress, as one a second does: 75.0 % or a rate, and more.
+/// Returns whether a line shows progress, as one a second does: 75.0 % or a rate, and more.
 fn is_progress(line: &str) -> bool {
     let line = line.trim_start();
     let progress = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -209,7 +209,7 @@ pub fn help(text: &str) -> Value {
     json!({ LINES: lines })
 }
 
-/// A line without ports, tokens and moments, without times and rates, or without any number.
+/// Returns a line without ports, tokens and moments, without times and rates, or without any number.
 fn masked(line: &str, pace: Pace) -> String {
     let (line, _) = line.split_once("#token=").unwrap_or((line, ""));
     let pieces = pieces(line);
@@ -274,7 +274,7 @@ fn unit_of(text: &str) -> usize {
     }
 }
 
-/// A result without what [`FIELDS`] name, and where all depends on the pace without numbers but [`KEPT`].
+/// Returns a result without what [`FIELDS`] name, and where all depends on the pace without numbers but [`KEPT`].
 pub fn json(value: Value, pace: Pace) -> Value {
     fields(value, "", "", pace)
 }
@@ -326,7 +326,7 @@ fn fields(value: Value, schema: &str, within: &str, pace: Pace) -> Value {
     }
 }
 
-/// The types of what a value holds.
+/// Returns the types of what a value holds.
 fn shape(value: Value) -> Value {
     match value {
         Value::Null => NULL.into(),
@@ -344,7 +344,7 @@ fn shape(value: Value) -> Value {
     }
 }
 
-/// The fields of either of two entries.
+/// Returns the fields of either of two entries.
 fn joined(first: Value, second: Value) -> Value {
     match (first, second) {
         (Value::Object(mut first), Value::Object(second)) => {
@@ -363,7 +363,7 @@ fn joined(first: Value, second: Value) -> Value {
 /// All files of a folder, by name. `unplaced` takes the names of a run's places out of text.
 ///
 /// # Errors
-/// When one cannot be read.
+/// Returns an error if one cannot be read.
 pub fn files(folder: &Path, pace: Pace, unplaced: &dyn Fn(&str) -> String) -> Result<Value> {
     let mut files = Map::new();
     let mut folders = vec![(folder.to_owned(), String::new())];

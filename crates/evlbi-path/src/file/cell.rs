@@ -1,4 +1,4 @@
-//! Cells as people write them, and the laws that they mean: a new law has its keys here.
+//! Cells of a plan file and the laws that they define. A new law gets its keys here.
 
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
 use evlbi_core::rate::BitRate;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::{LinkSpec, Result, SpecError, check_name, refuse};
 use crate::CellPlan;
 
-/// Buffer of a rate, where the plan gives none.
+/// Default buffer of a rate, in bytes.
 const BUFFER: u64 = 1 << 20;
 
-/// A cell: one of the keys that say what it does, and those that go with it.
+/// A cell: the key that defines its law, and keys that go with it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CellSpec {
@@ -50,7 +50,7 @@ pub struct CellSpec {
     change: Vec<ChangeSpec>,
 }
 
-/// What a cell becomes at a time.
+/// A change of a cell at a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeSpec {
     at: String,
@@ -58,7 +58,7 @@ pub struct ChangeSpec {
     cell: toml::Table,
 }
 
-/// What a cell may do, and the keys that go with the one that says so.
+/// The keys that define a law, each with the keys that go with it.
 const KINDS: [(&str, &[&str]); 12] = [
     ("delay", &["jitter", "shape", "overtakes"]),
     ("rate", &["buffer", "overhead", "mark_above"]),
@@ -79,11 +79,11 @@ const KINDS: [(&str, &[&str]); 12] = [
     ("mark", &[]),
 ];
 
-/// The cells that a link's own keys mean.
+/// Returns the cells that a link's own keys define.
 pub(super) fn shorthand(link: &LinkSpec) -> Result<Vec<CellSpec>> {
     let mut cells = Vec::new();
     if link.buffer.is_some() && link.rate.is_none() {
-        refuse!("buffer goes with rate");
+        refuse!("buffer needs rate");
     }
     if link.rate.is_some() {
         cells.push(CellSpec {
@@ -107,7 +107,7 @@ pub(super) fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
     let taken = |name: &str| others.iter().any(|other| other.name == name);
     let name = match &spec.name {
         Some(name) if taken(name) => {
-            refuse!("two cells are called \"{name}\"; give each a name of its own")
+            refuse!("two cells have the name \"{name}\"; give each its own name")
         }
         Some(name) => {
             check_name(name).map_err(|error| error.at("cell"))?;
@@ -126,7 +126,7 @@ pub(super) fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
     for change in &spec.change {
         let law = spec.changed(&change.cell)?.law()?.1;
         if law.disorders() && !spec.law()?.1.disorders() {
-            refuse!("packets may overtake only where they may from the beginning");
+            refuse!("overtakes cannot be changed later; set it from the start");
         }
         changes.push((time(&change.at)?, law));
     }
@@ -135,7 +135,7 @@ pub(super) fn cell(spec: &CellSpec, others: &[CellPlan]) -> Result<CellPlan> {
 }
 
 impl CellSpec {
-    /// The same with other values.
+    /// Returns the cell with other values.
     pub fn changed(&self, values: &toml::Table) -> Result<CellSpec> {
         let mut table = toml::Table::try_from(self)?;
         table.remove("change");
@@ -158,7 +158,7 @@ impl CellSpec {
         Ok(spec)
     }
 
-    /// What it does, and the key that says so.
+    /// Returns the law, and the key that defines it.
     pub fn law(&self) -> Result<(&'static str, Law)> {
         let keys = toml::Table::try_from(self)?;
         let mut named = KINDS.to_vec();
@@ -167,7 +167,7 @@ impl CellSpec {
             let names = |kinds: &[(&'static str, _)]| kinds.iter().map(|kind| kind.0).collect();
             let (named, all): (Vec<&str>, Vec<&str>) = (names(&named), names(&KINDS));
             refuse!(
-                "a cell does one thing, and this one {}: write one of {}",
+                "a cell needs exactly one law, and this one {}: give one of {}",
                 match named.is_empty() {
                     true => "none".to_owned(),
                     false => format!("has {}", named.join(" and ")),
@@ -181,10 +181,10 @@ impl CellSpec {
         });
         if let Some(stray) = stray {
             refuse!(
-                "{stray} says nothing to a cell of {kind}{}",
+                "{stray} has no effect on a cell with {kind}{}",
                 match goes {
                     [] => String::new(),
-                    goes => format!(": with that go {}", goes.join(", ")),
+                    goes => format!(": it takes {}", goes.join(", ")),
                 }
             );
         }
@@ -197,7 +197,7 @@ impl CellSpec {
                     Some("normal") => Shape::Normal,
                     Some("pareto") => Shape::Pareto,
                     Some(other) => {
-                        refuse!("shape = \"{other}\": a jitter is uniform, normal or pareto")
+                        refuse!("invalid shape \"{other}\": use uniform, normal or pareto")
                     }
                 },
                 reorders: self.overtakes.unwrap_or(false),
@@ -216,7 +216,7 @@ impl CellSpec {
             "every" => {
                 let period = self.every.unwrap_or(0);
                 if period == 0 {
-                    refuse!("every = 0 loses nothing and everything; write 1 or more");
+                    refuse!("every = 0 is not possible; give at least 1");
                 }
                 Law::Loss(Loss::Every {
                     period,
@@ -233,10 +233,10 @@ impl CellSpec {
                 let [from, to] = self
                     .outage
                     .as_ref()
-                    .ok_or_else(|| SpecError::new("outage has two times"))?;
+                    .ok_or_else(|| SpecError::new("outage needs two times"))?;
                 let (from, to) = (time(from)?, time(to)?);
                 if to <= from {
-                    refuse!("an outage ends after it begins");
+                    refuse!("an outage must end after its start");
                 }
                 Law::Loss(Loss::Within {
                     times: Times::Once { from, to },
@@ -255,7 +255,7 @@ impl CellSpec {
                 fraction: fraction(&self.reorder)?,
                 until: match (&self.by, self.distance) {
                     (Some(_), Some(_)) => {
-                        refuse!("reorder goes by a distance or by a time, not both")
+                        refuse!("reorder takes distance or by, not both")
                     }
                     (Some(by), None) => Until::Time(time(by)?),
                     (None, distance) => Until::Passed(distance.unwrap_or(1).max(1)),
@@ -271,7 +271,7 @@ impl CellSpec {
         Ok((kind, law))
     }
 
-    /// Bytes, or a time at the rate.
+    /// Returns a buffer in bytes; written as bytes, or as a time at the rate.
     fn buffer(&self) -> Result<Option<u64>> {
         let Some(buffer) = &self.buffer else {
             return Ok(None);
@@ -281,7 +281,7 @@ impl CellSpec {
         }
         let time = time(buffer).map_err(|error| {
             error.at(&format!(
-                "buffer = \"{buffer}\": write bytes (256KiB), or a time at the rate (5ms)"
+                "invalid buffer \"{buffer}\": give bytes (256KiB), or a time at the rate (5ms)"
             ))
         })?;
         let bits = u128::from(rate(&self.rate)?.get()) * u128::from(time.0) / 8_000_000_000;
@@ -291,10 +291,10 @@ impl CellSpec {
     fn periodic(&self) -> Result<Times> {
         let period = time(self.period.as_deref().unwrap_or(""))?;
         let length = self.length.as_deref();
-        let length = length.ok_or_else(|| SpecError::new("length goes with period"))?;
+        let length = length.ok_or_else(|| SpecError::new("period needs length"))?;
         let length = time(length)?;
         if length >= period {
-            refuse!("a length that is no shorter than the period is always; write loss alone");
+            refuse!("length must be shorter than the period; for constant loss, give only loss");
         }
         Ok(Times::Periodic {
             period,
@@ -313,7 +313,7 @@ impl CellSpec {
             ("off", "on"),
         ] {
             if keys.contains_key(key) && !keys.contains_key(with) {
-                refuse!("{key} goes with {with}");
+                refuse!("{key} needs {with}");
             }
         }
         let mut kinds = vec!["burst", "above", "period", "on"];
@@ -325,17 +325,18 @@ impl CellSpec {
                 let length: f64 = text.parse().unwrap_or(0.0);
                 if !(length >= 1.0 && lost < 1.0) {
                     refuse!(
-                        "burst = \"{text}\": the mean length in packets, 1 or more, of a loss below 100%"
+                        "invalid burst \"{text}\": give the mean length in packets, at least 1, with a loss below 100%"
                     );
                 }
                 if lost > length / (1.0 + length) {
                     refuse!(
-                        "bursts of {length} packets cannot lose {:.1} %: between two lies one at least, so that they lose {:.1} % at most",
+                        "bursts of {length} packets cannot lose {:.1} %: at least one packet is between two bursts, so the \
+                         maximum is {:.1} %",
                         lost * 100.0,
                         100.0 * length / (1.0 + length)
                     );
                 }
-                // The share of the bad state, in which all is lost, is the loss.
+                // Everything is lost in the bad state, so its fraction of the time is the loss.
                 Ok(Loss::Bursts {
                     begins: (lost / (1.0 - lost) / length).min(1.0),
                     ends: 1.0 / length,
@@ -346,7 +347,7 @@ impl CellSpec {
             ["above"] => Ok(Loss::Above {
                 rate: rate(&self.above)?,
                 window: match self.window.as_deref().map_or(Ok(Nanos(10_000_000)), time)? {
-                    Nanos(0..1000) => refuse!("a window is 1us or longer"),
+                    Nanos(0..1000) => refuse!("window must be at least 1us"),
                     window => window,
                 },
                 overhead: self.overhead.unwrap_or(ETHERNET_OVERHEAD),
@@ -359,11 +360,9 @@ impl CellSpec {
             ["on"] => {
                 let on = time(self.on.as_deref().unwrap_or(""))?;
                 let off = self.off.as_deref();
-                let off = time(off.ok_or_else(|| SpecError::new("off goes with on"))?)?;
+                let off = time(off.ok_or_else(|| SpecError::new("on needs off"))?)?;
                 if on.0.min(off.0) < 1_000_000 {
-                    refuse!(
-                        "episodes and what lies between them last 1 ms or more in the mean; for less write burst"
-                    );
+                    refuse!("on and off must be at least 1 ms on average; for less, use burst");
                 }
                 Ok(Loss::Within {
                     times: Times::Episodes { on, off },
@@ -371,14 +370,14 @@ impl CellSpec {
                 })
             }
             several => refuse!(
-                "loss is one kind, and this one has {}",
+                "loss takes one of these keys, and this one has {}",
                 several.join(" and ")
             ),
         }
     }
 }
 
-/// What a value that was written as a text may be meant as.
+/// Returns the possible meanings of a value that was written as a text.
 fn kinds_of(value: &toml::Value) -> Vec<toml::Value> {
     let mut kinds = vec![value.clone()];
     if let Some(text) = value.as_str() {

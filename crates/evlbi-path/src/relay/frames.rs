@@ -1,4 +1,4 @@
-//! Frames that are under way, and the memory in which they lie.
+//! Frames in flight, and their memory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,10 +7,10 @@ use evlbi_core::path::{Identity, Train};
 
 use crate::frame::{Frame, MAX, VNET};
 
-/// Lengths of buffers: for frames of 1500 bytes, of 9000, and for the long ones that are to be segmented.
+/// Lengths of buffers: for frames of 1500 bytes, of 9000, and for long ones to be segmented.
 const BUFFERS: [usize; 3] = [2048, 10_240, MAX];
 
-/// A frame that is under way; its memory goes back when the last part of it has arrived.
+/// A frame in flight; its memory is freed when its last part has arrived.
 pub struct Packet {
     pub buffer: Vec<u8>,
     pub length: usize,
@@ -29,7 +29,7 @@ impl Drop for Packet {
 }
 
 impl Packet {
-    /// The frame.
+    /// Returns the frame.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
@@ -49,18 +49,18 @@ impl Identity for Handle {
     }
 }
 
-/// Buffers that are free, the one that was used last first: it is still in the cache.
+/// Free buffers, the one used last first: it is still in the cache.
 #[derive(Default)]
 pub struct Pool {
     free: [Vec<Vec<u8>>; BUFFERS.len()],
     /// Bytes of all buffers.
     pub made: u64,
-    /// Of frames that are under way.
+    /// Bytes of buffers with frames in flight.
     pub used: u64,
 }
 
 impl Pool {
-    /// A buffer for a frame of this length. When that makes more than `most`, free ones of other lengths go.
+    /// Returns a buffer for a frame of this length. If the total would exceed `most`, free ones of other lengths are released.
     pub fn take(&mut self, frame: usize, most: u64) -> Vec<u8> {
         let size = Pool::size(frame);
         self.used += BUFFERS[size] as u64;

@@ -1,4 +1,4 @@
-//! When a thread of a relay works, sleeps and spins, and whether it does so before all other threads.
+//! When a thread of a relay works, sleeps and spins, and whether it has priority over all other threads.
 
 use std::io;
 use std::time::Duration;
@@ -7,57 +7,57 @@ use evlbi_core::time::Nanos;
 use evlbi_net::clock::{self, Clock, pollfd};
 use evlbi_net::cpu;
 
-/// A thread wakes up at least so often.
+/// Maximum sleep of a thread.
 const NAP: Nanos = Nanos(50_000_000);
-/// A thread that is woken later than this was held up by something else.
+/// Maximum lateness that counts as wake-up time; a longer one has another cause.
 const MAX_LATE: Nanos = Nanos(150_000);
-/// Spins so long between looks at the hosts,
+/// Spin time between two polls of the hosts.
 const SPIN_STEP: Nanos = Nanos(2_000);
-/// and no more than one part in so many
+/// Divisor of [`WINDOW`] for the maximum time spent spinning.
 const SPIN_SHARE: u64 = 4;
-/// of this time.
+/// Time window for the fractions of work and spinning.
 const WINDOW: Nanos = Nanos(10_000_000);
-/// A thread that was at work for more than so many percent of that time takes turns with the hosts' own threads, which
-/// would starve behind it, until it is less than the second. Not where a cell has a rate, which is to be kept.
+/// Percentage of work in a window above which a thread takes turns with the hosts' own threads, which would otherwise starve, until it
+/// falls below [`LITTLE_WORK`]. Not if a cell has a rate, which must be kept.
 const MUCH_WORK: u64 = 40;
 const LITTLE_WORK: u64 = 25;
-/// A thread works so long at most without a break
+/// Maximum work without a break.
 const AT_A_STRETCH: Nanos = Nanos(1_000_000);
-/// of this length.
+/// Length of a break.
 const BREAK: Duration = Duration::from_micros(50);
 /// Priority among real-time threads.
 const PRIORITY: u8 = 10;
 
-/// A thread's time, counted from its beginning.
+/// Time accounting of a thread, from its start.
 #[derive(Default)]
 pub struct Turns {
     start: Nanos,
-    /// How late waking up is as a rule, and how far from that.
+    /// Typical wake-up delay, and its scatter.
     late: Nanos,
     scatter: Nanos,
-    /// Time spun and slept since.
+    /// Time spun and slept in this window.
     spun: Nanos,
     asleep: Nanos,
     since: Nanos,
-    /// When it slept last.
+    /// Time of its last sleep.
     slept: Nanos,
-    /// Whether it is first however much it has to do.
+    /// Whether it keeps priority however much it works.
     always: bool,
-    /// Whether it may run before all other threads, and whether it does.
+    /// Whether it may have priority over all other threads, and whether it has.
     may_be_first: bool,
     is_first: bool,
-    /// Time in which it did, of all that has been looked at.
+    /// Time with priority, out of the observed time.
     was_first: Nanos,
     looked_at: Nanos,
 }
 
 impl Turns {
-    /// Of the current thread, which is to be the first of all where it may: `always`, or while there is time for others.
+    /// Creates the accounting of the current thread, which gets priority if allowed: `always`, or while there is time for others.
     pub fn new(always: bool) -> Turns {
         if let Err(error) = cpu::sharpen_timers() {
             tracing::debug!("cannot set the timer slack: {error}");
         }
-        // It sleeps whenever it can, so that the kernel's limit on real-time threads is far.
+        // It sleeps whenever it can, so the kernel's limit on real-time threads is far away.
         let is_first = be_first().is_ok();
         Turns {
             start: Clock::real().now(),
@@ -68,17 +68,17 @@ impl Turns {
         }
     }
 
-    /// Time since the beginning.
+    /// Returns the time since the start.
     pub fn now(&self) -> Nanos {
         Clock::real().now().since(self.start)
     }
 
-    /// Fraction of the time in which it was the first of all threads.
+    /// Returns the fraction of the time in which it had priority over all threads.
     pub fn share_first(&self) -> f64 {
         self.was_first.as_secs_f64() / self.looked_at.as_secs_f64().max(1e-9)
     }
 
-    /// After work: others need the processor too, and the kernel stops real-time threads that leave them nothing.
+    /// Pauses after work: others need the CPU too, and the kernel stops real-time threads that leave them nothing.
     pub fn pause(&mut self) {
         if self.is_first && self.now().since(self.slept) > AT_A_STRETCH {
             Clock::real().sleep(BREAK);
@@ -86,7 +86,7 @@ impl Turns {
         }
     }
 
-    /// Is the first of all threads only while there is time for the others.
+    /// Keeps priority only while there is time for the others.
     pub fn take(&mut self) {
         let now = self.now();
         let window = now.since(self.since);
@@ -106,8 +106,8 @@ impl Turns {
         }
     }
 
-    /// Sleeps until `next`, or until one of the descriptors is readable. Waking up takes time, which is learnt: it sleeps shorter
-    /// by that time and spins for the rest, as long as spinning takes less than its share of the window.
+    /// Sleeps until `next`, or until one of the descriptors is readable. It learns how long waking takes, sleeps shorter by that time
+    /// and spins for the rest, as long as spinning takes less than its fraction of the window.
     pub fn nap(&mut self, next: Option<Nanos>, polled: &mut [pollfd]) {
         let before = self.now();
         let until = next.map_or(NAP, |next| next.since(before));
@@ -115,7 +115,7 @@ impl Turns {
         let may_spin = self.spun.0 < WINDOW.0 / SPIN_SHARE;
         let lead = Nanos(u64::from(may_spin) * (self.late.0 + 2 * self.scatter.0));
         if until <= lead {
-            // Not long, and frames are looked for meanwhile.
+            // Only briefly: frames are polled in between.
             let end = self.now().plus(SPIN_STEP);
             while self.now() < end {}
             self.spun = self.spun.plus(SPIN_STEP);
@@ -130,7 +130,7 @@ impl Turns {
         if is_ready {
             return;
         }
-        // Far too late is the machine's doing, not the price of waking up.
+        // A much longer delay is caused by the machine, not by waking up.
         let over = slept.since(asleep).0.min(MAX_LATE.0);
         self.scatter.0 = (15 * self.scatter.0 + over.abs_diff(self.late.0)) / 16;
         self.late.0 = (15 * self.late.0 + over) / 16;

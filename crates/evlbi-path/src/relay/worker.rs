@@ -1,4 +1,4 @@
-//! One thread of a relay: takes frames from hosts, sends them through the network of cells, and hands them over.
+//! One thread of a relay: takes frames from hosts, sends them through the network of cells, and delivers them.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,14 +17,13 @@ use super::{HostSnapshot, LOGGED, Lateness, Part, Shared};
 use crate::frame::{Frame, MAX};
 use crate::plan::{Direction, Plan};
 
-/// Frames that are taken from a host before others are looked after.
+/// Maximum frames taken from a host before others are served.
 const AT_ONCE: usize = 64;
-/// Segments of a packet that leave at times closer than this are handed over together: no host could tell.
+/// Maximum interval between segments of a packet that are delivered together: no host can tell the difference.
 const TOGETHER: Nanos = Nanos(4_000);
-/// Share of the memory that is free at first for frames under way in one direction; beyond that they are dropped, and
-/// counted as overrun.
+/// Divisor of the initially free memory for frames in flight in one direction; frames beyond that are dropped and counted as overrun.
 const MEMORY_SHARE: u64 = 4;
-/// Memory that is free where the kernel does not tell, in bytes.
+/// Default for free memory in bytes, if the kernel does not report it.
 const FREE_MEMORY: u64 = 4 << 30;
 
 fn host_of(address: [u8; 6]) -> Option<usize> {
@@ -32,12 +31,12 @@ fn host_of(address: [u8; 6]) -> Option<usize> {
     (address[..4] == [0x02, 0x65, 0x76, 0x6c] && number > 0).then(|| number - 1)
 }
 
-/// Number of a direction among all.
+/// Returns the number of a direction among all.
 fn place_of(direction: Direction) -> usize {
     2 * direction.link + usize::from(direction.backward)
 }
 
-/// One thread.
+/// One thread of a relay.
 pub struct Worker<'a> {
     plan: &'a Plan,
     taps: &'a [Tap],
@@ -47,13 +46,13 @@ pub struct Worker<'a> {
     network: Network<Handle>,
     /// The direction of each route, and its line.
     routes: Vec<(Direction, Line)>,
-    /// The route over each direction, by [`place_of`]; none where another thread serves it.
+    /// The route over each direction, by [`place_of`]; `None` if another thread serves it.
     route_of: Vec<Option<usize>>,
     pool: Rc<RefCell<Pool>>,
     scratch: Vec<u8>,
-    /// Where a packet that is read lies at first.
+    /// Memory into which a packet is read.
     reading: Vec<u8>,
-    /// Of all hosts.
+    /// Counters of all hosts.
     counts: Vec<HostSnapshot>,
     late: (u64, u128, u64),
     turns: Turns,
@@ -62,7 +61,7 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// For the current thread: the directions of `group`.
+    /// Creates the worker of the current thread for the directions of `group`.
     pub fn new(
         plan: &'a Plan,
         taps: &'a [Tap],
@@ -103,7 +102,7 @@ impl<'a> Worker<'a> {
             reading: vec![0; MAX],
             counts: vec![HostSnapshot::default(); taps.len()],
             late: (0, 0, 0),
-            // A rate is to be kept, however the hosts fare.
+            // A rate must be kept, even if the hosts starve.
             turns: Turns::new(
                 (group.iter())
                     .flat_map(|direction| plan.cells(*direction))
@@ -114,10 +113,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Relays until it is to stop.
+    /// Relays until it must stop.
     ///
     /// # Errors
-    /// When a device is of no more use.
+    /// Returns an error if a device has failed.
     pub fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let taps = self.hosts.iter().map(|host| &self.taps[*host]);
         let mut polled: Vec<pollfd> = taps.map(readable).collect();
@@ -127,7 +126,7 @@ impl<'a> Worker<'a> {
             for place in 0..self.hosts.len() {
                 moved |= self.take_from(self.hosts[place])?;
             }
-            // What falls due while others are handed over waits until hosts have been looked at.
+            // Packets that fall due during delivery wait until hosts have been polled.
             let now = self.turns.now();
             loop {
                 self.network.advance(now, |output| outputs.push(output));
@@ -149,7 +148,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Takes the frames that a host has sent. Each is dated when it is read and not before, so that none leaves early.
+    /// Takes the frames that a host has sent. A frame's time is when it is read, not before, so that none leaves early.
     fn take_from(&mut self, host: usize) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..AT_ONCE {
@@ -189,7 +188,7 @@ impl<'a> Worker<'a> {
         Ok(moved)
     }
 
-    /// Sends a packet on from a node.
+    /// Forwards a packet from a node.
     fn forward(&mut self, node: usize, from: Option<usize>, packet: &Handle, piece: Piece) {
         let to = packet.0.to;
         let host = host_of(to).filter(|host| *host < self.taps.len());
@@ -220,7 +219,7 @@ impl<'a> Worker<'a> {
             .offer(route, packet.clone(), train, piece, link_header);
     }
 
-    /// Hands over what has arrived, or sends it on.
+    /// Delivers what has arrived, or forwards it.
     fn deliver(&mut self, outputs: &mut Vec<Output<Handle>>) {
         let mut waiting: Option<(usize, Handle, Piece)> = None;
         for output in outputs.drain(..) {
@@ -241,7 +240,7 @@ impl<'a> Worker<'a> {
                     let Some(host) = here.filter(|_| is_its || to[0] & 1 == 1) else {
                         continue;
                     };
-                    // Segments of one packet, one right behind the other.
+                    // Segments of one packet, one directly after the other.
                     if let Some((at, before, joined)) = &mut waiting
                         && *at == host
                         && Rc::ptr_eq(&before.0, &packet.0)
@@ -290,7 +289,7 @@ impl<'a> Worker<'a> {
         *most = (*most).max(late);
     }
 
-    /// Tells the sender of a packet that was too long. The message comes from where the packet was going, at once.
+    /// Notifies the sender of a packet that was too long. The message comes from the packet's destination, at once.
     fn tell(&mut self, packet: &Handle, longest: u32) {
         let message = Frame::new(packet.0.bytes()).and_then(|frame| frame.too_long(longest));
         let Some(message) = message else {
@@ -302,9 +301,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Changes that were asked for, and what is to be shown.
+    /// Applies requested changes, and publishes the state.
     fn look_after(&mut self) {
-        // Who asked then knows of changes that were made before.
+        // The client then knows about changes that were made before.
         let asked = self.shared.asked.load(Ordering::Acquire);
         for (direction, cell, law) in std::mem::take(&mut *self.shared.changes.lock()) {
             if let Some(id) = self.cell(direction, cell) {

@@ -1,12 +1,12 @@
-//! Addresses of loopback that nobody else has.
+//! Loopback addresses that no other process uses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use socket2::{Domain, Socket, Type};
 
-/// An address of loopback that is its caller's alone, so that nobody else takes a port there that was free a moment before: of
-/// the process and, up to 190 in each, of the call.
+/// Returns a loopback address that belongs to the caller, so that nothing else takes a port there that was free a moment before: one
+/// per process and, up to 190 per process, one per call.
 pub fn own_address() -> Ipv4Addr {
     static CALLS: AtomicU8 = AtomicU8::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -14,7 +14,7 @@ pub fn own_address() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 + call % 190, middle, low)
 }
 
-/// A TCP port of loopback that nobody listens on and nobody else is given.
+/// Returns a TCP port of loopback without a listener, which is not given to anything else.
 pub fn deaf() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket

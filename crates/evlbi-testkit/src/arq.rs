@@ -1,20 +1,21 @@
-//! ARQ: a reliable transport of datagrams, over UDP (IPv4) or a simulated network. It shows that the seam for transports fits
-//! protocols that acknowledge: all that a data plane knows of it is a [`Url`].
+//! ARQ: a reliable datagram transport, over UDP (IPv4) or a simulated network. It shows that the interface of transports fits protocols
+//! with acknowledgements: the data plane only sees a [`Url`].
 //!
-//! A datagram is a byte that tells its kind, a key (8 bytes), a number (8 bytes), and a body; integers are big-endian.
+//! A datagram is a byte for its kind, a key (8 bytes), a number (8 bytes), and a body; integers are big-endian.
 //!
 //! | kind | from | key | number | body |
 //! |---|---|---|---|---|
 //! | `HELLO` | sender | its nonce | the cookie, 0 at first | |
 //! | `COOKIE` | receiver | the nonce | the cookie | |
 //! | `DATA` | sender | the cookie | of the datagram, from 0 | data; the last one has none |
-//! | `ACK` | receiver | the cookie | the lowest that is missing | the number that the window ends before, and those that are missing |
+//! | `ACK` | receiver | the cookie | the lowest missing number | the end of the window, and the missing numbers |
 //! | `DONE` | sender | the cookie | 0 | |
 //!
-//! A receiver keeps nothing of a peer that has not returned its cookie, a hash of the address, the nonce and the time. `HELLO` on
-//! an open connection asks for an `ACK`. `DONE` answers the `ACK` of the last `DATA`.
+//! A receiver stores nothing of a peer that has not returned its cookie, a hash of the address, the nonce and the time. `HELLO` on an
+//! open connection requests an `ACK`. `DONE` answers the `ACK` of the last `DATA`.
 //!
-//! [`Sender`] and [`Receiver`] are the protocol without I/O: `handle` takes what came, `next_datagram` gives what is to be sent now.
+//! [`Sender`] and [`Receiver`] are the protocol without I/O: `handle` takes a received datagram, `next_datagram` returns the next one
+//! to send.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -43,25 +44,25 @@ const DATA: u8 = 3;
 const ACK: u8 = 4;
 const DONE: u8 = 5;
 
-/// Bytes before the body of a datagram.
+/// Length of the header in bytes.
 const HEADER: usize = 17;
-/// Largest packet in bytes where nothing else is asked for.
+/// Default maximum packet length in bytes.
 const MTU: usize = 1500;
-/// Datagrams on their way or not handed out yet, at most.
+/// Maximum number of datagrams in flight or not taken yet.
 pub const WINDOW: u64 = 256;
-/// Peers that have a connection at the same time, at most.
+/// Maximum number of peers with a connection at the same time.
 const MAX_PEERS: usize = 64;
-/// Datagrams that are handed out or told to be missing at once.
+/// Maximum number of datagrams that are taken, or reported missing, at once.
 const AT_ONCE: usize = 64;
-/// A cookie is good for one to two of these.
+/// A cookie is valid for one to two of these.
 const COOKIE_TIME: Nanos = Nanos(10_000_000_000);
-/// The oldest datagram is sent again when nothing happened for so long.
+/// Time without an event after which the oldest datagram is retransmitted.
 const TIMEOUT: Nanos = Nanos(100_000_000);
-/// Silence after which the other end is gone.
+/// Silence after which the remote host counts as gone.
 const SILENCE: Nanos = Nanos(5_000_000_000);
-/// A datagram that is overtaken is missing after so long, and told to be so often.
+/// Time after which an overtaken datagram counts as missing, and interval at which it is reported.
 const NAK_TIME: Nanos = Nanos(40_000_000);
-/// Time from one datagram to the next.
+/// Interval between datagrams.
 const SPACING: Nanos = Nanos(5_000);
 
 fn datagram(kind: u8, key: u64, number: u64, body: &[u8]) -> Arc<[u8]> {
@@ -69,7 +70,7 @@ fn datagram(kind: u8, key: u64, number: u64, body: &[u8]) -> Arc<[u8]> {
     [&[kind], &key[..], &number, body].concat().into()
 }
 
-/// Kind, key, number and body.
+/// Splits a datagram into kind, key, number and body.
 fn parse(bytes: &[u8]) -> Option<(u8, u64, u64, &[u8])> {
     let (head, body) = bytes.split_at_checked(HEADER)?;
     let mut numbers = numbers(&head[1..]);
@@ -80,13 +81,13 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|it| u64::from_be_bytes(*it))
 }
 
-/// What nobody can tell who does not know the secret.
+/// Returns a hash that only the holder of the secret can calculate.
 fn keyed(secret: u64, address: SocketAddr, nonce: u64, time: u64) -> u64 {
     let hash = Sha256::digest(format!("{secret} {address} {nonce} {time}"));
     numbers(&hash).next().unwrap_or(0)
 }
 
-/// The protocol of a sending end.
+/// The sender's side of the protocol.
 #[derive(Default)]
 pub struct Sender {
     nonce: u64,
@@ -95,7 +96,7 @@ pub struct Sender {
     base: u64,
     kept: VecDeque<Arc<[u8]>>,
     due: VecDeque<Arc<[u8]>>,
-    /// The receiver takes what is before it; 0 before the connection is open.
+    /// End of the window; 0 before the connection is open.
     limit: u64,
     is_finished: bool,
     timer: Nanos,
@@ -103,7 +104,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// One that begins its handshake at `now`.
+    /// Creates a sender that starts its handshake at `now`.
     pub fn new(nonce: u64, now: Nanos) -> Sender {
         Sender {
             nonce,
@@ -117,13 +118,13 @@ impl Sender {
         self.base + self.kept.len() as u64
     }
 
-    /// Datagrams that [`Sender::push`] may take.
+    /// Returns how many datagrams [`Sender::push`] may take.
     pub fn room(&self) -> u64 {
         let limit = if self.is_finished { 0 } else { self.limit };
         limit.saturating_sub(self.next())
     }
 
-    /// Takes a datagram.
+    /// Adds a datagram.
     pub fn push(&mut self, body: &[u8], now: Nanos) {
         let bytes = datagram(DATA, self.cookie, self.next(), body);
         self.kept.push_back(Arc::clone(&bytes));
@@ -131,7 +132,7 @@ impl Sender {
         self.timer = now.plus(TIMEOUT);
     }
 
-    /// Nothing more comes. Nothing happens before the connection is open.
+    /// Ends the data. Does nothing before the connection is open.
     pub fn finish(&mut self, now: Nanos) {
         if self.limit > 0 && !self.is_finished {
             self.push(&[], now);
@@ -139,12 +140,12 @@ impl Sender {
         }
     }
 
-    /// Whether the receiver has everything, and knows that it was everything.
+    /// Returns whether the receiver has everything, and knows that it was everything.
     pub fn is_done(&self) -> bool {
         self.is_finished && self.kept.is_empty()
     }
 
-    /// Takes what the receiver has sent.
+    /// Processes a datagram from the receiver.
     pub fn handle(&mut self, bytes: &[u8], now: Nanos) {
         let (kind, key, number, body) = parse(bytes).unwrap_or_default();
         if kind == COOKIE && key == self.nonce && self.limit == 0 {
@@ -167,13 +168,13 @@ impl Sender {
         self.due.extend(parting);
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn next_datagram(&mut self, now: Nanos) -> Option<Arc<[u8]>> {
         if now >= self.timer {
             self.timer = now.plus(TIMEOUT);
             let hello = datagram(HELLO, self.nonce, self.cookie, &[]);
             let first = self.kept.front().unwrap_or(&hello);
-            // The last one shows the receiver all that is missing before it.
+            // The last one shows the receiver everything that is missing before it.
             let last = self.kept.back();
             self.due
                 .extend([first].into_iter().chain(last).map(Arc::clone));
@@ -182,23 +183,23 @@ impl Sender {
     }
 }
 
-/// The protocol of a receiving end.
+/// The receiver's side of the protocol.
 #[derive(Default)]
 pub struct Receiver {
     secret: u64,
-    /// By their peers and cookies.
+    /// By peer and cookie.
     connections: BTreeMap<(SocketAddr, u64), Connection>,
     due: VecDeque<(SocketAddr, Arc<[u8]>)>,
 }
 
-/// What a receiver keeps of a peer that has returned its cookie.
+/// A receiver's state for a peer that has returned its cookie.
 #[derive(Default)]
 struct Connection {
-    /// Lowest number that is missing.
+    /// Lowest missing number.
     next: u64,
-    /// Lowest number that was not handed out.
+    /// Lowest number that was not taken.
     handed: u64,
-    /// What came and was not handed out.
+    /// Received datagrams that were not taken.
     held: BTreeMap<u64, Vec<u8>>,
     is_whole: bool,
     is_parted: bool,
@@ -211,7 +212,7 @@ struct Connection {
 }
 
 impl Receiver {
-    /// One that makes its cookies of `secret`.
+    /// Creates a receiver that derives its cookies from `secret`.
     pub fn new(secret: u64) -> Receiver {
         Receiver {
             secret,
@@ -219,12 +220,12 @@ impl Receiver {
         }
     }
 
-    /// How many connections it keeps something of.
+    /// Returns the number of connections with stored state.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Takes what a sender has sent.
+    /// Processes a datagram from a sender.
     pub fn handle(&mut self, from: SocketAddr, bytes: &[u8], now: Nanos) {
         let (kind, key, number, body) = parse(bytes).unwrap_or_default();
         let all = &mut self.connections;
@@ -246,7 +247,7 @@ impl Receiver {
         }
     }
 
-    /// Hands out the next datagram.
+    /// Returns the next datagram of the data.
     pub fn take(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         let mut all = self.connections.iter_mut();
         let ((peer, _), it) = all.find(|(_, it)| it.handed < it.next)?;
@@ -256,21 +257,21 @@ impl Receiver {
         (!it.is_whole).then_some((*peer, bytes))
     }
 
-    /// Whether a peer has sent all, and all was handed out.
+    /// Returns whether a peer has sent everything, and everything was taken.
     pub fn has_ended(&self, peer: SocketAddr, now: Nanos) -> bool {
         let has_parted = |it: &Connection| it.is_parted || now.since(it.heard) >= SILENCE;
         let mut all = self.connections.iter();
         all.any(|((from, _), it)| *from == peer && it.is_whole && has_parted(it))
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn next_datagram(&mut self, now: Nanos) -> Option<(SocketAddr, Arc<[u8]>)> {
         let mut all = self.connections.iter_mut();
         let answer = || all.find_map(|(to, it)| Some((to.0, it.answer(to.1, now)?)));
         self.due.pop_front().or_else(answer)
     }
 
-    /// When there is something to send, unless something comes.
+    /// Returns when there is something to send, unless something arrives first.
     pub fn next_timer(&self) -> Option<Nanos> {
         let all = self.connections.values();
         all.filter(|it| !it.gap().is_empty()).map(|it| it.nak).min()
@@ -291,7 +292,7 @@ impl Connection {
         }
     }
 
-    /// From the lowest number that is missing to the highest that came.
+    /// Returns the numbers from the lowest missing one to the highest received one.
     fn gap(&self) -> Range<u64> {
         self.next..self.held.last_key_value().map_or(0, |(last, _)| *last)
     }
@@ -313,13 +314,13 @@ impl Connection {
     }
 }
 
-/// Both ends, over anything that carries datagrams.
+/// The transport, over anything that carries datagrams.
 struct Arq;
 
-/// Where to listen, or to send to, and the secret.
+/// Address to listen on or to send to, and the secret.
 type Way = (Option<Network>, SocketAddr, u64);
 
-/// The URL of an address of a simulated network, or of this one. What listens makes its cookies of `secret`.
+/// Returns the URL of an address of a simulated network, or of this host. A listener derives its cookies from `secret`.
 pub fn url(network: Option<&Network>, address: SocketAddr, secret: u64) -> Url {
     let way: Way = (network.cloned(), address, secret);
     Url::new(&Arq, Place::Handle(Handle::new(address, way)))
@@ -388,7 +389,7 @@ struct Out {
     to: SocketAddr,
     mtu: usize,
     sender: Sender,
-    /// The next train does not leave before.
+    /// Earliest departure of the next train.
     spaced: Nanos,
 }
 
@@ -447,7 +448,7 @@ impl Outgoing for Out {
         wire_bytes(length + HEADER, Family::V4)
     }
 
-    /// Sent is what the receiver has.
+    /// Counts as sent what the receiver has.
     fn counts(&self) -> SendCounts {
         SendCounts {
             sent: self.sender.base - u64::from(self.sender.is_done()),
@@ -459,7 +460,7 @@ impl Outgoing for Out {
 struct In {
     link: Link,
     receiver: Receiver,
-    /// When something was to be received last, and whether it is read when it is driven next.
+    /// Time of the last receive, and whether the next drive reads the socket.
     now: Nanos,
     reads: bool,
     memory: Vec<u8>,
@@ -468,7 +469,7 @@ struct In {
 
 impl Incoming for In {
     fn receive(&mut self, now: Nanos) -> io::Result<Batch<'_>> {
-        // It is read now, and not when it is driven next.
+        // It is read now, not at the next drive.
         self.reads = true;
         self.drive(now)?;
         (self.now, self.reads) = (now, false);
@@ -490,7 +491,7 @@ impl Incoming for In {
         })
     }
 
-    /// Where nothing is received meanwhile, since there is no room, the socket is read here: the sender is to hear of that.
+    /// Reads the socket if nothing is received for lack of room: the sender must learn of that.
     fn drive(&mut self, now: Nanos) -> io::Result<Option<Nanos>> {
         if std::mem::replace(&mut self.reads, true) {
             for (from, bytes) in self.link.receive() {

@@ -1,4 +1,4 @@
-//! How much a socket holds: a test that sends less loses nothing, however long its receiver stands still.
+//! Capacity of a socket: a test that sends less loses nothing, however long its receiver stalls.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -8,29 +8,29 @@ use evlbi_wire::vtp;
 
 use crate::until::until_some;
 
-/// How many datagrams with payloads of `size` bytes the buffer of a receiver with usual options holds, as the kernel granted it
-/// to this user and by what the kernel says that one takes. No more than half of what may wait before a processor that has other
+/// Returns how many datagrams with payloads of `size` bytes fit into the buffer of a receiver with default options, by the granted
+/// buffer and the kernel's memory per datagram. At most half of a busy CPU's backlog: datagrams of other tests wait there, too.
 /// things to do: what other tests send waits there, too.
 ///
 /// # Panics
-/// When loopback does not work.
+/// Panics if loopback does not work.
 #[must_use]
 pub fn holds(size: usize) -> usize {
     in_buffer(size).min(backlog() / 2)
 }
 
-/// How many bytes of data a receiver holds by the same limits, in datagrams of any size from `least` bytes on: longer ones, of which the
-/// kernel rounds the memory up, take less than twice as much of the buffer for as much data.
+/// Returns how many bytes of data a receiver holds by the same limits, in datagrams of any size from `least` bytes on. The kernel
+/// rounds up the memory of longer ones, which take less than twice as much of the buffer for the same data.
 ///
 /// # Panics
-/// When loopback does not work.
+/// Panics if loopback does not work.
 #[must_use]
 pub fn holds_data(least: usize) -> usize {
     (in_buffer(least) / 2).min(backlog() / 2) * least
 }
 
-/// How many of `wanted` units a receiver's socket holds when each is sent as `datagrams` datagrams with `data` bytes of data. A test
-/// that sends no more loses nothing in its hosts, however long they stand still.
+/// Returns how many of `wanted` units fit into a receiver's socket if each is sent as `datagrams` datagrams with `data` bytes. A test
+/// that sends no more loses nothing in its hosts, however long they stall.
 #[track_caller]
 pub fn fit(wanted: u32, datagrams: usize, data: usize) -> u32 {
     let most = holds(data + vtp::HEADER_LEN) / datagrams;
@@ -38,15 +38,15 @@ pub fn fit(wanted: u32, datagrams: usize, data: usize) -> u32 {
     wanted.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
 
-/// Requests for the clock that a receiver who stands still must hold beside a stream of a probe: those of 1.2 s, and those before and
-/// after.
+/// Number of clock requests that a stalled receiver must hold in addition to a probe's stream: those of 1.2 s, and those before and
+/// after it.
 const REQUESTS: usize = 60;
 
-/// A probe's stream of `count` datagrams of `size` bytes, and the requests that tell the clock, fit into a receiver's buffer: however
-/// long that stands still, nothing is lost.
+/// Asserts that a probe's stream of `count` datagrams of `size` bytes, and the clock requests, fit into a receiver's buffer: however
+/// long it stalls, nothing is lost.
 ///
 /// # Panics
-/// When they do not.
+/// Panics if they do not.
 #[track_caller]
 pub fn assert_fits(count: usize, size: usize) {
     let holds = holds(size);
@@ -59,22 +59,22 @@ pub fn assert_fits(count: usize, size: usize) {
 
 fn in_buffer(size: usize) -> usize {
     let (receiver, one) = with_one(size);
-    // The kernel lets twice as much wait as it says that it granted. A little is left for datagrams that take more than this one.
+    // The kernel lets twice as much wait as it reports as granted. A margin is left for datagrams that take more than this one.
     let limit = receiver.buffer().expect("a buffer").granted as u64 * 15 / 8;
     usize::try_from(limit / one).expect("a number of datagrams")
 }
 
-/// How many packets may wait before a processor that has other things to do (`net.core.netdev_max_backlog`).
+/// Returns how many packets may wait for a busy CPU (`net.core.netdev_max_backlog`).
 fn backlog() -> usize {
     let told = fs::read_to_string("/proc/sys/net/core/netdev_max_backlog");
-    // What kernels have by themselves, where it is not told.
+    // The kernel's default, if it is not reported.
     told.map_or(1000, |text| text.trim().parse().expect("a number"))
 }
 
-/// How many bytes of a socket's buffer a datagram with a payload of `size` bytes takes that comes over loopback.
+/// Returns how many bytes of a socket's buffer a datagram takes that arrives over loopback with `size` bytes.
 ///
 /// # Panics
-/// When loopback does not work.
+/// Panics if loopback does not work.
 #[must_use]
 pub fn takes(size: usize) -> u64 {
     with_one(size).1

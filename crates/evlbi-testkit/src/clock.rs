@@ -1,5 +1,5 @@
-//! Programs whose wall clock is wrong: a small library that is preloaded into them shifts what they and the kernel's receive
-//! time stamps say of UTC. The monotonic clock, by which they wait, stays.
+//! Programs whose wall clock is wrong: a small preloaded library shifts the UTC of the program and of the kernel's receive timestamps.
+//! The monotonic clock, by which programs wait, is unchanged.
 
 use std::process::Command;
 
@@ -16,11 +16,12 @@ pub struct Shifted {
 }
 
 impl Shifted {
-    /// One that is `offset` seconds ahead when the program begins, and gains `skew` seconds a second from then on. None where there
-    /// is no C compiler, and the calling test is skipped. The library is in `room`, which has to outlive the program's start.
+    /// Returns a clock that is `offset` seconds ahead when the program starts, and gains `skew` seconds per second from then on. `None`
+    /// without a C compiler; the calling test is then skipped. The library is in `room`, which must exist until the program has
+    /// started.
     ///
     /// # Panics
-    /// When the compiler fails.
+    /// Panics if the compiler fails.
     #[must_use]
     #[track_caller]
     pub fn new(room: &Room, offset: f64, skew: f64) -> Option<Shifted> {
@@ -39,13 +40,13 @@ impl Shifted {
         })
     }
 
-    /// Has a program that is yet to be started see this clock.
+    /// Makes a program that has not been started see this clock.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let variables = self.variables.iter();
         command.envs(variables.map(|(name, value)| (name, value)))
     }
 
-    /// The same for a program that a shell starts: what stands before it.
+    /// Returns the prefix for a command in a shell.
     #[must_use]
     pub fn prefix(&self) -> String {
         let variables = self.variables.iter();
@@ -58,7 +59,7 @@ impl Shifted {
 mod tests {
     use super::*;
 
-    /// `date` of the coreutils, as it is and with its clock ahead by 30 years.
+    /// `date` of the coreutils, unchanged and with its clock 30 years ahead.
     #[test]
     fn a_programs_clock_is_shifted() {
         const YEARS: f64 = 30.0 * 365.25 * 86400.0;

@@ -1,9 +1,9 @@
-//! Damage: bytes and texts changed by a seed, the same each time.
+//! Damage: bytes and texts changed with a seed, reproducibly.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Values that lengths and counts are set to.
+/// Values for damaged lengths and counts.
 const EXTREMES: [u32; 8] = [
     0,
     1,
@@ -38,7 +38,7 @@ pub fn bytes(random: &mut impl Rng, length: usize) -> Vec<u8> {
 /// Returns one of these.
 ///
 /// # Panics
-/// When there is none.
+/// Panics if there is none.
 pub fn pick<'a, T>(random: &mut impl Rng, all: &'a [T]) -> &'a T {
     &all[random.random_range(0..all.len())]
 }
@@ -63,7 +63,7 @@ pub fn damage(random: &mut impl Rng, bytes: &[u8]) -> Vec<u8> {
                 let again = bytes[at..end].to_vec();
                 bytes.splice(at..at, again);
             }
-            // Headers are at the beginning.
+            // Headers are at the start.
             _ => {
                 let at = at % 64.min(bytes.len());
                 extreme(random, &mut bytes, at);
@@ -80,7 +80,7 @@ fn extreme(random: &mut impl Rng, bytes: &mut [u8], at: usize) {
     }
 }
 
-/// Returns a text with other numbers and with lines that are missing, moved, cut or doubled. It makes up no words: one could be the
+/// Returns a text with other numbers, and with lines that are missing, moved, cut or duplicated. It invents no words: one could be the
 /// name of a host, which a program would look up.
 pub fn damage_text(random: &mut impl Rng, text: &str) -> String {
     const NUMBERS: [&str; 8] = [

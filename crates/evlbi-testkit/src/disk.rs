@@ -1,4 +1,4 @@
-//! Small disks, which fill up.
+//! Small disks, to be filled up.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -13,12 +13,12 @@ use crate::need::{Kind, skip};
 use crate::netns::as_root_of_its_own;
 use crate::room::Room;
 
-/// Calls `inside` with the folder of a disk of so many MiB, which nobody sees but that thread and the processes that it starts.
-/// The test is called `test`, which [`name!`](crate::name) gives; where this user may not mount, it runs as the root of a user
-/// namespace of its own, or is skipped.
+/// Calls `inside` with the directory of a disk of this many MiB, which is visible only to that thread and the processes that it starts.
+/// `test` is the name of the test, from [`name!`](crate::name). If this user may not mount, the test runs as root of a user namespace
+/// of its own, or is skipped.
 ///
 /// # Panics
-/// When `inside` does, and when mounting fails for another reason than a permission.
+/// Panics if `inside` does, or if mounting fails for a reason other than a permission.
 #[track_caller]
 pub fn small(mebibytes: usize, test: &str, inside: impl FnOnce(&Path) + Send) {
     if !as_root_of_its_own(test) {
@@ -42,10 +42,10 @@ pub fn small(mebibytes: usize, test: &str, inside: impl FnOnce(&Path) + Send) {
     }
 }
 
-/// Writes `file` until its disk has at most `left` bytes free. Others may write there at the same time.
+/// Writes to `file` until its disk has at most `left` bytes free. Others may write there at the same time.
 ///
 /// # Panics
-/// When the file cannot be written for another reason than a full disk.
+/// Panics if the file cannot be written for another reason than a full disk.
 pub fn fill(file: &Path, left: u64) {
     let mut file = File::create(file).expect("a file");
     let free = |file: &File| {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `work` on each item, a few at a time; a panic is one of the whole.
+/// Runs `work` on each item, a few in parallel; panics if one of them panics.
 pub fn each<T: Sync + std::fmt::Debug>(items: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let failed = AtomicUsize::new(0);

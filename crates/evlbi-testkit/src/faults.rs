@@ -1,7 +1,7 @@
-//! Random faults in tests: how they are drawn, and how a case that fails plays again.
+//! Random faults in tests: their generation, and the replay of a failing case.
 //!
-//! It is printed as what has it play alone: `EVLBI_FAULTS='4.5s jb dies; 6s jb returns'`. `PROPTEST_CASES=1000` plays more cases,
-//! `PROPTEST_RNG_SEED` others.
+//! A failing case is printed as the variable that replays it alone: `EVLBI_FAULTS='4.5s jb dies; 6s jb returns'`. `PROPTEST_CASES=1000`
+//! plays more cases, `PROPTEST_RNG_SEED` others.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-/// What happens to a part of a system at a moment. It is read as it is printed.
+/// A fault of a part of a system at a time. Its text form can be parsed.
 pub trait Fault: Clone + Display + FromStr<Err = String> + 'static {
-    /// When it happens, from the beginning on.
+    /// Returns its time, from the start.
     fn at(&self) -> Duration;
 }
 
-/// In the order of their times.
+/// Faults in order of time.
 #[derive(Clone)]
 pub struct Faults<F>(pub Vec<F>);
 
-/// What has them play alone.
+/// Prints the variable that replays them.
 impl<F: Display> fmt::Debug for Faults<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let faults: Vec<String> = self.0.iter().map(ToString::to_string).collect();
@@ -37,10 +37,10 @@ impl<F: Fault> FromStr for Faults<F> {
     }
 }
 
-/// Fewer than `most` faults: those of `EVLBI_FAULTS`, if it is set.
+/// Returns fewer than `most` faults, or those of `EVLBI_FAULTS`, if it is set.
 ///
 /// # Panics
-/// When those cannot be read.
+/// Panics if those cannot be parsed.
 pub fn faults<F: Fault + fmt::Debug>(
     one: impl Strategy<Value = F> + 'static,
     most: usize,
@@ -56,7 +56,7 @@ pub fn faults<F: Fault + fmt::Debug>(
     .boxed()
 }
 
-/// So many cases where nothing else is asked for.
+/// Returns a configuration with this many cases by default.
 pub fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok();
     ProptestConfig {

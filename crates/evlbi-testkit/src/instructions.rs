@@ -1,5 +1,5 @@
-//! What the benches share whose instructions and allocations valgrind counts (`cargo xtask instructions`). They are tests, which
-//! reach what no library shows; run as such they prove that they still do their work.
+//! Shared code of the benches whose instructions and allocations valgrind counts (`cargo xtask instructions`). They are tests, since
+//! they call private code; run as such they prove that they still do their work.
 
 use std::hint::black_box;
 
@@ -8,42 +8,42 @@ use evlbi_wire::pattern::{frame_rate, payload};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{HEADER_LEN, Header, Shape, StationId, StreamKey};
 
-/// Variable with the number of units (datagrams, frames or bytes) that a bench is to do.
+/// Variable with the number of units (datagrams, frames or bytes) of a bench.
 pub const UNITS: &str = "EVLBI_UNITS";
 
 /// Midnight, in UTC seconds since 1970.
 const START: i64 = 1_704_067_200;
 
-/// Returns the number of units to do: `usual` in a test.
+/// Returns the number of units: `usual` in a test.
 ///
 /// # Panics
-/// When [`UNITS`] is no number.
+/// Panics if [`UNITS`] is not a number.
 #[must_use]
 pub fn units(usual: u64) -> u64 {
     let given = std::env::var(UNITS).ok();
     given.map_or(usual, |text| text.parse().expect(UNITS))
 }
 
-/// Does the work that is counted. Valgrind knows this function by its name: it counts from its call to its return.
+/// Does the counted work. Valgrind knows this function by its name: it counts from its call to its return.
 #[inline(never)]
 pub fn measured<R>(work: impl FnOnce() -> R) -> R {
-    // What returns through this function is no jump out of it.
+    // What returns through this function must not be a tail call.
     black_box(work())
 }
 
-/// Frames that are handed over together.
+/// Number of frames that are passed together.
 pub const ROUND: usize = 64;
 
-/// Has `frames` deframed, and each piece of the stream taken.
+/// Deframes `frames`, and takes each piece of the stream.
 ///
 /// # Panics
-/// When a part of them is left.
+/// Panics if a part of them is left.
 pub fn pass(deframer: &mut Deframer, frames: &[u8], mut take: impl FnMut(Chunk<'_>)) {
     let taken = deframer.walk(frames, false, &mut take);
     assert_eq!(taken, frames.len());
 }
 
-/// Frames of 2 bits and one channel, of all threads of all stations in turn, without an end.
+/// An endless source of frames with 2 bits and one channel, of all threads of all stations in turn.
 pub struct Frames {
     headers: Vec<Header>,
     rate: FrameRate,
@@ -52,7 +52,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Frames of so many bytes; each thread has so many a second.
+    /// Creates a source of frames of this many bytes, at this many frames per second and thread.
     #[must_use]
     pub fn new(stations: &[&[u8; 2]], threads: u16, length: usize, a_second: u64) -> Frames {
         let shape = Shape {
@@ -76,10 +76,10 @@ impl Frames {
         }
     }
 
-    /// Makes the next frame.
+    /// Returns the next frame.
     ///
     /// # Panics
-    /// After some decades of them.
+    /// Panics after some decades of frames.
     pub fn make(&mut self) -> &[u8] {
         let streams = self.headers.len();
         let (index, stream) = (self.next / streams, self.next % streams);
@@ -96,7 +96,7 @@ impl Frames {
         &self.frame
     }
 
-    /// Makes the next frames, one after the other.
+    /// Returns the next frames, one after the other.
     pub fn take(&mut self, count: usize) -> Vec<u8> {
         (0..count).flat_map(|_| self.make().to_vec()).collect()
     }

@@ -1,18 +1,18 @@
-//! What a killed run leaves: processes, with the namespaces and mounts that they hold, and folders. Each run marks its own, and
-//! the next run removes those of runs that are no more.
+//! Leftovers of killed runs: processes, with their namespaces and mounts, and directories. Each run marks its own, and the next run
+//! removes those of runs that have ended.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// In the environment of all processes that a run starts: the run's mark.
+/// Environment variable of all processes that a run starts: the run's mark.
 pub const MARK: &str = "EVLBI_TEST_RUN";
 
 const FOLDERS: &str = "evlbi-test-";
 
-/// This run's mark: its process, when that began, since numbers of processes come again, and the namespace in which it has that
-/// number.
+/// Returns this run's mark: its process, the start time of that (since process numbers are reused), and the PID namespace in which the
+/// number is valid.
 #[must_use]
 pub fn mark() -> String {
     // A run of a single test belongs to the run that has started it.
@@ -23,18 +23,18 @@ pub fn mark() -> String {
     })
 }
 
-/// The folder of all folders of this run.
+/// Returns the directory with all directories of this run.
 pub(crate) fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("{FOLDERS}{}", mark()))
 }
 
-/// The same on the disk that the test binary lies on: the system's folder for such things is often in memory.
+/// Returns that directory on the disk of the test binary: the system's temporary directory is often in memory.
 pub(crate) fn folder_on_disk() -> Option<PathBuf> {
     Some(on_disk()?.join(format!("{FOLDERS}{}", mark())))
 }
 
-/// Makes a run's folder. Its name can be guessed, so somebody else may have made it; other users pass through it to folders that
-/// tests have given them.
+/// Creates a run's directory. Its name can be guessed, so another user may have created it; other users pass through it to directories
+/// that tests have given them.
 pub(crate) fn make(folder: &Path) -> std::io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -54,15 +54,15 @@ fn on_disk() -> Option<PathBuf> {
     Some(crate::need::target(&program)?.join("tmp"))
 }
 
-/// When the process or thread whose folder in /proc this is began, in ticks since the machine did; none if there is no such one.
+/// Returns the start time of a process or thread, by its directory in /proc, in ticks since boot; `None` if it does not exist.
 pub(crate) fn began_in(folder: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{folder}/stat")).ok()?;
-    // Behind the name in brackets: state is field 3, the time of the beginning field 22.
+    // After the name in brackets: state is field 3, the start time field 22.
     let (_, fields) = text.rsplit_once(')')?;
     fields.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Whether the run of a mark is no more. Of runs in other namespaces of processes, as containers have, nothing is known.
+/// Returns whether the run of a mark has ended. Runs in other PID namespaces, such as those of containers, are unknown.
 fn is_over(mark: &str) -> bool {
     let mut parts = mark.split('.');
     let numbers: [Option<u64>; 3] = std::array::from_fn(|_| parts.next()?.parse().ok());
@@ -78,12 +78,12 @@ fn is_over(mark: &str) -> bool {
     }
 }
 
-/// The namespace of processes that this one is in.
+/// Returns this process's PID namespace.
 fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |space| space.ino())
 }
 
-/// Removes what runs have left that are no more. What belongs to others stays, without a word.
+/// Removes leftovers of runs that have ended. Silently leaves what belongs to others.
 pub fn remove() {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry
@@ -115,7 +115,7 @@ pub fn remove() {
     }
 }
 
-/// Removes the folders of this run, whose own folders have gone with their tests.
+/// Removes the directories of this run, whose own directories were removed with their tests.
 pub(crate) fn remove_own() {
     let _ = fs::remove_dir(folder());
     folder_on_disk().map(fs::remove_dir);

@@ -1,8 +1,8 @@
-//! What the tests share: finding out what a machine lacks, waiting with a watchdog, folders, processes and network namespaces
-//! that no run leaves behind, damage by a seed, a recording, what stands in results.
+//! Shared code of the tests: checks for missing tools, waiting with a watchdog, directories, processes and network namespaces that no
+//! run leaves behind, seeded damage, a recording, fields of results.
 //!
-//! Here belongs what tests of two crates or more need. What one crate alone needs is beside its tests; what a user could need is in a
-//! library.
+//! This crate contains what tests of two crates or more need. What only one crate needs is with its tests; what a user could need is in
+//! a library.
 
 pub mod address;
 pub mod arq;

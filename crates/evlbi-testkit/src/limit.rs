@@ -1,11 +1,11 @@
-//! Limits of processes that tests have started.
+//! Limits of processes started by tests.
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-/// From now on no file of that process grows beyond so many bytes (`ulimit -f`).
+/// Limits the size of files that a process may write, in bytes (`ulimit -f`).
 ///
 /// # Panics
-/// When there is no such process any more.
+/// Panics if the process does not exist any more.
 #[track_caller]
 pub fn file_size(process: u32, bytes: u64) {
     let limit = Rlimit {

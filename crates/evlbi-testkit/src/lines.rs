@@ -1,11 +1,11 @@
-//! The lines that a process prints, each waited for under the watchdog: a program that hangs in silence fails its test.
+//! The lines that a process prints, each awaited under the watchdog: a program that hangs silently fails its test.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use crate::until::WATCHDOG;
 
-/// The lines of a pipe. All of it is read, whether or not somebody takes them, so that nothing that prints is held up.
+/// The lines of a pipe. The pipe is always read to its end, so that a printing program is never blocked.
 #[derive(Debug)]
 pub struct Lines(Receiver<String>);
 
@@ -24,10 +24,10 @@ impl Lines {
 impl Iterator for Lines {
     type Item = String;
 
-    /// The next line; none at the end.
+    /// Returns the next line; `None` at the end.
     ///
     /// # Panics
-    /// When neither comes within [`WATCHDOG`].
+    /// Panics if neither arrives within [`WATCHDOG`].
     fn next(&mut self) -> Option<String> {
         let line = self.0.recv_timeout(WATCHDOG);
         assert_ne!(line, Err(RecvTimeoutError::Timeout), "no line is printed");

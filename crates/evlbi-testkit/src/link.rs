@@ -1,4 +1,4 @@
-//! A socket for datagrams, of this host or of a simulated network: what a protocol of the tests lives on.
+//! A datagram socket, of this host or of a simulated network, for protocols of the tests.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use evlbi_net::clock::{Events, readable};
 use evlbi_net::sim::{self, Network};
 use evlbi_net::transport::{Local, OpenError};
 
-/// Datagrams that are received at once.
+/// Maximum number of datagrams received at once.
 const AT_ONCE: usize = 64;
 
-/// A socket for datagrams.
+/// A datagram socket.
 pub enum Link {
-    /// Of this host.
+    /// A kernel socket of this host.
     Udp(UdpSocket, [libc::pollfd; 1]),
     /// Of a simulated network.
     Sim(sim::Socket),
 }
 
 impl Link {
-    /// Opens one of the network, or of this host; it listens there if an address is given.
+    /// Opens a socket of the network, or of this host; it listens at `listens`, if given.
     ///
     /// # Errors
-    /// [`OpenError::Listen`]
+    /// Returns [`OpenError::Listen`] if the address cannot be used.
     pub fn open(network: Option<&Network>, listens: Option<SocketAddr>) -> Result<Link, OpenError> {
         if let Some(network) = network {
             let host = listens.map_or_else(|| network.near(1), |at| network.at(at.ip()));
@@ -42,7 +42,7 @@ impl Link {
         Ok(Link::Udp(socket, polls))
     }
 
-    /// A datagram sets out. What the network does not take is lost on the way.
+    /// Sends a datagram. What the network does not accept is lost.
     pub fn send(&self, to: SocketAddr, bytes: &[u8], now: Nanos) {
         match self {
             Link::Udp(socket, _) => _ = socket.send_to(bytes, to),
@@ -50,7 +50,7 @@ impl Link {
         }
     }
 
-    /// What has come; the rest of much is left for the next time.
+    /// Returns datagrams that have arrived, up to a limit.
     pub fn receive(&self) -> impl Iterator<Item = (SocketAddr, Arc<[u8]>)> {
         let next = move || match self {
             Link::Udp(socket, _) => {
@@ -65,7 +65,7 @@ impl Link {
         std::iter::from_fn(next).take(AT_ONCE)
     }
 
-    /// Something comes.
+    /// Returns the event of an arriving datagram.
     pub fn events(&self) -> Events<'_> {
         match self {
             Link::Udp(_, polls) => Events::of(polls),
@@ -73,7 +73,7 @@ impl Link {
         }
     }
 
-    /// Its address, if it can be told.
+    /// Returns its address, if known.
     pub fn local(&self) -> Option<Local> {
         let address = match self {
             Link::Udp(socket, _) => socket.local_addr().ok(),

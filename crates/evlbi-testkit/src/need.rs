@@ -1,8 +1,8 @@
-//! What a test needs and a machine may lack: programs, permissions, recordings.
+//! Things that a test needs and a machine may lack: programs, permissions, recordings.
 //!
-//! A test that lacks something returns early, and the test binary reports it after its last test, on standard error and in
-//! `target/skipped.txt`. With `EVLBI_REQUIRE=tools` a missing program or permission fails the test instead, with
-//! `EVLBI_REQUIRE=all` also a missing recording. What *fails* is never a skip.
+//! A test that lacks one returns early, and the test binary reports it after its last test, on standard error and in
+//! `target/skipped.txt`. With `EVLBI_REQUIRE=tools` a missing program or permission fails the test instead, with `EVLBI_REQUIRE=all`
+//! also a missing recording. A *failure* is never a skip.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -40,7 +40,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
 ];
 
-/// Lacks of a kind, which `EVLBI_REQUIRE` may forbid.
+/// Kinds of missing things, which `EVLBI_REQUIRE` may forbid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A program or a permission.
@@ -49,10 +49,10 @@ pub enum Kind {
     Recording,
 }
 
-/// Whether all these programs are installed. Where one is not, the calling test is skipped: it has to return.
+/// Returns whether all these programs are installed. If not, the calling test counts as skipped and must return.
 ///
 /// # Panics
-/// When one is missing and `EVLBI_REQUIRE` is set; when one is not in [`PACKAGES`].
+/// Panics if one is missing and `EVLBI_REQUIRE` is set, or if one is not in [`PACKAGES`].
 #[must_use]
 #[track_caller]
 pub fn need(programs: &[&str]) -> bool {
@@ -65,10 +65,10 @@ pub fn need(programs: &[&str]) -> bool {
     is_complete
 }
 
-/// Those of these programs that are not installed, with what installs each.
+/// Returns those of these programs that are not installed, each with what installs it.
 ///
 /// # Panics
-/// When one is not in [`PACKAGES`].
+/// Panics if one is not in [`PACKAGES`].
 #[must_use]
 #[track_caller]
 pub fn missing(programs: &[&str]) -> Vec<String> {
@@ -83,7 +83,7 @@ pub fn missing(programs: &[&str]) -> Vec<String> {
     missing.collect()
 }
 
-/// Whether a program says that it may not do something, or that this kernel has no such thing. All else is a failure.
+/// Returns whether a program reports a missing permission or a missing kernel feature. Anything else is a failure.
 #[must_use]
 pub fn is_refused(said: &str) -> bool {
     let reasons = [
@@ -95,7 +95,7 @@ pub fn is_refused(said: &str) -> bool {
     reasons.iter().any(|reason| said.contains(reason))
 }
 
-/// Where a program is.
+/// Returns the path of a program.
 #[must_use]
 pub fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -104,10 +104,10 @@ pub fn which(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Whether this host speaks IPv6 with itself; else the calling test is skipped.
+/// Returns whether IPv6 works on loopback; if not, the calling test is skipped.
 ///
 /// # Panics
-/// When `EVLBI_REQUIRE` is set and it does not.
+/// Panics if `EVLBI_REQUIRE` is set and it does not.
 #[must_use]
 #[track_caller]
 pub fn ipv6() -> bool {
@@ -126,11 +126,11 @@ pub fn ipv6() -> bool {
     }
 }
 
-/// The folder of the recordings that other correlators have results of: what `EVLBI_REFERENCE_DATA` names. Where it names none,
-/// the calling test is skipped.
+/// Returns the directory of recordings with results of other correlators, from `EVLBI_REFERENCE_DATA`. Without the variable the calling
+/// test is skipped.
 ///
 /// # Panics
-/// When it is missing and `EVLBI_REQUIRE=all`; when it is named and is no folder.
+/// Panics if it is unset and `EVLBI_REQUIRE=all`, or if it is set but is not a directory.
 #[must_use]
 #[track_caller]
 pub fn recordings() -> Option<PathBuf> {
@@ -150,10 +150,10 @@ pub fn recordings() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// The calling test is skipped because of `reason`.
+/// Marks the calling test as skipped because of `reason`.
 ///
 /// # Panics
-/// When `EVLBI_REQUIRE` forbids that.
+/// Panics if `EVLBI_REQUIRE` forbids that.
 #[track_caller]
 pub fn skip(kind: Kind, reason: &str) {
     skip_for(kind, &[reason.to_owned()]);
@@ -191,7 +191,7 @@ fn record(reason: &str, test: &str) {
         .insert(test.to_owned());
 }
 
-/// The test that runs in this thread: its name, or where it is, if the test binary runs its tests in the main thread.
+/// Returns the test that runs in this thread: its name, or its source location if the test binary runs its tests in the main thread.
 #[track_caller]
 fn test_name() -> String {
     match std::thread::current().name() {
@@ -206,13 +206,13 @@ fn test_name() -> String {
     }
 }
 
-/// In a run of a single test that another run has started: the test, and where its skips go.
+/// In a run of a single test started by another run: the test.
 static RELAUNCHED_AS: OnceLock<String> = OnceLock::new();
 
-/// Names the file that takes the skips of a run of a single test, and the test.
+/// Variable with the file for the skips of a run of a single test, and the test.
 pub(crate) const REPORT_TO: &str = "EVLBI_TEST_REPORT";
 
-/// What is given to a run of a single test, so that its skips become this run's.
+/// Environment of a run of a single test, so that its skips become this run's.
 pub(crate) struct Inner {
     room: Room,
     test: String,
@@ -229,7 +229,7 @@ impl Inner {
         format!("{}={}", self.room.path(REPORT), self.test)
     }
 
-    /// Takes over what the run has skipped.
+    /// Takes over the skips of the run.
     pub(crate) fn take(self) {
         for reason in self.room.text(REPORT).lines() {
             record(reason, &self.test);
@@ -237,8 +237,8 @@ impl Inner {
     }
 }
 
-/// Sees to it, once in a process, that skips and times are reported when it ends, and that what killed runs left is removed.
-/// A test that takes seconds and calls nothing else of this crate calls this: else its time is not reported.
+/// Registers the reports of skips and times at the end of the process, once, and removes leftovers of killed runs. A test that takes
+/// seconds and calls nothing else of this crate must call this, or its time is not reported.
 pub fn watch() {
     static ONCE: Once = Once::new();
     crate::times::watch();
@@ -247,7 +247,7 @@ pub fn watch() {
             let test = value.split_once('=').map(|(_, test)| test.to_owned());
             let _ = RELAUNCHED_AS.set(test.unwrap_or_default());
         } else {
-            // What the last run of this binary skipped is of no interest any more.
+            // Skips of the last run of this binary are obsolete.
             change_report(&[]);
             crate::leftovers::remove();
         }
@@ -281,7 +281,7 @@ extern "C" fn at_exit() {
     if lines.is_empty() {
         return;
     }
-    // Not with a macro: what macros print may be held back.
+    // Not with a macro, whose output may be captured.
     let _ = std::io::stderr().write_all((lines.join("\n") + "\n").as_bytes());
     change_report(&lines);
 }
@@ -289,7 +289,7 @@ extern "C" fn at_exit() {
 /// The file that collects the skips of all test binaries.
 pub const REPORT: &str = "skipped.txt";
 
-/// Puts `lines` in the place of what this binary had reported.
+/// Replaces what this binary had reported by `lines`.
 fn change_report(lines: &[String]) {
     let Ok(program) = std::env::current_exe() else {
         return;
@@ -319,11 +319,11 @@ fn change_report(lines: &[String]) {
         report.rewind()?;
         report.write_all(new.as_bytes())
     };
-    // Somebody else's folder takes no report; the lines on standard error remain.
+    // Another user's directory takes no report; the lines on standard error remain.
     let _ = change();
 }
 
-/// The target folder that a test binary lies in: it is `target/debug/deps/NAME`. Other programs report nothing.
+/// Returns the target directory of a test binary, which is `target/debug/deps/NAME`. Other programs report nothing.
 pub(crate) fn target(program: &Path) -> Option<&Path> {
     let folder = program.parent()?;
     (folder.file_name()? == "deps").then_some(())?;

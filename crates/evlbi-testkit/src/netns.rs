@@ -9,14 +9,13 @@ use crate::need::{Inner, Kind, REPORT_TO, is_refused, skip};
 use crate::running::command;
 use crate::until::until;
 
-/// What the wire between two namespaces is like.
+/// Properties of the wire between two namespaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
-    /// Longest packet in bytes, IP header included.
+    /// Maximum packet length in bytes, IP header included.
     pub mtu: u32,
-    /// Whether the devices take super-packets and leave them whole, as veth does. Without, every
-    /// datagram crosses the wire as a packet of its own, as with a plain network card: what counts
-    /// packets, such as a packet filter, then counts datagrams.
+    /// Whether the devices accept super-packets and leave them whole, as veth does. Otherwise every datagram crosses the wire as a
+    /// packet of its own, as with a plain NIC: what counts packets, such as a packet filter, then counts datagrams.
     pub segmentation: bool,
     /// Whether the receiving device joins packets again (GRO).
     pub join: bool,
@@ -33,7 +32,7 @@ impl Default for Wire {
 }
 
 impl Wire {
-    /// One that carries every datagram as a packet of its own.
+    /// Returns a wire that carries every datagram as a packet of its own.
     #[must_use]
     pub fn exact() -> Wire {
         Wire {
@@ -47,7 +46,7 @@ impl Wire {
 /// One end of a [`Pair`].
 #[derive(Debug)]
 pub struct End {
-    /// Where it is.
+    /// Its network namespace.
     pub namespace: Namespace,
     /// Its network device.
     pub device: &'static str,
@@ -60,17 +59,17 @@ pub struct End {
 /// Two namespaces joined by a wire.
 #[derive(Debug)]
 pub struct Pair {
-    /// The near end.
+    /// The local host.
     pub near: End,
-    /// The far end.
+    /// The remote host.
     pub far: End,
 }
 
 impl Pair {
-    /// Makes both namespaces and the wire.
+    /// Creates both namespaces and the wire.
     ///
     /// # Errors
-    /// [`Unavailable`], which names the reason.
+    /// Returns [`Unavailable`], which names the reason.
     pub fn new(wire: &Wire) -> Result<Pair, Unavailable> {
         let end = |device, number| {
             Ok::<_, Unavailable>(End {
@@ -94,7 +93,7 @@ impl Pair {
 
     fn connect(&self) -> Result<(), Unavailable> {
         let (near, far) = (&self.near, &self.far);
-        // The tool finds the far namespace by a thread that is in it and waits meanwhile.
+        // The tool finds the other namespace by a thread that is in it and waits in the meantime.
         let created = far.namespace.run(|| {
             let thread = nix::unistd::gettid().to_string();
             let device = ["link", "add", near.device, "type", "veth"];
@@ -115,7 +114,7 @@ impl End {
         } = *wire;
         self.ip(&format!("link set dev {} mtu {mtu}", self.device))?;
         self.ip(&format!("addr add {}/24 dev {}", self.v4, self.device))?;
-        // Usable at once: there is nobody else on the wire who could have the address.
+        // Usable at once: nothing else on the wire could have the address.
         self.ip(&format!(
             "addr add {}/64 dev {} nodad",
             self.v6, self.device
@@ -131,7 +130,7 @@ impl End {
         Ok(())
     }
 
-    /// The kernel takes note of a new link up to a second later, and routes no IPv6 before that.
+    /// Waits until the kernel has noticed the link: this takes up to a second, and without it IPv6 is not routed.
     fn wait_for_link(&self) -> Result<(), Unavailable> {
         let mut shown = Ok(());
         until("a link is up", || {
@@ -151,10 +150,10 @@ impl End {
         self.namespace.command("ip", &args)
     }
 
-    /// Datagrams that its sockets had no room for, as its kernel counts.
+    /// Returns the datagrams for which its sockets had no room, as the kernel counts.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// Panics if the kernel does not report it.
     #[must_use]
     #[track_caller]
     pub fn no_room(&self) -> u64 {
@@ -162,10 +161,10 @@ impl End {
         counters.expect("counters").udp.receive_buffer_errors
     }
 
-    /// Packets that its rule of this comment has counted.
+    /// Returns the packets that its rule with this comment has counted.
     ///
     /// # Panics
-    /// When there is no such rule, or it does not count.
+    /// Panics if there is no such rule, or it does not count.
     #[must_use]
     #[track_caller]
     pub fn counted(&self, comment: &str) -> u64 {
@@ -178,10 +177,10 @@ impl End {
         count.expect("a count")
     }
 
-    /// Drops one in `period` of the datagrams that arrive, from the first on; its rule counts them as `dropped`.
+    /// Drops one in `period` of the arriving datagrams, from the first on; its rule counts them as `dropped`.
     ///
     /// # Panics
-    /// As [`filter`].
+    /// Panics like [`filter`].
     #[track_caller]
     pub fn drop_every(&self, period: u32) {
         let rule =
@@ -189,7 +188,7 @@ impl End {
         filter(self, &[&rule]);
     }
 
-    /// Its address of the family of `other`.
+    /// Returns its address of the family of `other`.
     pub fn address_like(&self, other: IpAddr) -> IpAddr {
         match other {
             IpAddr::V4(_) => self.v4.into(),
@@ -198,7 +197,7 @@ impl End {
     }
 }
 
-/// The name of the test whose function this stands in, as the test binary knows it.
+/// Returns the name of the test in whose function it is used, as the test binary knows it.
 #[macro_export]
 macro_rules! name {
     () => {{
@@ -209,22 +208,22 @@ macro_rules! name {
     }};
 }
 
-/// A pair of namespaces for the test called `test`, which [`name!`](crate::name) gives; `None` when there is nothing left to do:
-/// because this process may not make one and the test ran as the root of a user namespace of its own, or because that may not be
-/// either, and the test is skipped.
+/// Returns a pair of namespaces for the test called `test`, from [`name!`](crate::name). `None` if there is nothing left to do: either
+/// this process may not create one and the test ran as root of a user namespace of its own, or that is not permitted either, and the
+/// test is skipped.
 ///
 /// # Panics
-/// When the test failed there, and when something else than a permission or a program is missing.
+/// Panics if the test failed there, or if something other than a permission or a program is missing.
 #[must_use]
 #[track_caller]
 pub fn pair(wire: &Wire, test: &str) -> Option<Pair> {
     pair_with(&[], wire, test)
 }
 
-/// The same for a test that needs these programs too.
+/// Returns a pair of namespaces for a test that also needs these programs.
 ///
 /// # Panics
-/// As [`pair`].
+/// Panics like [`pair`].
 #[must_use]
 #[track_caller]
 pub fn pair_with(programs: &[&str], wire: &Wire, test: &str) -> Option<Pair> {
@@ -249,11 +248,11 @@ pub fn pair_with(programs: &[&str], wire: &Wire, test: &str) -> Option<Pair> {
 const NO_NAMESPACES: &str = "network namespaces (root with CAP_SYS_ADMIN, or sysctl user.max_user_namespaces, \
                              kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)";
 
-/// Whether to go on with the test called `test`, which needs a root's rights over namespaces: as root, yes. Else it has been run,
-/// as the root of a user namespace of its own, or it is skipped.
+/// Returns whether to continue with the test called `test`, which needs root's rights over namespaces: if root, yes. Otherwise it has
+/// been run as root of a user namespace of its own, or it is skipped.
 ///
 /// # Panics
-/// When the test failed there.
+/// Panics if the test failed there.
 #[must_use]
 #[track_caller]
 pub fn as_root_of_its_own(test: &str) -> bool {
@@ -285,10 +284,10 @@ pub fn as_root_of_its_own(test: &str) -> bool {
     false
 }
 
-/// Whether this user may make user namespaces; else the calling test is skipped.
+/// Returns whether this user may create user namespaces; if not, the calling test is skipped.
 ///
 /// # Panics
-/// When `EVLBI_REQUIRE` is set and they may not be made.
+/// Panics if `EVLBI_REQUIRE` is set and they may not be created.
 #[must_use]
 #[track_caller]
 pub fn has_users_of_its_own() -> bool {
@@ -299,7 +298,7 @@ pub fn has_users_of_its_own() -> bool {
     if output.status.success() {
         return true;
     }
-    // A limit of no namespaces says that there is no space for them.
+    // If no namespaces are allowed, the kernel reports that there is no space.
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(is_refused(&said), "{said}");
     skip(Kind::Tool, NO_NAMESPACES);
@@ -312,11 +311,11 @@ fn unshare() -> std::process::Command {
     unshare
 }
 
-/// Whether this user may make emulated paths (`evlbi path`); else the calling test is skipped. It is found out without the
-/// program, so that a path that fails is a failure.
+/// Returns whether this user may create emulated paths (`evlbi path`); if not, the calling test is skipped. It checks without the
+/// program, so that a failing path is a failure.
 ///
 /// # Panics
-/// When `EVLBI_REQUIRE` is set and they may not be made.
+/// Panics if `EVLBI_REQUIRE` is set and they may not be created.
 #[must_use]
 #[track_caller]
 pub fn paths() -> bool {
@@ -347,7 +346,7 @@ pub fn paths() -> bool {
     }
 }
 
-/// The beginning of a plan of an emulated path: two hosts, and the link between them.
+/// The start of a plan of an emulated path: two hosts, and the link between them.
 pub const HOSTS: &str = r#"
 [[host]]
 name = "jive"
@@ -361,10 +360,10 @@ buffer = "64MiB"
 between = ["jive", "manchester"]
 "#;
 
-/// Has a host's packet filter treat what arrives by these rules of a chain `c` of a table `t`. The calling test needs `nft`.
+/// Applies these rules to what arrives at a host, in chain `c` of table `t` of its packet filter. The calling test needs `nft`.
 ///
 /// # Panics
-/// When `nft` refuses them.
+/// Panics if `nft` refuses them.
 #[track_caller]
 pub fn filter(end: &End, rules: &[&str]) {
     let chain = [
@@ -379,11 +378,11 @@ pub fn filter(end: &End, rules: &[&str]) {
     }
 }
 
-/// Has a host's traffic control do this. False where this kernel lacks the queueing discipline, and the calling test, which needs
-/// `tc`, is skipped.
+/// Configures a host's traffic control. Returns false if this kernel lacks the queueing discipline; the calling test, which needs `tc`,
+/// is then skipped.
 ///
 /// # Panics
-/// When `tc` refuses it for another reason.
+/// Panics if `tc` refuses it for another reason.
 #[must_use]
 #[track_caller]
 pub fn tc(end: &End, arguments: &[&str]) -> bool {

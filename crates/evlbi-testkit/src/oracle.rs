@@ -1,5 +1,4 @@
-//! Answers of other programs that are committed beside the tests, so that tests can compare with them where the program is not
-//! installed.
+//! Answers of other programs that are committed with the tests, so that tests can compare with them if the program is not installed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,13 +7,13 @@ use std::path::Path;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// With `write` in it, the answers that tests get replace those that are committed: `cargo xtask oracles --write`.
+/// Variable; with the value `write`, the answers that tests get replace the committed ones: `cargo xtask oracles --write`.
 const VARIABLE: &str = "EVLBI_ORACLES";
 
-/// A committed answer.
+/// Returns a committed answer.
 ///
 /// # Panics
-/// When there is none, or it is no JSON.
+/// Panics if there is none, or it is invalid JSON.
 #[must_use]
 #[track_caller]
 pub fn committed(file: &Path) -> Value {
@@ -24,7 +23,7 @@ pub fn committed(file: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"))
 }
 
-/// Whether answers are written.
+/// Returns whether answers are written.
 #[must_use]
 pub fn is_written() -> bool {
     std::env::var(VARIABLE).is_ok_and(|value| value == "write")
@@ -33,11 +32,11 @@ pub fn is_written() -> bool {
 /// Compares an answer with the committed one.
 ///
 /// # Panics
-/// When it is another.
+/// Panics if it differs.
 #[track_caller]
 pub fn compare(file: &Path, answer: &Value) {
     if is_written() {
-        // A row a line, so that differences can be seen.
+        // One row per line, so that differences are visible.
         let mut text = answer.to_string() + "\n";
         for (end, begin) in [("]", "["), ("}", "{"), ("\"", "\"")] {
             text = text.replace(&format!("{end},{begin}"), &format!("{end},\n{begin}"));
@@ -53,7 +52,7 @@ pub fn compare(file: &Path, answer: &Value) {
     );
 }
 
-/// SHA-256 of bytes in hexadecimal digits, which tells whether an answer is about these.
+/// Returns the SHA-256 of bytes in hexadecimal, which identifies the input of an answer.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);

@@ -1,13 +1,13 @@
-//! The processor that tests send from: what leaves from one arrives in its order.
+//! The CPU from which tests send: datagrams from one CPU stay in order.
 
 use evlbi_net::cpu;
 
-/// Its number.
+/// Returns its number.
 pub fn number() -> usize {
     cpu::allowed_cores().expect("processors")[0]
 }
 
-/// Keeps this thread, and the programs that it starts, on that processor.
+/// Pins this thread, and the programs that it starts, to that CPU.
 pub fn stay() {
     cpu::pin(number()).unwrap();
 }

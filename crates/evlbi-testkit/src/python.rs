@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use crate::need::{Kind, skip};
 use crate::running::command;
 
-/// A Python that has these modules: the one that `EVLBI_PYTHON` names, which must, or that of `cargo xtask setup`. Where there is
+/// Returns a Python that has these modules: the one in `EVLBI_PYTHON`, which must have them, or that of `cargo xtask setup`. Without
+/// one, the calling test is skipped.
 /// none, the calling test is skipped.
 ///
-/// # Panics
-/// When the Python that is named cannot import them, and when `EVLBI_REQUIRE` is set.
+/// Panics if the Python in `EVLBI_PYTHON` cannot import them, or if `EVLBI_REQUIRE` is set.
+/// Panics if the Python that is named cannot import them, and when `EVLBI_REQUIRE` is set.
 #[must_use]
 #[track_caller]
 pub fn python(modules: &str) -> Option<PathBuf> {

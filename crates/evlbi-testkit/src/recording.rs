@@ -1,20 +1,20 @@
-//! A recording of VDIF frames with noise in them, and bytes in which no frame is.
+//! A recording of VDIF frames with noise, and bytes without any frame.
 
 use std::ops::Range;
 
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
 
-/// Bytes of a frame.
+/// Length of a frame in bytes.
 pub const FRAME: usize = 1032;
-/// Bytes of its header.
+/// Length of its header in bytes.
 pub const HEADER: usize = 32;
 /// Frames per second of a thread.
 pub const RATE: u32 = 50;
 /// 2024-05-01T12:00:00Z.
 pub const START: i64 = 1_714_564_800;
 
-/// Three seconds of a thread.
+/// Returns three seconds of a thread.
 #[must_use]
 pub fn recording() -> Vec<u8> {
     (0..150)
@@ -22,16 +22,16 @@ pub fn recording() -> Vec<u8> {
         .collect()
 }
 
-/// Where a frame of it is.
+/// Returns the byte range of one of its frames.
 #[must_use]
 pub fn frame_range(number: usize) -> Range<usize> {
     number * FRAME..(number + 1) * FRAME
 }
 
-/// Frame number `number` of a thread since the start, with noise in it.
+/// Returns frame `number` of a thread since the start, with noise.
 ///
 /// # Panics
-/// When its time is none that a header has room for.
+/// Panics if its time does not fit into a header.
 #[must_use]
 pub fn frame(number: i64, thread: u16, invalid: bool) -> Vec<u8> {
     let shape = Shape {
@@ -49,7 +49,7 @@ pub fn frame(number: i64, thread: u16, invalid: bool) -> Vec<u8> {
     bytes
 }
 
-/// Whose frames they are.
+/// Returns the station of the frames.
 #[must_use]
 pub fn key(thread: u16) -> StreamKey {
     StreamKey {
@@ -58,7 +58,7 @@ pub fn key(thread: u16) -> StreamKey {
     }
 }
 
-/// The time of a frame.
+/// Returns the time of a frame.
 #[must_use]
 pub fn time(number: i64) -> FrameTime {
     let rate = FrameRate::new(RATE).expect("a frame rate");
@@ -69,7 +69,7 @@ pub fn time(number: i64) -> FrameTime {
     FrameTime::from_index(start.index(rate) + number, rate)
 }
 
-/// Bytes in which no frame is.
+/// Returns bytes without any frame.
 #[must_use]
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

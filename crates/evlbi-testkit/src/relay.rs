@@ -1,4 +1,4 @@
-//! A relay between a sender and a receiver on loopback: it harms what it passes on, and knows the truth.
+//! A relay between a sender and a receiver on loopback: it damages the stream, and knows the ground truth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
@@ -12,46 +12,46 @@ use crate::processor;
 use crate::result::{assert_numbers, number};
 use crate::until::WATCHDOG;
 
-/// What a relay did: the numbers in the order in which they left, second copies included.
+/// Datagrams that a relay forwarded: their numbers in the order of departure, duplicates included.
 #[derive(Debug, Default)]
 pub struct Passed {
     /// All of them.
     pub numbers: Vec<u64>,
 }
 
-/// What left the relay: the receiver's account is compared with it.
+/// Ground truth of a relay: the receiver's account is compared with it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Truth {
-    /// Lowest number that left.
+    /// Lowest number that was forwarded.
     pub first: u64,
-    /// Highest number that left.
+    /// Highest number that was forwarded.
     pub last: u64,
-    /// How many datagrams left.
+    /// Number of forwarded datagrams.
     pub received: u64,
-    /// How many of them were no second copy.
+    /// Number of them without duplicates.
     pub unique: u64,
-    /// How many between the first and the last did not leave.
+    /// Number of missing ones between the first and the last.
     pub lost: u64,
-    /// How many were second copies.
+    /// Number of duplicates.
     pub duplicates: u64,
-    /// How many left behind one of a higher number.
+    /// Number of datagrams that left after one with a higher number.
     pub reordered: u64,
-    /// Lengths of runs of numbers that did not leave, and how many there are of each.
+    /// Lengths of runs of missing numbers, and the count of each length.
     pub runs: Vec<(u64, u64)>,
-    /// The numbers that did not leave.
+    /// The missing numbers.
     pub missing: Vec<u64>,
 }
 
 impl Passed {
-    /// How many datagrams left.
+    /// Returns the number of forwarded datagrams.
     pub fn count(&self) -> u64 {
         self.numbers.len() as u64
     }
 
-    /// The truth of it.
+    /// Returns the ground truth.
     ///
     /// # Panics
-    /// When nothing left.
+    /// Panics if nothing was forwarded.
     pub fn truth(&self) -> Truth {
         let mut seen = BTreeSet::new();
         let (mut duplicates, mut reordered) = (0, 0);
@@ -84,7 +84,7 @@ impl Passed {
 }
 
 impl Truth {
-    /// Every number of the receiver's result equals the truth, and nothing was lost in this host.
+    /// Asserts that every number of the receiver's result equals the ground truth, and that nothing was lost in this host.
     #[track_caller]
     pub fn agrees_with(&self, result: &Value) {
         assert_numbers(
@@ -124,16 +124,16 @@ impl Truth {
     }
 }
 
-/// A relay at work between a sender and a receiver.
+/// A running relay between a sender and a receiver.
 pub struct Relay {
-    /// Where it takes datagrams.
+    /// Address at which it receives datagrams.
     pub address: SocketAddr,
     handle: JoinHandle<Passed>,
 }
 
 impl Relay {
-    /// Passes numbered datagrams on to `to`, harmed as `impairment` says, until as many have come as there are up to number
-    /// `last`. The first and the last number are spared, so that the truth has no lost head or tail.
+    /// Forwards numbered datagrams to `to`, damaged by `impairment`, until as many have arrived as there are up to number `last`. The
+    /// first and the last number are spared, so that no head or tail is lost.
     pub fn start(to: SocketAddr, impairment: Impairment, seed: u64, last: u64) -> Relay {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let here = Listen::from(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -172,12 +172,12 @@ impl Relay {
         Relay { address, handle }
     }
 
-    /// Where to send to.
+    /// Returns the URL to send to.
     pub fn url(&self) -> String {
         format!("udp://{}", self.address)
     }
 
-    /// All that was sent has been passed on or harmed; what was it?
+    /// Waits until everything was forwarded or damaged; returns what was forwarded.
     pub fn finish(self) -> Passed {
         self.handle.join().unwrap()
     }

@@ -1,4 +1,4 @@
-//! What stands in results: those that libraries return, and those that the program prints.
+//! Access to results: those that libraries return, and those that the program prints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -7,10 +7,10 @@ use evlbi_net::run::explain;
 use serde::Serialize;
 use serde_json::Value;
 
-/// A result as JSON, as the program prints it.
+/// Returns a result as JSON, as the program prints it.
 ///
 /// # Panics
-/// With why, when there is none.
+/// Panics with the reason if there is none.
 #[track_caller]
 pub fn shown<T, E>(result: Result<T, E>) -> Value
 where
@@ -23,10 +23,10 @@ where
     }
 }
 
-/// What an error says, with its causes.
+/// Returns the text of an error, with its causes.
 ///
 /// # Panics
-/// When there is none.
+/// Panics if there is none.
 #[must_use]
 #[track_caller]
 pub fn refused<T, E>(result: Result<T, E>) -> String
@@ -39,10 +39,10 @@ where
     }
 }
 
-/// A count of a result.
+/// Returns a count of a result.
 ///
 /// # Panics
-/// When there is no count of that name.
+/// Panics if there is no count of that name.
 #[must_use]
 #[track_caller]
 pub fn number(result: &Value, name: &str) -> u64 {
@@ -51,10 +51,10 @@ pub fn number(result: &Value, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no number {name} in {}", brief(result)))
 }
 
-/// Asserts the numbers of a result, all at once so that a failure shows every one.
+/// Asserts the numbers of a result, all at once, so that a failure shows every one.
 ///
 /// # Panics
-/// When one differs.
+/// Panics if one differs.
 #[track_caller]
 pub fn assert_numbers(result: &Value, expected: &[(&str, u64)]) {
     let found: Vec<(&str, u64)> = expected
@@ -64,7 +64,7 @@ pub fn assert_numbers(result: &Value, expected: &[(&str, u64)]) {
     assert_eq!(found, expected, "in {}", brief(result));
 }
 
-/// The scalars of a result.
+/// Returns the scalars of a result.
 #[must_use]
 pub fn brief(result: &Value) -> String {
     let fields = result.as_object().into_iter().flatten();
@@ -75,10 +75,10 @@ pub fn brief(result: &Value) -> String {
     shown.join(" ")
 }
 
-/// Of what `analyse` finds, the direction that carried most.
+/// Returns the direction that carried most, from the findings of `analyse`.
 ///
 /// # Panics
-/// When it carried little.
+/// Panics if it carried little.
 #[must_use]
 #[track_caller]
 pub fn largest(analysis: &Value) -> &Value {
@@ -87,10 +87,10 @@ pub fn largest(analysis: &Value) -> &Value {
     way
 }
 
-/// Packets of each event, from the table of events that `analyse` writes.
+/// Returns the packets of each event, from the table of events that `analyse` writes.
 ///
 /// # Panics
-/// When it is none.
+/// Panics if it is not such a table.
 #[must_use]
 #[track_caller]
 pub fn packets_by_event(events: &str) -> BTreeMap<String, BTreeSet<u64>> {

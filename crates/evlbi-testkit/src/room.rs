@@ -1,4 +1,4 @@
-//! A folder of a test, which goes with the test or, if its run is killed, with the next run.
+//! A directory of a test, which is removed with the test or, if its run is killed, by the next run.
 
 use std::fs;
 use std::path::Path;
@@ -8,34 +8,34 @@ use tempfile::TempDir;
 
 use crate::leftovers;
 
-/// A folder of a test.
+/// A directory of a test.
 #[derive(Debug)]
 pub struct Room(TempDir);
 
 impl Room {
-    /// An empty one.
+    /// Creates an empty directory.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if it cannot be created.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each one is another folder")]
     pub fn new() -> Room {
         Room::within(&leftovers::folder())
     }
 
-    /// An empty one on a disk, next to the test binary.
+    /// Creates an empty directory on a disk, next to the test binary.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if it cannot be created.
     #[must_use]
     pub fn on_disk() -> Room {
         Room::within(&leftovers::folder_on_disk().expect("a test binary's folder"))
     }
 
-    /// An empty one in this folder.
+    /// Creates an empty directory in this directory.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if it cannot be created.
     #[must_use]
     pub fn within(folder: &Path) -> Room {
         crate::need::watch();
@@ -43,16 +43,16 @@ impl Room {
         Room(TempDir::new_in(folder).expect("a temporary folder"))
     }
 
-    /// Where it is.
+    /// Returns its path.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.0.path()
     }
 
-    /// Where a file of it is, or would be.
+    /// Returns the path of a file in it, existing or not.
     ///
     /// # Panics
-    /// When that is no UTF-8.
+    /// Panics if that is not UTF-8.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         let path = self.0.path().join(name);
@@ -62,37 +62,37 @@ impl Room {
     /// Writes a file and returns its path.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// Panics if it cannot be written.
     pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
         path
     }
 
-    /// A file's bytes.
+    /// Returns a file's bytes.
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// Panics if it cannot be read.
     #[must_use]
     #[track_caller]
     pub fn read(&self, name: &str) -> Vec<u8> {
         fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A file's text.
+    /// Returns a file's text.
     ///
     /// # Panics
-    /// When it cannot be read, or is no UTF-8.
+    /// Panics if it cannot be read, or is not UTF-8.
     #[must_use]
     #[track_caller]
     pub fn text(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A file's JSON.
+    /// Returns a file's JSON.
     ///
     /// # Panics
-    /// When it cannot be read, or is no JSON.
+    /// Panics if it cannot be read, or is invalid JSON.
     #[must_use]
     #[track_caller]
     pub fn json(&self, name: &str) -> Value {

@@ -1,4 +1,4 @@
-//! Processes that tests start: marked as the run's, and none outlives its test.
+//! Processes that tests start: marked as the run's, and ended with their test.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::leftovers;
 use crate::until::{until, until_some};
 
-/// What starts a program, marked as this run's.
+/// Returns a command that starts a program, marked as this run's.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     crate::need::watch();
     let mut command = Command::new(program);
@@ -17,8 +17,8 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Starts cargo from a program that cargo runs. It leaves out the variables with which cargo described that program's package:
-/// build scripts take them for a change, and `ring`, with all that depends on it, would be compiled again.
+/// Returns a command that starts cargo from a program that cargo runs. It removes the variables with which cargo described that
+/// program's package: build scripts would see a change, and `ring`, with all that depends on it, would be compiled again.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new("cargo");
@@ -31,11 +31,11 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Copies a program so that it can be run at once. Another process does it: of a copy made here, any process that a test beside this
-/// one starts meanwhile has the open file, and Linux refuses to run what is open for writing.
+/// Copies a program so that it can be run at once. Another process makes the copy: if this one did, a process that a parallel test
+/// starts at that moment would inherit the open file, and Linux refuses to run a file that is open for writing.
 ///
 /// # Panics
-/// When it cannot be copied.
+/// Panics if it cannot be copied.
 pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
     let copied = command("cp").args([from.as_ref(), to.as_ref()]).output();
     let copied = copied.expect("cp");
@@ -43,7 +43,7 @@ pub fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
     assert!(copied.status.success(), "{said}");
 }
 
-/// A process that does not outlive a test that fails.
+/// A process that does not outlive a failing test.
 #[derive(Debug)]
 pub struct Running(pub Child);
 
@@ -51,7 +51,7 @@ impl Running {
     /// Sends a signal. After SIGSTOP it waits until all threads are stopped, since the kernel stops them one by one.
     ///
     /// # Panics
-    /// When there is no such process any more.
+    /// Panics if the process does not exist any more.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         let process = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
@@ -70,14 +70,14 @@ impl Running {
         })
     }
 
-    /// Waits for the end.
+    /// Waits for its end.
     ///
     /// # Panics
-    /// When it does not come.
+    /// Panics if it does not end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         until_some("a process ends", || {
-            self.0.try_wait().expect("a child can be waited for")
+            self.0.try_wait().expect("waiting for a child works")
         })
     }
 }

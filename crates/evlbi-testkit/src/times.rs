@@ -1,6 +1,6 @@
-//! How long tests take. libtest tells that on nightly alone, so each test that calls this crate is measured from the beginning of
-//! its thread to its end. A binary that ends adds its tests to `target/times.txt` and prints the slowest of all that the same
-//! `cargo test` has run so far: the last binary's lines are those of the whole.
+//! Durations of tests. libtest reports them only on nightly, so each test that calls this crate is measured from the start of its
+//! thread to its end. A binary that ends adds its tests to `target/times.txt` and prints the slowest of all that the same `cargo test`
+//! has run so far: the last binary's lines are those of the whole run.
 
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
@@ -13,11 +13,11 @@ use crate::leftovers;
 /// The file that collects the times: a line with the run, then `SECONDS PACKAGE TEST` each.
 pub const TIMES: &str = "times.txt";
 
-/// How many are printed, at most,
+/// Maximum number of printed tests.
 const SLOWEST: usize = 10;
-/// and from how many seconds on.
+/// Minimum duration of printed tests, in seconds.
 const SLOW: f64 = 1.0;
-/// Of the kernel's clock, for all programs: `sysconf(_SC_CLK_TCK)`.
+/// Ticks per second of the kernel's clock, for all programs: `sysconf(_SC_CLK_TCK)`.
 const TICKS: f64 = 100.0;
 
 static TESTS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
@@ -40,7 +40,7 @@ thread_local! {
     static WATCHED: Watched = const { Watched(Cell::new(None)) };
 }
 
-/// Measures the test whose thread this is.
+/// Measures the test of this thread.
 pub(crate) fn watch() {
     let is_test = std::thread::current()
         .name()
@@ -54,7 +54,7 @@ pub(crate) fn watch() {
     }
 }
 
-/// Seconds since the machine began.
+/// Returns the seconds since boot.
 fn uptime() -> Option<f64> {
     let text = fs::read_to_string("/proc/uptime").ok()?;
     text.split_whitespace().next()?.parse().ok()
@@ -65,7 +65,7 @@ pub(crate) fn report(target: &Path) {
     let tests = TESTS.lock().unwrap_or_else(PoisonError::into_inner);
     let parent = std::os::unix::process::parent_id();
     let name = fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_default();
-    // A binary that somebody starts by hand is a run of its own.
+    // A binary started by hand is a run of its own.
     let cargo = if name.trim() == "cargo" {
         parent
     } else {
@@ -80,7 +80,7 @@ pub(crate) fn report(target: &Path) {
         .iter()
         .map(|(seconds, name)| format!("{seconds:.1} {package} {name}"));
     let Ok(all) = merge(&target.join(TIMES), &run, own.collect()) else {
-        // Somebody else's folder takes no report.
+        // Another user's directory takes no report.
         return;
     };
     let since = uptime().map_or(0.0, |now| now - begun as f64 / TICKS);
@@ -95,7 +95,7 @@ pub(crate) fn report(target: &Path) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Adds lines to those of the same run in a file, which holds no other run's; returns all.
+/// Adds lines to those of the same run in a file, and drops those of other runs; returns all.
 fn merge(file: &Path, run: &str, own: Vec<String>) -> std::io::Result<Vec<String>> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -115,7 +115,7 @@ fn merge(file: &Path, run: &str, own: Vec<String>) -> std::io::Result<Vec<String
     Ok(all)
 }
 
-/// The slowest tests of a file's lines, `SECONDS s PACKAGE TEST` each.
+/// Returns the slowest tests of a file's lines, `SECONDS s PACKAGE TEST` each.
 #[must_use]
 pub fn slowest(lines: &[String]) -> Vec<String> {
     let parsed = lines.iter().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! A protocol that acknowledges behind the seam for transports: the sending and the receiving thread carry it as any other.
+//! A protocol with acknowledgements behind the interface of transports: the sending and the receiving thread carry it like any other.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-/// Data of a datagram, in bytes.
+/// Data per datagram, in bytes.
 const DATA: usize = 1000;
 const MTU: usize = 1500;
 const RING: usize = 4 << 20;
@@ -29,7 +29,7 @@ const PORT: SocketAddr = SocketAddr::new(
     2630,
 );
 
-/// Bytes that no generator makes again.
+/// A source of bytes that are not periodic.
 struct Bytes(Vec<u8>, usize);
 
 impl Source for Bytes {
@@ -97,7 +97,7 @@ fn receiver(from: Url, run: &Run) -> (receive::Receiving, Opening) {
     receive::start(options, run).unwrap()
 }
 
-/// Takes everything, which it begins to do after so long.
+/// Takes everything, starting after `after`.
 fn sink(opening: Opening, run: &Run, after: Duration) -> Thread<Vec<u8>> {
     let clock = run.clock().clone();
     let work = move || {
@@ -126,7 +126,7 @@ fn sink(opening: Opening, run: &Run, after: Duration) -> Thread<Vec<u8>> {
     run.clock().spawn("sink", work).unwrap()
 }
 
-/// A path that loses, doubles, reorders and delays, each way.
+/// Returns a path that drops, duplicates, reorders and delays, in each direction.
 fn laws() -> [Law; 4] {
     let delay = Law::Delay {
         delay: Nanos(15_000_000),
@@ -142,12 +142,12 @@ fn laws() -> [Law; 4] {
     [loss, Law::Duplicate { fraction: 0.02 }, reorder, delay]
 }
 
-/// What came of a transfer in virtual time.
+/// Result of a transfer in virtual time.
 struct Came {
     sent: SendReport,
     received: ReceiveReport,
     bytes: Vec<u8>,
-    /// Datagrams that had been acknowledged just before the consumer began to read.
+    /// Datagrams that had been acknowledged just before the consumer started to read.
     before: u64,
     log: String,
 }
@@ -181,7 +181,7 @@ fn simulated(seed: u64, datagrams: usize, after: Duration) -> Came {
     }
 }
 
-/// All came, nothing else came, and both ends know.
+/// Asserts that everything arrived, nothing else did, and both ends know.
 fn assert_whole(came: &Came, bytes: &[u8], what: &str) {
     let datagrams = (bytes.len() / DATA) as u64;
     assert_eq!(came.sent.error, None, "{what}");
@@ -195,7 +195,7 @@ fn assert_whole(came: &Came, bytes: &[u8], what: &str) {
     assert_eq!((bad, came.sent.live.not_sent), ((0, 0, 0), 0), "{what}");
 }
 
-/// Every byte comes, in order, over a path that loses one datagram of twenty; what happens is the same twice.
+/// Every byte arrives, in order, over a path that drops one datagram of twenty; two runs are identical.
 #[test]
 fn every_byte_comes_over_a_path_that_loses_and_reorders() {
     for seed in 0..20 {
@@ -219,7 +219,7 @@ fn a_sender_waits_for_a_consumer_that_does_not_read() {
     assert!((came.before as usize) < room, "{}", came.before);
 }
 
-/// What was sent before a sender is stopped arrives, and the receiver learns of the end.
+/// Data sent before a sender is stopped arrives, and the receiver learns of the end.
 #[test]
 fn a_sender_that_is_stopped_closes_in_order() {
     let clock = Clock::simulated(0);
@@ -246,7 +246,7 @@ fn a_sender_that_is_stopped_closes_in_order() {
     assert!(bytes == random(3, 20_000)[..sent.live.bytes as usize]);
 }
 
-/// Real sockets, both ends in their own time.
+/// Real sockets, both ends in real time.
 #[test]
 fn over_udp_every_byte_comes() {
     let run = Run::silent();
@@ -269,7 +269,7 @@ fn over_udp_every_byte_comes() {
     assert_whole(&came, &bytes, "over UDP");
 }
 
-/// A sender to which nobody answers says so.
+/// A sender without a reply reports an error.
 #[test]
 fn a_sender_without_a_receiver_gives_up() {
     let clock = Clock::simulated(0);
@@ -285,7 +285,7 @@ fn a_sender_without_a_receiver_gives_up() {
     assert_eq!(reports[0].live.sent, 0);
 }
 
-/// Nothing is kept of those that do not return a cookie of their own in time.
+/// Nothing is stored of those that do not return their own cookie in time.
 #[test]
 fn forged_handshakes_leave_nothing() {
     let peer = |number: u32| SocketAddr::from((number.to_be_bytes(), 2630));
@@ -301,7 +301,7 @@ fn forged_handshakes_leave_nothing() {
         assert!(reply.len() <= hello.len());
         assert!(receiver.next_datagram(now).is_none());
     }
-    // A cookie is of one address and one time.
+    // A cookie belongs to one address and one time.
     let mut open = |hello_from, open_from, times: [Nanos; 2]| {
         let mut sender = Sender::new(7, now);
         let hello = sender.next_datagram(now).unwrap();
@@ -316,7 +316,7 @@ fn forged_handshakes_leave_nothing() {
     assert_eq!(open(peer(1), peer(2), [now, now]), 0);
     assert_eq!(open(peer(1), peer(1), [now, late]), 0);
     assert_eq!(open(peer(1), peer(1), [now, now]), 1);
-    // Those that do return it have a limit, and are forgotten when they fall silent.
+    // Those that do return it are limited in number, and are forgotten when they are silent.
     assert!((0..10_000).all(|number| open(peer(number), peer(number), [now, now]) <= 64));
     assert_eq!(open(peer(1), peer(1), [late, late]), 1);
 }

@@ -1,4 +1,4 @@
-//! What a killed run leaves goes with the next run; what belongs to a run that goes on stays.
+//! The next run removes the leftovers of a killed run; what belongs to a running one stays.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::another_run;
 
-/// A process that waits for its standard input to end.
+/// Returns a process that waits for its standard input to end.
 fn waiting() -> Running {
     let mut shell = command("/bin/sh");
     shell.args(["-c", "read line"]).stdin(Stdio::piped());
@@ -23,7 +23,7 @@ fn makes_things_and_waits() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Whether there is no such process any more, or nobody has asked yet how it ended.
+/// Returns whether the process does not exist any more, or is a zombie.
 fn is_gone(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
@@ -42,7 +42,7 @@ fn a_killed_runs_are_removed_and_a_living_runs_stay() {
         .expect("it tells what it has made");
     let (process, folder) = made.split_once(' ').expect("a process and a folder");
 
-    // As long as it lives, nothing of it is touched.
+    // While it lives, nothing of it is touched.
     leftovers::remove();
     assert!(!is_gone(process));
     assert!(Path::new(folder).is_dir());

@@ -1,6 +1,6 @@
-//! What a run leaves when it is killed, and what it reports of skips: asked of test binaries that are started for that.
+//! Leftovers of killed runs, and reports of skips, tested with test binaries that are started for this purpose.
 //!
-//! Here belongs what only a run of tests as a whole shows.
+//! Tests belong here if only a whole test run shows the behaviour.
 
 mod arq;
 mod leftovers;
@@ -11,7 +11,8 @@ use std::process::Command;
 use evlbi_testkit::leftovers::MARK;
 use evlbi_testkit::{Room, command, copy_program};
 
-/// A copy of this test binary, in a target folder of its own, that runs one of its ignored tests on a machine without programs.
+/// Returns a copy of this test binary, in a target directory of its own, that runs one of its ignored tests on a machine without
+/// programs.
 fn another_run(room: &Room, test: &str) -> Command {
     let (deps, empty) = (room.path("target/debug/deps"), room.path("empty"));
     for folder in [&deps, &empty] {

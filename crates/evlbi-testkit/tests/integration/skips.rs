@@ -1,4 +1,4 @@
-//! What a machine lacks is a skip, reported at the end, or a failure where it is required.
+//! Something that a machine lacks is a skip, reported at the end, or a failure if it is required.
 
 use std::process::Output;
 

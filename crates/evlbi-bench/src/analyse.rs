@@ -1,4 +1,4 @@
-//! `cargo xtask bench analyse`: how fast captures are read, beside tshark.
+//! `cargo xtask bench analyse`: speed of reading captures, compared with tshark.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -12,7 +12,7 @@ use crate::net::STANDARD;
 use crate::stage::{EVLBI, Program, Stage, iperf3_with};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play, tools};
 
-/// Times as fast as tshark.
+/// Required speed, in multiples of tshark's.
 const AIM: f64 = 10.0;
 
 #[derive(Args)]
@@ -65,7 +65,7 @@ fn connection(stage: &Stage, args: &AnalyseArgs, table: &mut Table) -> Result<()
     Ok(())
 }
 
-/// Captures the headers of a transfer whose every segment is a packet.
+/// Captures the headers of a transfer in which every segment is a packet.
 fn capture(stage: &Stage, args: &AnalyseArgs, file: &str) -> Result<()> {
     let mut cut = stage.sender("ethtool");
     cut.args(["-K", stage.sending_device(), "tso", "off", "gso", "off"]);
@@ -81,7 +81,7 @@ fn capture(stage: &Stage, args: &AnalyseArgs, file: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a command takes.
+/// Returns the duration of a command in seconds.
 fn seconds(command: &[&str]) -> Result<f64> {
     let since = Instant::now();
     let status = Command::new(command[0])

@@ -1,5 +1,5 @@
-//! How far apart the processors are: a virtual machine's may share a cache in one second and not in the
-//! next, and what crosses from one to the other then takes several times as long.
+//! Distances of CPUs: those of a virtual machine may share a cache in one second and not in the next, and data then takes several times
+//! as long from one to the other.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Nanoseconds for a cache line there and back, below which two processors share a cache.
+/// Round-trip time of a cache line, in nanoseconds, below which two CPUs share a cache.
 const NEAR: f64 = 150.0;
 const EXCHANGES: u32 = 100_000;
-/// How often a run is repeated whose processors did not stay near each other.
+/// Maximum attempts for a run during which the CPUs stay near each other.
 const TRIES: usize = 4;
-/// How long all runs of a bench together wait for them to be so, in half seconds: some machines' never are.
+/// Total time for which all runs of a bench wait for that, in half seconds: on some machines it never happens.
 static TIMEOUT: AtomicUsize = AtomicUsize::new(120);
 
-/// Nanoseconds for a cache line to go from one thread's processor to another's and back.
+/// Returns the round-trip time of a cache line between the CPUs of two threads, in nanoseconds.
 pub fn round_trip() -> f64 {
     let line = AtomicU32::new(0);
     let wait_for = |value| {
@@ -41,8 +41,8 @@ pub fn round_trip() -> f64 {
     elapsed.as_nanos() as f64 / f64::from(EXCHANGES)
 }
 
-/// A run during which the processors were near each other, if there is one among several; else the last.
-/// With it, the longer of the round trips before and after.
+/// Returns a run during which the CPUs were near each other, if there is one among several attempts; else the last run. Also returns
+/// the longer of the round-trip times before and after it.
 pub fn near<T>(mut run: impl FnMut() -> Result<T>) -> Result<(T, f64)> {
     let mut tries = TRIES;
     loop {

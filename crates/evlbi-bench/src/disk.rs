@@ -1,4 +1,4 @@
-//! The writer from memory, beside plain large writes to the same disk.
+//! The writer from memory, compared with plain large writes to the same disk.
 
 use std::fs::File;
 use std::io::Write;
@@ -74,7 +74,7 @@ fn from_memory(path: &Path, args: &NetArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// GB/s of `BYTES`.
+/// Returns the speed for `BYTES`, in GB/s.
 fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     work()?;

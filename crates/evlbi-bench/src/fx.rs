@@ -1,5 +1,5 @@
-//! `cargo xtask bench fx`: what correlating costs, step by step and as a whole, beside the same in numpy; and the
-//! highest rate that two streams can be correlated at as they come.
+//! `cargo xtask bench fx`: cost of correlating, by step and in total, compared with numpy; and the maximum rate at which two streams
+//! can be correlated live.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use crate::live::programs::Listening;
 use crate::stage::{EVLBI, Program, children_cpu};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
 
-/// The same correlation of two stations in numpy (and scipy's transforms, where it is there).
+/// The same correlation of two stations in numpy (with scipy's transforms, if available).
 const NUMPY: &str = include_str!("fx.py");
 const STATIONS: [&str; 8] = ["Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh"];
-/// Samples a second of the recordings,
+/// Samples per second of the recordings.
 const RATE: f64 = 64e6;
-/// their length,
+/// Length of the recordings in seconds.
 const SECONDS: f64 = 3.0;
-/// and how many there are of each station.
+/// Samples of each station.
 const SAMPLES: f64 = RATE * SECONDS;
 
 #[derive(Args)]
@@ -51,7 +51,7 @@ pub fn run(args: &FxArgs) -> Result<()> {
     play("fx", &scenes, &args.common, String::new, &room, args)
 }
 
-/// Recordings of eight stations, gone at the end.
+/// Recordings of eight stations, removed on drop.
 struct Recordings(Room);
 
 impl Recordings {
@@ -80,7 +80,7 @@ impl Recordings {
         self.0.path(&format!("{station}.vdif"))
     }
 
-    /// Processor seconds that `evlbi correlate` takes for the first `stations`.
+    /// Returns the CPU time of `evlbi correlate` for the first `stations`, in seconds.
     fn correlate(&self, stations: usize, options: &[&str]) -> Result<f64> {
         let before = children_cpu();
         let mut correlate = command(EVLBI);
@@ -95,7 +95,7 @@ impl Recordings {
     }
 }
 
-/// Nanoseconds that `work` takes for each of `samples`, median of some runs.
+/// Returns the time of `work` per sample, in nanoseconds: the median of some runs.
 fn per_sample(runs: usize, samples: usize, mut work: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..runs.max(3))
         .map(|_| {
@@ -107,7 +107,7 @@ fn per_sample(runs: usize, samples: usize, mut work: impl FnMut()) -> f64 {
     median(&mut times)
 }
 
-/// Decoding and transforms by themselves; the rest from how the whole grows.
+/// Measures decoding and transforms separately; the rest follows from the growth of the total cost.
 fn steps(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     const DECODED: usize = 1 << 22;
     const UNIT: &str = "ns per sample";
@@ -148,7 +148,7 @@ fn steps(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
                 .collect::<Result<Vec<f64>>>()?;
             Ok(median(&mut times) * 1e9 / SAMPLES)
         };
-        // n stations cost n F + n (n - 1) / 2 X.
+        // The cost of n stations is n F + n (n - 1) / 2 X.
         let (two, eight) = (cost(2)?, cost(8)?);
         let product = (eight - 4.0 * two) / 24.0;
         let station = (two - product) / 2.0;
@@ -163,13 +163,13 @@ fn steps(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// How samples are turned to the common delay, and the options that ask for it.
+/// Kinds of fringe rotation, and their options.
 const KINDS: [(&str, &[&str]); 2] = [
     ("blocks rotated", &[]),
     ("samples rotated", &["--freq", "4.9G", "--delay", "0,1e-6"]),
 ];
 
-/// Eight stations from files on one thread, and how the cost grows.
+/// Measures eight stations from files on one thread, and the growth of the cost.
 fn whole(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     for (what, options) in KINDS {
         let mut rates = (0..args.runs)
@@ -199,7 +199,7 @@ fn whole(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// The same two recordings, here and in numpy, in turn.
+/// Measures the same two recordings, here and in numpy, in turn.
 fn numpy(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let version = ["-c", "import numpy; print(numpy.__version__)"];
@@ -234,7 +234,7 @@ fn numpy(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Two streams are sent and correlated on this machine, at rising rates until something is lost or late.
+/// Sends and correlates two streams on this machine, at increasing rates until something is lost or late.
 fn live(room: &Recordings, _: &FxArgs, table: &mut Table) -> Result<()> {
     let mut highest = 0;
     for megabits in [128u32, 256, 384, 512, 576, 640, 704, 768] {
@@ -250,7 +250,7 @@ fn live(room: &Recordings, _: &FxArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Whether two streams of this rate are correlated with nothing lost or late.
+/// Returns whether two streams of this rate are correlated without anything lost or late.
 fn stream(room: &Recordings, megabits: u32) -> Result<bool> {
     const SECONDS: f64 = 8.0;
     room.plan("live.toml", f64::from(megabits) * 1e6 / 2.0, SECONDS)?;

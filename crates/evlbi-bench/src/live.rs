@@ -1,8 +1,8 @@
-//! `cargo xtask live`: what can only be measured on a machine that has time for it, scene by scene, each figure beside what it
-//! should be and beside what the host did meanwhile. The exit status tells of facts, which hold on any host, and of
-//! scenes that could not be played to their end: their facts are not known.
+//! `cargo xtask live`: measurements that need time on a machine, scene by scene, each figure next to its expectation and to the host's
+//! stalls. The exit status depends on facts, which hold on any host, and on scenes that could not be completed: their facts are
+//! unknown.
 //!
-//! Here belongs a scene, in the file of its subject: what it does, what it should give and how far off it may be.
+//! Add a scene to the file of its subject: its actions, expected figures and tolerances.
 
 mod agents;
 mod attacks;
@@ -48,7 +48,7 @@ pub struct LiveArgs {
     pub list: bool,
 }
 
-/// Where the report goes.
+/// Directory of the report.
 const FOLDER: &str = "target/live";
 
 /// All scenes, in the order of the report.
@@ -68,18 +68,18 @@ fn scenes() -> Vec<Scene> {
     .concat()
 }
 
-/// A scene that was played, or left out.
+/// A scene that was played, or skipped.
 pub struct Played {
     pub name: &'static str,
     pub shows: &'static str,
     pub ending: Ending,
     pub record: Record,
     pub host: Host,
-    /// Stalls and lent processors, if they were more than the scene allows.
+    /// Stalls and lost CPU time, if they exceed what the scene allows.
     pub excuses: Vec<String>,
 }
 
-/// How many there are of each kind.
+/// Number of scenes of each kind.
 #[derive(Default)]
 pub struct Tally {
     pub scenes: usize,
@@ -138,7 +138,7 @@ pub fn run(args: &LiveArgs) -> Result<()> {
         .strftime("%Y-%m-%d %H:%M UTC")
         .to_string();
     let machine = machine();
-    // Those of scenes stand in the report.
+    // Those of scenes are in the report.
     std::panic::set_hook(Box::new(|_| {}));
     let mut played = Vec::new();
     for scene in &scenes {
@@ -152,7 +152,7 @@ pub fn run(args: &LiveArgs) -> Result<()> {
     let mut page = page::page(&machine, &begun, &played);
     let strays = picture::strays(&page);
     if !strays.is_empty() {
-        // The page tells of it too.
+        // The web page shows them too.
         played.push(stray_scene(&strays));
         page = page::page(&machine, &begun, &played);
     }
@@ -213,7 +213,7 @@ fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-/// What of it this machine lacks, and how to get it.
+/// Returns what this machine lacks for a need, and how to get it.
 fn lacking(need: Need) -> Option<String> {
     let is_root = || fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     match need {
@@ -230,7 +230,7 @@ fn lacking(need: Need) -> Option<String> {
     }
 }
 
-/// Curves outside their panels are a broken fact.
+/// Returns the scene for curves outside their panels, which are a broken fact.
 fn stray_scene(strays: &[String]) -> Played {
     let mut record = Record::default();
     let detail = strays[..strays.len().min(5)].join("; ");
@@ -342,7 +342,7 @@ fn json(machine: &str, begun: &str, scenes: &[Played]) -> Value {
     })
 }
 
-/// Processor, kernel and commit.
+/// Returns CPU, kernel and commit.
 fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let models: Vec<&str> = cpu

@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: how fast and how evenly the program carries, correlates and reads data, beside its peers. Each figure is
-//! the median of repeated runs that take turns with the peer's.
+//! `cargo xtask bench`: speed and evenness of carrying, correlating and reading data, compared with peers. Each figure is the median of
+//! repeated runs that alternate with the peer's.
 //!
-//! Here belongs a scene whose figure depends on the machine: of a bench in the file of its subject, with a peer beside it; of `cargo xtask
-//! live` in `live`.
+//! A scene belongs here if its figure depends on the machine: scenes of a bench are in the file of its subject, next to a peer; those
+//! of `cargo xtask live` are in `live`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "benches measure")]
 
@@ -33,19 +33,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Transport across two network namespaces (as root), beside iperf3, iperf and nuttcp
+    /// Measure transport across two network namespaces (as root), compared with iperf3, iperf and nuttcp
     Net(net::NetArgs),
-    /// The correlator, step by step and as a whole, beside numpy; streams as they come
+    /// Measure the correlator, by step and in total, compared with numpy; and live streams
     Fx(fx::FxArgs),
-    /// The emulated path: delay, rate, and how much it carries
+    /// Measure the emulated path: delay, rate, and how much it carries
     Path(path::PathArgs),
-    /// Probes beside iperf3, iperf and nuttcp (as root): highest rate without loss, spacing, processor time
+    /// Measure probes, compared with iperf3, iperf and nuttcp (as root): maximum rate without loss, spacing, CPU time
     Probe(probe::ProbeArgs),
-    /// Bulk TCP beside iperf3 (as root)
+    /// Measure bulk TCP, compared with iperf3 (as root)
     Tcp(tcp::TcpArgs),
-    /// Captures beside tshark (as root)
+    /// Measure the reading of captures, compared with tshark (as root)
     Analyse(analyse::AnalyseArgs),
-    /// A report of what needs a machine with time for it: figures, facts, the host's stalls
+    /// Write a report of scenes that need time on a machine: figures, facts, the host's stalls
     Live(live::LiveArgs),
 }
 

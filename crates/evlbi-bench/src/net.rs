@@ -1,4 +1,4 @@
-//! `cargo xtask bench net`: transport across a pair of network namespaces, beside iperf3, iperf and nuttcp.
+//! `cargo xtask bench net`: transport across a pair of network namespaces, compared with iperf3, iperf and nuttcp.
 
 use anyhow::Result;
 use clap::Args;
@@ -45,14 +45,14 @@ pub fn run(args: &NetArgs) -> Result<()> {
     play("net", &scenes, &args.common, apart, &stage, args)
 }
 
-/// UDP payloads of 1472 bytes: a sequence number and a frame of 1464. jive5ab's rule wants the packet to be
-/// less than the MTU, so the wire has a little more than 1500.
+/// UDP payloads of 1472 bytes: a sequence number and a frame of 1464. jive5ab requires packets to be shorter than the MTU, so the wire
+/// allows slightly more than 1500.
 pub const STANDARD: Wire = Wire {
     mtu: 1508,
     segmentation: true,
 };
 pub const STANDARD_FRAME: usize = 1464;
-/// A jumbo frame of Ethernet.
+/// A jumbo Ethernet frame.
 pub const JUMBO: Wire = Wire {
     mtu: 9000,
     segmentation: true,
@@ -90,18 +90,18 @@ fn jumbo(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     against_iperf3(stage, args, table, what, JUMBO_FRAME, &[], &aims)
 }
 
-/// Rates in Gbit/s that a search tries.
+/// Rates that a search tries, in Gbit/s.
 pub const RATES: [f64; 18] = [
     1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0,
     60.0,
 ];
 
-/// A search by halves for the highest of some rates that goes through.
+/// A binary search for the highest of some rates that passes without loss.
 pub struct Search {
     rates: Vec<f64>,
-    /// Rates below do go through.
+    /// Rates below this index pass.
     good: usize,
-    /// From here on they do not.
+    /// Rates from this index on do not.
     bad: usize,
 }
 
@@ -119,12 +119,12 @@ impl Search {
         usize::midpoint(self.good, self.bad).min(self.rates.len() - 1)
     }
 
-    /// To try next.
+    /// Returns the rate to try next.
     pub fn rate(&self) -> f64 {
         self.rates[self.middle()]
     }
 
-    /// Whether it went through.
+    /// Records whether it passed.
     pub fn told(&mut self, is_good: bool) {
         match is_good {
             true => self.good = self.good.max(self.middle() + 1),
@@ -133,8 +133,8 @@ impl Search {
     }
 }
 
-/// The highest rate that goes through without loss in most runs, beside what iperf3 receives when it sends as
-/// fast as it can. A sender that cannot send what it is asked for still tells how much it can.
+/// Measures the highest rate without loss in most runs, compared with what iperf3 receives when it sends as fast as it can. A sender
+/// that cannot reach a rate still shows how much it can send.
 fn against_iperf3(
     stage: &Stage,
     args: &NetArgs,
@@ -144,7 +144,7 @@ fn against_iperf3(
     options: &[&str],
     aims: &[Aim],
 ) -> Result<()> {
-    // Packet by packet, iperf3 sends likewise.
+    // iperf3 also sends packet by packet.
     let trains = if options.is_empty() {
         iperf3_trains()
     } else {
@@ -198,7 +198,7 @@ fn against_iperf3(
         }
         search.told(clean && received > 0.98 * rate);
     }
-    // iperf3 counts all of the UDP payload, so the sequence number is counted here too.
+    // iperf3 counts all of the UDP payload, so the sequence number is included here too.
     let payload = highest * (frame + 8) as f64 / frame as f64;
     let mut figure = Figure::new(what, payload, "Gbit/s");
     if !theirs.is_empty() {
@@ -215,7 +215,7 @@ fn against_iperf3(
     Ok(())
 }
 
-/// Processor seconds of both ends for a gigabyte at 20 Gbit/s, beside iperf3 as fast as it can.
+/// Measures CPU seconds of both hosts per gigabyte at 20 Gbit/s, compared with iperf3 as fast as it can.
 fn cpu(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     stage.wire(STANDARD)?;
     let has_peer = table.has_peer("iperf3");
@@ -238,7 +238,7 @@ fn cpu(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// 10 Gbit/s for a minute, every payload verified.
+/// Checks every payload of a minute at 10 Gbit/s.
 fn check(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     stage.wire(STANDARD)?;
     let run = ours(stage, STANDARD_FRAME, Some(10.0), args.long, "check", &[])?;
@@ -249,7 +249,7 @@ fn check(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Two senders and two receivers share the host.
+/// Measures two senders and two receivers that share the host.
 fn pair(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     stage.wire(STANDARD)?;
     let mut both = stage::two_at_once(stage, STANDARD_FRAME, args.seconds)?;
@@ -261,7 +261,7 @@ fn pair(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Between two programs of one host, as fast as they can: over a Unix socket, and over UDP on loopback.
+/// Measures two programs of one host, as fast as they can: over a Unix socket, and over UDP on loopback.
 fn unix(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     let (mut unix, mut udp) = (Vec::new(), Vec::new());
     for _ in 0..args.runs {

@@ -1,4 +1,4 @@
-//! How evenly single packets are spaced: kernel stamps of one capture at the receiving end.
+//! Spacing of single packets, from the kernel timestamps of a capture on the receiving host.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::net::{NetArgs, STANDARD, STANDARD_FRAME};
 use crate::stage::{EVLBI, Program, Stage};
 use crate::table::{Aim, Figure, Table, median, tools};
 
-/// Rate of the UDP payload. 1472 bytes at 942 Mbit/s are 12.5 us apart.
+/// Rate of the UDP payload in bit/s. 1472 bytes at 942 Mbit/s are 12.5 us apart.
 const RATE: f64 = 942e6;
 const PAYLOAD: f64 = 1472.0;
-/// Packets of a capture.
+/// Packets per capture.
 const PACKETS: usize = 200_000;
-/// Of both benches that look at spacing.
+/// Maximum spacing error, for both benches that measure it.
 const AIMED_ERROR: f64 = 0.1;
 const AIMED_SHARE: f64 = 95.0;
 
-/// A program, how it sends, and what has to listen on which port.
+/// A program, how it sends, and what must listen on which port.
 pub type Peer<'a> = (
     &'a str,
     &'a [&'a str],
@@ -46,7 +46,7 @@ pub fn run(stage: &Stage, args: &NetArgs, table: &mut Table) -> Result<()> {
     compare(stage, args.runs, (EVLBI, &sends, None), table)
 }
 
-/// How this program spaces packets, and how its peers do.
+/// Compares how evenly this program and its peers space packets.
 pub fn compare(stage: &Stage, runs: usize, ours: Peer<'_>, table: &mut Table) -> Result<()> {
     tools(&["tcpdump"])?;
     stage.wire(STANDARD)?;
@@ -127,7 +127,7 @@ pub fn compare(stage: &Stage, runs: usize, ours: Peer<'_>, table: &mut Table) ->
 /// One of the figures of a spacing.
 type Spread = fn(&Spacing) -> f64;
 
-/// Medians of some captures.
+/// Returns the medians of some captures.
 fn spacing(stage: &Stage, runs: usize, peer: Peer<'_>) -> Result<Spacing> {
     let mut all = Vec::new();
     for _ in 0..runs {
@@ -149,12 +149,12 @@ fn spacing(stage: &Stage, runs: usize, peer: Peer<'_>) -> Result<Spacing> {
     })
 }
 
-/// How packets were spaced, in us.
+/// Spacing of packets, in us.
 struct Spacing {
     median: f64,
-    /// Median distance from the ideal.
+    /// Median deviation from the ideal.
     error: f64,
-    /// Per cent within 10 % of the ideal.
+    /// Percentage within 10 % of the ideal.
     even: f64,
     p99: f64,
     p999: f64,
@@ -178,7 +178,7 @@ impl Spacing {
     }
 }
 
-/// The gaps between the packets that a program sends, as the receiving device's kernel stamped them.
+/// Returns the gaps between the packets that a program sends, as the receiving device's kernel stamped them.
 fn capture(stage: &Stage, (program, arguments, listens): Peer<'_>) -> Result<Vec<f64>> {
     let room = Room::new();
     let file = room.path("gaps.pcap");
@@ -204,9 +204,9 @@ fn capture(stage: &Stage, (program, arguments, listens): Peer<'_>) -> Result<Vec
     std::thread::sleep(Duration::from_millis(500));
     let mut sender = stage.sender(program);
     let sent = Program::start(program, sender.args(arguments))?.finish();
-    // Some servers end by themselves and some do not.
+    // Some servers end on their own, others do not.
     drop(listening);
-    // Killed before it has its packets it loses what it holds back; so it is asked to end.
+    // If killed before it has all packets, it would lose buffered ones; so it is asked to end.
     dump.end()?;
     sent?;
     let mut text = Command::new("tcpdump");

@@ -1,4 +1,4 @@
-//! The emulated path: how exact its delay and rate are, and how much it carries.
+//! The emulated path: accuracy of its delay and rate, and how much it carries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -38,20 +38,20 @@ pub fn run(args: &PathArgs) -> Result<()> {
     play("path", &scenes, &args.common, String::new, &room, args)
 }
 
-/// Runs a script on a path.
+/// Function that runs a script on a path.
 type OnPath<'a> = &'a dyn Fn(&str) -> Result<()>;
 
-/// A folder for plans and results, gone at the end.
+/// A directory for plans and results, removed on drop.
 struct Room(evlbi_testkit::Room);
 
 impl Room {
-    /// Runs a script on a path whose link has these keys. In it, `$FAR COMMAND` runs a command on the other host, whose
-    /// name is `$HOST`.
+    /// Runs a script on a path whose link has these keys. In it, `$FAR COMMAND` runs a command on the other host, whose name is
+    /// `$HOST`.
     fn run(&self, link: &str, script: &str) -> Result<()> {
         self.run_with(1500, "1GiB", link, script)
     }
 
-    /// The same with another MTU, and other buffers of TCP.
+    /// Runs a script on a path with another MTU and other TCP buffers.
     fn run_with(&self, mtu: u32, buffer: &str, link: &str, script: &str) -> Result<()> {
         let host = |name: &str| {
             format!("[[host]]\nname = \"{name}\"\ncongestion = \"reno\"\nbuffer = \"{buffer}\"\n")
@@ -72,7 +72,7 @@ impl Room {
         )
     }
 
-    /// The same through rattan, which joins the namespace that it is started in and a new one.
+    /// Runs a script through rattan, which joins the current namespace and a new one.
     fn run_rattan(&self, delay_us: u32, script: &str) -> Result<()> {
         let buffers = "sysctl -qw net.ipv4.tcp_rmem='4096 131072 1073741824' \
              net.ipv4.tcp_wmem='4096 131072 1073741824'";
@@ -102,7 +102,7 @@ impl Room {
         Ok(())
     }
 
-    /// What the programs of a script have said: it keeps that in files `*.txt`.
+    /// Returns what the programs of a script have printed, from its files `*.txt`.
     fn said(&self) -> String {
         let files = fs::read_dir(self.0.folder())
             .into_iter()
@@ -125,7 +125,7 @@ impl Room {
     }
 }
 
-/// Kernel stamps of the datagrams that a capture holds, by their sequence number.
+/// Returns the kernel timestamps of the datagrams in a capture, by sequence number.
 fn stamps(capture: &str) -> Result<HashMap<u64, f64>> {
     let bytes = fs::read(capture)?;
     let at = |place: usize| -> Option<u32> {
@@ -133,7 +133,7 @@ fn stamps(capture: &str) -> Result<HashMap<u64, f64>> {
             bytes.get(place..place + 4)?.try_into().ok()?,
         ))
     };
-    // pcap with nanoseconds; a header of 24 bytes, then 16 before each frame.
+    // pcap with nanoseconds: a header of 24 bytes, then 16 before each frame.
     if at(0) != Some(0xa1b2_3c4d) {
         bail!("{capture}: expected a pcap file with stamps in nanoseconds (tcpdump --nano)");
     }
@@ -158,8 +158,8 @@ fn at(sorted: &[f64], share: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * share) as usize]
 }
 
-/// One-way delays as tcpdump's stamps of both hosts tell them. The TCP beside them has come to its rate before: while it
-/// sends all that it can, what else comes from that host waits behind it.
+/// Measures one-way delays by tcpdump's timestamps of both hosts. The parallel TCP flow has already reached its rate: while it sends as
+/// much as it can, other packets of that host wait behind it.
 fn delay(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     tools(&["tcpdump"])?;
     for (what, load, p99_aim) in [
@@ -195,7 +195,7 @@ fn delay(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Distances of one-way delays from half of the round trip in us, each half second by itself.
+/// Returns the deviations of one-way delays from half of the RTT, in us, for each half second.
 fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<Vec<f64>>> {
     let dump = "tcpdump -i wire -Z root --nano -s 60 -B 16384 -U -w";
     let beside = if load.is_empty() {
@@ -229,7 +229,7 @@ fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<Vec<f6
             halves.entry(half).or_default().push(error);
         }
     }
-    // The last one is not whole.
+    // The last one is incomplete.
     halves.pop_last();
     if halves.is_empty() {
         bail!("too few datagrams were captured at both ends");
@@ -237,7 +237,7 @@ fn one_way(room: &Room, rtt: u32, load: &str, seconds: u32) -> Result<Vec<Vec<f6
     Ok(halves.into_values().collect())
 }
 
-/// A bottleneck of 1 Gbit/s: TCP's goodput, and the spacing of datagrams that come faster.
+/// Measures a bottleneck of 1 Gbit/s: TCP's goodput, and the spacing of datagrams that arrive faster.
 fn rate(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     tools(&["iperf3", "tcpdump"])?;
     let ours = |script: &str| room.run("rtt = \"1ms\"\nrate = \"1G\"\nbuffer = \"1MiB\"", script);
@@ -286,7 +286,7 @@ fn rate(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Goodput in Gbit/s, and retransmissions.
+/// Returns goodput in Gbit/s, and retransmissions.
 fn tcp_run(args: &PathArgs, path: OnPath, room: &Room, options: &str) -> Result<(f64, u64)> {
     path(&format!(
         "$FAR iperf3 -s -1 > server.txt & sleep 0.5
@@ -304,7 +304,7 @@ fn tcp(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     tools(&["iperf3"])?;
     for rtt in [0u32, 15, 95] {
         let (mut rates, mut agains) = (Vec::new(), Vec::new());
-        // A window for 20 Gbit/s takes three times its bytes of memory; what is more waits in the host's queue.
+        // A window for 20 Gbit/s takes three times its bytes of memory; any excess waits in the host's queue.
         let buffer = format!("{}MiB", 8 + 3 * 20_000 / 8 * rtt / 1024);
         let link = format!("rtt = \"{rtt}ms\"");
         for _ in 0..args.runs {
@@ -333,7 +333,7 @@ fn tcp(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Highest rates without loss, in steps.
+/// Measures the maximum rates without loss, in steps.
 fn udp(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     let scenes: [(&str, u32, &str, &[f64], f64); 3] = [
         (
@@ -376,7 +376,7 @@ fn udp(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Whether most runs came to this rate in Gbit/s and lost nothing.
+/// Returns whether most runs reached this rate in Gbit/s without loss.
 fn loses_nothing(
     room: &Room,
     args: &PathArgs,
@@ -400,7 +400,7 @@ fn loses_nothing(
     Ok(2 * clean > args.runs)
 }
 
-/// The same through rattan, by turns.
+/// Measures the same through rattan, in turn.
 fn peer(room: &Room, args: &PathArgs, table: &mut Table) -> Result<()> {
     tools(&["iperf3"])?;
     if which("rattan").is_none() {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench probe`: test streams beside those of iperf3, iperf and nuttcp.
+//! `cargo xtask bench probe`: test streams, compared with those of iperf3, iperf and nuttcp.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -12,7 +12,7 @@ use evlbi_net::transport::Protocol;
 const PAYLOAD: usize = 1472;
 pub const PORT: u16 = 8620;
 pub const TOKEN: &str = "bench";
-/// Datagrams of a train, where trains are sent.
+/// Datagrams per burst, if bursts are sent.
 const TRAIN: &str = "256";
 
 #[derive(Args)]
@@ -36,7 +36,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
 const TRAINS: &str = "in trains";
 const SINGLE: &str = "packet by packet";
 
-/// What this program's two ways are to reach beside iperf3.
+/// Returns the aims of this program's two modes, relative to iperf3.
 fn aim_of(name: &str) -> Option<Aim> {
     match name {
         TRAINS => Some(Aim::RatioAtLeast(10.0)),
@@ -45,10 +45,10 @@ fn aim_of(name: &str) -> Option<Aim> {
     }
 }
 
-/// What a run at a rate in Gbit/s and for so many seconds carried.
+/// Function that returns what a run at a rate in Gbit/s and for this many seconds carried.
 type Run = fn(&Stage, f64, u32) -> Result<Carried>;
 
-/// The highest rate that goes through without loss in most runs, of each program, and what a gigabyte costs there.
+/// Measures the maximum rate without loss in most runs, of each program, and the cost of a gigabyte at that rate.
 fn rate(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
     stage.wire(STANDARD)?;
     let mine: [(&str, Run); 2] = [
@@ -68,7 +68,7 @@ fn rate(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
     ];
     let peers = peers.into_iter().filter(|(name, _)| table.has_peer(name));
     let mut all: Vec<Searched> = mine.into_iter().chain(peers).map(Searched::new).collect();
-    // In turns, so that another program's minute on a shared machine is one of all.
+    // In turn, so that another program's minute on a shared machine affects all.
     while all.iter().any(|program| !program.is_over()) {
         for program in &mut all {
             program.turn(stage, args);
@@ -114,14 +114,14 @@ fn rate(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// A program whose highest rate is looked for.
+/// A program whose maximum rate is searched.
 struct Searched {
     name: &'static str,
     run: Run,
     search: Search,
-    /// At the rate that is being tried.
+    /// Runs at the current rate.
     runs: Vec<Carried>,
-    /// The medians at the highest rate without loss.
+    /// Medians at the highest rate without loss.
     best: Carried,
     failed: Option<anyhow::Error>,
 }
@@ -142,7 +142,7 @@ impl Searched {
         self.failed.is_some() || self.search.is_over()
     }
 
-    /// One run.
+    /// Makes one run.
     fn turn(&mut self, stage: &Stage, args: &ProbeArgs) {
         if self.is_over() {
             return;
@@ -156,7 +156,7 @@ impl Searched {
         }
     }
 
-    /// What the runs at a rate say of it.
+    /// Judges the rate by its runs.
     fn judge(&mut self) {
         let runs = std::mem::take(&mut self.runs);
         let rate = self.search.rate();
@@ -284,7 +284,7 @@ fn nuttcp(stage: &Stage, rate: f64, seconds: u32) -> Result<Carried> {
     })
 }
 
-/// How evenly single packets are spaced.
+/// Measures how evenly single packets are spaced.
 fn spacing(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
     let to = format!("{}:{PORT}", stage.address());
     let sends = [

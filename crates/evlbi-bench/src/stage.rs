@@ -1,5 +1,5 @@
-//! Two network namespaces with a wire between them, and programs run at its ends. The namespaces have no names, so they go with the
-//! bench, however it ends; the programs are marked, so that the next bench or test run ends what a killed one has left.
+//! Two network namespaces with a wire between them, and programs that run in them. The namespaces have no names, so they end with the
+//! bench, however it ends. The programs are marked, so that the next bench or test run ends those that a killed one has left.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -18,16 +18,16 @@ use crate::table::tools;
 const PORT: u16 = 2630;
 const IPERF3_PORT: u16 = 5201;
 
-/// The program that is measured.
+/// The measured program.
 pub const EVLBI: &str = "target/release/evlbi";
 
-/// The namespaces; they go when this does.
+/// The namespaces, removed on drop.
 pub struct Stage {
     pair: Pair,
     address: String,
 }
 
-/// What the wire is like.
+/// Properties of the wire.
 #[derive(Clone, Copy)]
 pub struct Wire {
     pub mtu: u32,
@@ -35,16 +35,16 @@ pub struct Wire {
     pub segmentation: bool,
 }
 
-/// What a run carried.
+/// Data carried by a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Carried {
-    /// Data received, Gbit/s.
+    /// Data received, in Gbit/s.
     pub received: f64,
     pub lost: u64,
     pub expected: u64,
     pub good: u64,
     pub corrupted: u64,
-    /// Processor seconds of both ends for a gigabyte received.
+    /// CPU seconds of both hosts per received gigabyte.
     pub cpu_per_gb: f64,
 }
 
@@ -54,7 +54,7 @@ impl Carried {
     }
 }
 
-/// Builds what is measured.
+/// Builds the measured program.
 pub fn build() -> Result<()> {
     let build = ["build", "--release", "--package", "evlbi"];
     let status = evlbi_testkit::cargo()
@@ -90,37 +90,37 @@ impl Stage {
         Ok(())
     }
 
-    /// A program at the sending end.
+    /// Returns a command that runs a program on the sending host.
     pub fn sender(&self, program: &str) -> Command {
         inside(&self.pair.near, program)
     }
 
-    /// A program at the receiving end.
+    /// Returns a command that runs a program on the receiving host.
     pub fn receiver(&self, program: &str) -> Command {
         inside(&self.pair.far, program)
     }
 
-    /// The device of the sending end.
+    /// Returns the device of the sending host.
     pub fn sending_device(&self) -> &'static str {
         self.pair.near.device
     }
 
-    /// The device of the receiving end.
+    /// Returns the device of the receiving host.
     pub fn receiving_device(&self) -> &'static str {
         self.pair.far.device
     }
 
-    /// The address of the receiving end.
+    /// Returns the address of the receiving host.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A program at the receiving end that listens on a port.
+    /// Starts a program on the receiving host that listens on a port.
     pub fn listener(&self, port: u16, program: &str, arguments: &[&str]) -> Result<Program> {
         self.listener_at(&format!(":{port} "), program, arguments)
     }
 
-    /// The same for anything that ss prints for what it listens on.
+    /// Starts a program that listens on anything that ss prints.
     fn listener_at(&self, at: &str, program: &str, arguments: &[&str]) -> Result<Program> {
         let mut command = self.receiver(program);
         let mut listener = Program::start(program, command.args(arguments))?;
@@ -141,7 +141,7 @@ impl Stage {
     }
 }
 
-/// A namespace without a name is found by the descriptor that holds it.
+/// Returns a command that runs in a namespace, which has no name and is found by its descriptor.
 fn inside(end: &End, program: &str) -> Command {
     let descriptor = end.namespace.file().as_raw_fd();
     let mut command = command("nsenter");
@@ -153,7 +153,7 @@ fn inside(end: &End, program: &str) -> Command {
     command
 }
 
-/// Where a program is: `IPERF3` may name another iperf3 than the installed one.
+/// Returns the path of a program: `IPERF3` may name another iperf3 than the installed one.
 pub fn path_of(program: &str) -> String {
     match std::env::var("IPERF3") {
         Ok(path) if program == "iperf3" => path,
@@ -161,7 +161,7 @@ pub fn path_of(program: &str) -> String {
     }
 }
 
-/// A program that has been started; it ends with this. What it prints is kept.
+/// A running program, ended on drop. Its output is kept.
 pub struct Program {
     name: String,
     running: Running,
@@ -187,7 +187,7 @@ impl Program {
         })
     }
 
-    /// What it printed when it ended well.
+    /// Waits for a successful end and returns its output.
     pub fn finish(mut self) -> Result<String> {
         let status = self.running.0.wait()?;
         let said = self.said()?;
@@ -199,7 +199,7 @@ impl Program {
         read(&mut self.output)
     }
 
-    /// The JSON that it printed, however it ended: a run with losses ends with a status of its own.
+    /// Returns its JSON, however it ended: a run with losses has an exit status of its own.
     pub fn json(mut self) -> Result<Value> {
         let status = self.running.0.wait()?;
         let text = read(&mut self.output)?;
@@ -220,7 +220,7 @@ impl Program {
         Ok(self.running.0.wait()?)
     }
 
-    /// The last lines of its errors.
+    /// Returns the last lines of its standard error.
     fn said(&mut self) -> Result<String> {
         let text = read(&mut self.errors)?;
         let lines: Vec<&str> = text.trim().lines().rev().take(3).collect();
@@ -235,7 +235,7 @@ fn read(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A run of this project's program at `rate` Gbit/s, or as fast as it can.
+/// Runs this project's program at `rate` Gbit/s, or as fast as it can.
 pub fn ours(
     stage: &Stage,
     frame: usize,
@@ -261,7 +261,7 @@ pub fn ours(
     })
 }
 
-/// What two flows at once receive, Gbit/s.
+/// Returns what two simultaneous flows receive, in Gbit/s.
 pub fn two_at_once(stage: &Stage, frame: usize, seconds: u32) -> Result<Vec<f64>> {
     let ports = [PORT, PORT + 1];
     let mut receivers = Vec::new();
@@ -281,7 +281,8 @@ pub fn two_at_once(stage: &Stage, frame: usize, seconds: u32) -> Result<Vec<f64>
         .collect()
 }
 
-/// What one program receives from another of the same host, as fast as they can, in Gbit/s: over UDP on loopback, or over a Unix socket.
+/// Returns what one program receives from another of the same host, as fast as they can, in Gbit/s: over UDP on loopback, or over a
+/// Unix socket.
 pub fn on_one_host(stage: &Stage, is_unix: bool, frame: usize, seconds: u32) -> Result<f64> {
     let path = format!("/tmp/evlbi-bench-{}", std::process::id());
     let (url, at) = match is_unix {
@@ -324,7 +325,7 @@ fn start_sender(
     Program::start("evlbi send", sender.args(options))
 }
 
-/// What iperf3 says of a run with these options of its client, and the processor seconds of both ends.
+/// Returns iperf3's report of a run with these client options, and the CPU seconds of both hosts.
 pub fn iperf3_with(stage: &Stage, options: &[&str]) -> Result<(Value, f64)> {
     let before = children_cpu();
     let server = stage.listener(IPERF3_PORT, "iperf3", &["-s", "-1"])?;
@@ -338,7 +339,7 @@ pub fn iperf3_with(stage: &Stage, options: &[&str]) -> Result<(Value, f64)> {
     Ok((result, children_cpu() - before))
 }
 
-/// A run of iperf3 at `rate` Gbit/s, or as fast as it can, with more options of its client.
+/// Runs iperf3 at `rate` Gbit/s, or as fast as it can, with more client options.
 pub fn iperf3(
     stage: &Stage,
     payload: usize,
@@ -365,7 +366,7 @@ pub fn iperf3(
     })
 }
 
-/// The option with which iperf3 sends trains, where it has it (from 3.21 on).
+/// Returns the option for bursts of iperf3, if it has it (from 3.21 on).
 pub fn iperf3_trains() -> &'static [&'static str] {
     let help = Command::new(path_of("iperf3")).arg("--help").output();
     match help {
@@ -374,10 +375,10 @@ pub fn iperf3_trains() -> &'static [&'static str] {
     }
 }
 
-/// Processor seconds of all children that have ended.
+/// Returns the CPU seconds of all children that have ended.
 pub fn children_cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name in brackets: state is field 3, cutime and cstime are 16 and 17, in ticks of 10 ms.
+    // After the name in brackets: state is field 3, cutime and cstime are 16 and 17, in ticks of 10 ms.
     let fields: Vec<&str> = text
         .rsplit_once(')')
         .map(|(_, rest)| rest.split_whitespace().collect())

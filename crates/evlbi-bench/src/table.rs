@@ -1,4 +1,4 @@
-//! What every bench ends with: a table of figures, beside those of peers and what is aimed at, or the same as JSON.
+//! The table with which every bench ends: figures next to those of peers and to the aims; or the same as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -19,13 +19,13 @@ pub struct Common {
     json: bool,
 }
 
-/// A part of a bench: on what it stages, with its options, it adds figures to the table.
+/// A part of a bench: it adds figures to the table, given what it stages and its options.
 pub type Scene<S, A> = fn(&S, &A, &mut Table) -> Result<()>;
 
-/// Plays the scenes that are asked for and prints their table; `about` follows each name.
+/// Plays the requested scenes and prints their table; `about` follows each name.
 ///
 /// # Errors
-/// When a scene failed; the others have been played.
+/// Returns an error if a scene failed; the others have been played.
 pub fn play<S, A>(
     bench: &'static str,
     scenes: &[(&str, Scene<S, A>)],
@@ -66,14 +66,14 @@ pub fn play<S, A>(
     Ok(())
 }
 
-/// Fails where a program is not installed, and names its package.
+/// Returns an error if a program is not installed, with its package.
 pub fn tools(programs: &[&str]) -> Result<()> {
     let missing = missing(programs);
     ensure!(missing.is_empty(), "not installed: {}", missing.join(", "));
     Ok(())
 }
 
-/// What a figure, or its ratio to the peer's, should be.
+/// Aim of a figure, or of its ratio to the peer's.
 #[derive(Clone, Copy)]
 pub enum Aim {
     AtLeast(f64),
@@ -102,7 +102,7 @@ impl Figure {
         }
     }
 
-    /// What a peer reached.
+    /// Adds a peer's value.
     pub fn beside(mut self, program: &str, theirs: f64) -> Figure {
         self.peer = Some((program.to_owned(), theirs));
         self
@@ -118,7 +118,7 @@ impl Figure {
         Some(self.ours / theirs).filter(|ratio| ratio.is_finite())
     }
 
-    /// None where there is no ratio to judge by.
+    /// Returns whether it reaches the aim; `None` if there is no ratio to judge by.
     fn reaches(&self, aim: Aim) -> Option<bool> {
         match aim {
             Aim::AtLeast(aim) => Some(self.ours >= aim),
@@ -147,10 +147,10 @@ impl Figure {
     }
 }
 
-/// The figures of a bench, with what failed and who was missing.
+/// The figures of a bench, with failures and missing peers.
 pub struct Table {
     bench: &'static str,
-    /// The one that is being played.
+    /// The current scene.
     scene: String,
     figures: Vec<(String, Figure)>,
     failed: Vec<(String, String)>,
@@ -179,26 +179,26 @@ impl Table {
         self.figures.push((self.scene.clone(), figure));
     }
 
-    /// Whether a peer is installed; the table names one that is not.
+    /// Returns whether a peer is installed; the table names one that is not.
     pub fn has_peer(&mut self, program: &str) -> bool {
         let missing = missing(&[program]);
         self.missing.extend(missing.iter().cloned());
         missing.is_empty()
     }
 
-    /// Something of the scene failed; the rest of it goes on.
+    /// Records a failure of the scene; the rest continues.
     pub fn failed(&mut self, error: &Error) {
         let error = format!("{error:#}");
         eprintln!("  failed: {error}");
         self.failed.push((self.scene.clone(), error));
     }
 
-    /// Names a peer that is missing and has no Debian package, with what installs it.
+    /// Records a missing peer without a Debian package, and what installs it.
     pub fn misses(&mut self, peer: &str) {
         self.missing.insert(peer.to_owned());
     }
 
-    /// Says what a peer's version is that the usual option does not tell.
+    /// Sets the version of a peer that the standard option does not report.
     pub fn version(&mut self, program: &str, version: &str) {
         self.versions.insert(program.to_owned(), version.to_owned());
     }
@@ -282,7 +282,7 @@ impl Table {
     }
 }
 
-/// Three digits that count.
+/// Returns a number with three significant digits.
 fn short(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -300,9 +300,9 @@ fn short(value: f64) -> String {
     }
 }
 
-/// What a program says that its version is.
+/// Returns the version that a program reports.
 fn version_of(program: &str) -> String {
-    // Behind the name of a peer stand options that matter.
+    // The name of a peer is followed by relevant options.
     let program = program.split(' ').next().unwrap_or(program);
     let option = if program == "nuttcp" {
         "-V"
@@ -324,7 +324,7 @@ fn version_of(program: &str) -> String {
     versions.next().unwrap_or("?").to_owned()
 }
 
-/// The middle one; `NaN` of nothing.
+/// Returns the median; `NaN` if there are no values.
 pub fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

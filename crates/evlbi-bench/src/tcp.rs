@@ -1,4 +1,4 @@
-//! `cargo xtask bench tcp`: bulk TCP beside iperf3, one connection and four.
+//! `cargo xtask bench tcp`: bulk TCP, compared with iperf3, one connection and four.
 
 use std::io::Write;
 
@@ -12,10 +12,10 @@ use crate::probe::{PORT, TOKEN, respond};
 use crate::stage::{Carried, EVLBI, Program, Stage, children_cpu, iperf3_with};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
 
-/// Bytes of the file that is sent, and of a write of it.
+/// Size of the file that is sent, and of a write of it, in bytes.
 const FILE: usize = 4 << 30;
 const BLOCK: usize = 1 << 20;
-/// Gbit/s.
+/// Aim in Gbit/s.
 const FROM_DISK: f64 = 40.0;
 
 #[derive(Args)]
@@ -52,7 +52,7 @@ pub fn run(args: &TcpArgs) -> Result<()> {
     )
 }
 
-/// Medians of runs in turns: throughput and processor time of both ends.
+/// Compares medians of alternating runs: throughput and CPU time of both hosts.
 fn beside(
     stage: &Stage,
     args: &TcpArgs,
@@ -95,7 +95,7 @@ fn beside(
     Ok(())
 }
 
-/// A file that the host has in memory, to a receiver that throws it away.
+/// Measures sending a file from the host's page cache to a receiver that discards it.
 fn from_disk(stage: &Stage, args: &TcpArgs, table: &mut Table) -> Result<()> {
     let room = Room::new();
     let path = &*room.path("scan");

@@ -1,4 +1,4 @@
-//! Agents: many flows on one, control beside a data plane at its limit, changes and kills.
+//! Agents: many flows on one, control of a data plane at its limit, changes and kills.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -28,14 +28,14 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "ten-gigabits",
-        shows: "Requests and changes beside a data plane at 10 Gbit/s: how long they take, and that they cost no datagram.",
+        shows: "Requests and changes during a data flow at 10 Gbit/s: their duration, and that they cost no datagram.",
         needs: &[],
         stall: Duration::from_millis(30),
         play: ten_gigabits,
     },
     Scene {
         name: "changed-rate",
-        shows: "A flow of 4 Mbit/s that is changed to 8 with each tenth datagram shed comes to 7.2 Mbit/s.",
+        shows: "A flow of 4 Mbit/s that is changed to 8 with every tenth datagram shed reaches 7.2 Mbit/s.",
         needs: &[],
         stall: Duration::from_millis(100),
         play: changed,
@@ -49,21 +49,21 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "beside-strangers",
-        shows: "1000 silent connections and a flood of requests to an agent cost a flow of 50 Mbit/s beside them nothing.",
+        shows: "1000 silent connections and a flood of requests to an agent do not harm a flow of 50 Mbit/s.",
         needs: &[],
         stall: Duration::from_millis(50),
         play: strangers,
     },
     Scene {
         name: "beside-full-disk",
-        shows: "A recording whose disk fills up costs a stream beside it nothing.",
+        shows: "A recording whose disk fills up does not harm another stream.",
         needs: &[Need::Root, Need::Program("unshare")],
         stall: Duration::from_millis(500),
         play: full_disk,
     },
 ];
 
-/// An agent at work.
+/// A running agent.
 struct Agent {
     room: Room,
     _child: Running,
@@ -97,14 +97,14 @@ impl Agent {
             room,
             _child: child,
             runtime: Runtime::new()?,
-            // Its certificate is its own, on loopback.
+            // Its certificate is self-signed, on loopback.
             client: Client::builder()
                 .tls_danger_accept_invalid_certs(true)
                 .build()?,
         })
     }
 
-    /// A request of the operator's.
+    /// Sends a request as operator.
     fn ask(&self, method: Method, path: &str, body: &Value) -> Result<Value> {
         let token = self.room.text("tokens/operate");
         self.runtime.block_on(async {
@@ -129,7 +129,7 @@ impl Agent {
         self.get(&format!("/api/v1/flows/{id}"))
     }
 
-    /// Waits until a flow is as it should be.
+    /// Waits until a flow meets a condition.
     fn wait(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
         let begun = Instant::now();
         loop {
@@ -150,7 +150,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts a receiver; where to send to.
+    /// Starts a receiver; returns where to send to.
     fn receive(&self, id: &str, to: &str, ring: &str) -> Result<String> {
         let from = "udp://127.0.0.1:0";
         self.begin(&json!({"id": id, "command": "recv", "from": from, "to": to, "ring": ring}))?;
@@ -171,13 +171,13 @@ impl Agent {
         self.get(&format!("/api/v1/flows/{id}/result"))
     }
 
-    /// Stops a flow and takes its result.
+    /// Stops a flow and returns its result.
     fn finish(&self, id: &str) -> Result<Value> {
         self.stop(id, &json!({}))?;
         self.result(id)
     }
 
-    /// Times of so many requests in ms, shortest first.
+    /// Returns the durations of this many requests in ms, sorted.
     fn latencies(&self, requests: usize) -> Result<Vec<f64>> {
         let mut times = Vec::new();
         for _ in 0..requests {
@@ -192,7 +192,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Flows go on without their agent.
+        // Flows continue without their agent.
         let Ok(flows) = self.get("/api/v1/flows") else {
             return;
         };
@@ -214,14 +214,14 @@ fn send(id: &str, to: &str, rate: &str) -> Value {
     json!({"id": id, "command": "send", "source": "pattern:8032", "to": to, "rate": rate})
 }
 
-/// The middle and that which one in a hundred exceeds, of sorted times.
+/// Records the median and the 99th percentile of sorted times.
 fn middle_and_p99(record: &mut Record, what: &str, times: &[f64], aim: Aim) {
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
     record.figure(format!("{what}: median"), "ms", at(0.5), Aim::Shown);
     record.figure(format!("{what}: p99"), "ms", at(0.99), aim);
 }
 
-/// How many of the times lie below each.
+/// Returns the fraction of times below each value.
 fn shares(times: &[f64]) -> Vec<(f64, f64)> {
     let last = times.len().saturating_sub(1).max(1) as f64;
     let of = times.iter().enumerate();
@@ -235,7 +235,7 @@ fn two_hundred(record: &mut Record) -> Result<()> {
     for pair in 0..PAIRS {
         let to = agent.receive(&format!("to-{pair}"), "null", "64MiB")?;
         let mut sender = send(&format!("from-{pair}"), &to, "10M");
-        // Asleep between frames, not exact to the microsecond.
+        // Sleeping between frames, not exact to the microsecond.
         sender["burst"] = json!(2);
         agent.begin(&sender)?;
     }
@@ -271,7 +271,7 @@ fn two_hundred(record: &mut Record) -> Result<()> {
         levels: vec![(2.0, "at most".to_owned())],
         ..Picture::default()
     });
-    // One of 200 flows that stood still makes a single look old, and not most of them.
+    // One of 200 flows that stalls makes a single snapshot old, not most of them.
     let mut ages: Vec<f64> = ages.into_iter().map(|(_, age)| age).collect();
     ages.sort_by(f64::total_cmp);
     record.figure(
@@ -315,7 +315,7 @@ fn two_hundred(record: &mut Record) -> Result<()> {
     record.same("what was sent was received", unique_all, sent_all);
     record.same("nothing was lost", lost, 0);
     record.same("nothing was left unsent", not_sent, 0);
-    // One that stood still at its end is behind.
+    // One that stalled at its end is behind.
     rates.sort_by(f64::total_cmp);
     record.near(
         "rate of a flow, median",
@@ -385,7 +385,7 @@ fn ten_gigabits(record: &mut Record) -> Result<()> {
         received.count("expected")?,
         unique + lost,
     );
-    // A stall of 50 ms is all that the socket's buffer holds.
+    // The socket's buffer holds a stall of 50 ms.
     record.figure("lost", "", lost as f64, Aim::AtMost(0.0));
     record.figure(
         "lost for want of room in the ring",
@@ -423,7 +423,7 @@ fn changed(record: &mut Record) -> Result<()> {
         std::thread::sleep(Duration::from_millis(200));
     }
     let last = course.last().map_or(f64::NAN, |(_, rate)| *rate);
-    // 8 Mbit/s less a tenth.
+    // 8 Mbit/s minus 10 %.
     record.figure(
         "rate after the change",
         "Mbit/s",
@@ -473,7 +473,7 @@ fn killed(record: &mut Record) -> Result<()> {
     let found = printed(evlbi()?.args(["inspect", "--json", &path]))?;
     let found: Value = serde_json::from_str(&found)?;
     let recorded = found.count("frames")? * FRAME;
-    // A second of 8 Mbit/s, and one more for a thread that stands still.
+    // A second of 8 Mbit/s, and one more for a thread that stalls.
     record.figure(
         "received and not recorded",
         "MB",
@@ -487,7 +487,7 @@ fn killed(record: &mut Record) -> Result<()> {
         format!("{recorded} of {size} B"),
     );
     record.fact(
-        "the sender goes on",
+        "the sender continues",
         agent.flow("from")?["state"] == "running",
         "",
     );
@@ -545,7 +545,7 @@ fn strangers(record: &mut Record) -> Result<()> {
 
 fn full_disk(record: &mut Record) -> Result<()> {
     let room = Room::new();
-    // Seen by this receiver alone.
+    // Visible only to this receiver.
     let inside = "mount -t tmpfs -o size=4m none disk && exec \"$E\" recv udp://127.0.0.1:0 --to disk/rec.vdif --ring 64MiB --idle 10s --json";
     fs::create_dir(room.folder().join("disk"))?;
     let mut recording = command("unshare");
@@ -583,7 +583,7 @@ fn full_disk(record: &mut Record) -> Result<()> {
         .zip(sent)
         .zip(["recording", "beside it"])
     {
-        // The one whose disk was full ends with an error.
+        // The receiver whose disk was full ends with an error.
         let (_, printed, said) = receiver.end();
         let result: Value = serde_json::from_str(&printed).context(said)?;
         record.same(

@@ -1,4 +1,4 @@
-//! Attacks (`cargo xtask attack`) for longer than the gate has time for.
+//! Attacks (`cargo xtask attack`) for longer than the gate allows.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn attacks(record: &mut Record) -> Result<()> {
         .args(["xtask", "attack", "--json", "--seconds", "60", "--program"])
         .arg(program()?)
         .output()?;
-    // It fails where an outcome is not as expected, and the report says which.
+    // It fails if an outcome is not as expected, and the report names that outcome.
     let report: Value = serde_json::from_slice(&output.stdout)
         .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
     let seed = report.count("seed")?;

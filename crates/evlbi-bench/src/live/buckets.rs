@@ -20,65 +20,67 @@ use super::record::{Aim, Need, Record, Scene};
 pub const SCENES: &[Scene] = &[
     Scene {
         name: "full-queue",
-        shows: "A token bucket of 50 Mbit/s before the sender's card: all loss is the sending host's, and the rest arrives at the bucket's rate.",
+        shows: "A token bucket of 50 Mbit/s before the sender's NIC: all loss is attributed to the sending host, and the rest arrives at the bucket's rate.",
         needs: &[Need::Root, Need::Program("tc")],
         stall: Duration::from_millis(5),
         play: full_queue,
     },
     Scene {
         name: "capacity",
-        shows: "`probe capacity` finds the rate of a token bucket again, on the way there and on the way back.",
+        shows: "`probe capacity` measures the rate of a token bucket, outbound and return.",
         needs: &[Need::Root, Need::Program("tc")],
         stall: Duration::from_millis(5),
         play: capacity,
     },
     Scene {
         name: "sweep",
-        shows: "A sweep of rates through a token bucket of 20 Mbit/s tells where the path is full (figure 4 of Spencer et al.).",
+        shows: "A sweep of rates through a token bucket of 20 Mbit/s shows the rate at which the path is full (figure 4 of Spencer et al.).",
         needs: &[Need::Root, Need::Program("tc")],
         stall: Duration::from_millis(10),
         play: sweep,
     },
     Scene {
         name: "spacing",
-        shows: "Datagrams leave with the spacing that was asked for, both ways and in every size.",
+        shows: "Datagrams leave with the requested spacing, in both directions and every size.",
         needs: &[Need::Root],
         stall: Duration::from_millis(10),
         play: spacing,
     },
     Scene {
         name: "schedule",
-        shows: "`watch --every 2500ms` tests at its times, both ways, through a filter that drops each tenth datagram there.",
+        shows: "`watch --every 2500ms` tests on schedule, in both directions, through a filter that drops every tenth outbound \
+            datagram.",
         needs: &[Need::Root, Need::Program("nft")],
         stall: Duration::from_millis(100),
         play: schedule,
     },
     Scene {
         name: "three-flows",
-        shows: "Three clients share a responder, which refuses a fourth stream that does not fit, and serves one the other way.",
+        shows: "Three clients share a responder, which refuses a fourth stream that does not fit, and serves one in the other \
+            direction.",
         needs: &[Need::Root],
         stall: Duration::from_millis(500),
         play: three_flows,
     },
     Scene {
         name: "killed-client",
-        shows: "A client that is killed in the middle of a stream holds up the next test for less than 40 s.",
+        shows: "A client that is killed in the middle of a stream delays the next test by less than 40 s.",
         needs: &[Need::Root],
         stall: Duration::from_millis(500),
         play: killed_client,
     },
 ];
 
-/// Payload and what a bucket counts of a datagram of 1200 bytes.
+/// Bytes that a bucket counts, relative to the payload, for a datagram of 1200 bytes.
 const WIRE: f64 = (1200.0 + 42.0) / 1200.0;
 
-/// A token bucket before a host's card, which bridges no more than a few milliseconds in which the kernel does not run.
+/// Installs a token bucket before a host's NIC, which bridges only a few milliseconds in which the kernel does not run.
 pub fn bucket(end: &End, rate: &str) -> Result<()> {
     let more = ["burst", "20kb", "limit", "100kb"];
     limit(end, rate, &more)
 }
 
-/// A token bucket with this room.
+/// Installs a token bucket with this capacity.
 pub fn limit(end: &End, rate: &str, more: &[&str]) -> Result<()> {
     let bucket = [
         "qdisc", "replace", "dev", end.device, "root", "tbf", "rate", rate,
@@ -87,7 +89,7 @@ pub fn limit(end: &End, rate: &str, more: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Rules for what arrives at a host.
+/// Installs rules for what arrives at a host.
 pub fn filter(end: &End, rules: &[&str]) -> Result<()> {
     let nft = |command: &str| end.namespace.command("nft", &[command]);
     nft("add table ip t")?;
@@ -98,7 +100,7 @@ pub fn filter(end: &End, rules: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the queue before a host's card dropped.
+/// Returns the drops of the queue before a host's NIC.
 fn dropped(end: &End) -> Result<u64> {
     let said = end
         .namespace
@@ -122,7 +124,7 @@ fn full_queue(record: &mut Record) -> Result<()> {
         point["attribution"].count("sender_host")?,
         lost,
     );
-    // Requests that tell the clock, and TCP, go through the bucket too.
+    // Clock requests and TCP pass the bucket too.
     let dropped = dropped(&pair.near)?;
     record.fact(
         "the kernel dropped at least that",
@@ -145,7 +147,7 @@ fn full_queue(record: &mut Record) -> Result<()> {
     Ok(())
 }
 
-/// Whether a trial failed by what its sender did not reach, or by its connection.
+/// Returns whether a trial failed because its sender was too slow, or because of its connection.
 fn fell_short(trial: &Value) -> bool {
     let lost = &trial["point"]["lost"];
     trial["passed"] == false && (lost.is_null() || *lost == 0)
@@ -279,7 +281,7 @@ fn sweep(record: &mut Record) -> Result<()> {
     }
     let said = result["findings"].to_string();
     record.said(
-        "the finding tells where the path is full",
+        "the finding shows the rate at which the path is full",
         said.contains("the path is full at"),
     );
     record.said(
@@ -330,7 +332,7 @@ fn spacing(record: &mut Record) -> Result<()> {
             let at = place as f64 + 1.0 + if way == "back" { 0.15 } else { 0.0 };
             spread.extend([(at, of("min")?), (at, of("median")?), (at, of("p99")?)]);
         }
-        // Never sooner than asked, but for 2 % by which a late one is caught up.
+        // Never early, except for 2 % by which a late one catches up.
         record.figure(
             format!("{name}: shortest of all, of what was asked"),
             "%",
@@ -393,8 +395,8 @@ fn schedule(record: &mut Record) -> Result<()> {
         let count = |name: &str| window.count(name);
         let (sent, lost) = (count("sent")?, count("lost")?);
         holds &= sent == count("unique")? + lost && count("network_lost")? == lost;
-        // One in ten, wherever the rule's counter stood; none on the way back. What a host that stood still for a second
-        // brings after that is lost, too.
+        // One in ten, wherever the rule's counter was; none on the return path. What a host sends after a stall of a second is lost,
+        // too.
         let (least, most) = match window.text("direction")? {
             "there" => (sent / 10, sent.div_ceil(10)),
             _ => (0, 0),
@@ -442,7 +444,7 @@ fn schedule(record: &mut Record) -> Result<()> {
     Ok(())
 }
 
-/// A probe of the near end that has begun, with these options.
+/// Starts a probe from the local host with these options.
 fn begin(pair: &Pair, responder: &Listening, more: &[&str]) -> Result<Child> {
     let mut probe = evlbi()?;
     probe
@@ -502,7 +504,7 @@ fn three_flows(record: &mut Record) -> Result<()> {
     let flow = ["--rate", "20M", "--duration", "8s"];
     let start = || begin(&pair, &responder, &flow);
     let flows = [start()?, start()?, start()?];
-    // 20.9 Mbit/s each on the wire: a fourth does not fit, but in the other direction it does.
+    // 20.9 Mbit/s each on the wire: a fourth one does not fit, except in the other direction.
     let more = ["--rate", "20M", "--count", "100", "--wait", "0s"];
     let mut refused = String::new();
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Captures of real connections over emulated paths, against tshark and the kernel.
+//! Captures of real connections over emulated paths, compared with tshark and the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,21 +21,23 @@ const NEEDS: &[Need] = &[
 pub const SCENES: &[Scene] = &[
     Scene {
         name: "capture",
-        shows: "`analyse` finds the retransmissions, gaps and repeated packets that tshark finds, at both ends, and counts as the kernel does.",
+        shows: "`analyse` finds the same retransmissions, gaps and repeated packets as tshark, at both hosts, and the same \
+            counts as the kernel.",
         needs: NEEDS,
         stall: Duration::from_millis(50),
         play: capture,
     },
     Scene {
         name: "limited-by",
-        shows: "What holds a connection back is told from its capture alone; flight and round trips are tshark's.",
+        shows: "The capture alone shows what limits a connection; data in flight and RTTs are tshark's.",
         needs: NEEDS,
         stall: Duration::from_millis(50),
         play: limited_by,
     },
 ];
 
-/// A responder on the far host; `taken NAME COMMAND` captures what a command sends, at both hosts; then what is to be done.
+/// Returns a script with a responder on the remote host; `taken NAME COMMAND` captures what a command sends, at both hosts. `done`
+/// follows.
 fn script(done: &str) -> String {
     let listens = wait("grep -qs listening $name-near.txt && grep -qs listening $name-far.txt");
     let closed = wait("[ -z \"$(ss -tnH state fin-wait-1 state last-ack state closing)\" ]");
@@ -78,14 +80,14 @@ fn analyse(path: &OnPath, name: &str) -> Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// The direction that carried most.
+/// Returns the direction that carried most.
 fn largest(analysis: &Value) -> Result<&Value> {
     let way = &analysis["connections"][0]["ways"][0];
     ensure!(way.count("bytes")? > 100_000, "no connection carried data");
     Ok(way)
 }
 
-/// Packets of each event.
+/// Returns the packets of each event.
 fn events(path: &OnPath, name: &str) -> BTreeMap<String, BTreeSet<u64>> {
     let text = path.room.text(&format!("{name}.csv"));
     let mut events = BTreeMap::<String, BTreeSet<u64>>::new();
@@ -131,7 +133,7 @@ fn capture(record: &mut Record) -> Result<()> {
         let events = events(&path, &name);
         for (what, ours, theirs) in [
             (
-                "sent again or overtaken",
+                "retransmitted or overtaken",
                 &[&again[..], &["reordered", "duplicate"]].concat()[..],
                 "tcp.analysis.retransmission || tcp.analysis.out_of_order",
             ),
@@ -181,7 +183,7 @@ fn capture(record: &mut Record) -> Result<()> {
             syns,
         );
     }
-    // The kernel's own account, of the host that sent.
+    // The counters of the sending host's kernel.
     let text = path.room.text("nstat.txt");
     let kernel = |name: &str| -> Result<u64> {
         let line = text
@@ -198,7 +200,7 @@ fn capture(record: &mut Record) -> Result<()> {
         way.count("segments")?,
         flow.count("segments")?,
     );
-    // Each connection of a test greets first.
+    // Each connection of a test first sends a greeting.
     let greeting = way
         .count("acknowledged")?
         .saturating_sub(flow.count("bytes")?);
@@ -207,7 +209,7 @@ fn capture(record: &mut Record) -> Result<()> {
         greeting < 100,
         format!("{greeting} B"),
     );
-    // Of all connections, as the kernel counts.
+    // Sums over all connections, by the kernel's counters.
     let mut sums = BTreeMap::<&str, u64>::new();
     for one in near.list("connections")? {
         let is_far = one["ends"][0]
@@ -228,12 +230,12 @@ fn capture(record: &mut Record) -> Result<()> {
         *sums.entry("twice").or_default() += way.count("received_twice")?;
     }
     record.same(
-        "segments sent again are the kernel's",
+        "retransmitted segments equal the kernel's",
         sums["segments"],
         kernel("TcpRetransSegs")?,
     );
     record.same(
-        "sent again = fast + timeout + probe + unneeded",
+        "retransmitted = fast + timeout + probe + unneeded",
         sums["segments"],
         sums["fast"] + sums["timeout"] + sums["probe"] + sums["unneeded"],
     );
@@ -247,8 +249,7 @@ fn capture(record: &mut Record) -> Result<()> {
         sums["twice"],
         kernel("TcpExtTCPDSACKRecv")?,
     );
-    // A probe of the only segment under way looks like a timeout; a kernel that is held up answers so late that it looks like
-    // one too.
+    // A probe of the only segment in flight looks like a timeout; so does a late reply of a stalled kernel.
     let silences = kernel("TcpExtTCPTimeouts")? + kernel("TcpExtTCPLossProbes")?;
     record.figure(
         "timeouts found",
@@ -258,23 +259,23 @@ fn capture(record: &mut Record) -> Result<()> {
     );
     if silences == 0 {
         record.figure(
-            "sent again by repeated acknowledgements",
+            "retransmitted after repeated acknowledgements",
             "",
             sums["fast"] as f64,
             Aim::AtLeast(sums["segments"] as f64),
         );
     }
     record.figure(
-        "time held back by repairs, near",
+        "time limited by recovery, local",
         "%",
         way["held_back"].real("repair")? * 100.0,
         Aim::AtLeast(2.0),
     );
-    // At the receiver the losses lie before.
+    // At the receiver the losses are before the capture.
     let far = analyse(&path, "lossy-far")?;
     let far_way = largest(&far)?;
     record.fact(
-        "far: losses lie before the capture",
+        "remote: losses are before the capture",
         far_way["sent_again"].count("lost_before")? > 0,
         far_way["sent_again"]["lost_before"].to_string(),
     );
@@ -347,7 +348,7 @@ fn limited_by(record: &mut Record) -> Result<()> {
         );
         parts.push((place as f64, held));
         if name == "bursts" {
-            // A message each 0.2 s.
+            // One message per 0.2 s.
             record.figure(
                 "bursts: idle times",
                 "",
@@ -364,7 +365,7 @@ fn limited_by(record: &mut Record) -> Result<()> {
         if way["sent_again"].count("segments")? > 0 {
             continue;
         }
-        // Without loss tshark's figures mean the same.
+        // Without loss tshark's figures have the same meaning.
         let from = analysis["connections"][0]["ends"][0]
             .as_str()
             .unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Bulk TCP between two hosts: shares, timeliness, what the kernel says of it, and what holds a flow back.
+//! Bulk TCP between two hosts: shares, punctuality, the kernel's state, and limits of a flow.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::record::{Aim, Need, Record, Scene};
 pub const SCENES: &[Scene] = &[
     Scene {
         name: "shared-wire",
-        shows: "Two connections in each direction share a wire; every look at them is kept.",
+        shows: "Two connections in each direction share a wire; every sample of them is kept.",
         needs: &[Need::Root],
         stall: Duration::from_millis(100),
         play: shares,
@@ -33,28 +33,28 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "ss",
-        shows: "Samples of a connection are what `ss` says of it at the same acknowledgement.",
+        shows: "Samples of a connection equal what `ss` reports at the same acknowledgement.",
         needs: &[Need::Root, Need::Program("tc"), Need::Program("ss")],
         stall: Duration::from_millis(100),
         play: samples,
     },
     Scene {
         name: "held-back",
-        shows: "What holds a flow back is named: the application, losses, the sending host's own queue.",
+        shows: "The limit of a flow is named: the application, losses, the sending host's own queue.",
         needs: &[Need::Root, Need::Program("tc"), Need::Program("nft")],
         stall: Duration::from_millis(100),
         play: held_back,
     },
     Scene {
         name: "stalled-reader",
-        shows: "`send --duration` over TCP ends in its time though the reader takes nothing.",
+        shows: "`send --duration` over TCP ends on time although the reader takes nothing.",
         needs: &[],
         stall: Duration::from_millis(100),
         play: stalled_reader,
     },
 ];
 
-/// A column's values of the lines of a file of samples that begin so.
+/// Returns a column of the lines of a sample file that start like this.
 fn column(text: &str, begins: &str, name: &str) -> Result<Vec<f64>> {
     let mut lines = text.lines();
     let heads = lines.next().context("no samples")?.split(',');
@@ -181,7 +181,7 @@ fn constant_rate(record: &mut Record) -> Result<()> {
             counts == [24_000, 24_000, 24_000, 0] && flow.count("bytes")? == 24_000_000,
             format!("due, sent, received, shed: {counts:?}"),
         );
-        // The clock is found again to less than it errs by itself in this time: 90 us.
+        // The clock offset is recovered within its own error in this time: 90 us.
         record.figure(
             format!("{way}: median delay"),
             "ms",
@@ -198,7 +198,7 @@ fn constant_rate(record: &mut Record) -> Result<()> {
     Ok(())
 }
 
-/// A token bucket in the way out of a host, with room for 200 ms.
+/// Installs a token bucket on the outbound path of a host, with a capacity of 200 ms.
 fn slow(pair: &Pair, rate: &str) -> Result<()> {
     limit(&pair.near, rate, &["burst", "32kb", "latency", "200ms"])
 }
@@ -261,7 +261,7 @@ fn samples(record: &mut Record) -> Result<()> {
         let same: Vec<usize> = (0..acknowledged.len())
             .filter(|place| acknowledged[*place] == theirs)
             .collect();
-        // What changes with acknowledgements alone is the same at the same one; a timeout does without.
+        // Values that change only with acknowledgements are equal at the same acknowledgement; a timeout needs none.
         if same.is_empty() || line.contains(" backoff:") || line.contains(" lost:") {
             continue;
         }
@@ -312,7 +312,7 @@ fn samples(record: &mut Record) -> Result<()> {
 fn held_back(record: &mut Record) -> Result<()> {
     let pair = pair()?;
     let part = |result: &Value, name: &str| result["flows"][0]["course"]["held_back"].real(name);
-    // The application gives less than goes.
+    // The application provides less than the path carries.
     let app = asked(
         &pair,
         Protocol::Tcp.name(),
@@ -334,12 +334,12 @@ fn held_back(record: &mut Record) -> Result<()> {
     );
     let rate = app["flows"][0].real("rate")?;
     record.fact(
-        "`as asked` is said of a rate that was kept, and of no other",
+        "`as asked` is printed for a rate that was reached, and for no other",
         app["findings"].to_string().contains("as asked") == (rate >= 0.99 * 5e6),
         format!("{:.3} Mbit/s", rate * 1e-6),
     );
     record.near("rate of 5 Mbit/s", "Mbit/s", rate * 1e-6, 5.0, 0.01);
-    // A network drops what is faster than it likes: losses, and windows after them.
+    // A network drops what exceeds its rate: losses, and reduced windows after them.
     filter(
         &pair.far,
         &[
@@ -360,11 +360,11 @@ fn held_back(record: &mut Record) -> Result<()> {
         Aim::AtLeast(80.0),
     );
     record.fact(
-        "segments were sent again",
+        "segments were retransmitted",
         lossy["flows"][0].count("sent_again")? > 0,
         lossy["flows"][0]["sent_again"].to_string(),
     );
-    // A queue of the sender's own host lets nothing be lost.
+    // A queue of the sending host loses nothing.
     slow(&pair, "20mbit")?;
     let queue = asked(
         &pair,
@@ -406,7 +406,7 @@ fn stalled_reader(record: &mut Record) -> Result<()> {
         result.count("offered")?,
         result.count("sent")? + not_sent,
     );
-    // All that left waits in the connection.
+    // Everything that was sent waits in the connection.
     let (mut connection, _) = listener.accept()?;
     let taken = std::io::copy(&mut connection, &mut std::io::sink())?;
     record.same(

@@ -1,4 +1,4 @@
-//! Streams that are correlated as they come.
+//! Streams that are correlated live.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::record::{Aim, Record, Scene};
 
 pub const SCENES: &[Scene] = &[Scene {
     name: "live-fringe",
-    shows: "Two stations over midnight, one of them late, are correlated as they come: nothing is late for it, and each integration has its fringe.",
+    shows: "Two stations over midnight, one of them late, are correlated live: nothing is late, and each integration has its fringe.",
     needs: &[],
     stall: Duration::from_millis(100),
     play: fringe,
@@ -99,7 +99,7 @@ fn fringe(record: &mut Record) -> Result<()> {
         for part in baseline.list("lost")? {
             lost += part.as_f64().unwrap_or(1.0);
         }
-        // The first and the last may be parts of an integration.
+        // The first and the last may be incomplete integrations.
         if place > 0 && place + 1 < periods.len() {
             lowest = lowest.min(baseline.real("weight")?);
         }

@@ -17,28 +17,28 @@ use super::record::{Aim, Need, Record, Scene};
 pub const SCENES: &[Scene] = &[
     Scene {
         name: "ping",
-        shows: "A round trip through an emulated path takes the plan's delay; ping says how much longer.",
+        shows: "The RTT of an emulated path is the plan's delay; ping measures the excess.",
         needs: &[Need::Paths, Need::Program("ping"), Need::Program("tcpdump")],
         stall: Duration::from_millis(5),
         play: ping,
     },
     Scene {
         name: "one-way-delay",
-        shows: "A probe finds one-way delays of 10 and 20 ms again, though the remote clock is off by 1234.5 s and runs 20 ppm fast.",
+        shows: "A probe measures one-way delays of 10 and 20 ms, although the remote clock is off by 1234.5 s and runs 20 ppm fast.",
         needs: &[Need::Paths, Need::Program("cc")],
         stall: Duration::from_millis(30),
         play: one_way,
     },
     Scene {
         name: "far-clock",
-        shows: "A clock that is an hour off is found, and delays over loopback stay delays over loopback.",
+        shows: "A clock offset of an hour is detected, and delays over loopback stay correct.",
         needs: &[Need::Program("cc")],
         stall: Duration::from_millis(30),
         play: far_clock,
     },
     Scene {
         name: "doctor",
-        shows: "`doctor` sizes buffers for loopback by a round trip that it measures.",
+        shows: "`doctor` sizes buffers for loopback by the RTT that it measures.",
         needs: &[],
         stall: Duration::from_millis(30),
         play: doctor,
@@ -49,7 +49,7 @@ fn ping(record: &mut Record) -> Result<()> {
     let mut curves = Vec::new();
     for delay in [1.0, 15.0, 95.0] {
         let path = OnPath::new(&format!("{HOSTS}rtt = \"{delay}ms\"\n"));
-        // Ping prints a single digit after the point; the kernel's stamps are exact.
+        // Ping prints only one decimal; the kernel's timestamps are exact.
         let script = format!(
             "tcpdump -i wire -U --immediate-mode --time-stamp-precision=nano -w p.pcap icmp 2> tcpdump.txt & T=$!
             {}
@@ -73,7 +73,7 @@ fn ping(record: &mut Record) -> Result<()> {
         ensure!(!over.is_empty(), "ping got no answer");
         over.iter_mut().for_each(|time| *time -= delay);
         over.sort_by(f64::total_cmp);
-        // The stamps are read as seconds since 1970, which leaves a quarter of a microsecond.
+        // Timestamps are read as seconds since 1970, with a resolution of a quarter of a microsecond.
         record.fact(
             format!("{delay} ms: no round trip is shorter than the plan's delays"),
             over[0] > -0.001,
@@ -112,7 +112,7 @@ fn ping(record: &mut Record) -> Result<()> {
     Ok(())
 }
 
-/// Times from echo requests to their replies in ms, from what tcpdump prints.
+/// Returns the times from echo requests to their replies in ms, from the output of tcpdump.
 fn round_trips(stamps: &str) -> Vec<f64> {
     let mut asked = HashMap::new();
     let mut found = Vec::new();
@@ -133,7 +133,7 @@ fn round_trips(stamps: &str) -> Vec<f64> {
     found
 }
 
-/// Sums that hold for the points of any probe; and the time that their senders gave up.
+/// Checks sums that hold for any probe's points, and the time that their senders gave up. Returns the points.
 pub fn sums(record: &mut Record, result: &Value) -> Result<Vec<Value>> {
     let points = result.list("points")?.clone();
     let mut holds = true;
@@ -186,7 +186,7 @@ fn one_way(record: &mut Record) -> Result<()> {
         Aim::Within(30.0 - slack, 32.0 + slack),
     );
     let offset = result["clock"].real("offset")? * 1e-6;
-    // Of the asymmetry the clock gets half, and of its skew some seconds' worth.
+    // Half of the asymmetry goes to the clock offset, and some seconds' worth of its skew.
     record.figure(
         "clock offset, over 1234.5 s",
         "ms",

@@ -1,4 +1,4 @@
-//! What the host did meanwhile: when it stood still, what of its processors went to other machines and other programs.
+//! State of the host during a scene: its stalls, and CPU time taken by other machines and programs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,24 +10,24 @@ use serde_json::{Value, json};
 
 use crate::stage::children_cpu;
 
-/// The watch asks to be woken after this time.
+/// Sleep between two wake-ups of the watch.
 const NAP: Duration = Duration::from_millis(2);
-/// It takes note of what came so much later than asked for.
+/// Minimum delay in seconds that it records.
 const NOTED: f64 = 0.005;
-/// More of the processors' time, given to other machines, excuses a figure.
+/// Fraction of the CPU time given to other machines above which a figure is excused.
 const STOLEN: f64 = 0.01;
 
-/// What the host did while a scene was played.
+/// State of the host while a scene was played.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     pub seconds: f64,
-    /// Stalls: seconds after the beginning at which each ended, and its length in seconds.
+    /// Stalls: end of each in seconds after the start, and its length in seconds.
     pub stalls: Vec<(f64, f64)>,
-    /// Part of the processors' time that went to other machines.
+    /// Fraction of the CPU time that went to other machines.
     pub stolen: f64,
-    /// Part of the processors' time that they worked.
+    /// Fraction of the CPU time that was busy.
     pub busy: f64,
-    /// Of that, what neither the scene's programs nor the kernel on their behalf used.
+    /// Part of that which was used neither by the scene's programs nor by the kernel on their behalf.
     pub others: f64,
 }
 
@@ -39,7 +39,7 @@ impl Host {
             .fold(0.0, f64::max)
     }
 
-    /// What excuses a figure that misses its expectation.
+    /// Returns the excuses for a figure that misses its expectation.
     pub fn excuses(&self, stall: f64) -> Vec<String> {
         let mut excuses = Vec::new();
         if self.longest() > stall {
@@ -126,7 +126,7 @@ impl Watch {
         let now = Ticks::read()?;
         let all = (now.all - self.ticks.all).max(1) as f64;
         let part = |now: u64, before: u64| (now - before) as f64 / all;
-        // A tick is 10 ms. Interrupts belong to nobody.
+        // A tick is 10 ms. Interrupts are nobody's.
         let own = (children_cpu() - self.children) * 100.0 / all;
         Ok(Host {
             seconds: self.begun.elapsed().as_secs_f64(),
@@ -138,11 +138,11 @@ impl Watch {
     }
 }
 
-/// Time of all processors since the machine began, in ticks.
+/// Time of all CPUs since boot, in ticks.
 struct Ticks {
     all: u64,
     busy: u64,
-    /// Of programs and of the kernel on their behalf.
+    /// Time of programs and of the kernel on their behalf.
     programs: u64,
     stolen: u64,
 }
@@ -153,7 +153,7 @@ impl Ticks {
         let line = text.lines().next().context("/proc/stat is empty")?;
         let fields = line.split_whitespace().skip(1);
         let fields: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
-        // User, nice, system, idle, waiting, interrupts, soft ones, stolen.
+        // User, nice, system, idle, waiting, interrupts, softirqs, stolen.
         let [user, nice, system, idle, waiting, hard, soft, stolen] = fields[..]
             .get(..8)
             .and_then(|fields| fields.try_into().ok())

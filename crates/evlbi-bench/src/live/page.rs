@@ -1,4 +1,4 @@
-//! The page of a report: all of it in one file.
+//! The web page of a report, in one file.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{Played, Tally};
 
 const STYLE: &str = include_str!("page.css");
 
-/// The whole page.
+/// Returns the whole page.
 pub fn page(machine: &str, begun: &str, scenes: &[Played]) -> String {
     let tally = Tally::of(scenes);
     let mut page = format!(
@@ -65,7 +65,7 @@ fn tiles(tally: &Tally) -> String {
     tiles
 }
 
-/// A row of each scene with a dot for each of its figures.
+/// Returns one row per scene with a dot for each of its figures.
 fn contents(scenes: &[Played]) -> String {
     let mut rows = String::from(
         "<table class=\"contents\"><thead><tr><th>Scene</th><th>Facts</th><th>Figures</th><th class=\"n\">Longest stall</th>\
@@ -208,7 +208,7 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Where a figure lies beside what it may be: a band and a dot.
+/// Draws a figure next to its bounds: a band and a dot.
 fn bullet(figure: &Figure) -> String {
     const WIDTH: f64 = 140.0;
     if figure.is_said() || !figure.found.is_finite() {
@@ -267,7 +267,7 @@ fn fact(fact: &Fact) -> String {
     )
 }
 
-/// The host's stalls along the time of a scene.
+/// Draws the host's stalls over the time of a scene.
 fn ribbon(host: &Host) -> String {
     const WIDTH: f64 = 1000.0;
     let place = |at: f64| WIDTH * (at / host.seconds.max(1e-3)).clamp(0.0, 1.0);
@@ -276,7 +276,7 @@ fn ribbon(host: &Host) -> String {
         .iter()
         .map(|(at, length)| {
             let (from, to) = (place(at - length), place(*at));
-            // By decades, from 5 ms to half a second.
+            // Logarithmic, from 5 ms to half a second.
             let height = (6.0 + 9.0 * (length / 0.005).log10()).clamp(6.0, 24.0);
             format!(
                 "<rect class=\"stall\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\"><title>{:.0} ms at {at:.1} s</title></rect>",
@@ -293,7 +293,7 @@ fn ribbon(host: &Host) -> String {
     )
 }
 
-/// A sentence with commands between backticks.
+/// Formats a sentence with commands between backticks.
 fn words(text: &str) -> String {
     let text = escape(text);
     let parts = text.split('`').enumerate();
@@ -305,7 +305,7 @@ fn words(text: &str) -> String {
         .collect()
 }
 
-/// Text within a page.
+/// Escapes text for a web page.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,4 +1,4 @@
-//! Pictures of a scene's curves, as SVG within a page, which gives the colours.
+//! Plots of a scene's curves, as SVG within a web page, which defines the colours.
 
 use std::fmt::Write;
 
@@ -11,12 +11,12 @@ pub struct Picture {
     pub title: String,
     pub x: &'static str,
     pub y: &'static str,
-    /// By decades.
+    /// Whether the axis is logarithmic.
     pub is_log_x: bool,
     pub curves: Vec<Curve>,
-    /// Moments, drawn from top to bottom.
+    /// Times with labels, drawn from top to bottom.
     pub marks: Vec<(f64, &'static str)>,
-    /// Values, drawn from left to right.
+    /// Values with labels, drawn from left to right.
     pub levels: Vec<(f64, String)>,
 }
 
@@ -33,23 +33,23 @@ pub enum Style {
     Line,
     Dashed,
     Dots,
-    /// Each value holds until the next point; filled.
+    /// Each value holds until the next point; the area is filled.
     Bars,
 }
 
 /// The panel within the picture: left, top, width, height.
 const PANEL: [f64; 4] = [64.0, 30.0, 560.0, 200.0];
 const SIZE: [f64; 2] = [640.0, 274.0];
-/// About so many columns of points are drawn.
+/// Approximate number of columns of points that are drawn.
 const COLUMNS: usize = 560;
 
-/// From where to where an axis goes.
+/// Range of an axis.
 #[derive(Clone, Copy)]
 struct Axis {
     low: f64,
     high: f64,
     is_log: bool,
-    /// Where its low end is drawn, and its high end.
+    /// Positions of its low end and of its high end.
     place: [f64; 2],
 }
 
@@ -98,7 +98,7 @@ impl Axis {
         value.is_finite() && (0.0..=1.0).contains(&self.part(value))
     }
 
-    /// Round values along it, about so many.
+    /// Returns round values along it, about `count`.
     fn ticks(&self, count: f64) -> Vec<f64> {
         if self.is_log {
             let decades = (self.high / self.low).log10().round() as i32;
@@ -121,7 +121,7 @@ impl Axis {
 }
 
 impl Picture {
-    /// The picture as an SVG element.
+    /// Returns the picture as an SVG element.
     pub fn svg(&self) -> String {
         let [left, top, width, height] = PANEL;
         let (right, bottom) = (left + width, top + height);
@@ -135,7 +135,7 @@ impl Picture {
             .map(|point| point.1)
             .chain(self.levels.iter().map(|level| level.0));
         let mut y = Axis::over(ys, true, false);
-        // Air above the highest point.
+        // Space above the highest point.
         y.high += 0.06 * (y.high - y.low);
         y.place = [bottom, top];
 
@@ -184,7 +184,7 @@ impl Picture {
         for (number, (value, name)) in self.marks.iter().enumerate() {
             let at = x.at(*value);
             let _ = write!(svg, "<path class=\"mark\" d=\"M{at:.1} {top}V{bottom}\"/>");
-            // What comes close to the one before has its name.
+            // A mark close to the previous one shares its name.
             let is_new = number == 0 || self.marks[number - 1].1 != *name;
             if is_new {
                 let _ = write!(
@@ -202,7 +202,7 @@ impl Picture {
         svg + "</svg>"
     }
 
-    /// Names of the curves with their colours, if there are several.
+    /// Returns the names of the curves with their colours, if there are several.
     pub fn legend(&self) -> String {
         if self.curves.len() < 2 {
             return String::new();
@@ -278,7 +278,7 @@ impl Curve {
     }
 }
 
-/// Of more points than columns, the lowest and the highest of each column, in their order.
+/// Reduces points to the lowest and the highest of each column, in their order, if there are more points than columns.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let each = points.len().div_ceil(COLUMNS);
     if each < 3 {
@@ -304,7 +304,7 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     kept
 }
 
-/// Points of all curves of a page that lie outside their panels. It reads what was drawn.
+/// Returns the points of all curves of a page that are outside their panels, from the drawn page.
 pub fn strays(page: &str) -> Vec<String> {
     let mut strays = Vec::new();
     for picture in page.split("<svg ").skip(1) {

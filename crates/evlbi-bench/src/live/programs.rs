@@ -1,4 +1,4 @@
-//! Programs of a scene: started, bounded in time, and their JSON.
+//! Programs of a scene: start, timeouts, and their JSON.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -16,15 +16,15 @@ use evlbi_testkit::{Room, Running, command};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Longer than any run of a scene takes.
+/// Maximum duration of any run of a scene.
 pub const LIMIT: Duration = Duration::from_secs(150);
 
-/// The program, built for speed.
+/// Returns the program, built for speed.
 pub fn program() -> Result<PathBuf> {
     std::fs::canonicalize(crate::stage::EVLBI).context(crate::stage::EVLBI)
 }
 
-/// A run of it.
+/// Returns a command that runs it.
 pub fn evlbi() -> Result<Command> {
     let mut command = command(program()?);
     command.env("EVLBI_TOKEN", TOKEN).stdin(Stdio::null());
@@ -33,12 +33,12 @@ pub fn evlbi() -> Result<Command> {
 
 pub const TOKEN: &str = "live";
 
-/// Runs a program to its end, which has to come.
+/// Runs a program to its end, within [`LIMIT`].
 pub fn output(command: &mut Command) -> Result<Output> {
     output_of(started(command)?)
 }
 
-/// Starts a program; what it prints is kept for [`output_of`].
+/// Starts a program; its output is kept for [`output_of`].
 pub fn started(command: &mut Command) -> Result<Child> {
     command
         .stdin(Stdio::null())
@@ -48,7 +48,7 @@ pub fn started(command: &mut Command) -> Result<Child> {
         .with_context(|| format!("cannot start {}", command.get_program().display()))
 }
 
-/// What a program prints that was started with pipes.
+/// Returns the output of a program that was started with pipes.
 pub fn output_of(mut child: Child) -> Result<Output> {
     let stdout = read_all(child.stdout.take().context("no pipe")?);
     let stderr = read_all(child.stderr.take().context("no pipe")?);
@@ -78,14 +78,14 @@ fn read_all(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// What a program prints that must not fail.
+/// Returns the output of a program that must not fail.
 pub fn printed(command: &mut Command) -> Result<String> {
     said(&output(command)?)
 }
 
 fn said(output: &Output) -> Result<String> {
     if !output.status.success() {
-        // What a path counted follows after that.
+        // The counters of a path follow after that.
         let errors = String::from_utf8_lossy(&output.stderr);
         let errors: Vec<&str> = errors.lines().take(5).collect();
         bail!("{}: {}", output.status, errors.join("; "));
@@ -93,13 +93,13 @@ fn said(output: &Output) -> Result<String> {
     Ok(String::from_utf8(output.stdout.clone())?)
 }
 
-/// The same as JSON.
+/// Returns the output as JSON.
 pub fn json_of(output: &Output) -> Result<Value> {
     let text = said(output)?;
     serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
 }
 
-/// Fields of results.
+/// Access to fields of results.
 pub trait Fields {
     fn count(&self, name: &str) -> Result<u64>;
     fn real(&self, name: &str) -> Result<f64>;
@@ -129,7 +129,7 @@ impl Fields for Value {
     }
 }
 
-/// The scalars of a result.
+/// Returns the scalars of a result.
 pub fn brief(result: &Value) -> String {
     let Some(fields) = result.as_object() else {
         return result.to_string();
@@ -152,7 +152,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Starts a program and waits until it says `listening on ADDRESS` so many times.
+    /// Starts a program and waits until it has printed `listening on ADDRESS` this many times.
     pub fn start(command: &mut Command, ports: usize) -> Result<Listening> {
         let mut child = command
             .stdin(Stdio::null())
@@ -208,7 +208,7 @@ impl Listening {
         Ok(stdout)
     }
 
-    /// Waits for its end, whatever it is, and returns what it printed and what it said.
+    /// Waits for its end, whatever its status; returns the status, standard output and standard error.
     pub fn end(mut self) -> (ExitStatus, String, String) {
         let status = self.child.wait();
         let stdout = self.stdout.join().unwrap_or_default();
@@ -220,14 +220,14 @@ impl Listening {
         )
     }
 
-    /// Tells it to end.
+    /// Stops it.
     pub fn stop(self) -> Result<String> {
         self.signal(Signal::SIGINT);
         self.finish()
     }
 }
 
-/// Two hosts with a wire between them, on which each datagram is a packet.
+/// Creates two hosts with a wire between them, on which each datagram is a packet.
 pub fn pair() -> Result<Pair> {
     Ok(Pair::new(&Wire {
         mtu: 9000,
@@ -236,12 +236,12 @@ pub fn pair() -> Result<Pair> {
     })?)
 }
 
-/// A responder at the far end.
+/// Starts a responder on the remote host.
 pub fn respond(pair: &Pair, more: &[&str]) -> Result<Listening> {
     respond_by(pair, evlbi()?, more)
 }
 
-/// The same by a run of the program that has been prepared.
+/// Starts a responder on the remote host by a prepared command.
 pub fn respond_by(pair: &Pair, mut responder: Command, more: &[&str]) -> Result<Listening> {
     responder
         .args(["respond", "--bind", &format!("{}:0", pair.far.v4)])
@@ -251,17 +251,17 @@ pub fn respond_by(pair: &Pair, mut responder: Command, more: &[&str]) -> Result<
         .run(|| Listening::start(&mut responder, 1))?
 }
 
-/// Runs a program at an end.
+/// Runs a program on a host.
 pub fn at(end: &End, command: &mut Command) -> Result<Output> {
     output_of(started_at(end, command)?)
 }
 
-/// Starts a program at an end.
+/// Starts a program on a host.
 pub fn started_at(end: &End, command: &mut Command) -> Result<Child> {
     end.namespace.run(|| started(command))?
 }
 
-/// A probe of a kind from the near end.
+/// Runs a probe of this kind from the local host.
 pub fn ask(pair: &Pair, responder: &Listening, kind: &str, more: &[&str]) -> Result<Output> {
     let mut probe = evlbi()?;
     probe
@@ -270,7 +270,7 @@ pub fn ask(pair: &Pair, responder: &Listening, kind: &str, more: &[&str]) -> Res
     at(&pair.near, &mut probe)
 }
 
-/// The result of one that ends well, with a responder of its own.
+/// Returns the result of a probe that ends well, with its own responder.
 pub fn asked(pair: &Pair, kind: &str, more: &[&str]) -> Result<Value> {
     let responder = respond(pair, &[])?;
     let output = ask(pair, &responder, kind, more)?;
@@ -278,7 +278,7 @@ pub fn asked(pair: &Pair, kind: &str, more: &[&str]) -> Result<Value> {
     json_of(&output)
 }
 
-/// An emulated path in a folder of its own, and what happened on it.
+/// An emulated path in its own directory, and its results.
 pub struct OnPath {
     pub room: Room,
     plan: String,
@@ -287,7 +287,7 @@ pub struct OnPath {
 impl OnPath {
     pub fn new(plan: &str) -> OnPath {
         let room = Room::new();
-        // Paths are told apart by the names of their plans.
+        // Plans are named after their paths, so each needs its own name.
         let name = room.folder().file_name().unwrap_or_default();
         let name = name.to_string_lossy();
         let file = format!("{}.toml", name.trim_start_matches('.'));
@@ -295,13 +295,13 @@ impl OnPath {
         OnPath { room, plan }
     }
 
-    /// A plan of the examples.
+    /// Returns a plan from the examples.
     pub fn example(name: &str) -> Result<String> {
         let file = format!("examples/{name}.toml");
         std::fs::read_to_string(&file).context(file)
     }
 
-    /// What runs a script at the plan's first host; `$E` is the program.
+    /// Returns a command that runs a script on the plan's first host; `$E` is the program.
     pub fn command(&self, more: &[&str], script: &str) -> Result<Command> {
         let mut command = evlbi()?;
         command
@@ -320,17 +320,17 @@ impl OnPath {
         Ok(command)
     }
 
-    /// Runs it; it must not fail.
+    /// Runs a script, which must not fail.
     pub fn run(&self, more: &[&str], script: &str) -> Result<String> {
         printed(&mut self.command(more, script)?)
     }
 
-    /// What the relay counted.
+    /// Returns the counters of the relay.
     pub fn state(&self) -> Value {
         self.room.json("path.json")
     }
 
-    /// What a cell of it counted.
+    /// Returns the counters of one of its cells.
     pub fn cell(&self, direction: &str, name: &str) -> Result<Value> {
         let state = self.state();
         let cells = state.list("cells")?;
@@ -342,7 +342,7 @@ impl OnPath {
             .with_context(|| format!("no {direction} {name} in {state}"))
     }
 
-    /// What was lost beside what the cells did: the hosts' queues were full.
+    /// Returns the losses outside of the cells: the hosts' queues were full.
     pub fn elsewhere(&self) -> u64 {
         let state = self.state();
         let hosts = state["hosts"].as_array().into_iter().flatten();
@@ -356,17 +356,17 @@ impl OnPath {
     }
 }
 
-/// A line of a script that waits for a condition, a minute at most.
+/// Returns a line of a script that waits for a condition, for at most a minute.
 pub fn wait(condition: &str) -> String {
     format!("n=0; until {condition}; do n=$((n+1)); [ $n -lt 600 ]; sleep 0.1; done")
 }
 
-/// A responder at another host of the path, with these options.
+/// Returns a line of a script that starts a responder on another host of the path, with these options.
 pub fn responder(host: &str, more: &str) -> String {
     responder_with(host, "", more)
 }
 
-/// The same, with a clock that is wrong.
+/// Returns a line of a script that starts a responder with a wrong clock.
 pub fn responder_with(host: &str, clock: &str, more: &str) -> String {
     format!(
         "$E path exec {host} -- {clock} $E respond {more} 2> respond.txt &\n{}\n",
@@ -374,7 +374,7 @@ pub fn responder_with(host: &str, clock: &str, more: &str) -> String {
     )
 }
 
-/// A wall clock that is `offset` seconds ahead and gains `skew` seconds a second.
+/// Returns a wall clock that is `offset` seconds ahead and gains `skew` seconds a second.
 pub fn shifted(room: &Room, offset: f64, skew: f64) -> Result<Shifted> {
     Shifted::new(room, offset, skew).context("no C compiler")
 }

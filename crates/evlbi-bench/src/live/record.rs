@@ -1,4 +1,4 @@
-//! What a scene reports: figures with an expectation, facts that no stall excuses, and curves.
+//! Report of a scene: figures with an expectation, facts that no stall excuses, and curves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use super::picture::Picture;
 pub struct Scene {
     /// Short name, for `--only`.
     pub name: &'static str,
-    /// One sentence: what it shows.
+    /// One sentence: what the scene shows.
     pub shows: &'static str,
-    /// Without these it is left out.
+    /// Requirements, without which it is skipped.
     pub needs: &'static [Need],
-    /// A longer stall of the host excuses a figure that misses its expectation.
+    /// Maximum stall of the host that does not excuse a missed expectation.
     pub stall: Duration,
-    /// Measures.
+    /// Function that measures.
     pub play: fn(&mut Record) -> Result<()>,
 }
 
-/// What a machine may lack.
+/// A requirement that a machine may lack.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// Network namespaces and queueing disciplines.
@@ -35,23 +35,23 @@ pub enum Need {
     Program(&'static str),
 }
 
-/// What a figure should be.
+/// Expectation of a figure.
 #[derive(Clone, Copy, Debug)]
 pub enum Aim {
-    /// This, up to a relative deviation.
+    /// This value, within a relative tolerance.
     Near { expected: f64, tolerance: f64 },
-    /// Within these, both included.
+    /// Within these bounds, both included.
     Within(f64, f64),
-    /// No more than this.
+    /// At most this.
     AtMost(f64),
-    /// No less than this.
+    /// At least this.
     AtLeast(f64),
-    /// Anything: it is shown beside the others.
+    /// Anything: it is shown next to the others.
     Shown,
 }
 
 impl Aim {
-    /// Lowest and highest value that it allows.
+    /// Returns the minimum and the maximum that it allows.
     pub fn bounds(self) -> (f64, f64) {
         match self {
             Aim::Near {
@@ -69,12 +69,12 @@ impl Aim {
     }
 }
 
-/// How a figure compares with its expectation.
+/// Comparison of a figure with its expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Met,
     Missed,
-    /// It misses, and the host stood still meanwhile.
+    /// It misses, but the host stalled at that time.
     NotJudged,
     /// There is no expectation.
     Shown,
@@ -91,7 +91,7 @@ impl Verdict {
     }
 }
 
-/// A number that was found, and what it should be.
+/// A measured number, and its expectation.
 #[derive(Clone, Debug)]
 pub struct Figure {
     pub name: String,
@@ -101,7 +101,7 @@ pub struct Figure {
     pub verdict: Verdict,
 }
 
-/// What must hold on any host.
+/// A statement that must hold on any host.
 #[derive(Clone, Debug)]
 pub struct Fact {
     pub what: String,
@@ -109,27 +109,27 @@ pub struct Fact {
     pub detail: String,
 }
 
-/// How a scene ended.
+/// Outcome of a scene.
 #[derive(Clone, Debug)]
 pub enum Ending {
     Played,
-    /// This machine lacks these.
+    /// Skipped: this machine lacks these.
     LeftOut(Vec<String>),
-    /// It could not be measured, though all it needs is there.
+    /// It could not be measured, although nothing is missing.
     Failed(String),
 }
 
-/// All that a scene reports.
+/// Everything that a scene reports.
 #[derive(Default)]
 pub struct Record {
     pub figures: Vec<Figure>,
     pub facts: Vec<Fact>,
     pub pictures: Vec<Picture>,
-    /// Stalls that the scene's own programs saw: who stood still, and for how many seconds at most.
+    /// Stalls seen by the scene's own programs: program, and maximum length in seconds.
     stalls: BTreeMap<String, f64>,
-    /// What else held them up.
+    /// Other causes of delays.
     pub seen: Vec<String>,
-    /// The scene's limit, in seconds.
+    /// The scene's limit for stalls, in seconds.
     stall: f64,
 }
 
@@ -151,7 +151,7 @@ impl Record {
         });
     }
 
-    /// A figure that should be near another.
+    /// Records a figure that should be near a value.
     pub fn near(
         &mut self,
         name: impl Into<String>,
@@ -167,12 +167,12 @@ impl Record {
         self.figure(name, unit, found, aim);
     }
 
-    /// A statement that should be made, or a name that should be given, as a figure: 1 where it is.
+    /// Records a statement or a name that should appear, as a figure: 1 if it does.
     pub fn said(&mut self, name: impl Into<String>, is_said: bool) {
         self.figure(name, "", f64::from(u8::from(is_said)), Aim::AtLeast(1.0));
     }
 
-    /// What no stall excuses.
+    /// Records a fact that no stall excuses.
     pub fn fact(&mut self, what: impl Into<String>, holds: bool, detail: impl Into<String>) {
         self.facts.push(Fact {
             what: what.into(),
@@ -181,7 +181,7 @@ impl Record {
         });
     }
 
-    /// Two counts that must be the same.
+    /// Records two counts that must be equal.
     pub fn same(&mut self, what: impl Into<String>, found: u64, expected: u64) {
         self.fact(
             what,
@@ -190,18 +190,18 @@ impl Record {
         );
     }
 
-    /// A stall that a program of the scene saw, in seconds.
+    /// Records a stall that a program of the scene has seen, in seconds.
     pub fn stalled(&mut self, who: &str, seconds: f64) {
         let longest = self.stalls.entry(who.to_owned()).or_default();
         *longest = longest.max(seconds);
     }
 
-    /// What the relay of a path says of its own stalls.
+    /// Records the stalls that the relay of a path reports.
     pub fn relay(&mut self, state: &Value) {
         self.stalled("the relay", relay_stall(state));
     }
 
-    /// Looks at connections that a probe and its responder missed, if they are more than `most`.
+    /// Records samples of connections that a probe and its responder missed, if they are more than `most`.
     pub fn looks(&mut self, result: &Value, most: u64) {
         let observers = result["observers"].as_array().into_iter().flatten();
         let missed: u64 = observers
@@ -213,7 +213,7 @@ impl Record {
         }
     }
 
-    /// What excuses a figure.
+    /// Returns the excuses for a figure.
     pub fn excuses(&self, host: &Host) -> Vec<String> {
         let mut excuses = host.excuses(self.stall);
         let long = self
@@ -231,7 +231,7 @@ impl Record {
     pub fn judge(&mut self, is_excused: bool) {
         for figure in &mut self.figures {
             let (low, high) = figure.aim.bounds();
-            // A difference in the last digits is none.
+            // Differences in the last digits do not count.
             let slack = 1e-9 * figure.found.abs();
             let is_within = figure.found >= low - slack && figure.found <= high + slack;
             figure.verdict = match (figure.aim, is_within) {
@@ -244,7 +244,7 @@ impl Record {
     }
 }
 
-/// The longest stall of a path's relay, in seconds.
+/// Returns the longest stall of a path's relay, in seconds.
 pub fn relay_stall(state: &Value) -> f64 {
     let lateness = state["lateness"].as_array().into_iter().flatten();
     lateness
@@ -253,7 +253,7 @@ pub fn relay_stall(state: &Value) -> f64 {
 }
 
 impl Figure {
-    /// What is expected, in words.
+    /// Returns the expectation as text.
     pub fn expected(&self) -> String {
         let number = |value: f64| format!("{}{}", short(value), spaced(self.unit));
         match self.aim {
@@ -277,7 +277,7 @@ impl Figure {
         }
     }
 
-    /// What was found, in words.
+    /// Returns the value as text.
     pub fn found(&self) -> String {
         if self.is_said() {
             return if self.found >= 1.0 { "yes" } else { "no" }.to_owned();
@@ -285,7 +285,7 @@ impl Figure {
         format!("{}{}", short(self.found), spaced(self.unit))
     }
 
-    /// Whether it is a statement.
+    /// Returns whether it is a statement.
     pub fn is_said(&self) -> bool {
         self.unit.is_empty()
             && matches!(self.aim, Aim::AtLeast(1.0))
@@ -323,7 +323,7 @@ fn spaced(unit: &str) -> String {
     }
 }
 
-/// A number in four digits.
+/// Returns a number with four digits.
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return "none".to_owned();
@@ -343,7 +343,7 @@ pub fn short(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A whole number with a comma before each three digits.
+/// Returns a whole number with a comma before every three digits.
 fn grouped(value: f64) -> String {
     let text = format!("{:.0}", value.abs());
     let mut grouped = String::new();

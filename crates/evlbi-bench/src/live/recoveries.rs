@@ -1,4 +1,4 @@
-//! TCP of the real kernel over emulated paths, against the simulator and the equations.
+//! TCP of the real kernel over emulated paths, compared with the simulator and the equations.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::record::{Aim, Need, Record, Scene, relay_stall};
 pub const SCENES: &[Scene] = &[
     Scene {
         name: "saw-tooth",
-        shows: "A lost packet halves Reno's window, which then grows by a segment in each round trip (iperf3, 512 Mbit/s over 15 ms).",
+        shows: "A lost packet halves Reno's window, which then grows by one segment per RTT (iperf3, 512 Mbit/s over 15 ms).",
         needs: &[Need::Paths, Need::Program("iperf3")],
         stall: Duration::from_millis(30),
         play: saw_tooth,
@@ -37,28 +37,28 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "product-buffer",
-        shows: "With a send buffer of the bandwidth-delay product messages are never timely again after losses (figure 2.4 a).",
+        shows: "With a send buffer of the bandwidth-delay product messages are never on time again after losses (figure 2.4 a).",
         needs: &[Need::Paths, Need::Program("python3")],
         stall: Duration::from_millis(30),
         play: product_buffer,
     },
     Scene {
         name: "shedding",
-        shows: "A sender that sheds what finds no room stays timely through the same losses.",
+        shows: "A sender that sheds messages without room stays on time through the same losses.",
         needs: &[Need::Paths, Need::Program("python3")],
         stall: Duration::from_millis(100),
         play: shedding,
     },
     Scene {
         name: "burst",
-        shows: "A burst of UDP for two seconds beside a connection of 100 Mbit/s: what it costs, and when that is over.",
+        shows: "A UDP burst of two seconds next to a connection of 100 Mbit/s: its cost, and the recovery time.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(50),
         play: burst,
     },
     Scene {
         name: "buffers",
-        shows: "Buffers that are too small for the round trip hold a flow back; throughput follows them.",
+        shows: "Buffers that are too small for the RTT limit a flow; throughput follows their size.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(30),
         play: buffers,
@@ -67,16 +67,17 @@ pub const SCENES: &[Scene] = &[
 
 const RATE: f64 = 512e6;
 const SEGMENT: f64 = 1448.0;
-/// The path's round trip in seconds.
+/// RTT of the path in seconds.
 const ROUND_TRIP: f64 = 0.015;
 
-/// Segments that carry the rate.
+/// Returns the number of segments in flight that carry the rate.
 fn needed(round_trip: f64) -> f64 {
     RATE / 8.0 * round_trip / SEGMENT
 }
 
-/// Limits windows towards the far host to 1300 segments, twice what 512 Mbit/s need: they are known before the losses, whatever
-/// slow start did. Kernels take this from the route to what they remember of a host once a connection to it ended well.
+/// Returns a command that limits windows towards the remote host to 1300 segments, twice what 512 Mbit/s need. So the window before the
+/// losses is known, whatever slow start did. Kernels prefer this route setting to what they remember of a host after a successful
+/// connection.
 fn limited() -> String {
     let known = "python3 -c \"import socket; socket.create_connection(('manchester', 8620)).close()\"; sleep 0.2; ip tcp_metrics show | grep -q 'cwnd 1300'";
     format!(
@@ -85,14 +86,13 @@ fn limited() -> String {
     )
 }
 
-/// The plan of the examples, with a buffer that holds a whole window of [`limited`]: where this host stood still, it is sent at
-/// once.
+/// Returns the path of the examples, with a buffer for a whole window of [`limited`]: after a stall of this host, that is sent at once.
 fn example() -> Result<OnPath> {
     let plan = OnPath::example("tcp-losses-15ms")?;
     Ok(OnPath::new(&plan.replacen("1MiB", "4MiB", 1)))
 }
 
-/// A probe by TCP with these options, and what comes before it.
+/// Runs a TCP probe with these options, after the commands `before`.
 fn probed(record: &mut Record, path: &OnPath, before: &str, more: &str) -> Result<Value> {
     let script = responder("manchester", "")
         + before
@@ -152,10 +152,9 @@ fn rows(path: &OnPath) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The kernel's samples from the first of the losses that the path made to the next that it did not, and the times of these
-/// losses.
+/// Returns the kernel's samples from the first loss that the path caused to the next that it did not, and the times of these losses.
 fn recovery(rows: Vec<Row>, count: usize) -> Option<(Vec<Row>, Vec<f64>)> {
-    // What was only sent again to ask for an answer does not lower the threshold, and what ends slow start is not sent again.
+    // A probe for an acknowledgement does not lower the threshold, and the end of slow start causes no retransmission.
     let found: Vec<f64> = rows
         .windows(3)
         .filter(|rows| rows[1].threshold < rows[0].threshold)
@@ -169,8 +168,7 @@ fn recovery(rows: Vec<Row>, count: usize) -> Option<(Vec<Row>, Vec<f64>)> {
     Some((rows.collect(), losses))
 }
 
-/// The same in the simulator, with the mean round trip of the rows before `until`: windows at the kernel's times, and what it
-/// comes to.
+/// Simulates the same losses, with the mean RTT of the rows before `until`. Returns the windows at the kernel's times, and the outcome.
 fn simulate(
     algorithm: Algorithm,
     rows: &[Row],
@@ -215,7 +213,7 @@ fn simulate(
     Ok((windows, outcome))
 }
 
-/// When a window is enough for the rate again, seconds after the last loss.
+/// Returns when a window suffices for the rate again, in seconds after the last loss.
 fn enough(rows: &[Row], windows: &[f64], lost: f64) -> Option<f64> {
     let mut after = rows
         .iter()
@@ -225,18 +223,19 @@ fn enough(rows: &[Row], windows: &[f64], lost: f64) -> Option<f64> {
     Some(found.0.at - lost)
 }
 
-/// A recovery that was measured: the probe's result, the kernel's samples, and what the simulator makes of the same losses.
+/// A measured recovery: the probe's result, the kernel's samples, and the simulation of the same losses.
 struct Recovered {
     result: Value,
     rows: Vec<Row>,
     losses: Vec<f64>,
     windows: Vec<f64>,
     outcome: Outcome,
-    /// From the last loss until the window was enough again, in seconds.
+    /// Time from the last loss until the window sufficed again, in seconds.
     recovery: f64,
 }
 
-/// After the losses of the example. None if the path's losses hit something else, or this host lost packets itself.
+/// Measures the recovery from the losses of the example; `None` if the path's losses hit something else, or this host dropped packets
+/// itself.
 fn recovered(
     record: &mut Record,
     algorithm: Algorithm,
@@ -323,8 +322,8 @@ fn recovered(
     }))
 }
 
-/// Against t_r = (W - W0) RTT and what is late against C (1 - W0 / W) t_r / 2, equations 2-2 and 2-3 of the EXPReS report from
-/// any window on.
+/// Compares with t_r = (W - W0) RTT, and the late messages with C (1 - W0 / W) t_r / 2: equations 2-2 and 2-3 of the EXPReS report, for
+/// any window at the loss.
 fn reno(record: &mut Record) -> Result<()> {
     let Some(found) = recovered(record, Algorithm::Reno, 0.15)? else {
         return Ok(());
@@ -359,7 +358,7 @@ fn reno(record: &mut Record) -> Result<()> {
         0.1,
     );
     let timely = &found.result["flows"][0]["messages"]["timely"];
-    // With the round trip that it was, and not only the path's; and the losses before took their parts.
+    // With the measured RTT, not that of the path alone; and the earlier losses reduced the window too.
     let need = needed(round_trip);
     let part = |window: f64, time: f64| RATE / 8.0 * (1.0 - window / need).max(0.0) * time / 2.0;
     let before = [(8.0, 1), (4.0, 2), (2.0, 3)].map(|(times, next)| {
@@ -385,7 +384,7 @@ fn reno(record: &mut Record) -> Result<()> {
             .map_or(f64::NAN, |until| until - lost);
         let simulated = drained.as_secs_f64() - (lost - rows[0].at + 1.0);
         record.near(
-            "timely again after the last loss: against simulator",
+            "on time again after the last loss: against simulator",
             "s",
             until,
             simulated,
@@ -422,7 +421,7 @@ fn product_buffer(record: &mut Record) -> Result<()> {
     );
     let said = result["findings"].to_string();
     for part in [
-        "never timely again",
+        "never on time again",
         "held back by the send buffer",
         "reno needs a send buffer of",
     ] {
@@ -446,7 +445,7 @@ fn shedding(record: &mut Record) -> Result<()> {
         of("shed")? as f64,
         Aim::AtLeast(1000.0),
     );
-    // No later than it took to get through what the buffer holds, whatever was lost; while the host stood still nothing came.
+    // At most the time to send what the buffer holds, whatever was lost; during a stall of the host nothing arrived.
     let longest = messages["timely"].real("longest")? * 1e-9;
     let held = RATE / 8.0 * ROUND_TRIP + 65536.0;
     let rows = rows(&path)?;
@@ -499,7 +498,7 @@ fn burst(record: &mut Record) -> Result<()> {
         (of("from"), of("to")) == (8.0, 10.0),
         format!("{} to {}", of("from"), of("to")),
     );
-    // 100 Mbit/s less headers; and what the burst leaves of them.
+    // 100 Mbit/s without headers; and what the burst leaves of that.
     record.figure(
         "rate before",
         "Mbit/s",
@@ -568,7 +567,7 @@ fn buffers(record: &mut Record) -> Result<()> {
             format!("--{end} 60k: the finding names the option"),
             said.contains(&format!("--{end}")),
         );
-        // Linux holds up to some four times what it calls the buffer; the path would carry 500 Mbit/s.
+        // Linux keeps up to four times the nominal buffer in flight; the path would carry 500 Mbit/s.
         let most = 5.0 * 60e3 * 8.0 / 0.02 * 1e-6;
         record.figure(
             format!("--{end} 60k: rate"),
@@ -591,7 +590,7 @@ fn buffers(record: &mut Record) -> Result<()> {
         "each combination of segment and buffer is measured",
         counts("segment")? == [524, 524, 1436, 1436]
             && counts("buffer")? == [30_000, 2_000_000, 30_000, 2_000_000],
-        "time stamps take 12 bytes of each segment",
+        "timestamps take 12 bytes of each segment",
     );
     let rates: Vec<f64> = points
         .iter()
@@ -624,7 +623,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
     record.relay(&path.state());
     let dropped = path.cell("jive>manchester", "lose_at")?.count("dropped")?;
     record.same("the path dropped six packets", dropped, 6);
-    // Time, window in segments and round trip in seconds.
+    // Time, window in segments and RTT in seconds.
     let client = path.room.json("client.json");
     let mut samples: Vec<[f64; 3]> = Vec::new();
     for interval in client.list("intervals")? {
@@ -650,7 +649,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
         marks: vec![(8.0, "loss")],
         ..Picture::default()
     });
-    // The last loss, and what came before and after it.
+    // The last loss, and the samples before and after it.
     let falls = samples
         .windows(2)
         .enumerate()
@@ -661,7 +660,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
         record.said("the last loss lowers the window", false);
         return Ok(());
     };
-    // A sample taken during the reduction shows only a part of it.
+    // A sample taken during the reduction shows only part of it.
     let was = if samples[fall - 1][1] > samples[fall][1] {
         fall - 1
     } else {
@@ -674,7 +673,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
         after[1] / before[1],
         Aim::Within(0.45, 0.55),
     );
-    // Three seconds of growth in which none other was lost.
+    // Three seconds of growth without another loss.
     for (when, range) in [
         ("before", was - 30..was),
         ("after", fall + 2..samples.len().min(fall + 32)),
@@ -691,7 +690,7 @@ fn saw_tooth(record: &mut Record) -> Result<()> {
             0.1,
         );
     }
-    // The window is what it was after half of its segments in round trips: a window of C RTT, C RTT^2 / (2 MSS).
+    // After half of its segments in RTTs, the window is what it was: a window of C RTT, C RTT^2 / (2 MSS).
     let back = samples[fall + 2..]
         .iter()
         .find(|sample| sample[1] >= before[1]);

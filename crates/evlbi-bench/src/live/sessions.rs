@@ -1,4 +1,4 @@
-//! Three stations and a correlator on an emulated path: timetables, shedding, kills, and stations that are left out.
+//! Three stations and a correlator on an emulated path: schedules, shedding, kills, and stations that are excluded.
 
 use std::fs;
 use std::process::Stdio;
@@ -15,21 +15,21 @@ use super::record::{Aim, Need, Record, Scene};
 pub const SCENES: &[Scene] = &[
     Scene {
         name: "timetable",
-        shows: "Flows of a session begin together at the scan's time and end by themselves.",
+        shows: "Flows of a session start together at the scan's time and end on their own.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(300),
         play: timetable,
     },
     Scene {
         name: "session-shed",
-        shows: "One of three stations sheds a fifth from a moment on: weights, amplitudes and SNR are what is left.",
+        shows: "One of three stations starts to shed a fifth: weights, amplitudes and SNR are as expected.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(300),
         play: shed,
     },
     Scene {
         name: "session-kills",
-        shows: "A session goes on to its scan's end though an agent and then the controller is killed.",
+        shows: "A session continues to its scan's end although an agent and then the controller is killed.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(300),
         play: kills,
@@ -43,7 +43,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "killed-network",
-        shows: "When the network is killed, what came up to a second before is recorded, and whole.",
+        shows: "When the network is killed, data that arrived up to a second before is recorded completely.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(300),
         play: killed_network,
@@ -51,9 +51,9 @@ pub const SCENES: &[Scene] = &[
 ];
 
 const STATIONS: [&str; 3] = ["ef", "jb", "on"];
-/// What the stations' noise has in common.
+/// Correlation coefficient of the stations' noise.
 const CORRELATION: f64 = 0.3;
-/// Frames a second of each station: 4 Mbit/s.
+/// Frames per second of each station: 4 Mbit/s.
 const FRAME_RATE: f64 = 250.0;
 
 /// A path, a sky, an agent for each host, and a session.
@@ -102,7 +102,7 @@ impl Stations {
         ["jive"].iter().chain(&STATIONS).map(host).collect()
     }
 
-    /// A flow that sends a station's sky to a port of jive.
+    /// Returns a flow that sends a station's sky to a port of jive.
     fn sender(&self, name: &str, port: usize) -> String {
         format!(
             "[[flow]]\nname = \"{name}\"\nhost = \"{name}\"\ncommand = \"send\"\nsource = \"sky:{}/{}\"
@@ -112,7 +112,7 @@ impl Stations {
         )
     }
 
-    /// Three senders and a correlator, with more.
+    /// Writes a session with three senders and a correlator, and more.
     fn session(&self, more: &str) {
         let senders = STATIONS.iter().enumerate();
         let flows: String = senders
@@ -127,7 +127,7 @@ impl Stations {
         );
     }
 
-    /// The script, after what starts all agents and waits for them.
+    /// Returns the script, preceded by commands that start all agents and wait for them.
     fn with_agents(script: &str) -> String {
         let agents = STATIONS.iter().enumerate().map(|(number, name)| {
             format!(
@@ -139,7 +139,7 @@ impl Stations {
         let ready = wait(
             "[ -s agent-jive/address ] && [ -s agent-ef/address ] && [ -s agent-jb/address ] && [ -s agent-on/address ]",
         );
-        // An agent that was here before left its address behind.
+        // An earlier agent left its address behind.
         format!(
             "rm -f agent-*/address; $E agent --dir agent-jive --bind 10.77.0.1:3650 > agent-jive/said & P=$!\n{agents}
              E_() {{ for p in $P $R; do kill $p 2> /dev/null || true; done; }}\ntrap E_ EXIT\n{ready}\n{script}"
@@ -150,7 +150,7 @@ impl Stations {
         self.path.run(&["--force"], &Stations::with_agents(script))
     }
 
-    /// The result of the flow of this name.
+    /// Returns the result of the flow of this name.
     fn result(&self, host: &str, name: &str) -> Result<Value> {
         let flows = fs::read_dir(self.path.room.folder().join(format!("agent-{host}/flows")))?;
         let end = format!(".{name}");
@@ -172,13 +172,13 @@ impl Stations {
     }
 }
 
-/// Lengths of what senders sent, their pace, and how they all ended.
+/// Checks the senders' durations and pace, and how they ended; returns the durations.
 fn ends(record: &mut Record, flows: &[Value], asked_s: f64) -> Result<Vec<f64>> {
     let (mut lasted, mut ends) = (Vec::new(), Vec::new());
     for flow in flows {
         let name = name_of(flow)?;
         record.said(
-            format!("{name} finished by itself"),
+            format!("{name} finished on its own"),
             flow["end"]["outcome"] == "finished",
         );
         if flow["command"] != "send" {
@@ -193,7 +193,7 @@ fn ends(record: &mut Record, flows: &[Value], asked_s: f64) -> Result<Vec<f64>> 
         );
         lasted.push(seconds);
         ends.push(flow["end"].real("time")?);
-        // Each frame is two datagrams; the last may have been cut off.
+        // Each frame is two datagrams; the last frame may be incomplete.
         let result = &flow["result"];
         let (sent, frames) = (result.count("sent")?, result.count("frames")?);
         record.fact(
@@ -208,7 +208,7 @@ fn ends(record: &mut Record, flows: &[Value], asked_s: f64) -> Result<Vec<f64>> 
     Ok(lasted)
 }
 
-/// A flow's name, without that of its run.
+/// Returns a flow's name, without that of its run.
 fn name_of(flow: &Value) -> Result<String> {
     let id = flow.text("id")?;
     Ok(id.rsplit('.').next().unwrap_or(id).to_owned())
@@ -302,8 +302,8 @@ fn shed(record: &mut Record) -> Result<()> {
             Aim::AtMost(0.0),
         );
     }
-    // The time that two stations have is that of the shorter; all begin with the same frame, and jb sheds from one of its
-    // frames on.
+    // The common time of two stations is that of the shorter one. All start with the same frame, and jb sheds from one of its frames
+    // on.
     let offered = |shed: &Value| shed.real("offered");
     let before = offered(&jb["shedding_before"][0])?;
     let all = before + offered(&jb["shedding"])?;
@@ -405,7 +405,7 @@ fn left_out(record: &mut Record) -> Result<()> {
     record.same("flows", flows.len() as u64, 3);
     let lasted = ends(record, flows, 5.0)?;
     ensure!(lasted.len() == 2, "{} senders", lasted.len());
-    // Data that waits for the absent is kept for four seconds. A host that stood still gave up time of one sender.
+    // Data that waits for missing stations is kept for four seconds. After a stall of the host, one sender gave up some time.
     let (shorter, longer) = (lasted[0].min(lasted[1]), lasted[0].max(lasted[1]));
     let common = shorter - (longer - 4.0).max(0.0);
     let result = correlator(flows)?;
@@ -473,7 +473,7 @@ fn killed_network(record: &mut Record) -> Result<()> {
     while !is_ready() && path.try_wait()?.is_none() && begun.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(20));
     }
-    // The relay is the first process of all hosts: everything there ends at once, as when the power goes.
+    // The relay is the first process of all hosts: everything there ends at once, as in a power failure.
     let relay =
         fs::read_to_string(format!("/proc/{0}/task/{0}/children", path.id())).unwrap_or_default();
     if let Ok(relay) = relay.trim().parse() {

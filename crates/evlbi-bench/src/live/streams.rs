@@ -1,4 +1,4 @@
-//! Streams over emulated paths whose losses the plan makes: rates, patterns and periods are found again.
+//! Streams over emulated paths with planned losses: checks that rates, patterns and periods are detected.
 
 use std::time::Duration;
 
@@ -13,28 +13,29 @@ use super::record::{Aim, Need, Record, Scene};
 pub const SCENES: &[Scene] = &[
     Scene {
         name: "line-rate-switch",
-        shows: "A switch that loses packets above 900 Mbit/s loses at 940 and hardly at 800; a probe at line rate finds each of them.",
+        shows: "A switch that loses packets above 900 Mbit/s loses at 940 and hardly at 800; a probe at line rate detects each \
+            of them.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(30),
         play: switch,
     },
     Scene {
         name: "broken-fibre",
-        shows: "A fibre that breaks now and then is told from one that always loses some.",
+        shows: "Distinguishes a fibre that breaks now and then from one that always loses some packets.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(100),
         play: fibre,
     },
     Scene {
         name: "campaign",
-        shows: "A campaign that was killed and resumed finds loss that comes back every 2 s.",
+        shows: "A campaign that was killed and resumed detects loss that recurs every 2 s.",
         needs: &[Need::Paths],
         stall: Duration::from_millis(30),
         play: campaign,
     },
 ];
 
-/// Numbers of a stream's datagrams that a direction dropped. 0 is left out, which requests have too.
+/// Returns the numbers of a stream's datagrams that a direction dropped, except 0, which requests have too.
 fn dropped(log: &str, direction: &str, count: u64) -> Vec<u64> {
     let fields = log
         .lines()
@@ -73,7 +74,7 @@ fn switch(record: &mut Record) -> Result<()> {
             dropped.iter().all(is_missed),
             format!("{} dropped", dropped.len()),
         );
-        // Of what else is missed, number 0 may be the switch's.
+        // Among the other missing ones, number 0 may have been dropped by the switch.
         let rest = point
             .count("network_lost")?
             .saturating_sub(dropped.len() as u64);
@@ -190,7 +191,7 @@ fn fibre(record: &mut Record) -> Result<()> {
                 Aim::AtMost(0.2),
             );
         }
-        // Where in the stream losses lie.
+        // Positions of the losses in the stream.
         let sent = point.count("sent")? as f64;
         let mut total = 0.0;
         let mut points = vec![(0.0, 0.0)];

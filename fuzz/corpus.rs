@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Every input of `target`, in the order of the file names, with its name.
+/// Returns every input of `target`, sorted by file name, with its name.
 pub fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")

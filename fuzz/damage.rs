@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::corpus;
 
-/// An input of some of these targets, cut by up to so many bytes and with up to so many of its bytes changed.
+/// Returns an input of one of these targets, shortened by at most `cut` bytes and with at most `changed` changed bytes.
 pub fn damaged(targets: &[&str], cut: usize, changed: usize) -> impl Strategy<Value = Vec<u8>> {
     let inputs: Vec<_> = targets
         .iter()

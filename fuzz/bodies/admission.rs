@@ -1,4 +1,4 @@
-//! Whatever arrives, and whoever sends it: each datagram is counted once, and no place is given out twice.
+//! Any datagrams from any senders: each is counted once, and no place is assigned twice.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ pub fn run(data: &[u8]) {
             _ => vec![shape; length],
         };
         let bytes = [&vtp::header(number), &body[..]].concat();
-        // A row of datagrams, so that streams come about.
+        // A series of datagrams, so that streams start.
         for further in 0..u64::from(who >> 4) {
             let next = number.wrapping_add(further);
             let bytes = [&vtp::header(next), &bytes[8..]].concat();

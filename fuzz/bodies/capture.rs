@@ -1,10 +1,10 @@
-//! Packets of a capture, cut short or damaged: nothing panics, and what was sent again has one cause each.
+//! Packets of a capture, cut or damaged: nothing panics, and each retransmission has one cause.
 
 use evlbi_core::time::Nanos;
 use evlbi_trace::capture::{Capture, Settings};
 use evlbi_wire::packet::{Link, read};
 
-/// Each packet is its length in a byte, a time since the one before in the next, and so many bytes of an IP packet.
+/// Reads packets: a byte for the length, a byte for the time since the previous one, and the bytes of an IP packet.
 pub fn run(data: &[u8]) {
     let mut capture = Capture::new(Settings {
         every: Nanos(1_000_000),

@@ -1,5 +1,5 @@
-//! Any bytes over the connection on which tests are agreed: nothing passes a channel that is secure, and what is read of a
-//! message is written and read again as it was, and is judged without a panic.
+//! Any bytes over the connection on which tests are negotiated: nothing passes a secure channel. A parsed message is the same after
+//! writing and reading it again, and is judged without a panic.
 
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
@@ -48,7 +48,7 @@ fn read(message: &[u8]) {
     let _: Option<FromResponder> = again(message);
 }
 
-/// What a message says, where it says anything.
+/// Parses a message, writes it and parses it again, if it is valid.
 fn again<M: Serialize + DeserializeOwned>(message: &[u8]) -> Option<M> {
     let read: M = serde_json::from_slice(message).ok()?;
     let written = serde_json::to_vec(&read).expect("a message that was read can be written");

@@ -1,4 +1,4 @@
-//! A stream of any bytes with any holes: every byte is taken once, and the counts add up.
+//! A stream of any bytes with any gaps: every byte is taken once, and the counts add up.
 
 use evlbi_core::deframe::{Deframer, Holes, Settings};
 

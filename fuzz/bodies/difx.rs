@@ -1,5 +1,4 @@
-//! Any bytes as a job, a delay model and visibilities of DiFX: nothing panics, and records that are read are
-//! written as they were.
+//! Any bytes as a job, a delay model and visibilities of DiFX: nothing panics, and parsed records are written unchanged.
 
 use evlbi_fx::delay::Moment;
 use evlbi_fx::difx::swin::{Reader, Record};

@@ -1,4 +1,4 @@
-//! The fill pattern in any bytes: the runs are whole, in order and apart.
+//! The fill pattern in any bytes: the runs are complete, in order and separate.
 
 use evlbi_wire::fill;
 

@@ -1,4 +1,4 @@
-//! Any text as a gaps document: what is read is written and read again as it was.
+//! Any text as a gaps document: what is parsed is the same after writing and reading it again.
 
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Gaps, Intervals};

@@ -1,4 +1,4 @@
-//! Any bytes as a Mark 5B frame, read near the moment that the last eight of them give.
+//! Any bytes as a Mark 5B frame, read with the time in the last eight of them as reference.
 
 use evlbi_wire::mark5b::{HEADER_LEN, Header};
 use evlbi_wire::time::FrameRate;
@@ -25,7 +25,7 @@ fn times(header: Header, reference: i64) {
     again
         .set_time(time, rate)
         .expect("the frame number has 15 bits");
-    // At the ends of i64 the nearest day lies outside of it.
+    // At the limits of i64 the nearest day is out of range.
     if reference.unsigned_abs() < 1 << 62 {
         assert_eq!(again.time(reference).map(|time| time.frame), Ok(time.frame));
         assert_eq!(again.time(time.second), Ok(time));

@@ -1,4 +1,4 @@
-//! A shedding policy as a stranger would write it: read, shown and read again, then followed.
+//! Any text as a shedding policy: parsed, printed and parsed again, then applied.
 
 use evlbi_core::shed::{Policy, Shed, Stream, Unit};
 use evlbi_wire::time::{FrameRate, FrameTime};

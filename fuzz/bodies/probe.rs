@@ -1,4 +1,4 @@
-//! Any bytes as a datagram of a test: what is read of it makes its header again.
+//! Any bytes as a datagram of a test: the parsed header is written unchanged.
 
 use evlbi_wire::probe::Probe;
 

@@ -1,4 +1,4 @@
-//! Numbers from the network: the sums of the account hold and no place is given out twice.
+//! Numbers from the network: the sums of the account are correct, and no place is assigned twice.
 
 use std::collections::HashSet;
 

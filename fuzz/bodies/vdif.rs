@@ -1,4 +1,4 @@
-//! Any bytes as a VDIF frame: what is read is written again as it was.
+//! Any bytes as a VDIF frame: what is parsed is written unchanged.
 
 use evlbi_wire::vdif::Header;
 

@@ -1,4 +1,4 @@
-//! Any bytes as a VTP datagram: header and data make the datagram again.
+//! Any bytes as a VTP datagram: header and data are written unchanged.
 
 use evlbi_wire::vtp;
 

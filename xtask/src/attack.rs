@@ -1,7 +1,7 @@
-//! `cargo xtask attack`: hostile datagrams, clients and files against the program while real data flow. Each attack is made of a
-//! seed and has an expectation that holds on a host of any speed; the table at the end holds the outcome against it.
+//! `cargo xtask attack`: hostile datagrams, clients and files against the program while real data flow. Each attack follows from a seed
+//! and has an expectation that holds on a host of any speed; the table at the end compares the outcome with it.
 //!
-//! Here belongs a further attack, in the file of what it attacks, with what must come of it.
+//! Add a further attack, with its expectation, to the file of what it attacks.
 
 mod agent;
 mod connections;
@@ -51,22 +51,22 @@ pub struct AttackArgs {
     list: bool,
 }
 
-/// One kind of attack.
+/// A kind of attack.
 #[derive(Clone, Copy)]
 pub struct Attack {
     /// Short name, for `--only`.
     pub name: &'static str,
-    /// What it is made against.
+    /// The attacked part of the program.
     pub target: &'static str,
-    /// What happens to the target.
+    /// The hostile input.
     pub what: &'static str,
-    /// What must hold whatever the seed and however busy the host.
+    /// Expectation, for any seed and any load of the host.
     pub expects: &'static str,
-    /// Makes it.
+    /// Function that runs it.
     pub run: fn(&mut Scene) -> Result<()>,
 }
 
-/// The outcomes of an attack in all rounds.
+/// Outcomes of an attack in all rounds.
 #[derive(Default)]
 struct Outcomes {
     rounds: u64,
@@ -76,10 +76,10 @@ struct Outcomes {
     seconds: f64,
 }
 
-/// Attacks that run at the same time. They wait for most of their time.
+/// Number of attacks that run in parallel. They mostly wait.
 const LANES: usize = 4;
 
-/// The attacks, the longest first: nothing long begins last.
+/// Returns the attacks, the longest first, so that nothing long starts last.
 fn attacks() -> Vec<Attack> {
     let groups = [
         agent::ATTACKS,
@@ -94,7 +94,7 @@ fn attacks() -> Vec<Attack> {
     groups.concat()
 }
 
-/// The seed of the gate, so that each change meets the same attacks; `cargo xtask live` tries others.
+/// Seed in the gate, so that each change meets the same attacks; `cargo xtask live` tries others.
 const GATE: u64 = 26;
 
 /// Attacks the program that the tests have built, for ten seconds.
@@ -167,7 +167,7 @@ fn seed_of_now() -> u64 {
     now.map_or(1, |now| now.as_micros() as u64 % 1_000_000_000)
 }
 
-/// Makes all attacks, and again with other seeds until the time is over.
+/// Runs all attacks, and repeats them with other seeds until the time is over.
 fn rounds(
     attacks: &[Attack],
     program: &std::path::Path,

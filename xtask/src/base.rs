@@ -1,4 +1,4 @@
-//! Another revision of the workspace, to be built and run beside this one.
+//! Another revision of the workspace, to be built and run next to this one.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 
 use crate::run::{output_of, well};
 
-/// One tree for all revisions: what they share is compiled once.
+/// Tree for all revisions: what they share is compiled only once.
 const TREE: &str = "target/base";
 
 /// Returns the commit that a name stands for.
 ///
 /// # Errors
-/// A name that git does not know.
+/// Returns an error if git does not know the name.
 pub fn commit(revision: &str) -> Result<String> {
     let commit = format!("{revision}^{{commit}}");
     output_of("git", &["rev-parse", "--verify", &commit])
@@ -23,7 +23,7 @@ pub fn commit(revision: &str) -> Result<String> {
 /// Returns the absolute path of a tree of the revision, which has a `target` of its own.
 ///
 /// # Errors
-/// A revision that git does not know, or a disk that has no room.
+/// Returns an error if git does not know the revision, or the disk is full.
 pub fn tree(revision: &str) -> Result<PathBuf> {
     let commit = commit(revision)?;
     let tree = std::path::absolute(TREE)?;

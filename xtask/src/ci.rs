@@ -1,4 +1,4 @@
-//! What has to pass before a change lands, in the order in which it fails fastest.
+//! The checks that must pass before a change lands, ordered so that failures show early.
 
 use std::fs;
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub fn run() -> Result<()> {
     outcome
 }
 
-/// The steps that have passed, with their seconds.
+/// The steps that have passed, with their durations in seconds.
 struct Gate {
     begun: Instant,
     steps: Vec<(&'static str, f64)>,
@@ -27,14 +27,14 @@ struct Gate {
 
 impl Gate {
     fn run(&mut self) -> Result<()> {
-        // What the tests need is fetched while the processors compile; nothing of it is left running.
+        // The tests' requirements are installed while the compiler runs; nothing of it stays running.
         let setup = std::thread::scope(|scope| {
             let setup = scope.spawn(|| setup::run(false));
             self.build()?;
             setup.join().map_err(|_| anyhow!("setup failed"))
         })?;
         self.step("rest of the setup", || setup)?;
-        // All that fails is worth knowing at once.
+        // All failures are reported at once.
         self.cargo("tests", &["test", "--workspace", "--no-fail-fast"])?;
         self.step("examples", examples::run)?;
         self.step("packages", packages)?;
@@ -94,7 +94,7 @@ impl Gate {
     }
 }
 
-/// The ring's hand-over, in every interleaving of its two threads: evlbi-net has nothing but its ring then.
+/// Tests the ring's protocol with every interleaving of its two threads; evlbi-net then contains only its ring.
 fn loom() -> Result<()> {
     let mut command = evlbi_testkit::cargo();
     command
@@ -104,7 +104,7 @@ fn loom() -> Result<()> {
     well(&mut command)
 }
 
-/// What would be published is complete, and each crate finds what it needs. It is not compiled once more.
+/// Checks that the packages to publish are complete, and that each crate finds what it needs, without compiling again.
 fn packages() -> Result<()> {
     let mut command = evlbi_testkit::cargo();
     command.args([

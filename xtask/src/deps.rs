@@ -1,9 +1,9 @@
 //! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- {correlate, control} <- evlbi; wire <- fx <- stream;
-//! net <- {path, probe}; probe <- control; plot <- {stream, correlate, probe, control}. What belongs to the program (command line, anyhow)
-//! stays in the program. No modules of a library, or of the program, import each other in a circle. Libraries print nothing and end no
-//! process. Unsafe code is in evlbi-net alone. All crates have one version.
+//! net <- {path, probe}; probe <- control; plot <- {stream, correlate, probe, control}. Command line and anyhow stay in the program. No
+//! modules of a library, or of the program, import each other in a circle. Libraries print nothing and end no process. Unsafe code is
+//! only in evlbi-net. All crates have one version.
 //!
-//! Here belongs a further rule that the whole workspace keeps to.
+//! Add further rules for the whole workspace here.
 
 mod circles;
 
@@ -72,8 +72,8 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("evlbi-plot", &[]),
 ];
 
-/// What these crates alone bring in; no other library does, not even by what it uses, for its build, for another system or with a
-/// feature. The program may wait for what evlbi-control does, by tokio.
+/// Crates that only these libraries bring in; no other library does, not even indirectly, for its build, for another system or with a
+/// feature. The program may wait for evlbi-control with tokio.
 const KEPT: [(&str, &[&str]); 9] = [
     ("anyhow", &["evlbi"]),
     ("axum", &["evlbi-control"]),
@@ -86,7 +86,7 @@ const KEPT: [(&str, &[&str]); 9] = [
     ("tokio", &["evlbi", "evlbi-control"]),
 ];
 
-/// What one library alone uses by itself.
+/// Crates that only one library uses directly.
 const OWNED: [(&str, &str); 6] = [
     ("libc", "evlbi-net"),
     ("linux-raw-sys", "evlbi-net"),
@@ -96,13 +96,13 @@ const OWNED: [(&str, &str); 6] = [
     ("png", "evlbi-plot"),
 ];
 
-/// What serves the development: nothing that is published uses it but in tests.
+/// Crates for the development: published crates use them only in tests.
 const DEVELOPMENT: [&str; 3] = ["evlbi-bench", "evlbi-testkit", "xtask"];
 
-/// Libraries that stay free of any one system, and others than Linux that their dependencies are looked at for.
+/// Libraries that do not depend on a system; their dependencies are also checked for systems other than Linux.
 const ANYWHERE: [&str; 4] = ["evlbi-wire", "evlbi-core", "evlbi-trace", "evlbi-fx"];
 const ELSEWHERE: [&str; 2] = ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"];
-/// What exists on Unix, or on Linux, alone, or asks a system for more than memory.
+/// Crates that exist only on Unix or Linux, or that need more of a system than memory.
 const OF_SYSTEMS: [&str; 8] = [
     "corosensei",
     "ctrlc",
@@ -114,11 +114,11 @@ const OF_SYSTEMS: [&str; 8] = [
     "socket2",
 ];
 
-/// What each library says at its beginning, and the second the program, too.
+/// Attributes at the start of each library; the second one also of the program.
 const QUIET: &str = "#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]";
 const SAFE: &str = "#![forbid(unsafe_code)]";
 
-/// Libraries that bring in none of these without their default features: whoever links them has no server and draws nothing.
+/// Libraries that bring in none of these without their default features: programs that link them have no server and draw nothing.
 const LIGHT: [&str; 3] = ["evlbi-stream", "evlbi-correlate", "evlbi-probe"];
 const HEAVY: [&str; 5] = ["libsqlite3-sys", "plotters", "ring", "rustls", "tokio"];
 
@@ -128,7 +128,7 @@ pub fn check() -> Result<()> {
         check_declared(member, &members[0].version)?;
     }
     for library in MAY_USE.map(|(library, _)| library) {
-        // Whatever a feature or another system brings in.
+        // Including what a feature or another system brings in.
         for name in tree(library, &["--all-features", "--target=all"])? {
             let kept = KEPT.iter().find(|(kept, _)| *kept == name);
             if kept.is_some_and(|(_, by)| !by.contains(&library)) {
@@ -141,7 +141,7 @@ pub fn check() -> Result<()> {
     for name in MAY_USE.map(|(library, _)| library).iter().chain(&["evlbi"]) {
         check_sources(name)?;
     }
-    // Of the crates that serve the development, only evlbi-testkit has unsafe code: one call.
+    // Of the development crates, only evlbi-testkit has unsafe code: one call.
     for root in ["crates/evlbi-bench/src/main.rs", "xtask/src/main.rs"] {
         check_line(Path::new(root), SAFE)?;
     }
@@ -168,7 +168,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// What a crate declares: one version for all, and no dependency of any kind, of any feature and for any system that it may not have.
+/// Checks what a crate declares: one version for all, and no forbidden dependency of any kind, feature or system.
 fn check_declared(member: &Member, version: &str) -> Result<()> {
     let name = member.name.as_str();
     if member.version != version {
@@ -209,7 +209,8 @@ fn check_declared(member: &Member, version: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the sources of a crate say: what each file is for, no circles, no unsafe code but in evlbi-net; a library prints nothing and ends no process.
+/// Checks the sources of a crate: each file states its purpose, no circles, unsafe code only in evlbi-net; a library prints nothing and
+/// ends no process.
 fn check_sources(name: &str) -> Result<()> {
     let folder = Path::new("crates").join(name);
     check_heads(&folder)?;
@@ -235,7 +236,7 @@ fn check_sources(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A file has this line.
+/// Checks that a file has this line.
 fn check_line(path: &Path, line: &str) -> Result<()> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     if !text.lines().any(|it| it == line) {
@@ -244,7 +245,7 @@ fn check_line(path: &Path, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each file says in its first line what it is for.
+/// Checks that the first line of each file states its purpose.
 fn check_heads(folder: &Path) -> Result<()> {
     let mut files = Vec::new();
     rust_files(folder, &mut files)?;
@@ -259,7 +260,7 @@ fn check_heads(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Nothing of `std::os` is in the sources of a library.
+/// Checks that the sources of a library do not use `std::os`.
 fn check_free_of_systems(library: &str) -> Result<()> {
     let mut files = Vec::new();
     rust_files(&Path::new("crates").join(library).join("src"), &mut files)?;
@@ -279,14 +280,14 @@ fn check_free_of_systems(library: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a path is that of a module, or leads into it.
+/// Returns whether a path is that of a module, or leads into it.
 fn is_within(path: &str, module: &str) -> bool {
     let rest = path.trim_start_matches("::").strip_prefix(module);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// The paths in a source, each with what follows it; those of `a::{b, c}` as a::b and a::c. Those in a module within the file are as the
-/// file would write them. Lines that are skipped have none.
+/// Calls `take` with each path in a source and the text after it; `a::{b, c}` gives a::b and a::c. Paths in a module within the file
+/// are relative to that module. Skipped lines are ignored.
 fn name_paths(
     within: &str,
     tokens: TokenStream,
@@ -341,7 +342,7 @@ fn name_paths(
     paths.push(path);
 }
 
-/// A crate of this workspace, as `cargo metadata` describes it.
+/// A crate of this workspace, from `cargo metadata`.
 #[derive(Deserialize)]
 struct Member {
     name: String,
@@ -349,16 +350,16 @@ struct Member {
     dependencies: Vec<Dependency>,
 }
 
-/// What a crate declares to use: of whatever feature, for whatever system.
+/// A declared dependency of a crate, for any feature and system.
 #[derive(Deserialize)]
 struct Dependency {
-    /// Its own name, however it is called there.
+    /// Its own name, not a renamed one.
     name: String,
-    /// `dev`, `build`, or none.
+    /// `dev`, `build`, or `None`.
     kind: Option<String>,
 }
 
-/// All crates of this workspace.
+/// Returns all crates of this workspace.
 fn members() -> Result<Vec<Member>> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -369,7 +370,7 @@ fn members() -> Result<Vec<Member>> {
     Ok(metadata.packages)
 }
 
-/// Names of what `library` depends on, also by what it uses and for its build.
+/// Returns the names of the dependencies of `library`, including indirect ones and those for its build.
 fn tree(library: &str, more: &[&str]) -> Result<Vec<String>> {
     let arguments = ["tree", "--edges=normal,build", "--prefix=none", "--package"];
     let text = answer(&[&arguments[..], &[library], more].concat())?;
@@ -379,7 +380,7 @@ fn tree(library: &str, more: &[&str]) -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// What cargo answers.
+/// Returns cargo's output.
 fn answer(arguments: &[&str]) -> Result<String> {
     let mut command = evlbi_testkit::cargo();
     let output = command.args(arguments).output().context("cargo")?;

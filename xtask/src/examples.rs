@@ -1,4 +1,4 @@
-//! `cargo xtask examples`: runs the examples of the libraries as their first lines say, on loopback, and looks at what they print.
+//! `cargo xtask examples`: runs the examples of the libraries as their first lines describe, on loopback, and checks their output.
 
 use std::fs;
 use std::path::Path;
@@ -9,16 +9,16 @@ use evlbi_testkit::{Lines, Room, Running, cargo, command};
 
 use crate::run::well;
 
-/// Two stations whose recordings the examples read.
+/// Plan of two stations whose recordings the examples read.
 const PLAN: &str = "xtask/golden/sky.toml";
 const TOKEN: &str = "token";
 
 /// Builds and runs all of them.
 ///
 /// # Errors
-/// When one fails, or prints something else than it should.
+/// Returns an error if one fails, or prints something unexpected.
 pub fn run() -> Result<()> {
-    // As the tests are built, so that nothing is compiled once more.
+    // Built like the tests, so that nothing is compiled again.
     well(cargo().args(["test", "--quiet", "--workspace", "--no-run"]))?;
     let this = std::env::current_exe()?;
     let folder = this.parent().context("a folder of programs")?;
@@ -51,7 +51,7 @@ pub fn run() -> Result<()> {
     let probed = printed(command(examples.join("probe")).args([&*address, TOKEN]))?;
     ensure!(probed.contains("\nlost "), "probe: {probed}");
 
-    // In virtual time the same is lost each time.
+    // In virtual time the losses are the same each time.
     let lossy = printed(&mut command(examples.join("lossy_path")))?;
     let expected = "sent 9690\nreceived 9587\nlost 103\nin the network 103\n";
     ensure!(lossy == expected, "lossy_path: {lossy}");
@@ -59,7 +59,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// What a program prints until it ends well.
+/// Returns the output of a program that ends well.
 fn printed(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_owned();
     let output = command.stdin(Stdio::null()).output();
@@ -69,7 +69,7 @@ fn printed(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Starts a program, and returns where it says that it listens.
+/// Starts a program, and returns the address at which it reports to listen.
 fn listening(command: &mut Command) -> Result<(Running, String)> {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut running = Running(command.stderr(Stdio::piped()).spawn()?);

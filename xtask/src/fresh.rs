@@ -1,6 +1,6 @@
-//! `cargo xtask fresh`: the tests of a fresh clone on a machine that has Rust and a C compiler and nothing else, as root and as a
-//! plain user. The machine is a folder that this process makes its root, in a mount namespace of its own: programs are links or
-//! copies, libraries, headers and the toolchain are bound into it.
+//! `cargo xtask fresh`: the tests of a fresh clone on a machine with only Rust and a C compiler, as root and as a plain user. The
+//! machine is a directory that this process makes its root, in its own mount namespace: programs are links or copies; libraries,
+//! headers and the toolchain are bind-mounted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,10 +19,10 @@ use nix::unistd::{Uid, chroot};
 
 use crate::run::{output_of, well};
 
-/// What stays between runs: compiled dependencies.
+/// Directory that is kept between runs: compiled dependencies.
 const FOLDER: &str = "target/fresh";
 
-/// Programs of the C toolchain and the shell, which are copied: each finds its own files by where it lies.
+/// Programs of the C toolchain and the shell, which are copied: each finds its own files relative to its location.
 const COPIES: [&str; 5] = ["cc", "as", "ld", "ar", "sh"];
 const TOOLCHAIN: [&str; 3] = ["cargo", "rustc", "rustdoc"];
 const COREUTILS: &str = "[ arch b2sum base32 base64 basename cat chgrp chmod chown cksum comm cp csplit cut date dd df dir \
@@ -31,7 +31,7 @@ const COREUTILS: &str = "[ arch b2sum base32 base64 basename cat chgrp chmod cho
     realpath rm rmdir runcon seq sha1sum sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty \
     sum sync tac tail tee test timeout touch tr true truncate tsort tty uname unexpand uniq unlink users vdir wc who whoami yes";
 
-/// What is as on this machine.
+/// Directories of this machine that are mounted.
 const BOUND: [&str; 9] = [
     "/dev",
     "/etc",
@@ -44,12 +44,12 @@ const BOUND: [&str; 9] = [
     "/usr/libexec",
 ];
 
-/// A user without rights and without a home of its own.
+/// A user without privileges and without a home directory.
 const NOBODY: u32 = 65534;
 
-/// Where things lie within the folder.
+/// Places within the directory.
 const CHECKOUT: &str = "/checkout";
-/// Both users have cargo's folder at one place: what it has compiled goes by it.
+/// Both users have cargo's directory at one place: compiled files depend on it.
 const CARGO: &str = "/cargo";
 const REGISTRY: &str = "/cargo/registry";
 const RUST: &str = "/rust";
@@ -60,7 +60,7 @@ pub struct FreshArgs {
     /// Set EVLBI_REQUIRE to this: then the tests fail, and name what is missing
     #[arg(long, env = "EVLBI_REQUIRE")]
     require: Option<String>,
-    /// What `cargo test` is given after `--`, e.g. one package and a test's name
+    /// Arguments of `cargo test`, after `--`: e.g. one package and a test's name
     #[arg(last = true, default_value = "--workspace")]
     tests: Vec<String>,
 }
@@ -68,7 +68,7 @@ pub struct FreshArgs {
 /// Runs the tests twice.
 ///
 /// # Errors
-/// When a test fails as root or as a plain user; when this is not root.
+/// Returns an error if a test fails as root or as a plain user, or if this is not root.
 pub fn run(args: &FreshArgs) -> Result<()> {
     if !Uid::effective().is_root() {
         bail!("only root can prepare a machine without tools (mounts, chroot): run it as root");
@@ -103,13 +103,13 @@ pub fn run(args: &FreshArgs) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder: a clone, links to programs, empty folders for what is bound.
+/// Creates the directory: a clone, links to programs, empty directories for mounts.
 fn prepare() -> Result<PathBuf> {
     let sysroot = PathBuf::from(output_of("rustc", &["--print", "sysroot"])?);
     let folder = fs::canonicalize(FOLDER)?;
     let root = folder.join("root");
     let checkout = root.join(&CHECKOUT[1..]);
-    // Dependencies are compiled once; what is ours is compiled again, since a clone's files are new.
+    // Dependencies are compiled once; the workspace is compiled again, since a clone's files are new.
     let (target, kept) = (checkout.join("target"), folder.join("target"));
     if target.is_dir() {
         fs::rename(&target, &kept)?;
@@ -194,14 +194,14 @@ fn bind(from: &Path, to: &Path, is_read_only: bool) -> Result<()> {
     Ok(())
 }
 
-/// From here on the folder is all that this process and its children see.
+/// Makes the directory the root of this process and its children.
 fn enter(root: &Path) -> Result<()> {
     chroot(root).context("chroot")?;
     std::env::set_current_dir(CHECKOUT)?;
     Ok(())
 }
 
-/// Gives all of a folder to a user.
+/// Changes the owner of everything in a directory.
 fn own(folder: &Path, user: u32) -> Result<()> {
     let owner = format!("{user}:{user}");
     well(
@@ -211,11 +211,11 @@ fn own(folder: &Path, user: u32) -> Result<()> {
     )
 }
 
-/// What a run of the tests came to.
+/// Result of a run of the tests.
 struct Outcome {
     passed: u64,
     failed: u64,
-    /// What `EVLBI_REQUIRE` forbade to be missing.
+    /// Missing things that `EVLBI_REQUIRE` does not allow to be missing.
     missing: BTreeSet<String>,
     is_well: bool,
     seconds: u64,
@@ -237,7 +237,7 @@ fn test(user: u32, args: &FreshArgs) -> Result<Outcome> {
     fs::create_dir_all(&home)?;
     own(Path::new(&home), user)?;
     for entry in fs::read_dir(CARGO)?.flatten() {
-        // Locks and such of the other user.
+        // Lock files and the like of the other user.
         if entry.path() != Path::new(REGISTRY) {
             let is_folder = entry.file_type()?.is_dir();
             let remove = if is_folder {

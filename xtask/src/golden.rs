@@ -1,7 +1,7 @@
-//! `cargo xtask golden`: command lines that cover every command of the program, played with this tree and with another revision
-//! on one machine. Their exit status, output and files are compared: nothing may change or be missing, and what is new is listed.
+//! `cargo xtask golden`: command lines that cover every command of the program, run with this tree and with another revision on one
+//! machine. Exit statuses, output and files are compared: nothing may change or be missing, and additions are listed.
 //!
-//! Here belongs how runs are compared; a further command line is a line of `xtask/golden/cases.txt`.
+//! This module compares the runs; a further command line is a line of `xtask/golden/cases.txt`.
 
 mod cases;
 mod compare;
@@ -52,14 +52,14 @@ pub struct GoldenArgs {
     list: bool,
 }
 
-/// Where revisions are built.
+/// Directory where revisions are built.
 const FOLDER: &str = "target/golden";
-/// What the cases read.
+/// Directory of the cases' input.
 const INPUTS: &str = "xtask/golden";
 const CAPTURES: &str = "crates/evlbi/tests/oracles/captures";
-/// Cases that are played at the same time. They wait for most of their time.
+/// Number of cases that run in parallel. They mostly wait.
 const LANES: usize = 4;
-/// Differences and additions that the table shows of each case.
+/// Maximum number of differences and additions in the table, per case.
 const SHOWN: usize = 8;
 
 pub fn run(args: &GoldenArgs) -> Result<()> {
@@ -109,7 +109,7 @@ pub fn run(args: &GoldenArgs) -> Result<()> {
     report(args, &cases, &compared, begun.elapsed().as_secs_f64())
 }
 
-/// Builds the tree in a folder.
+/// Builds the tree in a directory; returns its program.
 fn built(tree: &Path, release: bool) -> Result<PathBuf> {
     let mut build = cargo();
     build
@@ -124,7 +124,7 @@ fn profile(release: bool) -> &'static str {
     if release { "release" } else { "debug" }
 }
 
-/// The program of a revision, built if it has not been built yet.
+/// Returns the program of a revision, built if necessary.
 fn revision_of(revision: &str, release: bool) -> Result<PathBuf> {
     let commit = format!("{revision}^{{commit}}");
     let commit = output_of("git", &["rev-parse", "--verify", "--quiet", &commit])
@@ -134,7 +134,7 @@ fn revision_of(revision: &str, release: bool) -> Result<PathBuf> {
     if program.exists() {
         return Ok(program);
     }
-    // One clone for all revisions: what they share is compiled once.
+    // One clone for all revisions: what they share is compiled only once.
     let tree = folder.join("tree");
     if !tree.exists() {
         let clone = ["clone", "--quiet", "--no-checkout", "--shared", "."];
@@ -144,7 +144,7 @@ fn revision_of(revision: &str, release: bool) -> Result<PathBuf> {
     well(Command::new("git").args([
         "-C", &tree_text, "checkout", "--quiet", "--force", "--detach", &commit,
     ]))?;
-    // Nothing half copied may be taken for it.
+    // A partial copy must not be mistaken for it.
     let part = program.with_extension("part");
     fs::copy(built(&tree, release)?, &part)?;
     fs::rename(&part, &program)?;
@@ -154,7 +154,7 @@ fn revision_of(revision: &str, release: bool) -> Result<PathBuf> {
 /// UTC of the first frames: the last second of a day.
 const SECOND: i64 = 1_704_153_599;
 
-/// Makes what the cases read, once for both programs.
+/// Creates the input of the cases, once for both programs.
 fn inputs(room: &Room, program: &Path) -> Result<()> {
     let folder = room.folder().join("in");
     fs::create_dir(&folder)?;
@@ -182,7 +182,7 @@ fn inputs(room: &Room, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A recording of half a second.
+/// Returns a recording of half a second.
 fn mark5b_frames() -> Result<Vec<u8>> {
     let rate = FrameRate::new(8).context("a rate")?;
     let mut frames = Vec::new();
@@ -197,7 +197,7 @@ fn mark5b_frames() -> Result<Vec<u8>> {
     Ok(frames)
 }
 
-/// Compares the help of every command of either program.
+/// Compares the help of every command of both programs.
 fn helps(base: &Path, new: &Path) -> Result<BTreeMap<String, Comparison>> {
     let mut compared = BTreeMap::new();
     let mut left = vec![String::new()];
@@ -222,7 +222,7 @@ fn helps(base: &Path, new: &Path) -> Result<BTreeMap<String, Comparison>> {
     Ok(compared)
 }
 
-/// The commands that help lists.
+/// Returns the commands that help lists.
 fn commands(help: &str) -> Vec<&str> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let lines = lines.take_while(|line| !line.is_empty());
@@ -275,7 +275,7 @@ fn of_case(case: &Case, base: &Path, new: &Path, room: &Room) -> Comparison {
             return comparison;
         }
     };
-    // Options that the base does not know.
+    // Exit status for options that the base does not have.
     const USAGE: &str = "2";
     match (unexpected(&base), unexpected(&new)) {
         (_, Some(new)) => comparison
@@ -289,7 +289,7 @@ fn of_case(case: &Case, base: &Path, new: &Path, room: &Room) -> Comparison {
     comparison
 }
 
-/// The first command that ended otherwise than the table says.
+/// Returns the first command that ended differently than the table says.
 fn unexpected(outcome: &Value) -> Option<&Value> {
     let mut commands = outcome["commands"].as_array()?.iter();
     commands.find(|command| command["unexpected"] == true)

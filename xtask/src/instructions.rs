@@ -1,8 +1,8 @@
-//! `cargo xtask instructions`: what the data path costs in instructions and allocations, as valgrind counts them. They do not depend
-//! on how fast or how busy the machine is, so that a few per cent are seen. Of the kernel nothing is counted.
+//! `cargo xtask instructions`: cost of the data path in instructions and allocations, counted by valgrind. The counts do not depend on
+//! the machine's speed or load, so that a few per cent are visible. The kernel is not counted.
 //!
-//! The benches are tests in modules called `instructions`. Each runs with N units of work and with 2N: the difference is what N
-//! cost, without what is done once.
+//! The benches are tests in modules called `instructions`. Each runs with N units of work and with 2N: the difference is the cost of N,
+//! without the fixed cost.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::base;
 use crate::run::output_of;
 
-/// What gives memory, by the names in libc.
+/// Functions of libc that allocate memory.
 const ALLOCATOR: [&str; 5] = [
     "malloc",
     "calloc",
@@ -27,13 +27,13 @@ const ALLOCATOR: [&str; 5] = [
     "aligned_alloc",
 ];
 
-/// Has libc copy in vectors: valgrind counts an instruction for each byte of `rep movsb`, beside which nothing else would be seen.
+/// Makes libc copy with vector instructions: valgrind counts an instruction per byte of `rep movsb`, which would hide everything else.
 const TUNABLES: &str = "glibc.cpu.x86_rep_movsb_threshold=0x40000000";
 
-/// What may cost this much more than before.
+/// Maximum accepted ratio to the earlier cost.
 const MAX_RATIO: f64 = 1.03;
 
-/// A bench by the name of its test, what it counts per, and N.
+/// A bench: the name of its test, its unit, and N.
 struct Bench {
     name: &'static str,
     unit: &'static str,
@@ -88,7 +88,7 @@ pub struct InstructionsArgs {
     json: bool,
 }
 
-/// What valgrind counted in a run.
+/// Counts of a run under valgrind.
 #[derive(Clone, Copy)]
 struct Counts {
     instructions: u64,
@@ -103,7 +103,7 @@ struct Figure {
 }
 
 impl Figure {
-    /// Instructions for each unit.
+    /// Returns the instructions per unit.
     fn per_unit(&self, bench: &Bench) -> f64 {
         let more = self.twice.instructions as f64 - self.once.instructions as f64;
         more / bench.units as f64
@@ -118,10 +118,10 @@ impl Figure {
     }
 }
 
-/// Runs the benches, in another revision too, and compares.
+/// Runs the benches, also in another revision if requested, and compares.
 ///
 /// # Errors
-/// When valgrind is missing, and when a bench cannot be built or fails.
+/// Returns an error if valgrind is missing, or if a bench cannot be built or fails.
 pub fn run(args: &InstructionsArgs) -> Result<ExitCode> {
     ensure!(
         which("valgrind").is_some(),
@@ -204,7 +204,7 @@ fn measure(tree: &Path, args: &InstructionsArgs) -> Result<BTreeMap<&'static str
     Ok(figures)
 }
 
-/// Builds the tests of the packages that have benches, for speed; returns their programs.
+/// Builds the tests of the packages with benches, for speed; returns their programs.
 fn build(tree: &Path) -> Result<Vec<PathBuf>> {
     let mut cargo = evlbi_testkit::cargo();
     cargo
@@ -237,7 +237,8 @@ fn build(tree: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Whether a module of benches is among the sources in a folder. A crate's may be in another one in another revision. The testkit's is no bench.
+/// Returns whether there is a module of benches among the sources in a directory. In another revision it may be in another crate. The
+/// testkit's is not a bench.
 fn has_benches(folder: &Path) -> Result<bool> {
     if folder.join("instructions.rs").exists() {
         return Ok(!folder.join("need.rs").exists());
@@ -251,7 +252,7 @@ fn has_benches(folder: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// The benches by their names: the program and the name of the test.
+/// Returns the benches by name: the program and the name of the test.
 fn tests(programs: &[PathBuf]) -> Result<BTreeMap<String, (PathBuf, String)>> {
     let mut tests = BTreeMap::new();
     for program in programs {
@@ -303,8 +304,8 @@ fn count(program: &Path, test: &str, name: &str, units: u64) -> Result<Counts> {
     })
 }
 
-/// Reads a profile of callgrind: the instructions of all that was counted, and how often the allocator was entered meanwhile. The
-/// calls that the profile lists are those of the whole run, so the first instruction of each function of the allocator tells it.
+/// Parses a profile of callgrind: the counted instructions, and how often the allocator was entered. The calls in the profile include
+/// the whole run, so the first instruction of each allocator function is used instead.
 fn parse(profile: &str) -> Option<Counts> {
     let mut instructions = 0;
     let mut entries: BTreeMap<&str, (u64, u64)> = BTreeMap::new();

@@ -1,6 +1,6 @@
-//! `cargo xtask lines`: lines of code, of comments and of tests of each crate, and how they differ from another revision.
+//! `cargo xtask lines`: lines of code, comments and tests of each crate, and their difference to another revision.
 //!
-//! Here belongs what can be counted of sources.
+//! This module counts what is in sources.
 
 pub mod count;
 
@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::base;
 use count::{Lines, count};
 
-/// What is built from these is not part of the product.
+/// Crates that are not part of the product.
 const TOOLS: [&str; 4] = ["evlbi-bench", "evlbi-testkit", "fuzz", "xtask"];
 
 #[derive(Args)]
@@ -38,7 +38,7 @@ type Crates = BTreeMap<String, Lines>;
 /// Prints the lines of the working tree, and the difference.
 ///
 /// # Errors
-/// A file that cannot be read or parsed, or a revision that git does not know.
+/// Returns an error if a file cannot be read or parsed, or git does not know the revision.
 pub fn run(args: &LinesArgs) -> Result<()> {
     let now = crates(Path::new("."), &args.except)?;
     let before = match &args.against {
@@ -87,7 +87,7 @@ fn is_tool(name: &str) -> bool {
     TOOLS.contains(&name)
 }
 
-/// The sum, with or without the crates that only serve the development.
+/// Returns the sum, with or without the crates that only serve the development.
 fn total(crates: &Crates, with_tools: bool) -> Lines {
     let counted = crates
         .iter()
@@ -104,7 +104,7 @@ fn report(crates: &Crates) -> serde_json::Value {
     })
 }
 
-/// Lines of a revision, which is unpacked to a folder that is removed afterwards.
+/// Returns the lines of a revision, which is unpacked to a temporary directory.
 fn of_revision(revision: &str, except: &[String]) -> Result<Crates> {
     let commit = base::commit(revision)?;
     let room = evlbi_testkit::Room::new();
@@ -123,7 +123,7 @@ fn of_revision(revision: &str, except: &[String]) -> Result<Crates> {
     crates(room.folder(), except)
 }
 
-/// Lines of all crates of a tree.
+/// Returns the lines of all crates of a tree.
 fn crates(root: &Path, except: &[String]) -> Result<Crates> {
     let mut folders = vec![root.join("fuzz"), root.join("xtask")];
     for entry in fs::read_dir(root.join("crates"))? {
@@ -144,7 +144,7 @@ fn crates(root: &Path, except: &[String]) -> Result<Crates> {
     Ok(crates)
 }
 
-/// Adds the sources below a folder, without those in folders called `target`.
+/// Adds the sources below a directory, except those in directories called `target`.
 pub fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -157,7 +157,7 @@ pub fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Sums the lines of a crate's files. Those of modules that exist in tests alone are found in the files that declare them.
+/// Sums the lines of a crate's files. Modules that exist only in tests are found in the files that declare them.
 fn of_crate(folder: &Path, files: &[PathBuf]) -> Result<Lines> {
     let mut lines = Lines::default();
     let mut counted = Vec::new();
@@ -192,7 +192,7 @@ fn of_crate(folder: &Path, files: &[PathBuf]) -> Result<Lines> {
     Ok(lines)
 }
 
-/// The folder of the modules that a file declares.
+/// Returns the directory of the modules that a file declares.
 pub fn children(path: &Path) -> PathBuf {
     match path.file_stem().and_then(|stem| stem.to_str()) {
         Some("lib" | "main" | "mod") => path.with_file_name(""),

@@ -1,6 +1,6 @@
 //! Tasks of the workspace; `cargo xtask --help` lists them.
 //!
-//! Here belongs what serves the development and needs more than cargo: a task is a file with its options and `run`.
+//! A task belongs here if it serves the development and needs more than cargo: it is a file with its options and `run`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "tasks measure")]
 
@@ -34,12 +34,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything that the gate checks: format, dependency rules, lints, tests, examples, packages, attacks, loom, rustdoc
+    /// Run everything that the gate checks: format, dependency rules, lints, tests, examples, packages, attacks, loom, rustdoc
     Ci,
-    /// A report of what needs a machine with time for it: figures with expectation and tolerance, facts, the host's stalls
+    /// Write a report of scenes that need time on a machine: figures with expectation and tolerance, facts, the host's stalls
     #[command(disable_help_flag = true)]
     Live {
-        /// What evlbi-bench live is given: --only NAME, --json, --list
+        /// Options of evlbi-bench live: --only NAME, --json, --list
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -51,21 +51,21 @@ enum Task {
     },
     /// Print what the last runs of the test binaries skipped, and why
     Skipped,
-    /// The tests of a fresh clone on a machine with Rust and a C compiler alone, as root and as a plain user (as root)
+    /// Run the tests of a fresh clone on a machine with only Rust and a C compiler, as root and as a plain user (as root)
     Fresh(fresh::FreshArgs),
     /// Run the tests alongside two busy loops, and pause their processes at random
     Stress(stress::StressArgs),
-    /// Attack the program with hostile datagrams, clients and files while data flow, and hold each outcome against its expectation
+    /// Attack the program with hostile datagrams, clients and files while data flow, and compare each outcome with its expectation
     Attack(attack::AttackArgs),
     /// Run the examples of the libraries
     Examples,
     /// Run command lines that cover every command with this tree and with another revision, and show what differs
     Golden(golden::GoldenArgs),
-    /// Search for long: fuzz targets, properties and tests called `soak` with random seeds, mutants
+    /// Run long searches: fuzz targets, properties and tests called `soak` with random seeds, mutants
     Soak(soak::SoakArgs),
-    /// Ask tshark, baseband and the other programs again whose answers are committed, and show what differs
+    /// Run tshark, baseband and the other programs with committed answers again, and show the differences
     Oracles(oracles::Oracles),
-    /// The dependency rules of the architecture
+    /// Check the dependency rules of the architecture
     Deps,
     /// Check the wording: count patterns that make text hard to read, against the stored counts
     Words(words::WordsArgs),
@@ -73,16 +73,16 @@ enum Task {
     Lines(lines::LinesArgs),
     /// Count the instructions and allocations of the data path (needs valgrind)
     Instructions(instructions::InstructionsArgs),
-    /// Measure beside peers: `cargo xtask bench --help` lists the benches
+    /// Measure, compared with peers: `cargo xtask bench --help` lists the benches
     #[command(disable_help_flag = true)]
     Bench {
-        /// What evlbi-bench is given
+        /// Options of evlbi-bench
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
 }
 
-/// Benches are a program of their own, since they are built for speed.
+/// Runs the benches, which are a program of their own, since they are built for speed.
 fn bench(arguments: &[String]) -> Result<()> {
     let status = evlbi_testkit::cargo()
         .args([
@@ -98,7 +98,7 @@ fn bench(arguments: &[String]) -> Result<()> {
     std::process::exit(status.code().unwrap_or(1))
 }
 
-/// What test binaries have reported.
+/// Prints what test binaries have reported.
 fn skipped() -> Result<()> {
     match std::fs::read_to_string("target/skipped.txt") {
         Ok(text) if text.is_empty() => println!("nothing was skipped"),
@@ -119,7 +119,7 @@ fn main() -> ExitCode {
 }
 
 fn run(task: Task) -> Result<ExitCode> {
-    // Paths are those of the workspace, wherever in it somebody stands.
+    // Paths are relative to the workspace, wherever the task was started.
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     match task {
         Task::Ci => ci::run(),

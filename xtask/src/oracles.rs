@@ -1,7 +1,8 @@
-//! `cargo xtask oracles`: asks the programs again whose answers are committed, and shows what differs.
+//! `cargo xtask oracles`: runs the programs again whose answers are committed, and shows the differences.
 //!
-//! What is asked lies beside the tests: `crates/evlbi/tests/oracles` has captures and TCP traces, and
-//! `crates/evlbi-correlate/tests/oracles` visibilities, with the scripts that made them; the tests of `evlbi-wire`, `evlbi-fx` and `evlbi-stream` ask baseband.
+//! Their input is next to the tests: `crates/evlbi/tests/oracles` has captures and TCP traces, and
+//! `crates/evlbi-correlate/tests/oracles` visibilities, with the scripts that generated them; the tests of `evlbi-wire`, `evlbi-fx` and
+//! `evlbi-stream` run baseband.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,11 +17,11 @@ use crate::run::well;
 
 const ORACLES: &str = "crates/evlbi/tests/oracles";
 const VISIBILITIES: &str = "crates/evlbi-correlate/tests/oracles";
-/// Where new answers go.
+/// Directory for new answers.
 const NEW: &str = "target/oracles";
 const EVLBI: &str = "target/debug/evlbi";
 const PYTHON: &str = "target/venv/bin/python";
-/// Tests that ask baseband, and one that has what evlbi says of the TCP traces: package, target, name.
+/// Tests that run baseband, and one with evlbi's results for the TCP traces: package, target, name.
 const TESTS: [(&str, &[&str], &str); 4] = [
     ("evlbi-wire", &["--test", "integration"], "baseband_still"),
     ("evlbi-fx", &["--test", "integration"], "baseband_still"),
@@ -38,10 +39,10 @@ pub struct Oracles {
     record: bool,
 }
 
-/// Asks again, and compares.
+/// Runs the programs again, and compares.
 ///
 /// # Errors
-/// When a program is missing or fails, and when answers differ and are not to be written.
+/// Returns an error if a program is missing or fails, or if answers differ and must not be written.
 pub fn run(args: &Oracles) -> Result<()> {
     check(args.record)?;
     well(evlbi_testkit::cargo().args(["build", "--quiet", "--package", "evlbi"]))?;
@@ -53,7 +54,7 @@ pub fn run(args: &Oracles) -> Result<()> {
     if args.record {
         well(script(ORACLES, "record.sh").arg(EVLBI).arg(NEW))?;
     }
-    // Answers are to what was recorded now, or before.
+    // The answers belong to new or to earlier recordings.
     let recorded = if args.record { new } else { Path::new(ORACLES) };
     for capture in files(&recorded.join("captures"), "pcap")? {
         let answer = Command::new("python3")
@@ -90,7 +91,7 @@ pub fn run(args: &Oracles) -> Result<()> {
         if args.write {
             tests.env("EVLBI_ORACLES", "write");
         }
-        // A test shows itself what differs. One that writes fails for another reason.
+        // A test shows the differences itself. A failure while writing has another reason.
         if !tests.status()?.success() {
             ensure!(
                 !args.write,
@@ -108,7 +109,7 @@ pub fn run(args: &Oracles) -> Result<()> {
     Ok(())
 }
 
-/// Says what is missing.
+/// Returns an error that names what is missing.
 fn check(record: bool) -> Result<()> {
     let asked = ["python3", "tshark"];
     let recording = ["bash", "ip", "ss", "sysctl", "tc", "tcpdump"];
@@ -138,7 +139,7 @@ fn script(oracles: &str, name: &str) -> Command {
     command
 }
 
-/// Files of a kind in a folder, by their names; none where there is no folder.
+/// Returns the files of a kind in a directory, sorted by name; none if the directory does not exist.
 fn files(folder: &Path, kind: &str) -> Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Ok(Vec::new());
@@ -150,14 +151,14 @@ fn files(folder: &Path, kind: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a new file differs from the committed one: shows how, and writes it if it shall.
+/// Returns whether a new file differs from the committed one; shows the difference, and writes the file if requested.
 fn differs(new: &Path, folder: &Path, write: bool) -> Result<bool> {
     let name = new.file_name().context("a file has a name")?;
     let committed = folder.join(name);
     if committed.exists() && fs::read(&committed)? == fs::read(new)? {
         return Ok(false);
     }
-    // It says by itself of other bytes that they differ.
+    // git itself reports that binary files differ.
     let mut show = Command::new("git");
     show.args(["--no-pager", "diff", "--no-index", "--stat", "--patch"]);
     show.arg(&committed).arg(new).status()?;

@@ -1,13 +1,13 @@
-//! Programs that tasks start, and what `cargo test` prints.
+//! Programs that tasks start, and the output of `cargo test`.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs a program; what it prints is seen.
+/// Runs a program; its output is visible.
 ///
 /// # Errors
-/// When it does not start or does not end well.
+/// Returns an error if it does not start or does not end well.
 pub fn well(command: &mut Command) -> Result<()> {
     let status = command
         .stdin(Stdio::null())
@@ -19,10 +19,10 @@ pub fn well(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What a program prints, without the line's end.
+/// Returns the output of a program, without the final line end.
 ///
 /// # Errors
-/// When it does not start or does not end well.
+/// Returns an error if it does not start or does not end well.
 pub fn output_of(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)
@@ -35,7 +35,7 @@ pub fn output_of(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// How many tests passed and failed, of `ok. 12 passed; 0 failed; ...`.
+/// Returns how many tests passed and failed, from `ok. 12 passed; 0 failed; ...`.
 #[must_use]
 pub fn counts(result: &str) -> (u64, u64) {
     let count = |what: &str| {

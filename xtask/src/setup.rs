@@ -1,5 +1,5 @@
-//! What the tests need beside Rust and a C compiler: `cargo xtask setup` installs it, `cargo xtask setup --check` lists what is
-//! missing.
+//! Requirements of the tests other than Rust and a C compiler: `cargo xtask setup` installs them, `cargo xtask setup --check` lists
+//! what is missing.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,11 +10,11 @@ use evlbi_testkit::need::{PACKAGES, which};
 
 use crate::run::well;
 
-/// Debian packages without a program of their own: text in Chromium's pictures.
+/// Debian packages without a program of their own: fonts for Chromium's screenshots.
 const FONTS: &str = "fonts-dejavu-core";
 const FONT_FOLDER: &str = "/usr/share/fonts/truetype/dejavu";
 
-/// Python packages of the tests, and the modules by which they are known.
+/// Python packages of the tests, and the modules that identify them.
 const PYTHON: [(&str, &str); 4] = [
     ("baseband==4.3.0", "baseband"),
     ("playwright==1.65.2", "playwright"),
@@ -26,7 +26,7 @@ const VENV: &str = "target/venv";
 /// Installs what is missing, or lists it.
 ///
 /// # Errors
-/// When something cannot be installed; with `check`, when something is missing.
+/// Returns an error if something cannot be installed; with `check`, if something is missing.
 pub fn run(check: bool) -> Result<()> {
     let (packages, modules) = (packages(), modules());
     if check {
@@ -53,7 +53,7 @@ pub fn run(check: bool) -> Result<()> {
     Ok(())
 }
 
-/// Debian packages that are not installed.
+/// Returns the Debian packages that are not installed.
 fn packages() -> BTreeSet<&'static str> {
     let programs = PACKAGES
         .iter()
@@ -62,14 +62,14 @@ fn packages() -> BTreeSet<&'static str> {
     if !Path::new(FONT_FOLDER).is_dir() {
         packages.insert(FONTS);
     }
-    // Pythons exist that cannot make environments.
+    // Some Pythons cannot create environments.
     if !runs(Command::new("python3").args(["-c", "import ensurepip, venv"])) {
         packages.insert("python3-venv");
     }
     packages
 }
 
-/// Python packages that the environment lacks.
+/// Returns the Python packages that the environment lacks.
 fn modules() -> Vec<&'static str> {
     let lacks = |module: &str| {
         !runs(Command::new(format!("{VENV}/bin/python")).args(["-c", &format!("import {module}")]))

@@ -1,5 +1,5 @@
 //! `cargo xtask soak`: searches that are never complete and so are not part of the gate: fuzz targets, properties, faults in virtual
-//! time and tests called `soak` with random seeds, and mutants that the tests do not notice.
+//! time and tests called `soak` with random seeds, and mutants that the tests do not detect.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,20 +14,20 @@ use nix::unistd::Pid;
 use crate::run::{output_of, well};
 use crate::stress::{Random, random_seed};
 
-/// Where programs are installed that only this task uses.
+/// Directory where programs of this task are installed.
 const TOOLS: &str = "target/tools";
-/// Mutants that no test has to notice: `MUTANT | REASON` each, without line and column.
+/// Mutants that no test needs to detect: `MUTANT | REASON` each, without line and column.
 const SURVIVORS: &str = "xtask/survivors.txt";
 /// Modules in which no other mutant may survive.
 const STRICT: [&str; 5] = ["reorder", "account", "deframe", "admission", "vdif"];
-/// Packages in which mutants are made, each with the files.
+/// Packages to mutate, each with its files.
 const MUTATED: [(&str, &str); 4] = [
     ("evlbi-wire", "crates/evlbi-wire/src/**/*.rs"),
     ("evlbi-core", "crates/evlbi-core/src/**/*.rs"),
     ("evlbi-trace", "crates/evlbi-trace/src/**/*.rs"),
     ("evlbi-probe", "crates/evlbi-probe/src/measure/**/*.rs"),
 ];
-/// What becomes of a mutant; cargo-mutants lists the mutants of each in a file of that name.
+/// Outcomes of mutants; cargo-mutants lists the mutants of each in a file of that name.
 const OUTCOMES: [&str; 4] = ["caught", "missed", "timeout", "unviable"];
 
 /// Options of the task.
@@ -45,12 +45,12 @@ pub struct SoakArgs {
     /// Time for mutants of the wire formats and the transport core [default: none]
     #[arg(long, value_parser = duration)]
     mutants: Option<Duration>,
-    /// What all random choices follow from [default: another one each time]
+    /// Seed of all random choices [default: another one each time]
     #[arg(long)]
     seed: Option<u64>,
 }
 
-/// `90s`, `60min` or `2h`.
+/// Parses `90s`, `60min` or `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text
         .find(|letter: char| !letter.is_ascii_digit())
@@ -68,10 +68,10 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number * seconds))
 }
 
-/// Searches; what fails does not keep the rest from going on.
+/// Runs the searches; a failure does not stop the others.
 ///
 /// # Errors
-/// When something was found, or a tool cannot be installed.
+/// Returns an error if something was found, or a tool cannot be installed.
 pub fn run(args: &SoakArgs) -> Result<()> {
     let seed = args.seed.unwrap_or_else(random_seed);
     println!("soak: seed {seed}");
@@ -94,7 +94,7 @@ pub fn run(args: &SoakArgs) -> Result<()> {
     Ok(())
 }
 
-/// Each target for an equal share of the time.
+/// Runs each target for an equal amount of time.
 fn fuzz(time: Duration, random: &mut Random) -> Result<()> {
     if time.is_zero() {
         return Ok(());
@@ -109,7 +109,7 @@ fn fuzz(time: Duration, random: &mut Random) -> Result<()> {
     let seconds = (time.as_secs() / targets.len() as u64).max(1);
     let mut crashed = Vec::new();
     for target in targets {
-        // libFuzzer's seeds have 32 bits; 0 is a random one.
+        // libFuzzer's seeds have 32 bits; 0 selects a random one.
         let seed = random.next() % u64::from(u32::MAX) + 1;
         println!("soak: fuzz target {target} for {seconds} s, seed {seed}");
         let mut fuzz = evlbi_testkit::cargo();
@@ -131,7 +131,7 @@ fn fuzz(time: Duration, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// The tests of the libraries and those in the program's modules, until the time is over. A property that has its own number of cases
+/// Runs the tests of the libraries and those in the program's modules until the time is over. A property with its own number of cases
 /// keeps it; others get more.
 fn properties(time: Duration, random: &mut Random) -> Result<()> {
     if time.is_zero() {
@@ -156,8 +156,8 @@ fn properties(time: Duration, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// The tests that let senders, receivers, agents and networks fail, until the time is over. A process keeps the memory and the open files
-/// of what it kills (a megabyte and a file for each case), so that each plays 500 cases.
+/// Runs the tests in which senders, receivers, agents and networks fail, until the time is over. A process keeps the memory and open
+/// files of what it kills (a megabyte and a file per case), so each plays 500 cases.
 fn faults(time: Duration, random: &mut Random) -> Result<()> {
     if time.is_zero() {
         return Ok(());
@@ -178,7 +178,7 @@ fn faults(time: Duration, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Tests that take too long for the gate. Some simulate days, some look at the memory of their process.
+/// Runs tests that take too long for the gate. Some simulate days, some measure the memory of their process.
 fn ignored() -> Result<()> {
     let tests = [
         "test",
@@ -200,7 +200,7 @@ fn mutants(limit: Duration, random: &mut Random) -> Result<()> {
     let cargo = |arguments: &[&str]| {
         let mut command = evlbi_testkit::cargo();
         command.args(arguments).env("PATH", &path);
-        // A failure is enough: no smaller case, and none that the next mutant would be tried on.
+        // One failure is enough: without shrinking, and without saving it for the next mutant.
         command.env("PROPTEST_MAX_SHRINK_ITERS", "0");
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
         command.current_dir(&checkout).stdin(Stdio::null());
@@ -232,7 +232,7 @@ fn mutants(limit: Duration, random: &mut Random) -> Result<()> {
     let begun = Instant::now();
     let mut outcomes = Vec::new();
     'time: for index in order(&all, random) {
-        // A shard of one mutant: `--re` lets some pass whatever their names.
+        // A shard of one mutant: `--re` matches some mutants whatever their names.
         let shard = format!("{index}/{}", all.len());
         let results = out.join(index.to_string());
         fs::create_dir_all(&results)?;
@@ -269,7 +269,7 @@ fn mutants(limit: Duration, random: &mut Random) -> Result<()> {
     judge(&outcomes, all.len())
 }
 
-/// A clone of HEAD beside what has been compiled for the last one.
+/// Returns a clone of HEAD next to the compiled files of the last one.
 fn clone() -> Result<PathBuf> {
     let checkout = Path::new("target/mutants/checkout");
     if !checkout.exists() {
@@ -288,7 +288,7 @@ fn clone() -> Result<PathBuf> {
     Ok(fs::canonicalize(checkout)?)
 }
 
-/// Indices of all mutants in random order, one of a strict module and one of another in turn as long as there are both.
+/// Returns the indices of all mutants in random order, alternating between strict and other modules as long as there are both.
 fn order(all: &[&str], random: &mut Random) -> Vec<usize> {
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_cached_key(|_| random.next());
@@ -301,13 +301,13 @@ fn order(all: &[&str], random: &mut Random) -> Vec<usize> {
     order
 }
 
-/// Whether a mutant lies in a strict module: its name begins with the file.
+/// Returns whether a mutant is in a strict module: its name begins with the file.
 fn is_strict(mutant: &str) -> bool {
     let file = mutant.split(".rs").next().unwrap_or_default();
     file.split('/').any(|part| STRICT.contains(&part))
 }
 
-/// A mutant's name without line and column, which change.
+/// Returns a mutant's name without line and column, which change.
 fn placeless(mutant: &str) -> String {
     let parts: Vec<&str> = mutant.splitn(4, ':').collect();
     match parts[..] {
@@ -316,7 +316,7 @@ fn placeless(mutant: &str) -> String {
     }
 }
 
-/// Tells which mutants survived without a reason.
+/// Reports which mutants survived without a reason.
 fn judge(outcomes: &[(&str, &str)], all: usize) -> Result<()> {
     let of = |name: &str| -> Vec<&str> {
         let those = outcomes.iter().filter(|(outcome, _)| *outcome == name);
@@ -363,7 +363,7 @@ fn judge(outcomes: &[(&str, &str)], all: usize) -> Result<()> {
     Ok(())
 }
 
-/// Installs a cargo command unless it is there; returns the PATH with which cargo finds it.
+/// Installs a cargo command unless it exists; returns the PATH with which cargo finds it.
 fn tool(name: &str) -> Result<String> {
     let folder = fs::canonicalize(".")?.join(TOOLS).join("bin");
     if !folder.join(name).exists() {

@@ -1,5 +1,5 @@
-//! `cargo xtask stress`: the tests beside two busy loops and a stopper, which pauses a random process of the test, or its whole
-//! process group, for 0.2 s every 3 s and for 1.5 s once a minute. A test that depends on a clock fails here sooner or later.
+//! `cargo xtask stress`: the tests together with two busy loops and a stopper, which pauses a random process of the test, or its whole
+//! process group, for 0.2 s every 3 s and for 1.5 s once a minute. A test that depends on a clock eventually fails here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -22,11 +22,11 @@ const BUSY_LOOPS: usize = 2;
 const EVERY: Duration = Duration::from_secs(3);
 const SHORT: u64 = 200;
 const LONG: u64 = 1500;
-/// One pause in so many is a long one: once a minute.
+/// One of this many pauses is a long one: once a minute.
 const LONG_EACH: u64 = 20;
-/// A run that takes longer hangs.
+/// Maximum duration of a run; a longer one hangs.
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
-/// In the environment of all processes of a run.
+/// Environment variable of all processes of a run.
 const MARK: &str = "EVLBI_STRESS_RUN";
 
 /// Options of the task.
@@ -46,10 +46,10 @@ pub struct StressArgs {
 /// Runs the tests under stress.
 ///
 /// # Errors
-/// When a test failed in one of these runs.
+/// Returns an error if a test failed in one of these runs.
 pub fn run(args: &StressArgs) -> Result<()> {
     let mut build = evlbi_testkit::cargo();
-    // Compilers are not what is tested.
+    // The compilers are not under test.
     well(build.args(["test", "--workspace", "--no-run"]))?;
     let mut is_well = true;
     for run in 0..args.runs {
@@ -63,7 +63,7 @@ pub fn run(args: &StressArgs) -> Result<()> {
     Ok(())
 }
 
-/// A seed from the clock.
+/// Returns a seed from the clock.
 #[must_use]
 pub fn random_seed() -> u64 {
     let now = SystemTime::now()
@@ -72,7 +72,7 @@ pub fn random_seed() -> u64 {
     Random(now.as_nanos() as u64).next() % 1_000_000
 }
 
-/// One run; whether all tests passed.
+/// Makes one run; returns whether all tests passed.
 fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     println!("stress: seed {seed}");
     let begun = Instant::now();
@@ -100,7 +100,7 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     let (told, (tried, pauses)) = thread::scope(|scope| {
         let stopper = scope.spawn(|| stopper.run(&is_over));
         let told = {
-            // However it ends: the others would go on for ever.
+            // However it ends: the others would run forever.
             let _over = Over(&is_over);
             follow(output)
         };
@@ -131,13 +131,13 @@ fn once(only: Option<&str>, seed: u64) -> Result<bool> {
     Ok(is_well)
 }
 
-/// A busy loop. It has a session of its own, as a neighbour's has: of threads in the tests' own session, Linux 6.18 with a group of
-/// threads per session (autogroup) gave all other sessions, and so Chromium, no time for a minute and more.
+/// A busy loop. It has its own session, like that of another user: in the tests' session, Linux 6.18 with one thread group per session
+/// (autogroup) gave all other sessions, and so Chromium, no CPU time for over a minute.
 struct Busy(Child);
 
 impl Busy {
     fn begin() -> Result<Busy> {
-        // It ends when this process has gone, however.
+        // It ends even if this process was killed.
         let spin = format!(
             "while kill -0 {}; do i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; done",
             std::process::id()
@@ -157,7 +157,7 @@ impl Drop for Busy {
     }
 }
 
-/// Says that all is over when it goes.
+/// Marks the run as over when dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -166,16 +166,16 @@ impl Drop for Over<'_> {
     }
 }
 
-/// What the test binaries told.
+/// Reports of the test binaries.
 #[derive(Default)]
 struct Told {
     passed: u64,
     failed: BTreeSet<String>,
-    /// Tests that were skipped, of all binaries.
+    /// Number of skipped tests of all binaries.
     skipped: u64,
 }
 
-/// Prints what comes, and counts.
+/// Prints the output as it arrives, and counts results.
 fn follow(output: impl std::io::Read) -> Result<Told> {
     let mut told = Told::default();
     for line in BufReader::new(output).split(b'\n') {
@@ -204,7 +204,7 @@ struct Stopper {
 }
 
 impl Stopper {
-    /// Counts the pauses that were tried, and those that succeeded.
+    /// Pauses processes until the run is over; returns how many pauses were tried, and how many succeeded.
     fn run(mut self, is_over: &AtomicBool) -> (u64, u64) {
         let (mut tried, mut held) = (0, 0);
         let begun = Instant::now();
@@ -216,7 +216,7 @@ impl Stopper {
                 self.kill_all();
                 break;
             }
-            // So that the end is not waited for.
+            // In short steps, so that the end is not delayed.
             thread::sleep(Duration::from_millis(100));
             if Instant::now() < next {
                 continue;
@@ -236,7 +236,7 @@ impl Stopper {
         (tried, held)
     }
 
-    /// Whether any could be paused; `None` where there was none.
+    /// Returns whether any process could be paused; `None` if there was none.
     fn pause(&mut self, millis: u64) -> Option<bool> {
         let mut all = self.processes();
         all.retain(|process| !process.is_tool());
@@ -268,7 +268,7 @@ impl Stopper {
         }
     }
 
-    /// Those of the run: cargo's descendants, and those that have its mark, if their parent has gone. Not cargo itself.
+    /// Returns the processes of the run: cargo's descendants, and orphans that have its mark. Not cargo itself.
     fn processes(&self) -> Vec<Process> {
         let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -290,7 +290,7 @@ impl Stopper {
     }
 }
 
-/// What /proc tells of a process.
+/// State of a process from /proc.
 struct Process {
     process: i32,
     name: String,
@@ -321,13 +321,13 @@ impl Process {
         })
     }
 
-    /// Whether it compiles, or has ended.
+    /// Returns whether it is a compiler, or has ended.
     fn is_tool(&self) -> bool {
         ["rustc", "rustdoc", "cargo"].contains(&&*self.name) || self.state == "Z"
     }
 }
 
-/// Holds processes for `millis` milliseconds as a debugger does, so that a test's own SIGSTOP and SIGCONT work as always. The kernel
+/// Holds processes for `millis` milliseconds like a debugger, so that a test's own SIGSTOP and SIGCONT work as always. The kernel
 /// releases them when this thread ends, for whatever reason. Returns whether any was held.
 fn pause(millis: u64, processes: &[i32]) -> bool {
     let mut held = BTreeSet::new();
@@ -339,13 +339,13 @@ fn pause(millis: u64, processes: &[i32]) -> bool {
             let threads = threads.into_iter().flatten().flatten();
             let numbers = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
             for thread in numbers.map(Pid::from_raw) {
-                // A thread that ends meanwhile cannot be held, and need not be.
+                // A thread that ends in the meantime cannot be held, and need not be.
                 if held.insert(thread) && ptrace::seize(thread, ptrace::Options::empty()).is_ok() {
                     is_any |= ptrace::interrupt(thread).is_ok();
                 }
             }
         }
-        // Threads that those began which were not held yet.
+        // Threads started by those that were not held yet.
         if held.len() == before {
             break;
         }
@@ -354,7 +354,7 @@ fn pause(millis: u64, processes: &[i32]) -> bool {
     is_any
 }
 
-/// Numbers that follow from a seed (splitmix64).
+/// Random numbers from a seed (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! An agent under hostile requests and connections, while a flow of it records.
+//! An agent under hostile requests and connections, while one of its flows records.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -23,10 +23,10 @@ pub const ATTACKS: &[Attack] = &[Attack {
     run: requests,
 }];
 
-/// Hostile requests of a round.
+/// Number of hostile requests per round.
 const REQUESTS: usize = 60;
 const DAMAGED: &str = "a damaged request";
-/// Connections that are kept open and say little.
+/// Number of connections that are kept open and send little.
 const SLOW: usize = 40;
 
 struct Agent {
@@ -65,7 +65,7 @@ impl Agent {
         })
     }
 
-    /// A request as an operator makes it.
+    /// Sends a request as operator.
     fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
         let body = match body {
             Value::Null => String::new(),
@@ -94,7 +94,7 @@ impl Agent {
         self.ask("GET", &format!("/api/v1/flows/{id}"), &Value::Null)
     }
 
-    /// Waits until a flow is as it should be.
+    /// Waits until a flow meets a condition.
     fn wait(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut last = Value::Null;
         wait_for("a flow", LIMIT, || {
@@ -135,7 +135,7 @@ fn requests(scene: &mut Scene) -> Result<()> {
         let (what, hostile) = hostile(&mut scene.random, &agent.tokens);
         match agent.client.ask(&hostile, Duration::from_secs(2)) {
             Ok(Answer::Status(400..=499 | 501 | 505, _)) => refused += 1,
-            // The damage may have made one that everybody may make.
+            // The damage may have produced a request that needs no token.
             Ok(Answer::Status(200..=399, _)) if what == DAMAGED => refused += 1,
             Ok(Answer::Status(status, answer)) => {
                 let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -144,7 +144,7 @@ fn requests(scene: &mut Scene) -> Result<()> {
             Ok(Answer::Closed | Answer::Silence) | Err(_) => closed += 1,
         }
     }
-    // The interface answers beside them.
+    // The HTTP API still answers.
     agent.ask("GET", "/api/v1/flows", &Value::Null)?;
     drop(slow);
     for id in ["from", "ef"] {
@@ -189,7 +189,7 @@ fn requests(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// Connections before the handshake, within it, and within a request.
+/// Opens connections that stop before the handshake, within it, or within a request.
 fn slow_connections(scene: &mut Scene, agent: &Agent) -> Result<Vec<Box<dyn std::any::Any>>> {
     let address = agent.client.address();
     let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
@@ -206,7 +206,7 @@ fn slow_connections(scene: &mut Scene, agent: &Agent) -> Result<Vec<Box<dyn std:
                 let mut connection = agent.client.connect()?;
                 let whole = request("GET", "/api/v1/flows", &agent.tokens[0], b"");
                 let part = scene.random.random_range(1..whole.len());
-                // It may be closed when there are many.
+                // It may be closed if there are many.
                 let _ = connection.write_all(&whole[..part]);
                 kept.push(Box::new(connection));
             }
@@ -215,7 +215,7 @@ fn slow_connections(scene: &mut Scene, agent: &Agent) -> Result<Vec<Box<dyn std:
     Ok(kept)
 }
 
-/// A request that must not be granted.
+/// Returns a request that must not be granted.
 fn hostile(random: &mut impl Rng, tokens: &[String; 2]) -> (&'static str, Vec<u8>) {
     let [watch, operate] = tokens;
     let flows = "/api/v1/flows";

@@ -1,4 +1,4 @@
-//! `recv tcp://` among connections of strangers.
+//! `recv tcp://` with connections from unknown senders.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};

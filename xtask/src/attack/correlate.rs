@@ -1,4 +1,4 @@
-//! A live correlation with a wrong clock and hostile datagrams beside good stations.
+//! A live correlation with a wrong clock and hostile datagrams in addition to good stations.
 
 use std::net::UdpSocket;
 
@@ -19,7 +19,7 @@ pub const ATTACKS: &[Attack] = &[Attack {
     run: live,
 }];
 
-/// Five seconds of three stations in 25 datagrams each, which the receivers' sockets hold.
+/// Plan of five seconds of three stations in 25 datagrams each, which fit into the receivers' sockets.
 const PLAN: &str = r#"
 start = "2024-01-01T23:59:59Z"
 duration = 5
@@ -117,7 +117,7 @@ fn live(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// A stop takes what its sockets hold.
+/// Stops the correlation, which still reads what its sockets hold.
 fn stop(correlate: Program) -> Result<Ended> {
     correlate.ask(r#"{"do":"stop"}"#)?;
     correlate.end(LIMIT)

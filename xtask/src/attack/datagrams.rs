@@ -87,7 +87,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Sends a stream with a script's datagrams, which must cost it nothing.
+/// Sends a stream with a script's datagrams, which must not harm it.
 fn whole<R: FnOnce(&mut rand_chacha::ChaCha8Rng, &Stream) -> Script>(
     scene: &mut Scene,
     script: R,
@@ -98,7 +98,7 @@ fn whole<R: FnOnce(&mut rand_chacha::ChaCha8Rng, &Stream) -> Script>(
     Ok(())
 }
 
-/// A stream with any first number; some pass the highest number.
+/// Returns a stream with any first number; some pass the highest number.
 pub fn some_stream(scene: &mut Scene) -> Result<Stream> {
     let any = scene.random.random::<u64>() >> scene.random.random_range(0..64);
     let base = *pick(&mut scene.random, &[0, any, u64::MAX - FRAMES as u64 / 2]);
@@ -113,7 +113,7 @@ fn tiny_before(_: &mut impl Rng, _: &Stream) -> Script {
 fn few_per_second(random: &mut impl Rng, _: &Stream) -> Script {
     let mut script = Script::new();
     for number in 0..12 {
-        // Four before the stream, a quarter of a second apart; the others where they are as rare among the datagrams of it.
+        // Four before the stream, 0.25 s apart; the others are equally rare among its datagrams.
         let at = (number as usize).saturating_sub(3) * FRAMES / 9;
         script.push((at, Step::Send(numbered(number, &bytes(random, FRAME)))));
         if at == 0 {
@@ -173,11 +173,11 @@ fn after_the_end(random: &mut impl Rng, stream: &Stream) -> Script {
 fn second_sender(scene: &mut Scene) -> Result<()> {
     let stream = some_stream(scene)?;
     let ahead = scene.random.random_range(1 << 30..1 << 40);
-    // Each right after one of the stream, so that this is never silent while they come.
+    // Each directly after one of the stream, so that the stream is never silent while they arrive.
     let frames = FRAMES / 3..FRAMES / 3 * 2;
     let count = frames.len() as u64;
     let script = frames.map(|at| (at, Step::Send(stream.ahead(at, ahead))));
-    // What came beside the stream does not take its place when it has ended, either.
+    // They do not replace the stream after its end, either.
     let script = script.chain([(FRAMES, Step::Silence)]).collect();
     let (sent, ended) =
         recording::attacked_with(scene, "udp", &stream, script, Messages::Kept, &[1])?;
@@ -202,7 +202,7 @@ fn second_sender(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-/// The flood continues until the receiver has ended.
+/// Checks that the receiver ends while a flood continues.
 fn end_in_a_flood(scene: &mut Scene) -> Result<()> {
     let stream = some_stream(scene)?;
     let out = scene.room.path("out.vdif");
@@ -226,7 +226,7 @@ fn end_in_a_flood(scene: &mut Scene) -> Result<()> {
             };
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                 for datagram in &flood {
-                    // Nobody listens in the end.
+                    // At the end nothing listens.
                     let _ = socket.send_to(datagram, to);
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -242,6 +242,6 @@ fn end_in_a_flood(scene: &mut Scene) -> Result<()> {
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         arriving.and(ended)
     })?;
-    // Single frames of the flood may count as those of a sender.
+    // Single frames of the flood may count as frames of a sender.
     recording::judge(scene, &ended, &stream, &sent, &[0, 1], false)
 }

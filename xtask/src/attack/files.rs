@@ -52,7 +52,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Damaged files of a kind in a round.
+/// Number of damaged files of a kind per round.
 const MUTANTS: usize = 16;
 
 const CAPTURES: &str = "crates/evlbi/tests/oracles/captures";
@@ -87,7 +87,7 @@ fn all<const N: usize>(
     Ok(())
 }
 
-/// The files of a folder, in the order of their names.
+/// Returns the files of a directory, sorted by name.
 fn files(folder: &str) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| folder.to_owned())?;
     let mut files: Vec<_> = entries
@@ -102,7 +102,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     fs::read(file).with_context(|| file.display().to_string())
 }
 
-/// Two recordings of simulated stations.
+/// Returns two recordings of simulated stations.
 fn stations(scene: &Scene) -> Result<[PathBuf; 2]> {
     let plan = scene.room.write("plan.toml", PLAN);
     let out = scene.room.path("sky");

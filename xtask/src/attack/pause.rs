@@ -1,4 +1,4 @@
-//! Streams that pause while strangers send, and streams without sequence numbers.
+//! Streams that pause while others send, and streams without sequence numbers.
 
 use anyhow::Result;
 use evlbi_testkit::damage::bytes;

@@ -1,4 +1,4 @@
-//! A process of the program under attack: asked over its control socket, and bounded in time and memory.
+//! A process of the attacked program: queried over its control socket, with limits on time and memory.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,24 +15,24 @@ use serde_json::Value;
 
 use super::scene::{LIMIT, Scene, wait_for};
 
-/// What `respond` and its clients know.
+/// Token of `respond` and its clients.
 pub const TOKEN: &str = "attack";
 
-/// Time from a request to end to the end, on any host.
+/// Maximum time from a request to stop until the end, on any host.
 pub const END: Duration = Duration::from_secs(10);
 
-/// What becomes of a process's messages.
+/// Destination of a process's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Messages {
-    /// A file holds them.
+    /// A file.
     Kept,
     /// Standard error is closed.
     Closed,
-    /// Their reader takes the first line and goes away.
+    /// A pipe whose reader takes the first line and closes it.
     Unread,
 }
 
-/// A process that runs.
+/// A running process.
 pub struct Program {
     child: Running,
     files: String,
@@ -48,21 +48,21 @@ pub struct Ended {
 
 impl Ended {
     pub fn json(&self) -> Result<Value> {
-        // Of a live correlation: the last line.
+        // For a live correlation, the last line.
         let text = self.stdout.trim();
         serde_json::from_str(text)
             .or_else(|_| serde_json::from_str(text.lines().last().unwrap_or_default()))
             .with_context(|| format!("no JSON: {text} {}", self.stderr))
     }
 
-    /// Whether it ended by itself, and not by a panic.
+    /// Returns whether it ended by itself, and without a panic.
     pub fn is_orderly(&self) -> bool {
         self.status.code().is_some_and(|code| code != 101) && !self.stderr.contains("panicked")
     }
 }
 
 impl Scene {
-    /// A command of the program.
+    /// Returns a command of the program.
     pub fn evlbi(&self, arguments: &[&str]) -> Command {
         let mut evlbi = command(&self.program);
         evlbi.args(arguments).env("EVLBI_TOKEN", TOKEN);
@@ -71,12 +71,12 @@ impl Scene {
         evlbi
     }
 
-    /// Starts a command that is asked over its control socket.
+    /// Starts a command with a control socket.
     pub fn start(&self, arguments: &[&str]) -> Result<Program> {
         self.start_with(arguments, Messages::Kept)
     }
 
-    /// The same, with other standard error.
+    /// Starts a command with a control socket, with another standard error.
     pub fn start_with(&self, arguments: &[&str], messages: Messages) -> Result<Program> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl Scene {
         })
     }
 
-    /// Runs a command to its end with its memory limited, and expects it to be orderly.
+    /// Runs a command to its end with limited memory, and expects it to end orderly.
     pub fn run_limited(&mut self, name: &str, arguments: &[&str]) -> Result<Option<Ended>> {
         const MEMORY_KIB: u64 = 4 << 20;
         let program = self.program.display().to_string();
@@ -141,7 +141,7 @@ impl Scene {
         }
     }
 
-    /// Expects that a process has never had more memory than this.
+    /// Expects that a process has never used more memory than this.
     pub fn memory(&mut self, program: &Program, mebibytes: u64) {
         let most = program.peak_mebibytes();
         self.expect(
@@ -152,7 +152,7 @@ impl Scene {
 }
 
 impl Program {
-    /// What it answers to a request.
+    /// Returns its answer to a request.
     pub fn ask(&self, request: &str) -> Result<Value> {
         let mut stream = wait_for("a control socket", LIMIT, || {
             UnixStream::connect(&self.control).ok()
@@ -168,7 +168,7 @@ impl Program {
         Ok(self.ask(r#"{"do":"status"}"#)?["status"].take())
     }
 
-    /// Waits until it listens on `count` addresses or more, and returns them.
+    /// Waits until it listens on at least `count` addresses, and returns them.
     pub fn addresses(&mut self, count: usize) -> Result<Vec<SocketAddr>> {
         wait_for("the program listens", LIMIT, || {
             if let Ok(Some(status)) = self.child.0.try_wait() {
@@ -188,7 +188,7 @@ impl Program {
         Ok(self.addresses(1)?[0])
     }
 
-    /// How many datagrams have arrived at a stream, whatever became of them.
+    /// Returns how many datagrams have arrived at a stream, however they were counted.
     pub fn arrived(&self, stream: usize) -> u64 {
         let status = self.status().unwrap_or_default();
         let counts = &status["receiving"][stream];
@@ -217,7 +217,7 @@ impl Program {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The most memory that it has had so far.
+    /// Returns the maximum memory that it has used so far, in MiB.
     fn peak_mebibytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.0.id()));
         let status = status.unwrap_or_default();
@@ -247,19 +247,19 @@ impl Program {
     }
 }
 
-/// A count of a result.
+/// Returns a count of a result.
 pub fn count(result: &Value, name: &str) -> Result<u64> {
     let value = result[name].as_u64();
     value.with_context(|| format!("no count {name} in {result}"))
 }
 
-/// The last words of a process.
+/// Returns the last lines of a process.
 pub fn tail(said: &str) -> String {
     let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(4)..].join("; ")
 }
 
-/// Reads what there is within a while.
+/// Reads what arrives within a short time.
 pub fn read_some(stream: &mut impl Read) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     let count = stream.read(&mut bytes).unwrap_or(0);
@@ -267,7 +267,7 @@ pub fn read_some(stream: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Expects that a command ended well.
+/// Returns an error unless a command ended well.
 pub fn well(ended: &Ended) -> Result<()> {
     ensure!(
         ended.status.success(),

@@ -1,4 +1,4 @@
-//! Whether a recording is whole; receivers whose messages nobody reads, and two with one name.
+//! Checks of recordings; receivers whose messages nothing reads, and two with the same output.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// The most memory of a receiver with a ring of 64 MiB, in MiB.
+/// Maximum memory of a receiver with a ring of 64 MiB, in MiB.
 pub const MEMORY: u64 = 512;
 
 /// Starts a receiver.
@@ -44,7 +44,7 @@ pub fn start(scene: &Scene, scheme: &str, out: &str, messages: Messages) -> Resu
     scene.start_with(&recv, messages)
 }
 
-/// Records a stream with a script's datagrams among it, which must cost it nothing.
+/// Records a stream together with a script's datagrams, which must not harm it.
 pub fn attacked(
     scene: &mut Scene,
     scheme: &str,
@@ -55,7 +55,7 @@ pub fn attacked(
     attacked_with(scene, scheme, stream, script, messages, &[0])
 }
 
-/// The same, with other statuses than 0.
+/// Records like [`attacked`], with exit statuses other than 0.
 pub fn attacked_with(
     scene: &mut Scene,
     scheme: &str,
@@ -73,8 +73,8 @@ pub fn attacked_with(
     Ok((sent, ended))
 }
 
-/// Expects that the stream is whole, and if `is_counted`, that all else is counted as foreign. Only what the kernel says that it
-/// dropped may be missing.
+/// Expects that the stream is complete and, if `is_counted`, that everything else is counted as foreign. Only drops that the kernel
+/// reports may be missing.
 pub fn judge(
     scene: &mut Scene,
     ended: &Ended,

@@ -1,5 +1,5 @@
-//! A stream on its way from `evlbi send` to `evlbi recv`, with hostile datagrams among it: a relay passes each datagram on and
-//! sends at its place what a script says, from the stream's own socket or from another.
+//! A stream from `evlbi send` to `evlbi recv`, with hostile datagrams in between. A relay forwards each datagram and sends, at its
+//! place, the datagrams of a script, from the stream's own socket or from another.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,19 +12,19 @@ use evlbi_wire::{pattern, vtp};
 use super::program::{Program, count};
 use super::scene::{LIMIT, Scene, wait_for};
 
-/// Bytes of a frame of the streams, which is a datagram's data.
+/// Length of the streams' frames in bytes, which is the data of a datagram.
 pub const FRAME: usize = 1032;
-/// Frames of a stream: a receiver's socket holds all of them.
+/// Frames of a stream: all of them fit into a receiver's socket.
 pub const FRAMES: usize = 240;
 /// Bit rate of the streams: they last half a second.
 const RATE: &str = "4M";
-/// Datagrams on the way to a receiver that it has not counted yet.
+/// Maximum datagrams in flight to a receiver that it has not counted yet.
 const WINDOW: u64 = 32;
 
-/// What is sent, frame by frame.
+/// A stream, frame by frame.
 pub struct Stream {
     pub frames: Vec<u8>,
-    /// The first sequence number.
+    /// First sequence number.
     pub base: u64,
 }
 
@@ -46,41 +46,41 @@ impl Stream {
         &self.frames[frame * FRAME..][..FRAME]
     }
 
-    /// A frame under the number that is so far ahead of its own.
+    /// Returns a frame with a number that is `ahead` of its own.
     pub fn ahead(&self, frame: usize, ahead: u64) -> Vec<u8> {
         let number = self.base.wrapping_add(frame as u64).wrapping_add(ahead);
         numbered(number, self.frame(frame))
     }
 }
 
-/// A datagram with its sequence number.
+/// Returns a datagram with its sequence number.
 pub fn numbered(number: u64, data: &[u8]) -> Vec<u8> {
     [&vtp::header(number)[..], data].concat()
 }
 
 /// One step of an attack.
 pub enum Step {
-    /// A datagram from the stream's own address: a forged one.
+    /// Send a datagram from the stream's own address: a forged one.
     Forge(Vec<u8>),
-    /// A datagram from another address.
+    /// Send a datagram from another address.
     Send(Vec<u8>),
-    /// Nothing for a while.
+    /// Send nothing for a while.
     Wait(Duration),
-    /// Nothing until the receiver knows that the stream is silent.
+    /// Send nothing until the receiver has noticed the silence.
     Silence,
 }
 
-/// Steps, each before the datagram of the stream with this number; the last ones after the stream.
+/// Steps, each before the stream's datagram with this index; the last ones after the stream.
 pub type Script = Vec<(usize, Step)>;
 
-/// What was sent to the receiver.
+/// Datagrams sent to the receiver.
 #[derive(Default)]
 pub struct Sent {
     /// Datagrams of the stream.
     pub stream: u64,
-    /// Others.
+    /// Other datagrams.
     pub hostile: u64,
-    /// Where those from another address came from.
+    /// Source address of those from another address.
     pub other: Option<SocketAddr>,
 }
 
@@ -104,7 +104,7 @@ fn socket(to: SocketAddr) -> Result<UdpSocket> {
 }
 
 impl Scene {
-    /// Sends a stream with `evlbi send` to `recv`, with a script's datagrams among it, and waits until all of it has arrived.
+    /// Sends a stream with `evlbi send` to `recv` together with a script's datagrams, and waits until all of it has arrived.
     pub fn relay(
         &mut self,
         recv: &mut Program,
@@ -140,7 +140,7 @@ impl Scene {
         self.same("sent by evlbi send", count(&sender, "sent")?, FRAMES as u64);
         self.same("passed on", relay.sent.stream, FRAMES as u64);
         let all = relay.sent.all();
-        // If not all arrives, the counts say so.
+        // If not everything arrives, the counts show it.
         let _ = wait_for("all arrives", Duration::from_secs(20), || {
             (relay.recv.arrived(0) >= all).then_some(())
         });
@@ -169,7 +169,7 @@ impl Relay<'_> {
         self.steps(steps, FRAMES)
     }
 
-    /// The steps that come before a datagram of the stream.
+    /// Runs the steps before a datagram of the stream.
     fn steps(&mut self, steps: &mut VecDeque<(usize, Step)>, before: usize) -> Result<()> {
         while steps.front().is_some_and(|(at, _)| *at <= before) {
             match steps.pop_front() {
@@ -190,7 +190,7 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// Lets the receiver count what is on its way, so that no buffer overflows, however long it stands still.
+    /// Waits until the receiver has counted what is in flight, so that no buffer overflows, however long it stalls.
     fn keep_pace(&self) {
         let all = self.sent.all();
         if all.is_multiple_of(WINDOW) {

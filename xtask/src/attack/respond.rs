@@ -1,4 +1,4 @@
-//! A responder under hostile connections and datagrams, with honest tests beside and after them.
+//! A responder under hostile connections and datagrams, with honest tests during and after them.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -34,12 +34,12 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 const CORPUS: &str = "fuzz/corpus/control";
-/// Datagrams of an honest test: a socket holds them.
+/// Datagrams of an honest test: they fit into a socket.
 const HONEST: u64 = 100;
 /// Ports of tests.
 const PORTS: std::ops::RangeInclusive<u16> = 42_000..=42_007;
 
-/// Messages of the control protocol.
+/// Returns messages of the control protocol.
 fn messages() -> Result<Vec<Vec<u8>>> {
     let entries = std::fs::read_dir(CORPUS).context(CORPUS)?;
     let mut paths: Vec<_> = entries
@@ -49,7 +49,7 @@ fn messages() -> Result<Vec<Vec<u8>>> {
     paths.iter().map(|path| Ok(std::fs::read(path)?)).collect()
 }
 
-/// An address of loopback that is the caller's alone, so that no other program has the ports of tests there.
+/// Returns a loopback address that belongs to the caller, so that no other program has the ports of tests there.
 fn own_address() -> Ipv4Addr {
     static CALLS: AtomicU8 = AtomicU8::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -57,7 +57,7 @@ fn own_address() -> Ipv4Addr {
     Ipv4Addr::new(127, 10 + call % 50, middle, low.max(1))
 }
 
-/// An honest test; the counts of its datagrams.
+/// Runs an honest test; returns the counts of its datagrams.
 fn probe(scene: &mut Scene, responder: SocketAddr, rate: &str) -> Result<Value> {
     let (to, count) = (responder.to_string(), HONEST.to_string());
     let probe = scene.start(&[
@@ -153,7 +153,7 @@ fn datagrams(scene: &mut Scene) -> Result<()> {
                     return;
                 }
                 for port in PORTS {
-                    // Mostly nobody listens there.
+                    // Usually nothing listens there.
                     let _ = socket.send_to(datagram, (host, port));
                 }
                 std::thread::sleep(Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! What an attack has at hand, and what it finds.
+//! Tools of an attack, and its result.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,50 +12,50 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Attack;
 
-/// How long anything may take that has to happen.
+/// Timeout for anything that must happen.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// One run of an attack.
+/// A run of an attack.
 pub struct Scene {
     /// Seeded by the run's seed, the attack's name and the round.
     pub random: ChaCha8Rng,
-    /// The program under attack.
+    /// The attacked program.
     pub program: PathBuf,
-    /// A folder of its own.
+    /// A directory of its own.
     pub room: Room,
     broken: Vec<String>,
     found: Vec<String>,
 }
 
-/// What came out.
+/// Result of a run.
 pub struct Outcome {
-    /// Expectations that do not hold.
+    /// Expectations that are not met.
     pub broken: Vec<String>,
-    /// What was counted, in a few words.
+    /// The counts, in a few words.
     pub found: String,
 }
 
 impl Scene {
-    /// An expectation, and what was found if it does not hold.
+    /// Records what was found if an expectation is not met.
     pub fn expect(&mut self, holds: bool, found: impl Into<String>) {
         if !holds {
             self.broken.push(found.into());
         }
     }
 
-    /// Expects two values to be the same.
+    /// Expects two values to be equal.
     pub fn same<T: PartialEq + Display + Copy>(&mut self, what: &str, found: T, expected: T) {
         let holds = found == expected;
         self.expect(holds, format!("{what}: {found}, expected {expected}"));
     }
 
-    /// What the table shows beside the outcome.
+    /// Adds a text that the table shows next to the outcome.
     pub fn note(&mut self, found: impl Into<String>) {
         self.found.push(found.into());
     }
 }
 
-/// Makes an attack, and returns what it found.
+/// Runs an attack, and returns its outcome.
 pub fn outcome(attack: &Attack, program: &Path, seed: u64, round: u64) -> Outcome {
     let mut scene = Scene {
         random: random(seed, attack.name, round),
@@ -79,10 +79,10 @@ pub fn outcome(attack: &Attack, program: &Path, seed: u64, round: u64) -> Outcom
     }
 }
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns something, and returns it.
 ///
 /// # Errors
-/// When it finds nothing within the limit.
+/// Returns an error if it returns nothing within the limit.
 pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Result<T> {
     let begun = Instant::now();
     loop {

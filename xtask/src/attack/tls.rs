@@ -1,4 +1,4 @@
-//! Requests to an agent, byte by byte, as no honest client writes them.
+//! Requests to an agent, byte by byte, unlike those of an honest client.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
@@ -11,21 +11,21 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// A client that knows the agent's certificate.
+/// A client that has the agent's certificate.
 pub struct Client {
     config: Arc<ClientConfig>,
     address: SocketAddr,
 }
 
-/// A connection whose handshake comes with its first bytes.
+/// A connection whose handshake happens with its first bytes.
 pub type Connection = StreamOwned<ClientConnection, TcpStream>;
 
-/// What an agent answered.
+/// Answer of an agent.
 pub enum Answer {
     Status(u16, Vec<u8>),
     /// It closed the connection without an answer.
     Closed,
-    /// Nothing came for a while.
+    /// Nothing arrived for a while.
     Silence,
 }
 
@@ -57,11 +57,11 @@ impl Client {
         Ok(StreamOwned::new(connection, stream))
     }
 
-    /// Writes a request, and waits this long for an answer.
+    /// Writes a request, and waits at most this long for an answer.
     pub fn ask(&self, request: &[u8], patience: Duration) -> Result<Answer> {
         let mut connection = self.connect()?;
         connection.sock.set_read_timeout(Some(patience))?;
-        // What is refused early is not read to its end.
+        // A request that is refused early is not read to its end.
         let _ = connection
             .write_all(request)
             .and_then(|()| connection.flush());

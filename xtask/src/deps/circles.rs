@@ -1,5 +1,5 @@
-//! Modules that import each other in a circle. Each module stands for all that is below it; of two, one may be below the other. What a
-//! module takes from the one above counts as that one's, wherever it comes from.
+//! Modules that import each other in a circle. Each module stands for everything below it; of two, one may be below the other. What a
+//! module takes from the one above counts as that one's, wherever it is defined.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,15 +12,15 @@ use super::name_paths;
 use crate::lines::count::in_tests;
 use crate::lines::{children, rust_files};
 
-/// The names of a module from the crate's root on, which has none.
+/// The names of a module from the crate's root, which has none.
 type Module = Vec<String>;
-/// What modules beside each other import: from one to another, with an import that shows it.
+/// Imports between modules of the same level: from one to another, with an example.
 type Imports = BTreeMap<(Module, Module), String>;
 
-/// Returns the circles among the modules of a crate, each as lines that say who imports what.
+/// Returns the circles among the modules of a crate, each as lines with the imports.
 ///
 /// # Errors
-/// When its sources cannot be read.
+/// Returns an error if its sources cannot be read.
 pub fn circles(crate_folder: &Path) -> Result<Vec<Vec<String>>> {
     let source = crate_folder.join("src");
     let mut files = Vec::new();
@@ -53,7 +53,7 @@ pub fn circles(crate_folder: &Path) -> Result<Vec<Vec<String>>> {
         let is_skipped = |line: usize| tests.iter().any(|lines| lines.contains(&(line - 1)));
         name_paths("", tokens, &is_skipped, &mut paths);
         let from = module_of(path);
-        // A module by another name would be lost from sight.
+        // A renamed module would not be followed.
         if let Some(renamed) = ["use crate as ", "use super as ", "{self as "]
             .iter()
             .find(|it| text.contains(**it))
@@ -72,7 +72,7 @@ pub fn circles(crate_folder: &Path) -> Result<Vec<Vec<String>>> {
     Ok(circles_in(&imports))
 }
 
-/// The module that a path leads to.
+/// Returns the module that a path leads to.
 fn resolve(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Option<Module> {
     let mut names = path.split("::").peekable();
     let mut module = match names.next()? {
@@ -93,14 +93,14 @@ fn resolve(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Option<Modu
     Some(module)
 }
 
-/// The two modules beside each other that two modules are in; none where one is in the other.
+/// Returns the two modules of the same level that contain two modules; `None` if one contains the other.
 fn beside(from: &Module, to: &Module) -> Option<(Module, Module)> {
     let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     let part = |module: &Module| module.get(..=common).map(<[String]>::to_vec);
     part(from).zip(part(to))
 }
 
-/// Modules that reach each other.
+/// Returns the groups of modules that reach each other.
 fn circles_in(imports: &Imports) -> Vec<Vec<String>> {
     let reached = |from: &Module| {
         let (mut reached, mut next) = (BTreeSet::new(), vec![from.clone()]);
@@ -169,7 +169,7 @@ mod tests {
             });
             pairs.collect()
         };
-        // What is below may use what is above, and the other way round.
+        // A lower module may use a higher one, and vice versa.
         let sound = [
             ("a", "a::b"),
             ("a::b", "a"),
@@ -177,7 +177,7 @@ mod tests {
             ("a::b", "a::d"),
         ];
         assert_eq!(circles_in(&imports(&sound)), [[""; 0]; 0]);
-        // c needs a, which a::b is a part of.
+        // c needs a, which contains a::b.
         let odd = [("a::b", "c"), ("c::e", "d"), ("d", "a"), ("d", "f")];
         let found = [["a::b imports c", "c::e imports d", "d imports a"]];
         assert_eq!(circles_in(&imports(&odd)), found);

@@ -4,18 +4,18 @@ use anyhow::{Context, Result, bail, ensure};
 
 const TABLE: &str = include_str!("../../golden/cases.txt");
 
-/// What of a case's outcome depends on the machine's pace.
+/// Part of a case's outcome that depends on the machine's pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pace {
     /// Nothing: numbers in text are compared.
     None,
-    /// Times and rates: text has their numbers masked.
+    /// Times and rates: their numbers in text are masked.
     Rates,
-    /// All numbers of text, and files but recordings and JSON.
+    /// All numbers of text, and files except recordings and JSON.
     All,
 }
 
-/// Command lines that are run one after the other in an empty folder.
+/// Command lines that run one after the other in an empty directory.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Short name, for `--only`.
@@ -34,16 +34,16 @@ pub enum Step {
         listens: usize,
         fails: bool,
     },
-    /// Sends SIGTERM to the program that was started last and still runs.
+    /// Sends SIGTERM to the running program that was started last.
     Stop,
-    /// Waits for the end of the programs that were started.
+    /// Waits for the end of the started programs.
     Wait,
-    /// Copies an input, its placeholders filled in.
+    /// Copies an input, with its placeholders filled in.
     Fill(String),
 }
 
 impl Case {
-    /// Its command lines.
+    /// Returns its command lines.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let arguments = self.steps.iter().filter_map(|step| match step {
             Step::Run { arguments, .. } | Step::Start { arguments, .. } => Some(arguments),
@@ -53,10 +53,10 @@ impl Case {
     }
 }
 
-/// All cases.
+/// Returns all cases.
 ///
 /// # Errors
-/// When a line of the table cannot be read.
+/// Returns an error if a line of the table cannot be read.
 pub fn all() -> Result<Vec<Case>> {
     parse(TABLE)
 }

@@ -1,18 +1,18 @@
-//! Compares what two builds did: JSON by its fields, text by its lines, numbers with a fraction value by value.
+//! Compares the outcomes of two builds: JSON by its fields, text by its lines, numbers with a fraction within a tolerance.
 
 use serde_json::Value;
 
 use super::normal::{EACH, LINES, NULL};
 
-/// Numbers with a fraction are the same if they differ by no more than this part.
+/// Maximum relative difference of equal numbers with a fraction.
 const TOLERANCE: f64 = 1e-6;
 
-/// How a build's outcome relates to the base's.
+/// Comparison of a build's outcome with the base's.
 #[derive(Default)]
 pub struct Comparison {
     /// Fields, lines of help and files that the base does not have.
     pub additions: Vec<String>,
-    /// What changed or is missing.
+    /// Changed or missing parts.
     pub differences: Vec<String>,
 }
 
@@ -25,7 +25,7 @@ impl Comparison {
         }
     }
 
-    /// Compares what lies `at` a place.
+    /// Compares the values `at` a place.
     pub fn compare(&mut self, at: &str, base: &Value, new: &Value) {
         match (base, new) {
             (Value::Object(base), Value::Object(new)) => {
@@ -62,14 +62,14 @@ impl Comparison {
             (Value::String(base), Value::String(new)) if is_same_text(base, new) => {}
             (Value::Number(base), Value::Number(new))
                 if is_same(&base.to_string(), &new.to_string()) => {}
-            // Of a masked value: sometimes there is none.
+            // A masked value: sometimes there is none.
             (Value::String(null), _) | (_, Value::String(null)) if null == NULL => {}
             (base, new) if base == new => {}
             (base, new) => self.differences.push(format!("{at}: {base}, now {new}")),
         }
     }
 
-    /// Help may get lines, and may have them in another order.
+    /// Compares lines of help, which may be added and reordered.
     fn lines(&mut self, at: &str, base: &Value, new: &Value) {
         let list = |lines: &Value| lines.as_array().cloned().unwrap_or_default();
         let (base, mut new) = (list(base), list(new));
@@ -112,7 +112,7 @@ fn is_same_text(base: &str, new: &str) -> bool {
         })
 }
 
-/// Counts are the same to the last digit, others within the tolerance.
+/// Compares numbers: counts exactly, others within the tolerance.
 fn is_same(base: &str, new: &str) -> bool {
     let value = |text: &str| text.replace(',', "").parse::<f64>().ok();
     let is_count = |text: &str| !text.contains(['.', 'e', 'E']);
@@ -127,12 +127,12 @@ fn is_same(base: &str, new: &str) -> bool {
 /// A part of a text.
 #[derive(Debug, PartialEq)]
 pub enum Piece<'a> {
-    /// As 16,640 or 1.5e-7, without a sign.
+    /// E.g. 16,640 or 1.5e-7, without a sign.
     Number(&'a str),
     Text(&'a str),
 }
 
-/// A text's numbers, and what is between them.
+/// Returns a text's numbers, and the text between them.
 pub fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -153,7 +153,7 @@ pub fn pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// How many bytes the number has that a text begins with.
+/// Returns the length in bytes of the number at the start of a text.
 fn number(text: &[u8]) -> usize {
     let digits = |from: usize| {
         text[from.min(text.len())..]

@@ -1,4 +1,4 @@
-//! What an outcome is without the clock, the machine's pace, and names made up for a run.
+//! Outcomes without the clock, the machine's pace, and generated names.
 
 use std::fs;
 use std::path::Path;
@@ -10,26 +10,26 @@ use sha2::{Digest, Sha256};
 use super::cases::Pace;
 use super::compare::{Piece, pieces};
 
-/// Key of the lines of help, of which there may be more in a new build.
+/// Key of the lines of help, to which a new build may add.
 pub const LINES: &str = "‹lines›";
-/// Key of what all entries of a masked list have.
+/// Key of what all entries of a masked list have in common.
 pub const EACH: &str = "‹each›";
-/// A masked value that is not there, or an empty list.
+/// A masked value that is missing, or an empty list.
 pub const NULL: &str = "‹none›";
 const NUMBER: &str = "‹number›";
 
 /// How a field is masked.
 #[derive(Clone, Copy, PartialEq)]
 enum Mask {
-    /// Only types are compared, of all that it holds.
+    /// Compares only the types of everything that it contains.
     Type,
-    /// Only that it is there.
+    /// Compares only whether it exists.
     Presence,
 }
 use Mask::{Presence, Type};
 
-/// Fields that differ between two runs of one program: beginning of the schema, fields (of a certain parent: parent.field), mask
-/// and reason.
+/// Fields that differ between two runs of one program: start of the schema, fields (of a certain parent: parent.field), mask and
+/// reason.
 const FIELDS: &[(&str, &str, Mask, &str)] = &[
     (
         "",
@@ -56,7 +56,7 @@ const FIELDS: &[(&str, &str, Mask, &str)] = &[
         "evlbi.live",
         "streams",
         Type,
-        "counts go on while a line is made",
+        "counts continue while a line is written",
     ),
     (
         "evlbi.send",
@@ -89,7 +89,7 @@ const LENGTH: &str = "as many as there was time for";
 const HOST: &str = "counters of the host, whose other programs send and receive too";
 const SENTENCE: &str = "a sentence about times and rates";
 
-/// Numbers that are compared in cases of which the rest depends on the machine's pace.
+/// Numbers that are compared in cases whose other numbers depend on the machine's pace.
 const KEPT: &[(&str, &str)] = &[
     (
         "",
@@ -99,7 +99,7 @@ const KEPT: &[(&str, &str)] = &[
     ("evlbi.probe.latency", "sent received"),
 ];
 
-/// Lines of text that some runs have and others do not, by a part of each: in which cases, and why.
+/// Lines of text that only some runs have, by a part of each: in which cases, and why.
 const PASSING: &[(Pace, &str, &str)] = &[
     (Pace::Rates, "waiting for a stream", "once a second"),
     (Pace::Rates, "behind ", BEHIND),
@@ -156,7 +156,7 @@ fn is_passing(line: &str, pace: Pace) -> bool {
         .any(|(least, part, _)| pace >= *least && line.contains(part))
 }
 
-/// Returns whether a line shows progress, as one a second does: 75.0 % or a rate, and more.
+/// Returns whether a line shows progress: it starts with 75.0 % or a rate, and has more text.
 fn is_progress(line: &str) -> bool {
     let line = line.trim_start();
     let progress = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -164,7 +164,7 @@ fn is_progress(line: &str) -> bool {
     progress.len() < line.len() && units.iter().any(|unit| progress.starts_with(unit))
 }
 
-/// Standard output: JSON, JSON on each line, or text.
+/// Normalises standard output: JSON, JSON on each line, or text.
 pub fn stdout(said: &str, pace: Pace) -> Value {
     if let Ok(value) = serde_json::from_str(said) {
         return json(value, pace);
@@ -176,13 +176,13 @@ pub fn stdout(said: &str, pace: Pace) -> Value {
     }
 }
 
-/// Standard error, without progress.
+/// Normalises standard error, without progress.
 pub fn stderr(said: &str, pace: Pace) -> Value {
     let lines: Vec<&str> = said.lines().filter(|line| !is_progress(line)).collect();
     text(&lines.join("\n"), pace)
 }
 
-/// Text by lines, without those that come and go.
+/// Normalises text by lines, without those that only some runs have.
 fn text(text: &str, pace: Pace) -> Value {
     let lines = text.lines().filter(|line| !is_passing(line, pace));
     lines
@@ -190,7 +190,7 @@ fn text(text: &str, pace: Pace) -> Value {
         .collect()
 }
 
-/// Help: its lines, each with what was wrapped, without alignment.
+/// Normalises help: its lines without wrapping and alignment.
 pub fn help(text: &str) -> Value {
     const WRAPPED: usize = 8;
     let mut lines: Vec<String> = Vec::new();
@@ -209,7 +209,7 @@ pub fn help(text: &str) -> Value {
     json!({ LINES: lines })
 }
 
-/// Returns a line without ports, tokens and moments, without times and rates, or without any number.
+/// Returns a line without ports, tokens and times, without durations and rates, or without any number.
 fn masked(line: &str, pace: Pace) -> String {
     let (line, _) = line.split_once("#token=").unwrap_or((line, ""));
     let pieces = pieces(line);
@@ -255,7 +255,7 @@ fn masked(line: &str, pace: Pace) -> String {
     }
 }
 
-/// Length of a unit of time or rate, which goes with its number: 900 us, 1.1 ms.
+/// Returns the length of a unit of time or rate, which belongs to its number: 900 us, 1.1 ms.
 fn unit_of(text: &str) -> usize {
     const UNITS: [&str; 13] = [
         "s", "ms", "us", "ns", "bit/s", "kbit/s", "Mbit/s", "Gbit/s", "B/s", "kB/s", "MB/s",
@@ -274,12 +274,12 @@ fn unit_of(text: &str) -> usize {
     }
 }
 
-/// Returns a result without what [`FIELDS`] name, and where all depends on the pace without numbers but [`KEPT`].
+/// Returns a result without the fields in [`FIELDS`]; if all depends on the pace, without numbers other than [`KEPT`].
 pub fn json(value: Value, pace: Pace) -> Value {
     fields(value, "", "", pace)
 }
 
-/// `within` is the field that holds the value.
+/// Masks the fields of a value; `within` is the field that contains it.
 fn fields(value: Value, schema: &str, within: &str, pace: Pace) -> Value {
     match value {
         Value::Object(object) => {
@@ -326,7 +326,7 @@ fn fields(value: Value, schema: &str, within: &str, pace: Pace) -> Value {
     }
 }
 
-/// Returns the types of what a value holds.
+/// Returns the types in a value.
 fn shape(value: Value) -> Value {
     match value {
         Value::Null => NULL.into(),
@@ -360,7 +360,7 @@ fn joined(first: Value, second: Value) -> Value {
     }
 }
 
-/// All files of a folder, by name. `unplaced` takes the names of a run's places out of text.
+/// Returns all files of a directory, by name. `unplaced` replaces the paths of a run in text.
 ///
 /// # Errors
 /// Returns an error if one cannot be read.
@@ -399,7 +399,7 @@ fn file(path: &Path, pace: Pace, unplaced: &dyn Fn(&str) -> String) -> Result<Va
             text(as_text().lines().next().unwrap_or_default(), Pace::None)
         }
         "csv" | "txt" | "svg" | "html" | "toml" if pace < Pace::All => text(&as_text(), pace),
-        // Locks have no extension.
+        // Lock files have no extension.
         some if pace < Pace::All && !some.is_empty() => {
             json!({"bytes": bytes.len(), "sha256": hex(&Sha256::digest(&bytes))})
         }

@@ -17,17 +17,17 @@ use super::cases::{Case, Step};
 use super::normal;
 use crate::attack::scene::wait_for;
 
-/// How long a command may take, on any host.
+/// Timeout for a command, on any host.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One case while it is played.
+/// A case while it is played.
 struct Scene<'a> {
     case: &'a Case,
     program: &'a Path,
-    /// Where the commands run.
+    /// Directory where the commands run.
     folder: PathBuf,
     inputs: &'a Path,
-    /// Beside the folder: what they say.
+    /// Directory of their output.
     beside: PathBuf,
     addresses: Vec<String>,
     free: Vec<u16>,
@@ -35,10 +35,10 @@ struct Scene<'a> {
     running: Vec<(usize, Running, bool)>,
 }
 
-/// What a case comes to: each command's exit status and output, and the files that they wrote.
+/// Plays a case; returns each command's exit status and output, and the files that they wrote.
 ///
 /// # Errors
-/// When a command cannot be started, does not listen, or does not end.
+/// Returns an error if a command cannot be started, does not listen, or does not end.
 pub fn play(case: &Case, program: &Path, beside: PathBuf, inputs: &Path) -> Result<Value> {
     let folder = beside.join("work");
     fs::create_dir_all(&folder)?;
@@ -62,7 +62,7 @@ pub fn play(case: &Case, program: &Path, beside: PathBuf, inputs: &Path) -> Resu
     Ok(json!({"commands": scene.played, "files": files}))
 }
 
-/// What a command without inputs says.
+/// Returns the output of a command without input.
 pub fn help(program: &Path, arguments: &[&str]) -> Result<String> {
     let mut evlbi = command(program);
     evlbi
@@ -129,7 +129,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits for the end of what was started.
+    /// Waits for the end of the started programs.
     fn wait(&mut self) -> Result<()> {
         for (number, mut child, fails) in std::mem::take(&mut self.running) {
             self.end(number, &mut child, Some(fails))?;
@@ -163,7 +163,7 @@ impl Scene<'_> {
         Ok(Running(evlbi.spawn().context("cannot start the program")?))
     }
 
-    /// Waits for a command's end, and keeps what came of it.
+    /// Waits for a command's end, and keeps its outcome.
     fn end(&mut self, number: usize, child: &mut Running, fails: Option<bool>) -> Result<()> {
         let line = self.case.lines().nth(number).unwrap_or_default();
         let status = wait_for("it ends", LIMIT, || child.0.try_wait().ok().flatten());
@@ -173,7 +173,7 @@ impl Scene<'_> {
         self.played[number] = json!({
             "line": line,
             "status": words(status),
-            // No golden outcome, whatever the other build did.
+            // Not a valid outcome, whatever the other build did.
             "unexpected": fails.is_some_and(|fails| fails == status.success()),
             "stdout": normal::stdout(&normal(&self.said(number, "stdout")), pace),
             "stderr": normal::stderr(&normal(&self.said(number, "stderr")), pace),
@@ -186,12 +186,12 @@ impl Scene<'_> {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Fills in {1}, the first address that a command listens on, {free1}, a free port, {here}, the folder, {inputs} and {program}.
+    /// Fills in {1}, the first address that a command listens on, {free1}, a free port, {here}, the directory, {inputs} and {program}.
     fn filled(&mut self, text: &str) -> Result<String> {
         while text.contains(&format!("{{free{}}}", self.free.len() + 1)) {
             let socket = UdpSocket::bind("127.0.0.1:0")?;
             let port = socket.local_addr()?.port();
-            // One port for either protocol.
+            // One port for both protocols.
             if TcpListener::bind(("127.0.0.1", port)).is_ok() {
                 self.free.push(port);
             }
@@ -210,7 +210,7 @@ impl Scene<'_> {
         Ok(text)
     }
 
-    /// What a command said, without the names of this run's places.
+    /// Returns a command's output without the paths of this run.
     fn unplaced(&self, said: &str) -> String {
         let said = said.replace(&*self.folder.to_string_lossy(), "‹here›");
         let said = said.replace(&*self.beside.to_string_lossy(), "‹room›");
@@ -219,7 +219,7 @@ impl Scene<'_> {
     }
 }
 
-/// The addresses that a command listens on, by what it says.
+/// Returns the addresses that a command listens on, from its output.
 fn addresses(said: &str) -> Vec<String> {
     let after = |mark: &str| {
         said.split(mark)

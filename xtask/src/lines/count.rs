@@ -1,4 +1,4 @@
-//! The lines of one source file, by its tokens: a line with a token is code, and one of a test if its item is.
+//! Counts the lines of one source file by its tokens: a line with a token is code, or a test if it belongs to one.
 
 use std::iter::Sum;
 use std::ops::{Add, Range};
@@ -13,22 +13,22 @@ use syn::{Attribute, ImplItem, Item, Meta, Token};
 /// Numbers of lines. Each line belongs to one of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// With code of the program.
+    /// Lines with code of the program.
     pub code: usize,
-    /// With nothing but a comment, documentation too.
+    /// Lines with only a comment, including documentation.
     pub comments: usize,
-    /// With nothing.
+    /// Empty lines.
     pub blank: usize,
-    /// Of tests: all lines of their files and items.
+    /// Lines of tests: all lines of their files and items.
     pub tests: usize,
-    /// Of benches.
+    /// Lines of benches.
     pub benches: usize,
-    /// Of examples.
+    /// Lines of examples.
     pub examples: usize,
 }
 
 impl Lines {
-    /// The numbers with their names.
+    /// Returns the numbers with their names.
     pub fn columns(&self) -> [(&'static str, usize); 6] {
         [
             ("code", self.code),
@@ -40,7 +40,7 @@ impl Lines {
         ]
     }
 
-    /// All lines.
+    /// Returns the number of all lines.
     pub fn total(&self) -> usize {
         self.columns().iter().map(|(_, lines)| lines).sum()
     }
@@ -67,11 +67,11 @@ impl Sum for Lines {
     }
 }
 
-/// Counts the lines of a source file. Returns also the modules in files of their own that it declares for tests alone, as paths
-/// from the folder of its modules.
+/// Counts the lines of a source file. Also returns the modules in files of their own that it declares only for tests, as paths relative
+/// to the directory of its modules.
 ///
 /// # Errors
-/// Text that is not Rust.
+/// Returns an error if the text is not Rust.
 pub fn count(text: &str) -> Result<(Lines, Vec<PathBuf>)> {
     let mut is_code = vec![false; text.lines().count()];
     let tokens = text.parse().map_err(|error| anyhow!("{error}"))?;
@@ -90,18 +90,18 @@ pub fn count(text: &str) -> Result<(Lines, Vec<PathBuf>)> {
     Ok((lines, modules))
 }
 
-/// Returns the lines of a source file, counted from 0, that exist in tests alone, and the modules in files of their own that it
-/// declares for tests alone, as paths from the folder of its modules.
+/// Returns the lines of a source file, from 0, that exist only in tests, and the modules in files of their own that it declares only
+/// for tests, as paths relative to the directory of its modules.
 ///
 /// # Errors
-/// Text that is not Rust.
+/// Returns an error if the text is not Rust.
 pub fn in_tests(text: &str) -> Result<(Vec<Range<usize>>, Vec<PathBuf>)> {
     let mut tests = Tests::default();
     tests.visit_file(&syn::parse_file(text)?);
     Ok((tests.lines, tests.modules))
 }
 
-/// Marks the lines that have a token. Documentation is an attribute to the compiler, and a comment here.
+/// Marks the lines that have a token. Documentation is an attribute to the compiler, but counts as a comment here.
 fn mark(tokens: TokenStream, is_code: &mut [bool]) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -136,14 +136,14 @@ fn is_documentation(token: &TokenTree) -> bool {
         && matches!(inside.next(), Some(TokenTree::Punct(mark)) if mark.as_char() == '=')
 }
 
-/// Items that exist in tests alone.
+/// Items that exist only in tests.
 #[derive(Default)]
 struct Tests {
-    /// Their lines, counted from 0.
+    /// Their lines, from 0.
     lines: Vec<Range<usize>>,
-    /// Those that are modules in files of their own.
+    /// Modules in files of their own.
     modules: Vec<PathBuf>,
-    /// The modules around the item that is visited.
+    /// The modules around the current item.
     around: PathBuf,
 }
 
@@ -203,7 +203,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether an attribute is `#[test]`, `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
+/// Returns whether an attribute is `#[test]`, `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
 fn is_for_tests(attribute: &Attribute) -> bool {
     let path = attribute.path();
     path.is_ident("test")

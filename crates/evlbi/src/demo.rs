@@ -1,7 +1,7 @@
 //! The demonstration: simulated stations stream in real time over loopback through a lossy relay into
-//! recordings, and every number of the relay's truth is held against the receivers' accounts.
+//! recordings. Every count of the relay is compared with the receivers' counters.
 //!
-//! Here belongs what the demonstration shows; it uses the libraries as any other program can.
+//! The code of the demonstration belongs here; it uses the libraries as any other program can.
 
 mod compare;
 mod page;
@@ -25,40 +25,40 @@ use self::compare::compare;
 pub use self::page::Page;
 use self::streams::{make_stations, stream};
 
-/// Bit rate of a station where none is asked for.
+/// Default bit rate of a station.
 const RATE: BitRate = BitRate::new(256_000_000).unwrap();
 /// Payload of a frame in bytes; with its header it fits a jumbo frame of Ethernet.
 const PAYLOAD: usize = 8000;
 /// Samples in a frame: four of two bits in a byte.
 const SAMPLES: u64 = PAYLOAD as u64 * 4;
-/// Packets that overtake one that is held back.
+/// Number of packets that overtake a delayed packet.
 const DISTANCE: u32 = 4;
 const STATIONS: [&str; 16] = [
     "Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh", "Ys", "Sv", "Zc", "Bd", "Ur", "Sh", "Ir", "Cm",
 ];
 
-/// What the stations stream, and what the relay does to it.
+/// Options of the demonstration: the stations' streams, and the relay's treatment of them.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// Number of stations, 1 to 16.
     pub stations: u32,
     /// Bit rate of each station's data.
     pub rate: BitRate,
-    /// How long they stream.
+    /// Duration of the streams.
     pub duration: Duration,
-    /// Fraction of the packets that the relay loses.
+    /// Fraction of the packets that the relay drops.
     pub loss: f64,
-    /// Fraction that it sends twice.
+    /// Fraction that the relay duplicates.
     pub duplicate: f64,
-    /// Fraction that it holds back behind later ones.
+    /// Fraction that the relay delays behind later packets.
     pub reorder: f64,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Directory for the recordings; they are not kept if none.
+    /// Directory for the recordings; `None` deletes them at the end.
     pub out: Option<PathBuf>,
-    /// Whether stations are shown on a page that stream to a live correlator meanwhile.
+    /// Whether further stations stream to a live correlator, shown in the web UI.
     pub page: bool,
-    /// Whether that page is to stay, so that nothing is done without it.
+    /// Whether the web UI stays after the result, which makes a web UI that cannot start an error.
     pub keep: bool,
 }
 
@@ -84,7 +84,7 @@ impl Default for DemoOptions {
 pub struct DemoResult {
     schema: &'static str,
     stations: Vec<StationResult>,
-    /// Every number below was compared, and all of them agree.
+    /// Whether all compared counts below agree.
     pub accounting_agrees: bool,
     /// The fringes of the first seconds of the recordings.
     baselines: Vec<BaselineCheck>,
@@ -93,11 +93,11 @@ pub struct DemoResult {
     impairment: Impairment,
     seed: u64,
     directory: Option<PathBuf>,
-    /// Whether Ctrl-C came before the stations were done.
+    /// Whether Ctrl-C interrupted the stations.
     interrupted: bool,
 }
 
-/// A baseline of the recordings: what the plan and the losses let expect, and what the correlator finds.
+/// A baseline of the recordings: the values expected from the plan and the losses, and those that the correlator finds.
 #[derive(Serialize)]
 struct BaselineCheck {
     stations: [String; 2],
@@ -120,24 +120,24 @@ struct StationResult {
     recording: RecordingReport,
 }
 
-/// A number known in two places.
+/// A count known from two places.
 #[derive(Serialize)]
 struct Check {
     what: &'static str,
     truth: u64,
     found: u64,
-    /// How far they may differ: by as many datagrams as the sockets dropped of which nobody knows which
-    /// they were. Zero where nothing was dropped.
+    /// Allowed difference: the number of datagrams that the sockets dropped, since their identity is unknown.
+    /// Zero if nothing was dropped.
     within: u64,
     agrees: bool,
 }
 
-/// What is found in the recording when it is read again.
+/// Content of a recording, read back.
 #[derive(Default, Serialize)]
 struct RecordingReport {
     #[serde(skip)]
     file: PathBuf,
-    /// Its name, if it is kept.
+    /// File name; `None` if the recording is not kept.
     path: Option<PathBuf>,
     bytes: u64,
     frames: u64,
@@ -146,10 +146,10 @@ struct RecordingReport {
     out_of_step: u64,
 }
 
-/// Runs the demonstration. Its page, where one was wanted and can be shown, ends with what is returned.
+/// Runs the demonstration. Returns its web UI, too, if one was asked for and could start; dropping that ends it.
 ///
 /// # Errors
-/// When the stations cannot stream, or were stopped before they did.
+/// Returns an error if the stations cannot stream, or are stopped before they do.
 pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Option<Page>)> {
     if options.duration.is_zero() {
         bail!("--duration is how long the stations stream; give more than zero");
@@ -194,7 +194,7 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
     Ok((result, page))
 }
 
-/// A directory that goes when the program ends.
+/// A directory that is removed when the program ends.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -211,7 +211,7 @@ impl Drop for Temporary {
     }
 }
 
-/// The same for people.
+/// Formats the result for a terminal.
 pub fn text(result: &DemoResult) -> String {
     let mut shown = String::new();
     for station in &result.stations {
@@ -291,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// One of which nothing arrives ends all the same, and says so.
+    /// A station without any arriving datagram ends too, with a message.
     #[test]
     fn nothing_may_arrive() {
         let room = Room::new();
@@ -315,12 +315,12 @@ mod tests {
         assert_eq!(of(station, "/recording/frames"), 0);
     }
 
-    /// What a demonstration says.
+    /// Messages of a demonstration.
     fn of(result: &Value, at: &str) -> u64 {
         result.pointer(at).unwrap().as_u64().unwrap()
     }
 
-    /// The numbers that were sent to each port, in order.
+    /// Sequence numbers sent to each port, in order.
     fn sent_to(log: &str) -> BTreeMap<SocketAddr, Vec<u64>> {
         let mut sent = BTreeMap::<SocketAddr, Vec<u64>>::new();
         for line in log.lines() {
@@ -335,7 +335,7 @@ mod tests {
         sent
     }
 
-    /// All numbers of a demonstration in virtual time are those of the network's log, whatever the relay does.
+    /// All counts of a demonstration in virtual time equal those of the network's log, for any relay settings.
     #[test]
     fn all_numbers_agree_in_virtual_time() {
         for seed in 0..3 {
@@ -357,7 +357,7 @@ mod tests {
             assert!(result.accounting_agrees && !result.interrupted, "{seed}");
             let result = serde_json::to_value(&result).unwrap();
             let stations = result["stations"].as_array().unwrap();
-            // What a relay receives is whole and in order; ports are given in the stations' order.
+            // A relay receives everything, in order; ports are given in the stations' order.
             let is_whole = |numbers: &Vec<u64>| numbers.iter().copied().eq(0..numbers.len() as u64);
             let ports = sent_to(&clock.take_log()).into_values();
             let (before, behind): (Vec<_>, Vec<_>) = ports.partition(is_whole);

@@ -1,8 +1,8 @@
-//! `evlbi`: carries VLBI data in real time and says exactly what was lost.
+//! `evlbi`: streams VLBI data in real time, tests the path, and measures losses.
 //!
-//! The work is done by the libraries; here they meet people. `cli` has the command line (one file for a group of commands) and turns it into
-//! options of the libraries, `words` what a user can do about their errors, `output` prints results, `program` has signals and progress,
-//! `demo` the demonstration. Here belongs what speaks of the command line or the terminal, and nothing that another program could call.
+//! The libraries do the work. `cli` is the command line (one file per group of commands) and converts it to options of the
+//! libraries, `words` adds remedies to their errors, `output` prints results, `program` handles signals and progress, `demo` is the
+//! demonstration. Code for the command line or the terminal belongs here, and nothing that another program could call.
 
 #![forbid(unsafe_code)]
 #![allow(unnameable_types, reason = "clap's structs are of one file each")]

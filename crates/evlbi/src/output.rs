@@ -1,4 +1,4 @@
-//! What is printed where: results on standard output, everything else on standard error.
+//! Output: results on standard output, everything else on standard error.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use crate::{say, words};
 
-/// An error, its causes and what to do about it, in one line.
+/// Formats an error, its causes and the remedy as one line.
 pub fn explain(error: &Error) -> String {
     run::explain_in(error.as_ref(), words::of)
 }
 
-/// Sends what the program has to say beside its results to standard error.
+/// Sends diagnostics to standard error.
 pub fn log_to_stderr(verbosity: u8) {
     let level = match verbosity {
         0 => tracing::Level::WARN,
@@ -29,7 +29,7 @@ pub fn log_to_stderr(verbosity: u8) {
         .init();
 }
 
-/// Prints a result as one JSON object, or as text for people. A pipe that was closed is no error.
+/// Prints a result as one JSON object, or as text for people. Ignores a closed pipe.
 pub fn print<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
     let shown = if json {
         serde_json::to_string_pretty(result).context("cannot write the result as JSON")?
@@ -41,7 +41,7 @@ pub fn print<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> Stri
     results.end()
 }
 
-/// Results on standard output while a run lasts. One that cannot be printed does not end the run.
+/// Results on standard output during a run. A result that cannot be printed does not end the run.
 #[derive(Debug, Default)]
 pub struct Results(Option<io::Error>);
 
@@ -55,7 +55,7 @@ impl Results {
         }
     }
 
-    /// Reports whether all were printed. A pipe that was closed is no error.
+    /// Reports whether all lines were printed. Ignores a closed pipe.
     pub fn end(self) -> Result<()> {
         match self.0 {
             Some(error) if error.kind() != ErrorKind::BrokenPipe => {

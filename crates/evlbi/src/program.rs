@@ -1,4 +1,4 @@
-//! The program around its runs: Ctrl-C, messages, the bar, and what is seen and changed from outside.
+//! The program around its runs: Ctrl-C, messages, the progress bar, and the control socket.
 
 use std::error::Error;
 use std::fmt;
@@ -18,19 +18,19 @@ use parking_lot::Mutex;
 
 use crate::{say, words};
 
-/// Signals that come so soon after the first are part of it: `timeout` sends two.
+/// Signals within this time of the first count as one: `timeout` sends two.
 const TOGETHER: Nanos = Nanos(250_000_000);
 
-/// What a command is given.
+/// Everything that a command gets from the program.
 pub struct Program {
     run: Run,
     handler: Once,
-    /// What is seen and changed from outside.
+    /// Socket to query, change or stop the run.
     pub control_socket: Arc<ControlSocket>,
 }
 
 impl Program {
-    /// One whose notes go to standard error.
+    /// Returns a program whose notes go to standard error.
     pub fn new() -> Program {
         let run = Run::silent();
         let control_socket = Arc::new(ControlSocket::new(run.clone()));
@@ -45,7 +45,8 @@ impl Program {
         }
     }
 
-    /// The run. From now on Ctrl-C (or SIGTERM) ends it with everything written; a second one ends the program at once.
+    /// Returns the run, and handles signals from now on: the first Ctrl-C (or SIGTERM) ends the run with everything
+    /// written, a second one ends the program at once.
     pub fn run(&self) -> &Run {
         self.handler.call_once(|| {
             let run = self.run.clone();
@@ -65,18 +66,18 @@ impl Program {
         &self.run
     }
 
-    /// The run, before there is anything that would be lost: Ctrl-C still ends the program at once.
+    /// Returns the run without handling signals, for work that has nothing to lose: Ctrl-C ends the program at once.
     pub fn unheeded(&self) -> &Run {
         &self.run
     }
 
-    /// Shows how `work` is, once a second, until it has ended.
+    /// Shows the state of `work` once a second until it has ended.
     pub fn watch(&self, work: &Arc<dyn Watched>, has_ended: impl Fn() -> bool) {
         self.control_socket.on_status({
             let work = Arc::clone(work);
             move |control_socket| {
                 work.refresh();
-                // Read there, so that no older counts take the place of newer ones.
+                // Read there, so that older counts never replace newer ones.
                 control_socket.tell(|status| work.tell(status));
             }
         });
@@ -94,20 +95,19 @@ impl Program {
     }
 }
 
-/// Returns an error if work that has an end was interrupted before it: what was found until then has been printed, and is not
-/// all of it.
+/// Returns an error if finite work was interrupted before its end: the printed result is incomplete.
 pub fn complete(is_interrupted: bool) -> Result<()> {
     ensure!(!is_interrupted, "interrupted before the end");
     Ok(())
 }
 
-/// The exit status of an error.
+/// Returns the exit status of an error.
 pub fn status_of(error: &anyhow::Error) -> ExitCode {
     let is_unknown = |cause: &(dyn Error + 'static)| {
         cause.is::<NotHonoured>() || matches!(cause.downcast_ref(), Some(SendError::NoDatagrams(_)))
     };
     match error.chain().any(is_unknown) {
-        // As for an option that does not exist.
+        // The status for an option that does not exist.
         true => ExitCode::from(2),
         false => ExitCode::FAILURE,
     }
@@ -120,7 +120,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Prints a line that is to stay.
+    /// Prints a permanent line.
     fn line(&self, line: fmt::Arguments<'_>) {
         match &*self.bar.lock() {
             Some(bar) if say::is_ready() => bar.suspend(|| say::line(line)),
@@ -136,13 +136,13 @@ impl Terminal {
         if std::io::stderr().is_terminal() {
             let mut bar = self.bar.lock();
             let bar = bar.get_or_insert_with(|| bar_of(total));
-            // A terminal that is held (Ctrl-S) must not hold the run.
+            // A paused terminal (Ctrl-S) must not stall the run.
             if !say::is_ready() {
                 return;
             }
             match total {
                 Some(total) => {
-                    // Work within work has an end of its own.
+                    // Nested work has its own total.
                     bar.set_length(total);
                     bar.set_position(done);
                 }
@@ -167,7 +167,7 @@ impl Notes for Terminal {
             Note::Listens(address) => {
                 self.control_socket
                     .tell(|status| status.listening.push(address.to_string()));
-                // In one piece, so that a program that waits for the line reads all of it.
+                // In one write, so that a program that waits for the line reads all of it.
                 say::text(&format!("listening on {address}\n"));
             }
             Note::Progress { done, total, line } => self.progress(*done, *total, line),

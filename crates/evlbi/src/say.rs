@@ -1,5 +1,5 @@
-//! Messages on standard error, beside a run's results. A message that cannot be printed is dropped: printing never fails, ends or
-//! holds up a run, whether standard error is closed, on a full disk, or a pipe that nobody reads.
+//! Messages on standard error. A message that cannot be printed is dropped: printing never fails, ends or stalls a run, whether
+//! standard error is closed, on a full disk, or a pipe that nobody reads.
 
 use std::fmt;
 use std::io::{self, Stderr, Write};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Time for a reader to make room, in milliseconds. One that let it pass is not waited for again until it has read.
+/// Time for a reader to make room, in milliseconds. After a timeout there is no further wait until the reader has read.
 const TIMEOUT: u8 = 100;
 /// A pipe that has room takes this many bytes at once (PIPE_BUF).
 const PIECE: usize = 4096;
@@ -29,12 +29,12 @@ pub fn text(text: &str) {
     let _ = messages().write_all(text.as_bytes());
 }
 
-/// The writer of messages, and of diagnostics, which are messages too.
+/// Returns the writer of messages and diagnostics.
 pub fn messages() -> Messages<Stderr> {
     Messages(io::stderr())
 }
 
-/// Whether standard error takes a message now.
+/// Returns whether standard error accepts a message now.
 pub fn is_ready() -> bool {
     takes(&io::stderr())
 }
@@ -49,7 +49,7 @@ fn takes(end: &impl AsFd) -> bool {
     let is_ready = loop {
         match poll(&mut ends, patience) {
             Err(Errno::EINTR) => {}
-            // What else is wrong shows when it is written to.
+            // Other errors show up when writing.
             found => break found != Ok(0),
         }
     };
@@ -57,7 +57,7 @@ fn takes(end: &impl AsFd) -> bool {
     is_ready
 }
 
-/// A writer of messages, whose errors nobody sees.
+/// A writer of messages that hides its errors.
 pub struct Messages<W>(W);
 
 impl<W: Write + AsFd> Write for Messages<W> {

@@ -1,6 +1,6 @@
-//! What the command line says of errors of libraries in place of their own words: it names its options, and what to do.
+//! The command line's texts for errors of libraries: they name options and remedies.
 //!
-//! Here belongs what to do about an error, in the file of the library that it comes from.
+//! The remedy for an error belongs here, in the file of the library that it comes from.
 
 mod control;
 mod correlate;
@@ -14,7 +14,7 @@ mod tests;
 
 use std::error::Error;
 
-/// What is said in place of an error's own words, without its causes; none where these will do.
+/// Returns the text that replaces an error's own, without its causes; `None` keeps the error's own.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (stream::of(error))
         .or_else(|| probe::of(error))

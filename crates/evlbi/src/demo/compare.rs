@@ -1,4 +1,4 @@
-//! Holds what is known in two places against each other: the relay's truth, the receivers' accounts, the recordings and their fringes.
+//! Compares counts that are known from two places: the relay's, the receivers', the recordings' and their fringes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::{
     BaselineCheck, Check, DemoOptions, DemoResult, RecordingReport, SAMPLES, StationResult,
 };
 
-/// Seconds of the recordings that are correlated.
+/// Length of the recordings to correlate, in seconds.
 const CORRELATED: f64 = 4.0;
 
 pub(super) fn compare(
@@ -60,7 +60,7 @@ pub(super) fn compare(
     })
 }
 
-/// Correlates the recordings, if there are two of which something arrived.
+/// Correlates the recordings, if at least two contain data.
 fn correlate(
     stations: &[StationResult],
     frame_rate: FrameRate,
@@ -111,11 +111,10 @@ fn correlate(
     Ok(baselines.collect())
 }
 
-/// Every number that is known in two places, those of the sockets included.
+/// Returns every count that is known from two places, including those of the sockets.
 ///
-/// A datagram that a socket dropped makes a loss, or takes the duplicate away that it would have been; at
-/// the very beginning or end of the stream nobody misses it. So the sum of these is exact, and duplicates
-/// and reordering agree within the number of drops.
+/// A datagram that a socket drops becomes a loss or a missing duplicate; at the very start or end of the stream
+/// nothing shows it. So the sum of these is exact, and duplicates and reordering agree within the number of drops.
 fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
     let (sent, relay, received) = (&streamed.sent, &streamed.relay, &streamed.received);
     let truth = &relay.truth;
@@ -213,7 +212,7 @@ fn checks(streamed: &Streamed, recording: &RecordingReport) -> Vec<Check> {
     checks
 }
 
-/// Reads a recording again, as anyone else would.
+/// Reads a recording back, as any other program would.
 fn read_again(drained: &Drained, frame_rate: FrameRate, keep: bool) -> Result<RecordingReport> {
     let Some(file) = drained.sink.files.first() else {
         return Ok(RecordingReport::default());

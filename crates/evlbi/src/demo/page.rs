@@ -1,4 +1,4 @@
-//! The page of the demonstration: stations that stream to a live correlator, under an agent of their own.
+//! The web UI of the demonstration: stations that stream to a live correlator, under their own agent.
 
 use std::fs;
 use std::io::{BufReader, IsTerminal};
@@ -19,20 +19,20 @@ use tokio::time::{Instant, sleep};
 
 use super::{DemoOptions, STATIONS, Temporary};
 
-/// Bits a second of each station: what any machine correlates beside a browser and the rest of the demonstration.
+/// Bit rate of each station: a rate that any machine correlates next to a browser and the rest of the demonstration.
 const RATE: u32 = 16_000_000;
-/// Seconds of noise that are sent again and again.
+/// Length of the noise that is sent in a loop, in seconds.
 const SECONDS: u32 = 1;
-/// Stations that are correlated at most: beyond, a small machine would fall behind.
+/// Maximum number of correlated stations: with more, a small machine would fall behind.
 const MAX_STATIONS: u32 = 4;
-/// Flows end by themselves after this time, should nobody be left who ends them.
+/// Flows end by themselves after this time, even if nothing is left to end them.
 const MAX: Duration = Duration::from_hours(24);
-/// And this where the page does not stay.
+/// The same if the web UI does not stay.
 const A_LITTLE: Duration = Duration::from_mins(2);
 /// Flows end within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Stations, a correlator, and the agent that shows them. All of it ends with this.
+/// Stations, a correlator, and the agent that shows them; dropping this ends all of them.
 pub struct Page {
     client: Client,
     runtime: Runtime,
@@ -40,7 +40,7 @@ pub struct Page {
     room: Temporary,
 }
 
-/// The process of the agent, which ends with this.
+/// The agent's process; dropping this ends it.
 struct Agent {
     child: Child,
     run: Run,
@@ -57,7 +57,7 @@ impl Drop for Agent {
 }
 
 impl Page {
-    /// Starts everything, says where the page is, and opens it where somebody sits before a screen.
+    /// Starts everything, prints the link to the web UI, and opens it if there is a desktop.
     pub fn start(options: &DemoOptions, run: &Run) -> Result<Page> {
         let room = Temporary::new("page")?;
         let stations = &STATIONS[..options.stations.clamp(2, MAX_STATIONS) as usize];
@@ -123,7 +123,7 @@ impl Page {
             self.begin(json!({
                 "id": name, "command": "send", "source": format!("sky:{}/{name}", room.join("sky.toml").display()),
                 "to": format!("udp://{to}"), "repeat": 1_000_000, "shed": shed, "duration": longest,
-                // Each loses others.
+                // Each station loses different packets.
                 "seed": options.seed.wrapping_add(number),
             }))
             .await?;
@@ -131,7 +131,7 @@ impl Page {
         Ok(())
     }
 
-    /// Ends the flows, and has the agent see them end.
+    /// Ends the flows, and waits until the agent has noticed.
     async fn end_flows(&self) -> Result<()> {
         let begun = Instant::now();
         for flow in self.client.flows().await? {
@@ -157,7 +157,7 @@ impl Drop for Page {
     }
 }
 
-/// The plan of what the stations see.
+/// Returns the plan of the simulated sky.
 fn sky(options: &DemoOptions, stations: &[&str]) -> String {
     let stations = stations
         .iter()
@@ -170,7 +170,7 @@ fn sky(options: &DemoOptions, stations: &[&str]) -> String {
     )
 }
 
-/// An agent of this host alone, and its address.
+/// Starts an agent for this host only. Returns it with its address.
 fn start_agent(room: &Path, run: &Run) -> Result<(Agent, String)> {
     let folder = room.join("agent");
     fs::create_dir(&folder)?;
@@ -183,7 +183,7 @@ fn start_agent(room: &Path, run: &Run) -> Result<(Agent, String)> {
         .arg(&folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // Ctrl-C is this process' to act upon.
+        // Only this process handles Ctrl-C.
         .process_group(0)
         .spawn()
         .context("the agent cannot be started")?;
@@ -199,7 +199,7 @@ fn start_agent(room: &Path, run: &Run) -> Result<(Agent, String)> {
     Ok((agent, url.to_owned()))
 }
 
-/// Says where the page is, and opens it where somebody sits before a screen.
+/// Prints the link to the web UI, and opens it if there is a desktop.
 fn show(run: &Run, url: &str, operating: &str, watching: &str) {
     run.line(format_args!(
         "a page of stations that stream to a live correlator meanwhile: {url}/#token={operating}"
@@ -212,7 +212,7 @@ fn show(run: &Run, url: &str, operating: &str, watching: &str) {
         .any(|name| std::env::var_os(name).is_some());
     if has_screen && std::io::stdout().is_terminal() {
         let open = Command::new("xdg-open")
-            // Others see the command line: this one lets them look on.
+            // Other users can read the command line: this token only lets them watch.
             .arg(format!("{url}/#token={watching}"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -1,4 +1,4 @@
-//! The streams of the demonstration: the stations' noise, and from each sender through the relay into a recording.
+//! The streams of the demonstration: the stations' noise, sent through the relay into a recording.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -30,14 +30,14 @@ use evlbi_wire::units::{show_count, show_rate};
 
 use super::{DemoOptions, PAYLOAD, SAMPLES, STATIONS};
 
-/// Rounds of noise in a second: each round is made beforehand and sent again and again.
+/// Rounds of noise per second; a round is generated in advance and sent in a loop.
 const ROUNDS: u64 = 4;
-/// When the stations begin, from now.
+/// Delay until the stations start.
 const SOON: Nanos = Nanos(100_000_000);
-/// How long the kernel may still be passing on what the relay sent last.
+/// Time for the kernel to deliver the last datagrams of the relay.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// The stations' noise, made beforehand.
+/// Generates the stations' noise in advance.
 pub(super) fn make_stations(options: &DemoOptions, run: &Run) -> Result<Vec<(String, Input)>> {
     let frame_length = PAYLOAD as u64 + 32;
     let per_round = (options.rate.get() / (8 * frame_length * ROUNDS)).max(1);
@@ -63,12 +63,12 @@ pub(super) fn make_stations(options: &DemoOptions, run: &Run) -> Result<Vec<(Str
             Ok((station.name().to_string(), input))
         })
     });
-    // All of them begin before the first is joined.
+    // All of them start before the first is joined.
     let makers = makers.collect::<io::Result<Vec<Thread<_>>>>()?;
     makers.into_iter().map(Thread::join).collect()
 }
 
-/// Everything that came of a station's stream.
+/// Everything known about a station's stream.
 pub(super) struct Streamed {
     pub(super) name: String,
     pub(super) sent: SendReport,
@@ -77,7 +77,7 @@ pub(super) struct Streamed {
     pub(super) drained: Drained,
 }
 
-/// One station's receiving end.
+/// One station's receiver.
 struct Sinked {
     name: String,
     receiving: Receiving,
@@ -119,7 +119,7 @@ pub(super) fn stream(
     if let Some(error) = sent.iter().find_map(|report| report.error.as_ref()) {
         bail!("a station could not send any more: {error}");
     }
-    // Receivers take what their sockets hold, and end. No silence ends them, because a busy host may hold up the stations for any time.
+    // Receivers drain their sockets and end. Silence does not end them, because a busy host may stall the stations for any time.
     run.clock().sleep(SETTLING);
     for receiver in &receivers {
         receiver.receiving.stop();
@@ -139,14 +139,14 @@ fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
     let asked = ReceiveOptions {
         from: url(None, run)?,
         with: InOptions {
-            // So that drops of the socket count single datagrams.
+            // Makes the socket's drop counter count single datagrams.
             single: true,
             ..InOptions::default()
         },
         numbering: Box::new(Numbers),
         wanted: Wanted::default(),
         window: 16 << 20,
-        // A relay that is held up makes nothing late.
+        // A stalled relay makes nothing late.
         hold: Duration::from_secs(60),
         ring: 64 << 20,
         idle: None,
@@ -154,7 +154,7 @@ fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
         cpu: None,
         priority: None,
     };
-    // What the relay still passes on when the run is stopped is received.
+    // Datagrams that the relay forwards after the run was stopped are still received.
     let run = run.apart();
     let (receiving, opening) = receive::start(asked, &run)?;
     let path = directory.join(format!("{name}.vdif"));
@@ -178,7 +178,7 @@ fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
     })
 }
 
-/// The URL of an address of the run's host, or of any that is free.
+/// Returns the URL of an address of the run's host, or of any free one.
 fn url(address: Option<SocketAddr>, run: &Run) -> Result<Url> {
     let host = run.host().map(Host::address);
     let host = host.unwrap_or(Ipv4Addr::LOCALHOST.into());
@@ -219,7 +219,7 @@ fn sender(to: SocketAddr, input: Input, start: Nanos, sent: &Arc<Sent>, run: &Ru
         clock,
         start,
         end: None,
-        // Several stations share a thread: better asleep than exact to the microsecond.
+        // Several stations share a thread: sleeping matters more than precision to the microsecond.
         burst: train_length(interval).max(2),
         shed: Shed::new(Policy::None, 0, &stream)?,
         shed_packets: false,

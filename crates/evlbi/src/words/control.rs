@@ -7,7 +7,7 @@ use evlbi_control::session::run::RunError;
 use evlbi_control::session::{AccessError, ControllerError};
 use evlbi_control::{FileError, IdentityError};
 
-/// What is said in place of an error's own words.
+/// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_folder))
         .or_else(|| error.downcast_ref().and_then(of_file))

@@ -9,7 +9,7 @@ use evlbi_correlate::{
 };
 use evlbi_wire::units::show_seconds;
 
-/// What is said in place of an error's own words.
+/// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_window))
         .or_else(|| error.downcast_ref().and_then(of_plan))

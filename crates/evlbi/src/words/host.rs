@@ -4,7 +4,7 @@ use std::error::Error;
 
 use evlbi_host::doctor::DoctorError;
 
-/// What is said in place of an error's own words.
+/// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     let error: &DoctorError = error.downcast_ref()?;
     Some(match error {

@@ -12,7 +12,7 @@ use evlbi_net::tcp::TcpError;
 use evlbi_net::transport::NotHonoured;
 use nix::errno::Errno;
 
-/// What is said in place of an error's own words.
+/// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_option))
         .or_else(|| error.downcast_ref().and_then(of_ring))

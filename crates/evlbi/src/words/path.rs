@@ -5,7 +5,7 @@ use std::error::Error;
 use evlbi_path::ControlError;
 use evlbi_path::process::RelayError;
 
-/// What is said in place of an error's own words.
+/// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_control)).or_else(|| error.downcast_ref().and_then(of_relay))
 }

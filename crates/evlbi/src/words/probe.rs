@@ -16,7 +16,7 @@ use evlbi_probe::watch::StoreError;
 use evlbi_probe::watch::WatchError;
 use evlbi_wire::units::show_rate;
 
-/// What is said in place of an error's own words, without its causes; none where these will do.
+/// Returns the text that replaces an error's own, without its causes; `None` keeps the error's own.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_test))
         .or_else(|| error.downcast_ref().and_then(of_session))
@@ -109,7 +109,7 @@ fn of_responder(error: &RespondError) -> Option<String> {
     })
 }
 
-/// What clients are told, too.
+/// Clients get these texts, too.
 fn of_serving(error: &ServeError) -> Option<String> {
     Some(match error {
         ServeError::NoFiles => format!("{error} (its --files)"),

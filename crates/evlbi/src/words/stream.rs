@@ -10,10 +10,10 @@ use evlbi_stream::send::SendError;
 use evlbi_stream::source::SourceError;
 use evlbi_wire::units::show_size;
 
-/// What helps against a file that is in the way.
+/// Remedy for a file that already exists.
 const OVERWRITE: &str = "give --force to overwrite it";
 
-/// What is said in place of an error's own words.
+/// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_output))
         .or_else(|| error.downcast_ref().and_then(of_source))

@@ -1,4 +1,4 @@
-//! What is printed of errors of libraries, with the options of the command line.
+//! Printed errors of libraries, with the options of the command line.
 
 use std::io::{self, ErrorKind};
 

@@ -220,7 +220,7 @@ fn the_responder_of_the_page_allows_the_tests_of_the_page() {
     use crate::cli::probe::ProbeCommand;
     use evlbi_probe::respond::RespondOptions;
     use evlbi_probe::udp;
-    let page = fs::read_to_string(root().join("docs/src/probing.md")).expect("a page");
+    let page = fs::read_to_string(root().join("docs/src/check-path.md")).expect("a page");
     let lines = typed(&page).into_iter();
     let lines = lines.filter(|(shown, _)| *shown == Shown::Whole);
     let (mut limits, mut allowed) = (None, 0);

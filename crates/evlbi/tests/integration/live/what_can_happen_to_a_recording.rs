@@ -570,7 +570,7 @@ fn nothing_arrives() {
 fn each_row_is_checked() {
     let page = fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/src/tasks.md"
+        "/../../docs/src/record.md"
     ))
     .unwrap();
     let (_, section) = page

@@ -10,7 +10,7 @@
 //! ```
 //! use evlbi_core::account::{Account, HISTORY};
 //!
-//! Of the numbers 0 to 9, number 4 is lost, and number 7 arrives twice.
+//! // Of the numbers 0 to 9, number 4 is lost, and number 7 arrives twice.
 //! let mut account = Account::new(HISTORY);
 //! account.open_segment(0);
 //! for number in [0, 1, 2, 3, 5, 6, 7, 8, 9] {

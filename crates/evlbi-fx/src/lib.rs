@@ -13,7 +13,7 @@
 //! codec.decode(&[0b11_10_01_00], &mut values);
 //! assert!(values.is_sorted());
 //!
-//! Two stations that each lose a tenth independently keep 81 % for their baseline.
+//! // Two stations that each lose a tenth independently keep 81 % for their baseline.
 //! assert!((Lost::independent(0.1, 0.1).overlap() - 0.81).abs() < 1e-12);
 //! # Ok::<(), evlbi_fx::codec::CodecError>(())
 //! ```

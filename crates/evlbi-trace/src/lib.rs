@@ -15,7 +15,7 @@
 //!     per_step: 1.0,
 //!     link: 1e9,
 //! };
-//! One lost segment halves Reno's window, which takes half a window of round trips to recover.
+//! // One lost segment halves Reno's window, which takes half a window of round trips to recover.
 //! let needs = flow.needs(Algorithm::Reno);
 //! assert!((needs.recovery - flow.window() / 2.0 * 0.015).abs() < 0.1);
 //! ```

@@ -9,7 +9,7 @@
 //! use evlbi_wire::time::{FrameRate, FrameTime};
 //! use evlbi_wire::vdif::{Header, Shape, StationId, StreamKey};
 //!
-//! Frames with a payload of 8000 bytes: one channel of 2 bits, thread 3 of Effelsberg.
+//! // Frames with a payload of 8000 bytes: one channel of 2 bits, thread 3 of Effelsberg.
 //! let shape = Shape {
 //!     frame_length: 8032,
 //!     log2_channels: 0,

@@ -428,7 +428,7 @@ mod tests {
         let soft = named(&items, "soft interrupts");
         assert_eq!(
             soft.found,
-            "3 packets dropped, 10 times squeezed since the start"
+            "3 packets dropped, 10 times squeezed since boot"
         );
         assert_eq!(
             named(&items, "kernel.sched_rt_runtime_us").verdict,

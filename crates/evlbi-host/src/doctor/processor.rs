@@ -284,6 +284,6 @@ mod tests {
         let tree = Tree::new(&[("proc/9/comm", "irqbalance")]);
         assert!(balancing(&tree.root()).is_err());
         tree.write("proc/2/comm", "kthreadd");
-        assert_eq!(balancing(&tree.root()).unwrap().found, "runs");
+        assert_eq!(balancing(&tree.root()).unwrap().found, "running");
     }
 }

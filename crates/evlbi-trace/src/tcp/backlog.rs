@@ -26,7 +26,7 @@ pub enum Full {
 /// use evlbi_trace::tcp::{Backlog, Full};
 /// use evlbi_core::time::Nanos;
 ///
-/// 1000 bytes every millisecond, of which two messages may wait.
+/// // 1000 bytes every millisecond, of which two messages may wait.
 /// let rate = BitRate::new(8_000_000).unwrap();
 /// let mut backlog = Backlog::new(rate, 1000, 2, Full::Shed);
 /// backlog.admit(Nanos(2_500_000));

@@ -100,7 +100,7 @@ pub enum Read {
 /// use evlbi_trace::tcp::{Connection, Read, Settings};
 /// use evlbi_core::time::Nanos;
 ///
-/// A wire without loss and delay.
+/// // A wire without loss and delay.
 /// fn exchange(ends: &mut [Connection; 2], now: Nanos) {
 ///     let mut quiet = 0;
 ///     for way in [0, 1].into_iter().cycle() {

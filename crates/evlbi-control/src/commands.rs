@@ -49,6 +49,8 @@ pub struct CommandOption {
     pub help: Option<String>,
     /// The only values that it takes; none where it takes any.
     pub choices: Vec<String>,
+    /// Adds to a value the unit that the command line asks for and flows may leave out.
+    pub complete: fn(&str) -> String,
 }
 
 /// What a command line means, as far as an agent has to know.

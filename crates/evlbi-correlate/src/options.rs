@@ -133,7 +133,7 @@ pub enum Stretch {
     Last(f64),
 }
 
-/// A frequency: `4.9G`, `32M`, `5000000`.
+/// A frequency: `4.9G`, `32MHz`, `1Hz`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hertz(pub f64);
 
@@ -141,12 +141,13 @@ impl FromStr for Hertz {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Hertz, String> {
+        let text = units::with_unit(text, "frequency", ["MHz", "GHz"])?;
         let number = text.strip_suffix("Hz").unwrap_or(text).trim();
         let prefixes = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("m", 1e-3)];
         let hertz = units::scaled(number, &prefixes).filter(|hertz| *hertz > 0.0);
         hertz
             .map(Hertz)
-            .ok_or_else(|| format!("`{text}` is no frequency; write 4.9G, 32M or 5000000"))
+            .ok_or_else(|| format!("invalid frequency `{text}`: write 4.9GHz, 32MHz or 1Hz"))
     }
 }
 
@@ -159,6 +160,9 @@ impl FromStr for DelayTerms {
 
     fn from_str(text: &str) -> Result<DelayTerms, String> {
         let units = [("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("s", 1.0)];
+        // Seconds per second, and what follows, have no unit.
+        let delay = text.split(',').next().unwrap_or_default();
+        units::with_unit(delay, "delay", ["us", "s"])?;
         let terms = text
             .split(',')
             .map(|term| units::scaled(term.trim(), &units));
@@ -186,16 +190,24 @@ impl FromStr for Flag {
         let parse = || {
             let (station, seconds) = text.rsplit_once(':')?;
             let (from, to) = seconds.split_once("..")?;
-            let seconds: Range<f64> = from.parse().ok()?..to.parse().ok()?;
-            let good = !station.is_empty() && seconds.start < seconds.end;
-            good.then(|| Flag {
+            Some((station, from, to)).filter(|_| !station.is_empty())
+        };
+        let invalid = || format!("`{text}` flags nothing; write STATION:FROM..TO: Ef:12.5s..13s");
+        let (station, from, to) = parse().ok_or_else(invalid)?;
+        let seconds = |text| {
+            let text = units::with_unit(text, "time", ["ms", "s"])?;
+            units::duration(text)
+                .map(|time| time.as_secs_f64())
+                .map_err(|_| invalid())
+        };
+        let seconds = seconds(from)?..seconds(to)?;
+        match seconds.start < seconds.end {
+            true => Ok(Flag {
                 station: station.to_owned(),
                 seconds,
-            })
-        };
-        parse().ok_or_else(|| {
-            format!("`{text}` flags nothing; write STATION:FROM..TO in seconds: Ef:12.5..13")
-        })
+            }),
+            false => Err(invalid()),
+        }
     }
 }
 
@@ -251,7 +263,7 @@ mod tests {
         assert_eq!("32MHz".parse(), Ok(Hertz(32e6)));
         let DelayTerms(terms) = "1.5us,-2e-12".parse().unwrap();
         assert!((terms[0] - 1.5e-6).abs() < 1e-18 && terms[1] == -2e-12);
-        let flag: Flag = "Ef:1.5..2".parse().unwrap();
+        let flag: Flag = "Ef:1.5s..2s".parse().unwrap();
         assert_eq!((flag.station.as_str(), flag.seconds), ("Ef", 1.5..2.0));
         for bad in ["", "x", "-1", "0", "nan"] {
             assert!(bad.parse::<Hertz>().is_err(), "{bad}");
@@ -259,7 +271,18 @@ mod tests {
         for bad in ["", "1,,2", "inf"] {
             assert!(bad.parse::<DelayTerms>().is_err(), "{bad}");
         }
-        for bad in ["", "Ef", "Ef:1", "Ef:2..1", ":1..2"] {
+        let bare = "4.9".parse::<Hertz>().unwrap_err();
+        assert_eq!(
+            bare,
+            "invalid frequency `4.9`: add a unit, e.g. 4.9MHz, 4.9GHz"
+        );
+        let bare = "1.5e-6,2e-12".parse::<DelayTerms>().unwrap_err();
+        assert!(bare.contains("add a unit, e.g. 1.5e-6us"), "{bare}");
+        assert_eq!("0,2e-12".parse(), Ok(DelayTerms(vec![0.0, 2e-12])));
+        assert_eq!("0".parse(), Ok(DelayTerms(vec![0.0])));
+        let bare = "Ef:1.5s..2".parse::<Flag>().unwrap_err();
+        assert!(bare.contains("add a unit, e.g. 2ms, 2s"), "{bare}");
+        for bad in ["", "Ef", "Ef:1", "Ef:2s..1s", ":1s..2s", "Ef:x..2s"] {
             assert!(bad.parse::<Flag>().is_err(), "{bad}");
         }
     }

@@ -15,7 +15,7 @@ use toml::Spanned;
 use self::cell::{cell, shorthand, size};
 use crate::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 
-pub use self::cell::CellSpec;
+pub use self::cell::{CellSpec, TIMES};
 
 /// Reason why a plan file is invalid.
 #[derive(Debug, thiserror::Error)]

@@ -56,6 +56,7 @@ use evlbi_net::clock::Clock;
 use evlbi_net::file::{OutputError, check_new};
 use evlbi_net::netns::Unavailable;
 use evlbi_net::path::container;
+use evlbi_wire::units::{self, UnitMissing};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -66,6 +67,7 @@ pub use self::plan::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 pub use self::relay::{CellPlace, CellSnapshot, HostSnapshot, Lateness};
 
 use self::control::{SOCKET, string};
+use self::file::TIMES;
 use self::process::RelayOptions;
 use self::report::{State, VersionError};
 
@@ -94,6 +96,9 @@ pub enum PathError {
     /// A change of a cell is not a key and a value.
     #[error("invalid change `{0}`: give KEY=VALUE, e.g. loss=5%")]
     NoPair(String),
+    /// A time of a cell has no unit.
+    #[error("{0}")]
+    Unit(#[from] UnitMissing),
     /// The command is missing.
     #[error("missing command")]
     NoCommand,
@@ -265,6 +270,11 @@ pub fn set(name: Option<&str>, cell: &str, pairs: &[String]) -> Result<()> {
         let (key, value) = pair
             .split_once('=')
             .ok_or_else(|| PathError::NoPair(pair.clone()))?;
+        if TIMES.contains(&key) {
+            for time in value.split(',') {
+                units::with_unit(time, "duration", ["ms", "s"])?;
+            }
+        }
         values.insert(key.to_owned(), value.into());
     }
     control::ask(

@@ -66,7 +66,10 @@ impl FromStr for Spacings {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Spacings, String> {
-        let time = |text: &str| units::duration(text).map(|time| Nanos::from(time).0);
+        let time = |text: &str| -> Result<u64, String> {
+            let text = units::with_unit(text, "duration", ["us", "ms"])?;
+            Ok(Nanos::from(units::duration(text)?).0)
+        };
         values(text, time).map(Spacings)
     }
 }
@@ -152,6 +155,11 @@ mod tests {
             "x",
         ] {
             assert!(bad.parse::<Spacings>().is_err(), "{bad}");
+        }
+        assert_eq!("0".parse(), Ok(Spacings(vec![0])));
+        for bare in ["10", "0..10:1us", "1us,10"] {
+            let error = bare.parse::<Spacings>().unwrap_err();
+            assert!(error.contains("add a unit, e.g. 10us"), "{bare}: {error}");
         }
     }
 

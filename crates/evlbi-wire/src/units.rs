@@ -29,6 +29,45 @@ impl From<UnitError> for String {
     }
 }
 
+/// A number without a unit, where a unit is needed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid {kind} `{text}`: add a unit, e.g. {text}{}, {text}{}", units[0], units[1])]
+#[non_exhaustive]
+pub struct UnitMissing {
+    /// The number.
+    pub text: String,
+    /// Quantity that it gives.
+    pub kind: &'static str,
+    /// Two units that it may have.
+    pub units: [&'static str; 2],
+}
+
+impl From<UnitMissing> for String {
+    fn from(error: UnitMissing) -> String {
+        error.to_string()
+    }
+}
+
+/// Returns the text, which is then parsed, unless it is a number without a unit. 0 needs no unit.
+///
+/// # Errors
+/// [`UnitMissing`]
+pub fn with_unit<'t>(
+    text: &'t str,
+    kind: &'static str,
+    units: [&'static str; 2],
+) -> Result<&'t str, UnitMissing> {
+    let text = text.trim();
+    match text.parse::<f64>() {
+        Ok(number) if number != 0.0 && number.is_finite() => Err(UnitMissing {
+            text: text.to_owned(),
+            kind,
+            units,
+        }),
+        _ => Ok(text),
+    }
+}
+
 /// Parses a size in bytes: `8032`, `64KiB`, `1.5GiB`, `10MB` (powers of 1000 without the `i`).
 ///
 /// # Errors
@@ -298,6 +337,27 @@ mod tests {
         assert_eq!(duration("24h"), Ok(Duration::from_secs(86_400)));
         for bad in ["", "soon", "-2s", "2 fortnights"] {
             assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_without_a_unit_are_refused() {
+        let duration = |text| with_unit(text, "duration", ["ms", "s"]);
+        for good in ["15ms", "0", "0.0", "24h", "soon", "", "nan"] {
+            assert_eq!(duration(good), Ok(good));
+        }
+        for (bad, says) in [
+            ("15", "invalid duration `15`: add a unit, e.g. 15ms, 15s"),
+            (
+                " 1.5 ",
+                "invalid duration `1.5`: add a unit, e.g. 1.5ms, 1.5s",
+            ),
+            (
+                "-2e-12",
+                "invalid duration `-2e-12`: add a unit, e.g. -2e-12ms, -2e-12s",
+            ),
+        ] {
+            assert_eq!(duration(bad).unwrap_err().to_string(), says);
         }
     }
 

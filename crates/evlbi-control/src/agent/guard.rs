@@ -250,8 +250,8 @@ fn values(option: &CommandOption, value: &Value) -> Result<Vec<String>> {
     }
     let one = |value: &Value| match value {
         Value::String(text) if text.contains('\0') => no("cannot have a NUL in it"),
-        Value::String(text) => Ok(text.clone()),
-        Value::Number(number) => Ok(number.to_string()),
+        Value::String(text) => Ok((option.complete)(text)),
+        Value::Number(number) => Ok((option.complete)(&number.to_string())),
         _ => no("is text or a number"),
     };
     match value {

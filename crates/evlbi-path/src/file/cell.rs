@@ -79,6 +79,22 @@ const KINDS: [(&str, &[&str]); 12] = [
     ("mark", &[]),
 ];
 
+/// Keys whose values are times.
+pub const TIMES: [&str; 12] = [
+    "delay",
+    "jitter",
+    "mark_above",
+    "lose_at",
+    "window",
+    "period",
+    "length",
+    "begin",
+    "on",
+    "off",
+    "outage",
+    "by",
+];
+
 /// Returns the cells that a link's own keys define.
 pub(super) fn shorthand(link: &LinkSpec) -> Result<Vec<CellSpec>> {
     let mut cells = Vec::new();

@@ -9,7 +9,7 @@ use clap::Args;
 use evlbi_probe::analyse::{self, AnalyseOptions, Reader, picture, show};
 use evlbi_wire::units;
 
-use super::choice::within;
+use super::choice::{time, within};
 use super::plots;
 use crate::output;
 use crate::program::{Program, complete};
@@ -85,10 +85,10 @@ pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let time = units::duration(text)?;
-    match time.as_nanos() {
+    let length = time(text)?;
+    match length.as_nanos() {
         0 => Err("must be longer than 0".to_owned()),
-        _ => Ok(time),
+        _ => Ok(length),
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use evlbi_core::shed::Replace;
+use evlbi_wire::units;
 
 /// Values by name, each with its help or none.
 pub type Choices<T> = &'static [(&'static str, &'static str, T)];
@@ -48,6 +50,12 @@ pub fn names<T: PartialEq>(values: Choices<T>, some: &[T]) -> Vec<&'static str> 
         .filter_map(find)
         .map(|(name, ..)| *name)
         .collect()
+}
+
+/// Parses a duration, whose unit has to be given.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let text = units::with_unit(text, "duration", ["ms", "s"])?;
+    Ok(units::duration(text)?)
 }
 
 /// Reads a number within a range; `why` is the error for all else.

@@ -20,7 +20,7 @@ use evlbi_net::transport::Url;
 use evlbi_wire::units;
 use parking_lot::Mutex;
 
-use super::choice::{Choices, REPLACEMENTS, choice, name, names, within};
+use super::choice::{Choices, REPLACEMENTS, choice, name, names, time, within};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
 
@@ -61,7 +61,7 @@ pub struct CorrelateArgs {
     #[arg(long, value_name = "K/N", conflicts_with = "live")]
     pub chunk: Option<Chunk>,
     /// Correlate only this much at the end of the recordings, which may still be growing
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = time)]
     pub last: Option<Duration>,
     /// Receive streams and correlate them as they arrive; prints one line per integration
     #[arg(long)]
@@ -86,16 +86,16 @@ pub struct CorrelateArgs {
 #[derive(Args)]
 pub struct StreamArgs {
     /// With --live: wait this long for a station that is late
-    #[arg(long, value_name = "TIME", default_value = units::span(StreamOptions::default().wait), value_parser = units::duration, requires = "live")]
+    #[arg(long, value_name = "TIME", default_value = units::span(StreamOptions::default().wait), value_parser = time, requires = "live")]
     pub wait: Duration,
     /// With --live: print only the result at the end, not each integration
     #[arg(long, requires = "live")]
     pub no_lines: bool,
     /// With --live: end after this time without a datagram
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "live")]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "live")]
     pub idle: Option<Duration>,
     /// With --live: end this long after the start
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "live")]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "live")]
     pub duration: Option<Duration>,
 }
 
@@ -128,15 +128,15 @@ pub struct CorrelatorArgs {
     pub channels: Option<usize>,
     /// Integration time; integrations start at whole multiples of it since midnight, with a model at the job's start
     /// [default: 1s, or the model's]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub integration: Option<Duration>,
     /// Search delays up to this on either side [default: all that the channels resolve]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub delay_window: Option<Duration>,
     /// Search rates up to this on either side [default: all that the integrations resolve]
     #[arg(long, value_name = "HZ")]
     pub rate_window: Option<Hertz>,
-    /// Ignore a station for a time range, NAME:FROM..TO in seconds from the first recording's first second
+    /// Ignore a station for a time range, NAME:FROM..TO from the first recording's first second, e.g. Ef:12.5s..13s
     #[arg(long, value_name = "FLAG")]
     pub flag: Vec<Flag>,
     /// Number of correlating threads [default: one per CPU]

@@ -8,6 +8,7 @@ use clap::Args;
 use evlbi_core::rate::BitRate;
 use evlbi_wire::units;
 
+use super::choice::time;
 use crate::demo::{self, DemoOptions};
 use crate::output;
 use crate::program::{Program, complete};
@@ -21,7 +22,7 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = DemoOptions::default().rate)]
     pub rate: BitRate,
     /// Stream for this long
-    #[arg(long, value_name = "TIME", default_value = units::span(DemoOptions::default().duration), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(DemoOptions::default().duration), value_parser = time)]
     pub duration: Duration,
     /// Fraction of the packets that the relay drops
     #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().loss), value_parser = units::fraction)]

@@ -1,9 +1,13 @@
 //! Every command line in README, docs and help is one that this program accepts.
 
+use std::any::TypeId;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
+use evlbi_correlate::{DelayTerms, Hertz};
+use evlbi_probe::sweep::Spacings;
 
 use super::Cli;
 
@@ -309,6 +313,43 @@ fn every_option_has_a_test() {
         .map(|(name, _)| name.as_str())
         .collect();
     assert!(untested.is_empty(), "options without a test: {untested:?}");
+}
+
+/// Adds a line with a bare number for each option of a command, and of all below it, that is a time or a frequency.
+fn bare(command: &clap::Command, words: &[String], all: &mut Vec<Vec<String>>) {
+    let kinds = [
+        TypeId::of::<Duration>(),
+        TypeId::of::<Spacings>(),
+        TypeId::of::<Hertz>(),
+        TypeId::of::<DelayTerms>(),
+    ];
+    for arg in command.get_arguments() {
+        let kind = arg.get_value_parser().type_id();
+        if let Some(name) = arg.get_long()
+            && kinds.iter().any(|one| kind == *one)
+        {
+            all.push([words, &[format!("--{name}=15")]].concat());
+        }
+    }
+    for below in command.get_subcommands() {
+        let words = [words, &[below.get_name().to_owned()]].concat();
+        bare(below, &words, all);
+    }
+}
+
+#[test]
+fn every_time_and_every_frequency_needs_its_unit() {
+    let mut lines = Vec::new();
+    bare(&Cli::command(), &["evlbi".to_owned()], &mut lines);
+    assert!(lines.len() > 40, "{lines:?}");
+    for line in lines {
+        let error = Cli::try_parse_from(&line).err().expect("an error");
+        let said = error.to_string();
+        assert!(
+            said.contains("`15`: add a unit, e.g. 15"),
+            "{line:?}: {said}"
+        );
+    }
 }
 
 #[test]

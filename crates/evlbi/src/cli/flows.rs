@@ -2,12 +2,19 @@
 //!
 //! Here belongs what agents need to know about a command's options beyond clap.
 
+use std::any::TypeId;
+use std::time::Duration;
+
 use anyhow::{Error, Result};
+use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, CommandFactory, Parser};
 use evlbi_control::commands::{CommandOption, Grammar, Meaning, Sends};
 use evlbi_core::rate::BitRate;
+use evlbi_correlate::{DelayTerms, Flag, Hertz};
+use evlbi_probe::sweep::Spacings;
 use evlbi_stream::recv::receive_options;
 use evlbi_stream::send::out_options;
+use evlbi_wire::units;
 
 use super::probe::ProbeCommand;
 use super::{Cli, Command};
@@ -71,7 +78,46 @@ fn option(arg: &Arg) -> CommandOption {
         is_required: arg.is_required_set(),
         help: arg.get_help().map(ToString::to_string),
         choices: choices.map(|choice| choice.get_name().to_owned()).collect(),
+        complete: completion(arg.get_value_parser()),
     }
+}
+
+/// How a flow's values of this kind get their units: numbers are seconds or hertz there.
+fn completion(parser: &ValueParser) -> fn(&str) -> String {
+    let kind = parser.type_id();
+    let is_any_of = |kinds: &[TypeId]| kinds.iter().any(|one| kind == *one);
+    if is_any_of(&[
+        TypeId::of::<Duration>(),
+        TypeId::of::<Spacings>(),
+        TypeId::of::<DelayTerms>(),
+    ]) {
+        return |text| add_unit(text, "s");
+    }
+    if is_any_of(&[TypeId::of::<Hertz>()]) {
+        return |text| add_unit(text, "Hz");
+    }
+    if is_any_of(&[TypeId::of::<Flag>()]) {
+        return |text| match text.rsplit_once(':') {
+            Some((station, times)) => format!("{station}:{}", add_unit(times, "s")),
+            None => text.to_owned(),
+        };
+    }
+    str::to_owned
+}
+
+/// Adds a unit to each number that has none, of a list of numbers and ranges.
+fn add_unit(text: &str, unit: &str) -> String {
+    let number = |text: &str| match units::with_unit(text, "", ["", ""]) {
+        Ok(_) => text.to_owned(),
+        Err(_) => format!("{}{unit}", text.trim()),
+    };
+    let each = |text: &str, between: &str, of: &dyn Fn(&str) -> String| {
+        let parts: Vec<String> = text.split(between).map(of).collect();
+        parts.join(between)
+    };
+    each(text, ",", &|part| {
+        each(part, ":", &|part| each(part, "..", &number))
+    })
 }
 
 /// Returns the maximum bit rate that a command sends.

@@ -11,8 +11,8 @@ use evlbi_net::clock::Clock;
 use evlbi_path::PathRunOptions;
 use evlbi_path::process::{self, RelayOptions};
 use evlbi_path::report::{self, State};
-use evlbi_wire::units;
 
+use super::choice::time;
 use crate::output::Results;
 use crate::program::Program;
 use crate::say;
@@ -58,7 +58,7 @@ pub enum PathCommand {
         /// Name of the path, if there are several
         path: Option<String>,
         /// Repeat at this interval
-        #[arg(long, value_name = "TIME", value_parser = units::duration)]
+        #[arg(long, value_name = "TIME", value_parser = time)]
         every: Option<Duration>,
         /// Print one JSON object per line
         #[arg(long)]

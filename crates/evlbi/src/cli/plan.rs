@@ -13,7 +13,7 @@ use evlbi_probe::plan::{compare, losses, multicast};
 use evlbi_trace::tcp::Algorithm;
 use evlbi_wire::units;
 
-use super::choice::{Choices, choice, name};
+use super::choice::{Choices, choice, name, time};
 use super::plots;
 use crate::output;
 use crate::program::Program;
@@ -45,7 +45,7 @@ pub struct PlanTcpArgs {
     #[arg(long, value_name = "RATE")]
     pub rate: BitRate,
     /// Round-trip time; several with --compare
-    #[arg(long, value_name = "TIME,...", value_delimiter = ',', required = true, value_parser = units::duration)]
+    #[arg(long, value_name = "TIME,...", value_delimiter = ',', required = true, value_parser = time)]
     pub rtt: Vec<Duration>,
     /// Payload of a segment, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = PlanTcpOptions::default().mss, value_parser = clap::value_parser!(u32).range(1..=65_483))]
@@ -70,7 +70,7 @@ pub struct PlanTcpArgs {
     #[arg(long)]
     pub compare: bool,
     /// Simulated time of --compare with --loss
-    #[arg(long, value_name = "TIME", default_value = units::span(PlanTcpOptions::default().duration), requires = "loss", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(PlanTcpOptions::default().duration), requires = "loss", value_parser = time)]
     pub duration: Duration,
     /// Draw the comparison here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE", requires = "compare")]

@@ -22,7 +22,7 @@ use evlbi_probe::{Measured, WriteError, picture, show};
 use evlbi_trace::tcp::Full;
 use evlbi_wire::units;
 
-use super::choice::{Choices, choice, name};
+use super::choice::{Choices, choice, name, time};
 use super::plots;
 use crate::output;
 use crate::program::Program;
@@ -58,7 +58,7 @@ pub struct TargetArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: Option<u8>,
     /// Wait this long for other clients' tests to end
-    #[arg(long, value_name = "TIME", default_value = units::span(Target::default().wait), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(Target::default().wait), value_parser = time)]
     pub wait: Duration,
 }
 
@@ -99,7 +99,7 @@ pub struct ProbeUdpArgs {
     #[arg(long, value_name = "N", default_value_t = ProbeUdpOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub burst: u32,
     /// Duration of each point [default: 3s, unless --count is given]
-    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "count")]
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "count")]
     pub duration: Option<Duration>,
     /// Number of datagrams of each point
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -132,10 +132,10 @@ pub struct ProbeUdpArgs {
     #[arg(allow_hyphen_values = true)]
     pub receiver_nice: Vec<i8>,
     /// Bin width of histograms of time
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeUdpOptions::default().bins), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeUdpOptions::default().bins), value_parser = time)]
     pub bins: Duration,
     /// Wait this long for a datagram before it counts as lost (RFC 7680)
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeUdpOptions::default().loss_timeout), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeUdpOptions::default().loss_timeout), value_parser = time)]
     pub loss_timeout: Duration,
     /// Write each datagram's number, departure, arrival and their differences here, as CSV
     #[arg(long, value_name = "FILE")]
@@ -240,7 +240,7 @@ pub struct ProbeTcpArgs {
     #[arg(long, value_name = "BYTES", default_value_t = ProbeTcpOptions::default().message, value_parser = units::size)]
     pub message: u64,
     /// Test for this long
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().duration), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().duration), value_parser = time)]
     pub duration: Duration,
     /// Number of parallel connections in each direction
     #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().streams, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -289,16 +289,16 @@ pub struct ProbeTcpArgs {
     #[arg(long, value_name = "BYTES", requires = "background", default_value_t = ProbeTcpOptions::default().background_size)]
     pub background_size: usize,
     /// Start the background stream at this time [default: after a third of the test]
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "background")]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "background")]
     pub background_at: Option<Duration>,
     /// Duration of the background stream
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().background_for), value_parser = units::duration, requires = "background")]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().background_for), value_parser = time, requires = "background")]
     pub background_for: Duration,
     /// Sample the kernels' TCP state at this interval [default: 10ms, longer in long tests]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub sample: Option<Duration>,
     /// Average throughput over this time
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().interval), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().interval), value_parser = time)]
     pub interval: Duration,
     /// Name of the path in results
     #[arg(long, value_name = "NAME")]
@@ -370,13 +370,13 @@ pub struct ProbeLatencyArgs {
     #[arg(long, value_name = "N", default_value_t = ProbeLatencyOptions::default().count, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub count: u64,
     /// Time from one request to the next
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().interval), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().interval), value_parser = time)]
     pub interval: Duration,
     /// Wait this long for a reply
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().loss_timeout), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().loss_timeout), value_parser = time)]
     pub loss_timeout: Duration,
     /// Bin width of histograms
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().bins), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeLatencyOptions::default().bins), value_parser = time)]
     pub bins: Duration,
     /// Write each part of the result here as soon as it is known, one JSON object per line; the last line is the whole result
     #[arg(long, value_name = "FILE")]
@@ -448,7 +448,7 @@ pub struct ProbeCapacityArgs {
     #[arg(long, value_name = "RATE", default_value_t = ProbeCapacityOptions::default().highest)]
     pub highest: BitRate,
     /// Duration of a trial (RFC 2544 asks for 60 s)
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeCapacityOptions::default().duration), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeCapacityOptions::default().duration), value_parser = time)]
     pub duration: Duration,
     /// Tolerated loss fraction
     #[arg(long, value_name = "FRACTION", default_value_t = ProbeCapacityOptions::default().loss, value_parser = units::fraction)]
@@ -511,7 +511,7 @@ pub struct RespondArgs {
     #[arg(long, value_name = "RATE")]
     pub max_rate: Option<BitRate>,
     /// Maximum duration of a test
-    #[arg(long, value_name = "TIME", default_value = units::span(Duration::from_nanos(RespondOptions::default().limits.duration.0)), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(Duration::from_nanos(RespondOptions::default().limits.duration.0)), value_parser = time)]
     pub max_duration: Duration,
     /// Let clients run busy threads on this host that compete with the receiver
     #[arg(long)]

@@ -20,7 +20,7 @@ use evlbi_wire::time::FrameRate;
 use evlbi_wire::units::{self, show_count};
 use evlbi_wire::vdif::MAX_FRAME_LEN;
 
-use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, within};
+use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, time, within};
 use crate::output;
 use crate::program::Program;
 
@@ -121,7 +121,7 @@ pub struct SendArgs {
     #[arg(long, value_name = "UTC")]
     pub start: Option<jiff::Timestamp>,
     /// Stop after this time
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
     /// First sequence number [default: 0]
     #[arg(long, value_name = "N")]
@@ -203,19 +203,19 @@ pub struct RecvArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub window: Option<u64>,
     /// Wait this long for a missing datagram before filling the gap [default: 100ms]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub hold: Option<Duration>,
     /// Fill gaps up to this long with invalid frames or fill; list longer ones in the gaps file only
-    #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().fill), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(RecvOptions::default().fill), value_parser = time)]
     pub fill: Duration,
     /// Size of the ring between the network and the sink, at least 16MiB [default: four windows, at least 256MiB; 8MiB over tcp://]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub ring: Option<u64>,
     /// End after this time without a datagram, counted from the first one
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub idle: Option<Duration>,
     /// End this long after the start
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
     /// Write the list of gaps here [default: next to the recording, OUT.vdif.gaps.json]
     #[arg(long, value_name = "FILE")]

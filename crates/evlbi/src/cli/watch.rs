@@ -10,6 +10,7 @@ use evlbi_probe::report::{self, matrix};
 use evlbi_probe::watch::{self, WatchOptions};
 use evlbi_wire::units;
 
+use super::choice::time;
 use super::plots;
 use super::probe::TargetArgs;
 use crate::output;
@@ -30,7 +31,7 @@ pub struct WatchArgs {
     #[command(flatten)]
     pub target: TargetArgs,
     /// Test for this long
-    #[arg(long = "for", value_name = "TIME", default_value = units::span(WatchOptions::default().length), value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = units::span(WatchOptions::default().length), value_parser = time)]
     pub length: Duration,
     /// UDP payload of the datagrams, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = WatchOptions::default().size)]
@@ -39,19 +40,19 @@ pub struct WatchArgs {
     #[arg(long, value_name = "RATE", group = "pace")]
     pub rate: Option<BitRate>,
     /// Time from the start of one datagram to the start of the next
-    #[arg(long, value_name = "TIME", group = "pace", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", group = "pace", value_parser = time)]
     pub spacing: Option<Duration>,
     /// Datagrams per burst; --spacing is then the spacing of bursts
     #[arg(long, value_name = "N", default_value_t = WatchOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub burst: u32,
     /// Average results over this time
-    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().window), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().window), value_parser = time)]
     pub window: Duration,
     /// Run one test per TIME instead of one continuous flow
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub every: Option<Duration>,
     /// Duration of each test
-    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().test), value_parser = units::duration, requires = "every")]
+    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().test), value_parser = time, requires = "every")]
     pub test: Duration,
     /// Test from the remote host to this host
     #[arg(long, conflicts_with = "both")]
@@ -60,7 +61,7 @@ pub struct WatchArgs {
     #[arg(long)]
     pub both: bool,
     /// Wait this long for a datagram before it counts as lost (RFC 7680)
-    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().loss_timeout), value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().loss_timeout), value_parser = time)]
     pub loss_timeout: Duration,
     /// Print the report as one JSON object
     #[arg(long)]

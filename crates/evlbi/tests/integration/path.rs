@@ -515,6 +515,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
         (&["set", "nothing", "loss=1%"][..], "no cell nothing"),
         (&["set", "loss", "loss=high"], "invalid fraction"),
         (&["set", "loss", "jitter=1ms"], "has no effect"),
+        (&["set", "loss", "window=10"], "add a unit, e.g. 10ms"),
         (&["exec", "paris", "--", "true"], "no host paris"),
         (&["show", "other"], "no path other is up"),
     ] {

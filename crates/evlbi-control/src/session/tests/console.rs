@@ -27,6 +27,7 @@ impl Grammar for Few {
             is_required: false,
             help: None,
             choices: Vec::new(),
+            complete: str::to_owned,
         };
         names.iter().map(option).collect()
     }

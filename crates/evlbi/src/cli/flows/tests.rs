@@ -87,6 +87,52 @@ fn false_switches_nothing_on() {
     assert!(seen > 10, "{seen}");
 }
 
+/// The command line asks for the units of times and frequencies; flows may give seconds and hertz as numbers.
+#[test]
+fn numbers_without_a_unit_stay_seconds_and_hertz_in_flows() {
+    let room = evlbi_testkit::Room::new();
+    let config = config(&room, "");
+    let stream = "udp://127.0.0.1:0";
+    let recv = json!({"id": "r", "command": "recv", "from": stream, "to": "null", "duration": 60,
+        "idle": "2.5", "hold": 0, "fill": "1ms"});
+    let correlate = json!({"id": "c", "command": "correlate", "files": [stream, stream], "live": true,
+        "freq": [4.9e9, "8.4G"], "delay": ["0", "1.5e-6,2e-12"], "rate-window": 1,
+        "flag": ["1:12.5..13", "Ef:1s..2"]});
+    let probe = json!({"id": "p", "command": "probe udp", "target": "127.0.0.1:8620", "token": "0123",
+        "spacing": "0..0.00005:0.0000005,1ms", "count": 10, "bins": "0.000001"});
+    for (flow, expected) in [
+        (
+            recv,
+            &["--duration=60s", "--idle=2.5s", "--hold=0", "--fill=1ms"][..],
+        ),
+        (
+            correlate,
+            &[
+                "--freq=4900000000.0Hz",
+                "--freq=8.4G",
+                "--delay=0",
+                "--delay=1.5e-6s,2e-12s",
+                "--rate-window=1Hz",
+                "--flag=1:12.5s..13s",
+                "--flag=Ef:1s..2s",
+            ],
+        ),
+        (
+            probe,
+            &[
+                "--spacing=0..0.00005s:0.0000005s,1ms",
+                "--count=10",
+                "--bins=0.000001s",
+            ],
+        ),
+    ] {
+        let found = words(&flow, &config);
+        for word in expected {
+            assert!(found.contains(&(*word).to_owned()), "{word}: {found:?}");
+        }
+    }
+}
+
 /// A responder's tests listen on the ports that flows may, and nowhere else.
 #[test]
 fn a_responder_tests_on_the_ports_of_flows() {

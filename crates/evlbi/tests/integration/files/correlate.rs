@@ -72,8 +72,11 @@ fn what_cannot_be_correlated_is_said() {
         (vec!["correlate", ef], "2 values"),
         (vec!["correlate", ef, jb, "--channels", "2"], "ask for 4"),
         (vec!["correlate", ef, jb, "--delay", "0,1e-6"], "--freq"),
-        (vec!["correlate", ef, jb, "--flag", "Xx:0..1"], "--flag"),
-        (vec!["correlate", ef, jb, "--freq", "high"], "no frequency"),
+        (vec!["correlate", ef, jb, "--flag", "Xx:0..1s"], "--flag"),
+        (
+            vec!["correlate", ef, jb, "--freq", "high"],
+            "invalid frequency",
+        ),
         (
             vec!["correlate", ef, jb, "--delay-window", "1ms"],
             "more --channels",

@@ -193,7 +193,10 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
         }
     }
     let now = clock.now();
-    flows.into_iter().map(|flow| flow.finish(now)).collect()
+    flows
+        .into_iter()
+        .map(|flow| flow.finish(now, run))
+        .collect()
 }
 
 impl Sent {

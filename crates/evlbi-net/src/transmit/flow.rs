@@ -40,6 +40,8 @@ pub enum Clock {
 
 /// Options of a flow.
 pub struct FlowOptions {
+    /// Name of the destination, for a warning.
+    pub to: String,
     /// Length of a frame in bytes.
     pub frame_length: usize,
     /// Data per datagram in bytes: an exact divisor of the frame length.
@@ -105,6 +107,9 @@ pub struct Flow {
     due_end: Nanos,
     /// Whether the shared counters include the last train.
     is_shown: bool,
+    /// Whether the destination answers that nobody listens there, and whether that was reported.
+    is_refused: bool,
+    is_refusal_reported: bool,
     /// Reason for an early end.
     error: Option<String>,
 }
@@ -185,6 +190,8 @@ impl Flow {
             end_of_last: Nanos(0),
             due_end: Nanos(0),
             is_shown: true,
+            is_refused: false,
+            is_refusal_reported: false,
             error: None,
         };
         flow.take_up_next_frame()?;
@@ -337,6 +344,18 @@ impl Flow {
             self.pacer.left(now, due, span);
         }
         self.show();
+        self.report_refusal(run);
+    }
+
+    /// Warns once that nobody listens at the destination.
+    fn report_refusal(&mut self, run: &Run) {
+        if self.is_refused && !self.is_refusal_reported {
+            self.is_refusal_reported = true;
+            run.warn(format_args!(
+                "nobody listens at {}: the host answers that the port is unreachable, and data are lost until a receiver starts there",
+                self.options.to
+            ));
+        }
     }
 
     /// Applies a change while nothing is due for long: a new rate applies from now on.
@@ -351,10 +370,12 @@ impl Flow {
 
     /// Publishes the counters. A reader that holds the lock does not delay a train: they are published at the next opportunity.
     fn show(&mut self) {
+        let counts = self.outlet.counts();
+        self.is_refused = counts.refused > 0;
         let shown = self.sent.shown.try_lock();
         self.is_shown = shown.is_some();
         if let Some(mut shown) = shown {
-            *shown = self.live(&self.outlet.counts());
+            *shown = self.live(&counts);
         }
     }
 
@@ -534,10 +555,12 @@ impl Flow {
     }
 
     /// Ends the flow and returns its report.
-    pub(super) fn finish(mut self, now: Nanos) -> SendReport {
+    pub(super) fn finish(mut self, now: Nanos, run: &Run) -> SendReport {
         self.drive(now);
-        let counts = &self.counts;
         let mut socket = self.outlet.counts();
+        self.is_refused = socket.refused > 0;
+        self.report_refusal(run);
+        let counts = &self.counts;
         // Data that the transport kept for a reader which accepted nothing.
         socket.buffer_full += counts.handed - (socket.sent + socket.not_sent()).min(counts.handed);
         let first = self.options.sequence.filter(|_| counts.offered > 0);

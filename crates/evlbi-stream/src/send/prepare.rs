@@ -121,6 +121,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
         source,
         outlet,
         FlowOptions {
+            to: options.to.to_string(),
             frame_length: unit,
             datagram_data,
             vdif,

@@ -155,6 +155,7 @@ mod tests {
             frame_rate: Some(frame_rate),
         };
         let options = FlowOptions {
+            to: to.to_string(),
             frame_length: 72,
             datagram_data: 72,
             vdif: true,

@@ -59,6 +59,7 @@ fn flow(to: &Url, bytes: Vec<u8>, run: &Run) -> (Flow, Arc<Sent>) {
         frame_rate: None,
     };
     let options = FlowOptions {
+        to: to.to_string(),
         frame_length: DATA,
         datagram_data: DATA,
         vdif: false,

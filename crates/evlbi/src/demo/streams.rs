@@ -210,6 +210,7 @@ fn sender(to: SocketAddr, input: Input, start: Nanos, sent: &Arc<Sent>, run: &Ru
     let interval = rate.due(frame_length as u64);
     let (source, _) = input.into_source(frame_length, 1, run.clock())?;
     let options = FlowOptions {
+        to: to.to_string(),
         frame_length,
         datagram_data: frame_length,
         vdif: true,

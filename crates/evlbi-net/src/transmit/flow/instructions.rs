@@ -33,6 +33,7 @@ fn burst() {
         frame_rate: FrameRate::new(4000),
     };
     let options = FlowOptions {
+        to: String::new(),
         frame_length: FRAME,
         datagram_data: DATA,
         vdif: true,
@@ -58,6 +59,6 @@ fn burst() {
         flow.send_train(&run);
         !matches!(next, Next::Over)
     }) {}
-    let report = flow.finish(now);
+    let report = flow.finish(now, &run);
     assert_eq!((report.live.offered, report.live.sent), (units, units));
 }

@@ -1,13 +1,15 @@
 //! Where a sender ends, how it cuts, what its pattern can be.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evlbi_core::packetise::Rule;
+use evlbi_net::run::{Note, Notes, Run};
 use evlbi_stream::send::Burst::{Auto, Fixed};
-use evlbi_stream::send::{Pace, SendOptions};
+use evlbi_stream::send::{self as sender, Pace, SendOptions};
 use evlbi_testkit::address::deaf;
 use evlbi_testkit::result::{assert_numbers, number};
-use evlbi_testkit::{Room, buffer, until_some};
+use evlbi_testkit::{Room, buffer, until, until_some};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vtp;
 
@@ -82,4 +84,43 @@ fn a_pattern_of_any_frame_rate_is_verified() {
             (count, 0)
         );
     }
+}
+
+#[derive(Default)]
+struct Warnings(Mutex<Vec<String>>);
+
+impl Notes for Warnings {
+    fn take(&self, note: &Note<'_>) {
+        if let Note::Warned(what) = note {
+            self.0.lock().unwrap().push(what.to_string());
+        }
+    }
+}
+
+/// The first answer that nobody listens is reported while the sender runs, and no later one; it continues, and counts all of them.
+#[test]
+fn a_sender_to_nobody_warns_once_and_continues() {
+    let warnings = Arc::new(Warnings::default());
+    let run = Run::new(Arc::<Warnings>::clone(&warnings));
+    let sending = sender::send(
+        &SendOptions {
+            pace: rate("8M"),
+            ..sending("pattern:1032", "udp://127.0.0.1:9")
+        },
+        &run,
+    );
+    let sending = sending.unwrap();
+    until("it warns", || !warnings.0.lock().unwrap().is_empty());
+    let sent = || sending.seen.status().counts.count("sent");
+    let before = sent();
+    until("it continues", || sent() > before + 10);
+    sending.stop();
+    let result = serde_json::to_value(sending.join().unwrap()).unwrap();
+    assert!(number(&result["socket"], "refused") > 0, "{result}");
+    let warnings = warnings.0.lock().unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("nobody listens at udp://127.0.0.1:9: "),
+        "{warnings:?}"
+    );
 }

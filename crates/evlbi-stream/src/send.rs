@@ -31,7 +31,7 @@ use self::prepare::prepare;
 pub use self::result::{SendResult, text};
 pub use self::seen::Seen;
 use crate::running::Running;
-use crate::source::SourceError;
+use crate::source::{self, SourceError};
 use evlbi_host::host::{HostError, HostOptions};
 
 /// Why a flow is not sent, or goes on as it was.
@@ -47,6 +47,9 @@ pub enum SendError {
     /// The source, which is named, is raw data, and nothing else sets the times.
     #[error("{0} is raw data (no frames of VDIF or Mark 5B are in it), which has no times")]
     NoTimes(String),
+    /// The source, which is named, is generated, and nothing sets its rate.
+    #[error("{0} has no rate of its own")]
+    PatternRate(String),
     /// The start lies before now: only a warning, since the data leaves at once.
     #[error("the start, {0}, is over")]
     StartOver(jiff::Timestamp),
@@ -140,6 +143,14 @@ pub struct SendOptions {
     pub offload: bool,
     /// The sending thread and its sockets.
     pub host: HostOptions,
+}
+
+impl SendOptions {
+    /// Reports whether the source is generated and nothing sets its rate.
+    pub fn lacks_rate(&self) -> bool {
+        let has_pace = self.pace != Pace::RealTime || self.frame_rate.is_some();
+        self.source.starts_with(source::PATTERN) && !has_pace
+    }
 }
 
 impl Default for SendOptions {

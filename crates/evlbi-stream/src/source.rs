@@ -17,6 +17,9 @@ use thiserror::Error;
 
 use crate::recording::{self, Recording, RecordingError};
 
+/// Prefix of a test pattern, before the length of its frames.
+pub const PATTERN: &str = "pattern:";
+
 /// Memory for frames that are sent round and round.
 const LOOP_BYTES: u64 = 64 << 20;
 /// Memory for the test pattern: as long as the longest train where a processor's own cache holds that, and a period of
@@ -127,7 +130,7 @@ impl Input {
         rate: Option<BitRate>,
         second: i64,
     ) -> Result<Input, SourceError> {
-        if let Some(length) = spec.strip_prefix("pattern:") {
+        if let Some(length) = spec.strip_prefix(PATTERN) {
             let length = length.parse().map_err(|source| SourceError::NoLength {
                 length: length.to_owned(),
                 source,

@@ -104,7 +104,11 @@ pub fn complete(is_interrupted: bool) -> Result<()> {
 /// Returns the exit status of an error.
 pub fn status_of(error: &anyhow::Error) -> ExitCode {
     let is_unknown = |cause: &(dyn Error + 'static)| {
-        cause.is::<NotHonoured>() || matches!(cause.downcast_ref(), Some(SendError::NoDatagrams(_)))
+        cause.is::<NotHonoured>()
+            || matches!(
+                cause.downcast_ref(),
+                Some(SendError::NoDatagrams(_) | SendError::PatternRate(_))
+            )
     };
     match error.chain().any(is_unknown) {
         // The status for an option that does not exist.

@@ -11,6 +11,7 @@ use evlbi_host::doctor::{FreeError, free_bytes};
 use evlbi_net::clock::Clock;
 use evlbi_net::transport::{self, Listening, Local, OpenError, Place, Protocol, Url};
 use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
+use evlbi_stream::source::PATTERN;
 use evlbi_wire::units::show_size;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -324,7 +325,7 @@ impl Guard<'_> {
     }
 
     fn source(&self, value: &str) -> Result<String> {
-        if value.starts_with("pattern:") {
+        if value.starts_with(PATTERN) {
             return Ok(value.to_owned());
         }
         let Some(place) = value.strip_prefix("sky:") else {

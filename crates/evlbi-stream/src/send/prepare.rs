@@ -38,10 +38,10 @@ pub struct Prepared {
     pub padded: u64,
 }
 
-/// Returns what is asked of the transport.
+/// Checks what the command line alone says, and returns what is asked of the transport.
 ///
 /// # Errors
-/// When it has no use for an option.
+/// When the transport has no use for an option, or a generated source has no rate.
 pub fn out_options(options: &SendOptions) -> Result<OutOptions, SendError> {
     let with = OutOptions {
         buffer: options.host.buffer.map(usize::try_from).transpose()?,
@@ -53,12 +53,16 @@ pub fn out_options(options: &SendOptions) -> Result<OutOptions, SendError> {
     if options.cut == Rule::Plain && options.to.transport().service().carries == Carries::Bytes {
         return Err(SendError::NoDatagrams(options.to.scheme()));
     }
+    if options.lacks_rate() {
+        return Err(SendError::PatternRate(options.source.clone()));
+    }
     Ok(with)
 }
 
 /// Reads what has to be known of the source, and makes the sockets.
 pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> {
     check_fit(&options.shed, options.replace)?;
+    let with = out_options(options)?;
     let (rate, second) = (options.pace.rate(), run.clock().second());
     let input = Input::open(&options.source, options.frame_rate, rate, second)?;
     let plain = options.cut == Rule::Plain || input.frame_length.is_none();
@@ -66,7 +70,6 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     let total = input.length;
     let total = total.map(|length| length.saturating_mul(options.repeat));
     let service = options.to.transport().service();
-    let with = out_options(options)?;
     let outlet = options.to.open_out(&with, run)?;
     let header = match service.numbers {
         Numbers::InBand => vtp::HEADER_LEN,

@@ -83,7 +83,7 @@ pub struct SendArgs {
     /// Send here: udp://HOST:PORT, pudp://HOST:PORT, tcp://HOST:PORT or unix:///PATH
     #[arg(long, value_parser = transport::destination)]
     pub to: Url,
-    /// Bit rate of the VDIF data; transport headers come on top
+    /// Bit rate of the VDIF data; transport headers come on top. A pattern needs one, or --max
     #[arg(long, group = "pace")]
     pub rate: Option<BitRate>,
     /// Send each frame at its own time (the default if the frame rate is known)

@@ -44,6 +44,9 @@ fn of_sender(error: &SendError) -> Option<String> {
         SendError::RateUnknown(_) => {
             format!("{error}: give --frame-rate N, or a --rate, or --max")
         }
+        SendError::PatternRate(_) => {
+            format!("{error}: give a --rate, or --max to send as fast as this host can")
+        }
         SendError::StartOver(start) => format!("--start {start} is over"),
         SendError::NoTimes(_) => format!("{error}: give a --rate, or --max"),
         SendError::NoRate => error.to_string().replacen("a rate", "a --rate", 1),

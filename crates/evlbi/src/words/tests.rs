@@ -76,6 +76,10 @@ fn errors_are_told_with_the_names_of_options() {
         "a.raw is raw data (no frames of VDIF or Mark 5B are in it), which has no times: give a --rate, or --max",
     );
     said(
+        SendError::PatternRate("pattern:8032".to_owned()),
+        "pattern:8032 has no rate of its own: give a --rate, or --max to send as fast as this host can",
+    );
+    said(
         SendError::NoRate,
         "only a flow that was started with a --rate has one to change; this one leaves by the times in its frames, or as fast as it can",
     );

@@ -59,6 +59,38 @@ fn bytes_are_cut_as_jive5ab_cuts_them() {
     assert_numbers(&sent, &data);
 }
 
+/// Nothing floods a network by being left out.
+#[test]
+fn a_pattern_needs_a_rate_or_all_that_goes() {
+    let (_socket, to) = deaf();
+    let to = format!("udp://{to}");
+    let refused = SendOptions {
+        pace: Pace::RealTime,
+        ..sending("pattern:1032", &to)
+    };
+    let error = sender::send(&refused, &Run::silent()).err().unwrap();
+    assert_eq!(error.to_string(), "pattern:1032 has no rate of its own");
+    for options in [
+        SendOptions {
+            frame_rate: FrameRate::new(100),
+            ..refused.clone()
+        },
+        SendOptions {
+            pace: rate("1M"),
+            ..refused.clone()
+        },
+        SendOptions {
+            pace: Pace::Max,
+            ..refused
+        },
+    ] {
+        send(&SendOptions {
+            duration: Some(Duration::from_millis(1)),
+            ..options
+        });
+    }
+}
+
 /// Numbers of frames begin again with the second, wherever the pattern is.
 #[test]
 fn a_pattern_of_any_frame_rate_is_verified() {

@@ -294,6 +294,22 @@ fn no_token(path: &Path) -> impl Fn(io::Error) -> IdentityError {
     }
 }
 
+/// Returns the address of a page with the token to operate behind `#`: a browser that opens it sends that to nobody, and no server
+/// logs it.
+///
+/// # Errors
+/// When the token cannot be read.
+pub fn link(url: &str, tokens: &Path) -> Result<String, IdentityError> {
+    let path = tokens.join(evlbi_plot::name(&Role::Operate));
+    let token = fs::read_to_string(&path).map_err(no_token(&path))?;
+    let mut url = url.to_owned();
+    // No browser opens the address of all interfaces.
+    for all in ["//0.0.0.0:", "//[::]:"] {
+        url = url.replacen(all, &format!("//{}:", evlbi_net::host::name()), 1);
+    }
+    Ok(format!("{url}/#token={}", token.trim()))
+}
+
 /// The token in a file, made up if there is none.
 fn token(path: &Path) -> Result<String, IdentityError> {
     let Some(text) = read_if_there(path)? else {
@@ -399,6 +415,24 @@ pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_opens_the_page_with_the_token_to_operate() {
+        let folder = evlbi_testkit::Room::new();
+        folder.write("operate", "0123456789abcdef\n");
+        let link = |url| link(url, folder.folder()).unwrap();
+        assert_eq!(
+            link("https://10.0.0.1:3650"),
+            "https://10.0.0.1:3650/#token=0123456789abcdef"
+        );
+        let name = evlbi_net::host::name();
+        for all in ["https://0.0.0.0:3650", "https://[::]:3650"] {
+            assert_eq!(
+                link(all),
+                format!("https://{name}:3650/#token=0123456789abcdef")
+            );
+        }
+    }
 
     #[test]
     fn an_identity_stays_the_same_and_is_private() {

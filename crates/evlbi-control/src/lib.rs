@@ -81,4 +81,4 @@ pub use self::client::{Client, ClientError};
 pub(crate) use self::fleet::Fleet;
 pub use self::fleet::{About, AboutYou, Checked, Control, Later, Problem, Remote, Reply, Storage};
 pub use self::history::{Event, HistoryError};
-pub use self::identity::{FileError, Fingerprint, Identity, IdentityError, Role};
+pub use self::identity::{FileError, Fingerprint, Identity, IdentityError, Role, link};

@@ -31,6 +31,7 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("nuttcp", "nuttcp"),
     ("ping", "iputils-ping"),
     ("python3", "python3-venv"),
+    ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("setsid", "util-linux"),
     ("ss", "iproute2"),

@@ -20,7 +20,7 @@ use super::{ControllerError, RunOptions};
 use crate::api::Api;
 use crate::commands::Language;
 use crate::fleet::SessionState;
-use crate::identity::{FileError, Identity, IdentityError, private_folder, write_private};
+use crate::identity::{FileError, Identity, IdentityError, link, private_folder, write_private};
 use crate::serve::IDLE;
 use crate::threads::stopped;
 use crate::time::now;
@@ -97,6 +97,8 @@ pub struct Running {
     schedule: Schedule,
     /// What was found of the hosts and the flows.
     pub checked: Findings,
+    /// Address of its page with the token to operate, if it has a page: a secret.
+    pub link: Option<String>,
 }
 
 /// Prepares a run: looks at everything, and starts nothing.
@@ -124,10 +126,12 @@ pub async fn prepare(
     let resumed = options.resume.as_ref();
     let begin = resumed.map(|_| begin_of(&book)).transpose()?;
     let hosts = controller.hosts(&session, &options.without, Some(&name))?;
-    if let Some(address) = options.bind {
-        show_page(address, &folder, &hosts, language, run).await?;
-    }
-    Ok(Running::new(session, name, options.clone(), book, begin, hosts).await?)
+    let link = match options.bind {
+        Some(address) => Some(show_page(address, &folder, &hosts, language, run).await?),
+        None => None,
+    };
+    let running = Running::new(session, name, options.clone(), book, begin, hosts).await?;
+    Ok(Running { link, ..running })
 }
 
 impl Running {
@@ -160,6 +164,7 @@ impl Running {
             book,
             schedule,
             checked,
+            link: None,
         })
     }
 
@@ -268,20 +273,21 @@ fn begin_of(book: &Path) -> Result<f64, RunError> {
     })
 }
 
-/// Serves the page of the session from now on.
+/// Serves the page of the session from now on; returns its address with the token to operate.
 async fn show_page(
     address: SocketAddr,
     folder: &Path,
     hosts: &Arc<Hosts>,
     language: Language,
     run: &Run,
-) -> Result<(), RunError> {
+) -> Result<String, RunError> {
     let identity = Arc::new(Identity::open(folder, "session", address.ip())?);
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| RunError::Listen { address, source })?;
+    let url = format!("https://{}", listener.local_addr()?);
+    let link = link(&url, &identity.tokens)?;
     run.line(format_args!(
-        "page https://{}, fingerprint {}, tokens in {}",
-        listener.local_addr()?,
+        "page {url}, fingerprint {}, tokens in {}",
         identity.fingerprint(),
         identity.tokens.display()
     ));
@@ -292,5 +298,5 @@ async fn show_page(
         language,
     };
     tokio::spawn(api.serve(listener, IDLE)?);
-    Ok(())
+    Ok(link)
 }

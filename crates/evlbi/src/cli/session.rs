@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
 use clap::Args;
-use evlbi_control::agent::{self, AgentOptions};
+use evlbi_control::agent::{self, AgentOptions, Ready};
 use evlbi_control::flow::FlowId;
+use evlbi_control::link;
 use evlbi_control::session::console::{Console, Said, Words};
 use evlbi_control::session::{ControllerOptions, RunOptions, result, run};
 use evlbi_control::threads::Threads;
@@ -22,6 +23,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::flows::CommandLine;
 use crate::output::{self, Results};
 use crate::program::Program;
+
+/// Text before the link to a page, which has the token to operate in it.
+const OPEN: &str = "open in a browser (it lets operate: give it to nobody):";
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -72,8 +76,16 @@ pub fn agent(args: AgentArgs, program: &Program) -> Result<()> {
         told.stop();
     });
     let agent = agent::start(&args.into(), &CommandLine, run)?;
+    // A log must not have the token.
+    let is_shown = !json && std::io::stdout().is_terminal();
+    let link = is_shown.then(|| link(&agent.ready.url, &agent.ready.tokens));
+    let link = link.transpose()?;
+    let text = |ready: &Ready| match link {
+        Some(link) => format!("{}\n\n{OPEN} {link}", agent::text(ready)),
+        None => agent::text(ready),
+    };
     // The file `address` says it too.
-    if let Err(error) = output::print(json, &agent.ready, agent::text) {
+    if let Err(error) = output::print(json, &agent.ready, text) {
         say!("evlbi: {}", output::explain(&error));
     }
     agent.join();
@@ -145,6 +157,12 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
     let threads = Threads::start()?;
     let session = threads.finish(run::prepare(&options, &CommandLine, run));
     let mut session = session?;
+    // A log must not have the token.
+    if let Some(link) = session.link.as_ref()
+        && std::io::stderr().is_terminal()
+    {
+        run.line(format_args!("{OPEN} {link}"));
+    }
     if check {
         if !session.checked.problems.is_empty() {
             bail!("{}", session.refuse(run));

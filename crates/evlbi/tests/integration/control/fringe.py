@@ -42,6 +42,8 @@ def lose_answers(page):
 
 with sync_playwright() as play:
     page = opened(play, URL, f"/#token={TOKEN}")
+    # Neither the address bar nor the history of the browser keeps it.
+    until(page, "the token stays in the address", lambda: page.url == f"{URL}/")
     until(page, "no recordings are offered", lambda: page.locator("#recordings input").count() == 2)
     page.click("#check-form button[type=submit]")
     until(page, "one recording is enough", lambda: "Two recordings" in page.text_content("#checked"))

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use evlbi_testkit::address::deaf;
-use evlbi_testkit::{Room, Running, until_some};
+use evlbi_testkit::{Room, Running, command, need, until, until_some};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::control::support::ready;
 use crate::live::support::{Recv, evlbi};
@@ -135,4 +137,60 @@ fn a_relay_outside_of_a_container_is_refused() {
     assert!(said.contains("`evlbi path run`"), "{said}");
     assert_eq!(relay.status.code(), Some(1));
     assert!(!Path::new(&socket).exists());
+}
+
+/// An agent's terminal shows a link with the token; what goes to a log has none.
+#[test]
+fn a_link_with_the_token_is_for_a_terminal_alone() {
+    let starts = |room: &Room| {
+        let folder = room.path("agent");
+        let line = format!(
+            "{} agent --bind 127.0.0.1:0 --dir {folder}",
+            env!("CARGO_BIN_EXE_evlbi")
+        );
+        (line, folder)
+    };
+    let ends = |folder: &str, mut child: Running| {
+        let process = fs::read_to_string(format!("{folder}/lock")).unwrap();
+        kill(
+            Pid::from_raw(process.trim().parse().unwrap()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
+        child.wait();
+    };
+    let token = |folder: &str| fs::read_to_string(format!("{folder}/tokens/operate")).unwrap();
+
+    let room = Room::new();
+    let (line, folder) = starts(&room);
+    let log = fs::File::create(room.path("log")).unwrap();
+    let child = command("sh")
+        .args(["-c", &format!("exec {line}")])
+        .stdout(log)
+        .stderr(Stdio::null())
+        .spawn();
+    let child = Running(child.unwrap());
+    until("it says where it is", || {
+        room.text("log").contains("recordings")
+    });
+    let shown = room.text("log");
+    assert!(!shown.contains(token(&folder).trim()), "{shown}");
+    ends(&folder, child);
+
+    if !need(&["script"]) {
+        return;
+    }
+    let room = Room::new();
+    let (line, folder) = starts(&room);
+    let child = command("script")
+        .args(["-qfec", &line, &room.path("typescript")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn();
+    let child = Running(child.unwrap());
+    until("it shows the link", || {
+        let shown = fs::read_to_string(room.path("typescript")).unwrap_or_default();
+        shown.contains("#token=") && shown.contains(token(&folder).trim())
+    });
+    ends(&folder, child);
 }

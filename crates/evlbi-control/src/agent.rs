@@ -211,7 +211,7 @@ impl Serving {
         self.agent.history.tell(name, None, "the agent ends");
         let running = self.agent.running();
         if running > 0 {
-            self.run.say(format_args!(
+            self.run.line(format_args!(
                 "{running} flows go on; start the agent again to reach them"
             ));
         }

@@ -196,7 +196,7 @@ impl Work {
         let whole = job.series();
         whole.check(&window, 0)?;
         let mut found = Integrations::new(&job, whole);
-        run.say(format_args!(
+        run.line(format_args!(
             "correlating {} from {}",
             names.join(", "),
             job.utc(job.correlated().start as f64 / job.setup.part_rate() as f64)

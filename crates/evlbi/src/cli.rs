@@ -38,6 +38,9 @@ use crate::program::Program;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    /// Print only errors and warnings on standard error, no progress and no information
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
     /// Print decisions (-v) and details (-vv) on standard error
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,

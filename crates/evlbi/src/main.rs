@@ -26,7 +26,8 @@ fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     output::log_to_stderr(cli.verbose);
     evlbi_net::file::report_size_limits();
-    match cli.run(&program::Program::new()) {
+    let program = program::Program::new(cli.quiet);
+    match cli.run(&program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say!("evlbi: {}", output::explain(&error));

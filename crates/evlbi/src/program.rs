@@ -8,11 +8,13 @@ use std::sync::{Arc, Once};
 
 use anyhow::{Result, ensure};
 use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
 use evlbi_net::run::{Note, Notes, Run, explain_in};
 use evlbi_net::transport::NotHonoured;
 use evlbi_stream::control_socket::{ControlSocket, Watched};
 use evlbi_stream::running;
 use evlbi_stream::send::SendError;
+use evlbi_wire::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
@@ -21,25 +23,34 @@ use crate::{say, words};
 /// Signals within this time of the first count as one: `timeout` sends two.
 const TOGETHER: Nanos = Nanos(250_000_000);
 
+/// Progress is first written to a log after this time, and then at this interval.
+const FIRST_LINE: Nanos = Nanos(10_000_000_000);
+const LOG_INTERVAL: Nanos = Nanos(60_000_000_000);
+
 /// Everything that a command gets from the program.
 pub struct Program {
     run: Run,
+    /// Whether only errors and warnings are printed on standard error.
+    pub is_quiet: bool,
     handler: Once,
     /// Socket to query, change or stop the run.
     pub control_socket: Arc<ControlSocket>,
 }
 
 impl Program {
-    /// Returns a program whose notes go to standard error.
-    pub fn new() -> Program {
+    /// Returns a program whose notes go to standard error: if `is_quiet`, errors and warnings only.
+    pub fn new(is_quiet: bool) -> Program {
         let run = Run::silent();
         let control_socket = Arc::new(ControlSocket::new(run.clone()));
         let terminal = Terminal {
             control_socket: Arc::clone(&control_socket),
+            is_quiet,
             bar: Mutex::default(),
+            log: Mutex::default(),
         };
         Program {
             run: run.noted_by(Arc::new(terminal)),
+            is_quiet,
             handler: Once::new(),
             control_socket,
         }
@@ -117,10 +128,38 @@ pub fn status_of(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Shows notes on standard error, progress as a bar on a terminal and as a line a second elsewhere.
+/// Shows notes on standard error, progress as a bar on a terminal and seldom as a line elsewhere.
 struct Terminal {
     control_socket: Arc<ControlSocket>,
+    /// Errors, warnings and what a person should know are shown alone.
+    is_quiet: bool,
     bar: Mutex<Option<ProgressBar>>,
+    log: Mutex<Option<Log>>,
+}
+
+/// Progress in a log: when it began, and when the next line is due.
+struct Log {
+    begun: Nanos,
+    next: Nanos,
+}
+
+impl Log {
+    fn new(now: Nanos) -> Log {
+        Log {
+            begun: now,
+            next: now.plus(FIRST_LINE),
+        }
+    }
+
+    /// Whether a line is due now.
+    fn is_due(&mut self, now: Nanos) -> bool {
+        let is_due = now >= self.next;
+        if is_due {
+            let intervals = now.since(self.begun).0 / LOG_INTERVAL.0 + 1;
+            self.next = self.begun.plus(Nanos(intervals * LOG_INTERVAL.0));
+        }
+        is_due
+    }
 }
 
 impl Terminal {
@@ -137,6 +176,9 @@ impl Terminal {
             line.clone_into(&mut status.line);
             status.done = total.map(|total| done as f64 / total.max(1) as f64);
         });
+        if self.is_quiet {
+            return;
+        }
         if std::io::stderr().is_terminal() {
             let mut bar = self.bar.lock();
             let bar = bar.get_or_insert_with(|| bar_of(total));
@@ -153,11 +195,20 @@ impl Terminal {
                 None => bar.tick(),
             }
             bar.set_message(line.to_string());
-        } else if let Some(total) = total {
-            let percent = done as f64 * 100.0 / total.max(1) as f64;
-            say!("{percent:5.1} %  {line}");
-        } else {
-            say!("{line}");
+            return;
+        }
+        let clock = Clock::real();
+        let now = clock.now();
+        let mut log = self.log.lock();
+        if log.get_or_insert_with(|| Log::new(now)).is_due(now) {
+            let time = units::utc(clock.second() as f64);
+            match total {
+                Some(total) => {
+                    let percent = done as f64 * 100.0 / total.max(1) as f64;
+                    say!("{time} {percent:5.1} %  {line}");
+                }
+                None => say!("{time} {line}"),
+            }
         }
     }
 }
@@ -167,15 +218,19 @@ impl Notes for Terminal {
         match note {
             Note::Said(what) => self.line(format_args!("evlbi: {what}")),
             Note::Warned(what) => self.line(format_args!("evlbi: warning: {what}")),
+            Note::Line(_) if self.is_quiet => {}
             Note::Line(what) => self.line(*what),
             Note::Listens(address) => {
                 self.control_socket
                     .tell(|status| status.listening.push(address.to_string()));
-                // In one write, so that a program that waits for the line reads all of it.
-                say::text(&format!("listening on {address}\n"));
+                if !self.is_quiet {
+                    // In one write, so that a program that waits for the line reads all of it.
+                    say::text(&format!("listening on {address}\n"));
+                }
             }
             Note::Progress { done, total, line } => self.progress(*done, *total, line),
             Note::Finished => {
+                *self.log.lock() = None;
                 if let Some(bar) = self.bar.lock().take() {
                     if !say::is_ready() {
                         bar.set_draw_target(ProgressDrawTarget::hidden());
@@ -200,4 +255,20 @@ fn bar_of(total: Option<u64>) -> ProgressBar {
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr()).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_in_a_log_is_due_after_ten_seconds_and_each_minute() {
+        let second = |second: u64| Nanos(7 + second * 1_000_000_000);
+        let mut log = Log::new(second(0));
+        let due: Vec<u64> = (0..200).filter(|at| log.is_due(second(*at))).collect();
+        assert_eq!(due, [10, 60, 120, 180]);
+        // A process that was stopped prints one line, not all that it missed.
+        let late: Vec<u64> = (400..450).filter(|at| log.is_due(second(*at))).collect();
+        assert_eq!(late, [400, 420]);
+    }
 }

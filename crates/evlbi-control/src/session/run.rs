@@ -214,14 +214,14 @@ impl Running {
 
     /// Keeps the page until the run is stopped.
     pub async fn stay(&self, run: &Run) {
-        run.say(format_args!("the page stays until Ctrl-C"));
+        run.line(format_args!("the page stays until Ctrl-C"));
         stopped(run).await;
     }
 
     /// Waits until somebody begins the session on its page: its times count from then on.
     async fn held(&self, run: &Run) -> Result<Schedule, RunError> {
         let hosts = &self.schedule.hosts;
-        run.say(format_args!(
+        run.line(format_args!(
             "nothing is started until the page is told to begin"
         ));
         loop {

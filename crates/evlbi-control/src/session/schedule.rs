@@ -343,7 +343,7 @@ impl Schedule {
         };
         let is_patient = now() - asked < patience.as_secs_f64();
         if !is_patient {
-            run.line(format_args!(
+            run.say(format_args!(
                 "{id} starts although {receiver} does not listen after {patience:?}"
             ));
         }
@@ -360,7 +360,7 @@ impl Schedule {
                     None
                 }
                 Err(problem) => {
-                    run.line(format_args!("{host}: {id} is not started: {problem}"));
+                    run.say(format_args!("{host}: {id} is not started: {problem}"));
                     Some((id, problem.error))
                 }
             }
@@ -375,7 +375,7 @@ impl Schedule {
         let (hosts, run) = (Arc::clone(&self.hosts), run.clone());
         self.asked.spawn(async move {
             if let Err(problem) = hosts.stop(id.clone(), false).await {
-                run.line(format_args!("{host}: {id} cannot be stopped: {problem}"));
+                run.say(format_args!("{host}: {id} cannot be stopped: {problem}"));
             }
             None
         });
@@ -407,7 +407,13 @@ impl Schedule {
                 Outcome::Full => "WAS STOPPED; the others go on",
             };
             let host = &planned.to_come.host;
-            run.line(format_args!("{host}: {id} {how}{}", end.why()));
+            let line = format!("{host}: {id} {how}{}", end.why());
+            match end.outcome {
+                Outcome::Finished | Outcome::Stopped => run.line(format_args!("{line}")),
+                Outcome::Failed | Outcome::Killed | Outcome::Full => {
+                    run.say(format_args!("{line}"))
+                }
+            }
         }
     }
 
@@ -434,7 +440,7 @@ impl Schedule {
         let ends = flows.filter(|flow| !self.is_endless && self.flows.contains_key(&flow.id));
         let stuck = stuck(ends, self.end, now());
         for id in &stuck {
-            run.line(format_args!(
+            run.say(format_args!(
                 "{id} does not end, and is left; it can be killed"
             ));
         }

@@ -69,7 +69,7 @@ impl Notes for Noted {
     fn take(&self, note: &Note<'_>) {
         match note {
             Note::Listens(place) => self.places.lock().push(place.to_string()),
-            Note::Said(said) => self.said.lock().push(said.to_string()),
+            Note::Said(said) | Note::Line(said) => self.said.lock().push(said.to_string()),
             _ => {}
         }
     }

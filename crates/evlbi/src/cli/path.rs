@@ -133,10 +133,11 @@ pub fn run(command: PathCommand, program: &Program) -> Result<()> {
     match command {
         PathCommand::Run(args) => exit(evlbi_path::run_command(
             &args.into(),
-            relay(this_program()?),
+            relay(this_program()?, program.is_quiet),
         )?),
         PathCommand::Up { plan } => {
-            let Some(name) = evlbi_path::up(&plan, relay(this_program()?))? else {
+            let Some(name) = evlbi_path::up(&plan, relay(this_program()?, program.is_quiet))?
+            else {
                 // Its relay has said why.
                 exit(1);
             };
@@ -147,7 +148,10 @@ pub fn run(command: PathCommand, program: &Program) -> Result<()> {
             results.end()
         }
         PathCommand::Down { path } => {
-            say::text(&report::text(&evlbi_path::down(path.as_deref())?));
+            let state = evlbi_path::down(path.as_deref())?;
+            if !program.is_quiet {
+                say::text(&report::text(&state));
+            }
             Ok(())
         }
         PathCommand::Show { path, every, json } => show(path.as_deref(), every, json),
@@ -161,7 +165,7 @@ pub fn run(command: PathCommand, program: &Program) -> Result<()> {
         )?),
         PathCommand::Relay(args) => {
             let relayed = process::run(&args.into(), program.run())?;
-            if relayed.status.is_some() {
+            if relayed.status.is_some() && !program.is_quiet {
                 say::text(&report::text(&relayed.state));
             }
             if let Some(error) = relayed.error {
@@ -178,7 +182,7 @@ fn this_program() -> Result<PathBuf> {
 }
 
 /// How a program is started as the relay of a path: as [`PathCommand::Relay`].
-fn relay(program: PathBuf) -> impl FnOnce(&RelayOptions) -> Command {
+fn relay(program: PathBuf, is_quiet: bool) -> impl FnOnce(&RelayOptions) -> Command {
     move |options| {
         let mut command = Command::new(program);
         command
@@ -186,6 +190,9 @@ fn relay(program: PathBuf) -> impl FnOnce(&RelayOptions) -> Command {
             .arg(&options.plan)
             .arg("--socket")
             .arg(&options.socket);
+        if is_quiet {
+            command.arg("--quiet");
+        }
         for (option, file) in [("--json", &options.json), ("--log", &options.log)] {
             if let Some(file) = file {
                 command.arg(option).arg(file);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use evlbi_testkit::address::deaf;
 use evlbi_testkit::{Room, Running, command, need, until, until_some};
@@ -137,6 +137,31 @@ fn a_relay_outside_of_a_container_is_refused() {
     assert!(said.contains("`evlbi path run`"), "{said}");
     assert_eq!(relay.status.code(), Some(1));
     assert!(!Path::new(&socket).exists());
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Errors and warnings are printed all the same.
+#[test]
+fn quiet_says_errors_and_warnings_alone() {
+    for (quiet, is_told) in [(&[][..], true), (&["--quiet"], false), (&["-q"], false)] {
+        let mut recv = evlbi();
+        recv.args(["recv", "udp://127.0.0.1:0", "--to", "null"]);
+        recv.args(["--ring", "64MiB", "--duration", "10ms"]);
+        let said = said(&recv.args(quiet).output().unwrap());
+        assert_eq!(said.contains("listening on"), is_told, "{said}");
+        assert!(said.contains("evlbi: no data arrived"), "{said}");
+        let mut send = evlbi();
+        send.args(["send", "pattern:1032", "--to", "udp://127.0.0.1:9"]);
+        send.args(["--rate", "8M", "--duration", "50ms"]);
+        let warned = self::said(&send.args(quiet).output().unwrap());
+        assert!(
+            warned.contains("evlbi: warning: nobody listens at"),
+            "{warned}"
+        );
+    }
 }
 
 /// An agent's terminal shows a link with the token; what goes to a log has none.

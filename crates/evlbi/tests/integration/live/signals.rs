@@ -1,6 +1,8 @@
 //! SIGTERM and Ctrl-C: a long command ends with what it has, leaves nothing behind that looks whole, and says so by its status.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -31,6 +33,8 @@ struct Case {
 enum Sign {
     /// On standard error.
     Says(&'static str),
+    /// Progress with this text, as its control socket tells it: a log has it seldom.
+    Shows(&'static str),
     /// In a file of its folder.
     Writes(&'static str, &'static str),
 }
@@ -82,7 +86,7 @@ const CASES: &[Case] = &[
     Case {
         name: "sky",
         command: "sky IN/long.toml --out OUT --json",
-        sign: Sign::Says(" %"),
+        sign: Sign::Shows(""),
         status: 1,
         check: |ended| {
             leaves_nothing(ended);
@@ -92,14 +96,14 @@ const CASES: &[Case] = &[
     Case {
         name: "drop",
         command: "drop IN/endless OUT/lossy --shed every:2 --replace nothing --json",
-        sign: Sign::Says(" %"),
+        sign: Sign::Shows(""),
         status: 1,
         check: leaves_nothing,
     },
     Case {
         name: "inspect",
         command: "inspect IN/endless --json",
-        sign: Sign::Says(" %"),
+        sign: Sign::Shows(""),
         status: 1,
         check: is_interrupted,
     },
@@ -120,7 +124,7 @@ const CASES: &[Case] = &[
     Case {
         name: "fringe",
         command: "fringe IN/Ef.vdif IN/On.vdif --threads 1 --json",
-        sign: Sign::Says(" %"),
+        sign: Sign::Shows(""),
         status: 1,
         check: |ended| {
             // Where nothing was correlated yet there is nothing to search in.
@@ -149,14 +153,14 @@ const CASES: &[Case] = &[
     Case {
         name: "analyse",
         command: "analyse IN/endless.pcap --json",
-        sign: Sign::Says(" %"),
+        sign: Sign::Shows(""),
         status: 1,
         check: is_interrupted,
     },
     Case {
         name: "doctor",
         command: "doctor --rate 1G --disk OUT --json",
-        sign: Sign::Says("writing in"),
+        sign: Sign::Shows("writing in"),
         status: 0,
         check: |ended| {
             assert_eq!(ended.json()["schema"], "evlbi.doctor/1");
@@ -166,7 +170,7 @@ const CASES: &[Case] = &[
     Case {
         name: "demo",
         command: "demo --stations 2 --rate 16M --duration 1h --json",
-        sign: Sign::Says("2 stations "),
+        sign: Sign::Shows("2 stations "),
         status: 1,
         check: |ended| {
             leaves_nothing(ended);
@@ -185,7 +189,7 @@ const CASES: &[Case] = &[
     Case {
         name: "send",
         command: "send pattern:1032 --to udp://127.0.0.1:9 --rate 1M --json",
-        sign: Sign::Says("datagrams"),
+        sign: Sign::Shows("datagrams"),
         status: 0,
         check: |ended| {
             let result = ended.json();
@@ -235,7 +239,7 @@ const CASES: &[Case] = &[
     Case {
         name: "probe udp",
         command: "probe udp FAR --rate 1M --duration 1h --out OUT/parts --json",
-        sign: Sign::Says(" sent"),
+        sign: Sign::Shows(" sent"),
         status: 1,
         check: |ended| {
             is_stopped(ended);
@@ -249,28 +253,28 @@ const CASES: &[Case] = &[
     Case {
         name: "probe tcp",
         command: "probe tcp FAR --rate 1M --duration 1h --json",
-        sign: Sign::Says(" %"),
+        sign: Sign::Shows(""),
         status: 1,
         check: is_stopped,
     },
     Case {
         name: "probe latency",
         command: "probe latency FAR --count 100000 --json",
-        sign: Sign::Says(" %"),
+        sign: Sign::Shows(""),
         status: 1,
         check: is_stopped,
     },
     Case {
         name: "probe capacity",
         command: "probe capacity FAR --highest 2M --duration 1h --json",
-        sign: Sign::Says("trial"),
+        sign: Sign::Shows("trial"),
         status: 1,
         check: is_stopped,
     },
     Case {
         name: "watch",
         command: "watch OUT/w.sqlite FAR --rate 1M --window 100ms --json",
-        sign: Sign::Says("lost"),
+        sign: Sign::Shows("lost"),
         status: 0,
         check: |ended| {
             let report = ended.json();
@@ -326,6 +330,22 @@ fn start(command: &mut Command, folder: &Room) -> Running {
     Running(running.unwrap())
 }
 
+/// Whether a command shows progress, with this text in it.
+fn shows(control: &str, what: &str) -> bool {
+    let status = || {
+        let mut stream = UnixStream::connect(control).ok()?;
+        stream.write_all(b"{\"do\":\"status\"}\n").ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        serde_json::from_str::<Value>(&line).ok()
+    };
+    status().is_some_and(|answer| {
+        let line = answer["status"]["line"].as_str().unwrap_or_default();
+        let is_any = !line.is_empty() || answer["status"]["done"].is_number();
+        is_any && line.contains(what)
+    })
+}
+
 /// Runs a case once. Returns nothing if it had done all before it was told to end.
 fn run(case: &Case, signal: Signal, inputs: &Room, far: &str) -> Option<()> {
     let folder = Room::new();
@@ -334,15 +354,19 @@ fn run(case: &Case, signal: Signal, inputs: &Room, far: &str) -> Option<()> {
         let word = word.replace("IN/", &format!("{}/", inputs.folder().display()));
         word.replace("OUT", &folder.path("out")).replace("FAR", far)
     });
-    let mut running = start(evlbi().args(arguments), &folder);
+    let control = folder.path("control");
+    let mut command = evlbi();
+    command.args(arguments).args(["--control", &control]);
+    let mut running = start(&mut command, &folder);
     let has_ended = until_some(&format!("{} is at work", case.name), || {
-        let (file, what) = match case.sign {
-            Sign::Says(what) => (folder.path("stderr"), what),
-            Sign::Writes(file, what) => (folder.path(&format!("out/{file}")), what),
-        };
         let has_ended = running.0.try_wait().unwrap().is_some();
-        let said = fs::read_to_string(file).unwrap_or_default();
-        (has_ended || said.contains(what)).then_some(has_ended)
+        let read = |file: String| fs::read_to_string(file).unwrap_or_default();
+        let is_at_work = match case.sign {
+            Sign::Says(what) => read(folder.path("stderr")).contains(what),
+            Sign::Writes(file, what) => read(folder.path(&format!("out/{file}"))).contains(what),
+            Sign::Shows(what) => shows(&control, what),
+        };
+        (has_ended || is_at_work).then_some(has_ended)
     });
     if !has_ended {
         running.signal(signal);
@@ -398,8 +422,10 @@ fn a_second_signal_ends_a_command_at_once() {
         "--rate",
         "1M",
     ]);
-    let mut running = start(probe.args(["--duration", "1h"]), &folder);
-    until("it measures", || folder.text("stderr").contains(" sent"));
+    let control = folder.path("control");
+    probe.args(["--duration", "1h", "--control", &control]);
+    let mut running = start(&mut probe, &folder);
+    until("it measures", || shows(&control, " sent"));
     // It waits for the end that its responder does not say.
     respond.signal("STOP");
     // One that comes together with the first is part of it.

@@ -134,8 +134,16 @@ pub struct Command {
 }
 
 /// Of every command.
-const LEFT_OUT: [&str; 8] = [
-    "json", "force", "format", "quiet", "verbose", "control", "help", "version",
+const LEFT_OUT: [&str; 9] = [
+    "json",
+    "force",
+    "format",
+    "quiet",
+    "verbose",
+    "control",
+    "token-file",
+    "help",
+    "version",
 ];
 
 /// What is to be seen to of every command that has such an option.

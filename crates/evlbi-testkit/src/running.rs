@@ -9,11 +9,12 @@ use nix::sys::signal::Signal;
 use crate::leftovers;
 use crate::until::{until, until_some};
 
-/// Returns a command that starts a program, marked as this run's.
+/// Returns a command that starts a program, marked as this run's and without the defaults of this user.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     crate::need::watch();
     let mut command = Command::new(program);
     command.env(leftovers::MARK, leftovers::mark());
+    command.env("EVLBI_CONFIG", "");
     command
 }
 

@@ -23,6 +23,7 @@ mod probe;
 mod recordings;
 mod session;
 mod streams;
+mod token;
 mod watch;
 
 use std::path::PathBuf;

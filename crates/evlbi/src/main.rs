@@ -1,8 +1,8 @@
 //! `evlbi`: streams VLBI data in real time, tests the path, and measures losses.
 //!
 //! The libraries do the work. `cli` is the command line (one file per group of commands) and converts it to options of the
-//! libraries, `words` adds remedies to their errors, `output` prints results, `program` handles signals and progress, `demo` is the
-//! demonstration. Code for the command line or the terminal belongs here, and nothing that another program could call.
+//! libraries, `words` adds remedies to their errors, `output` prints results, `program` handles signals and progress, `config` has
+//! the user's defaults, `demo` is the demonstration. Code for the command line or the terminal belongs here, and nothing that another program could call.
 
 #![forbid(unsafe_code)]
 #![allow(unnameable_types, reason = "clap's structs are of one file each")]
@@ -13,6 +13,7 @@
 mod say;
 
 mod cli;
+mod config;
 mod demo;
 mod output;
 mod program;

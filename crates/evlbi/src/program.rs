@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 
 use anyhow::{Result, ensure};
 use evlbi_core::time::Nanos;
@@ -18,6 +18,7 @@ use evlbi_wire::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
+use crate::config::Config;
 use crate::{say, words};
 
 /// Signals within this time of the first count as one: `timeout` sends two.
@@ -27,9 +28,22 @@ const TOGETHER: Nanos = Nanos(250_000_000);
 const FIRST_LINE: Nanos = Nanos(10_000_000_000);
 const LOG_INTERVAL: Nanos = Nanos(60_000_000_000);
 
+/// A command line that lacks something, or asks for what does not go together: what, and what to give.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Usage {}
+
 /// Everything that a command gets from the program.
 pub struct Program {
     run: Run,
+    config: OnceLock<Config>,
     /// Whether only errors and warnings are printed on standard error.
     pub is_quiet: bool,
     handler: Once,
@@ -50,6 +64,7 @@ impl Program {
         };
         Program {
             run: run.noted_by(Arc::new(terminal)),
+            config: OnceLock::new(),
             is_quiet,
             handler: Once::new(),
             control_socket,
@@ -80,6 +95,14 @@ impl Program {
     /// Returns the run without handling signals, for work that has nothing to lose: Ctrl-C ends the program at once.
     pub fn unheeded(&self) -> &Run {
         &self.run
+    }
+
+    /// Returns this user's defaults, which are read the first time.
+    pub fn config(&self) -> Result<&Config> {
+        if self.config.get().is_none() {
+            let _ = self.config.set(Config::read()?);
+        }
+        Ok(self.config.get_or_init(Config::default))
     }
 
     /// Shows the state of `work` once a second until it has ended.
@@ -115,11 +138,12 @@ pub fn complete(is_interrupted: bool) -> Result<()> {
 /// Returns the exit status of an error.
 pub fn status_of(error: &anyhow::Error) -> ExitCode {
     let is_unknown = |cause: &(dyn Error + 'static)| {
-        cause.is::<NotHonoured>()
-            || matches!(
-                cause.downcast_ref(),
-                Some(SendError::NoDatagrams(_) | SendError::PatternRate(_))
-            )
+        let lacks = cause.downcast_ref();
+        let lacks = matches!(
+            lacks,
+            Some(SendError::NoDatagrams(_) | SendError::PatternRate(_))
+        );
+        lacks || cause.is::<NotHonoured>() || cause.is::<Usage>()
     };
     match error.chain().any(is_unknown) {
         // The status for an option that does not exist.

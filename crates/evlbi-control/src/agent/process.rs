@@ -95,6 +95,8 @@ impl FlowDir {
             .args(&allowed.words)
             .current_dir(&self.0)
             .env_remove("EVLBI_TOKEN")
+            // A flow does what its options say: the user of the agent has no part in it.
+            .env("EVLBI_CONFIG", "")
             .envs(allowed.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(result)

@@ -43,7 +43,10 @@ pub struct DoctorArgs {
 convert! { DoctorArgs => DoctorOptions { interface, to, rate, disk } without [strict, json] }
 
 /// Checks this host.
-pub fn run(args: DoctorArgs, program: &Program) -> Result<()> {
+pub fn run(mut args: DoctorArgs, program: &Program) -> Result<()> {
+    if let Some(to) = &mut args.to {
+        *to = program.config()?.address(to);
+    }
     let (strict, json) = (args.strict, args.json);
     let run = match args.disk {
         Some(_) => program.run(),

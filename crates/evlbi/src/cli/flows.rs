@@ -16,7 +16,7 @@ use evlbi_stream::recv::receive_options;
 use evlbi_stream::send::out_options;
 use evlbi_wire::units;
 
-use super::probe::ProbeCommand;
+use super::probe::{ProbeCommand, TargetArgs};
 use super::{Cli, Command};
 use crate::output;
 
@@ -46,6 +46,9 @@ impl Grammar for CommandLine {
             Command::Send(args) => (args.start, args.duration),
             _ => (None, None),
         };
+        if target(&cli.command).is_some_and(|target| target.token.token.is_none()) {
+            return Err("a test needs the `token` of its responder".to_owned());
+        }
         let sends = sends(&cli.command);
         let (mut responds, mut fits) = (None, Ok(()));
         match cli.command {
@@ -75,14 +78,15 @@ fn option(arg: &Arg) -> CommandOption {
         is_positional: arg.get_long().is_none(),
         is_flag: matches!(action, ArgAction::SetTrue),
         is_list: matches!(action, ArgAction::Append) || takes_several,
-        is_required: arg.is_required_set(),
+        // No file or environment of an agent's user gives a flow its token.
+        is_required: arg.is_required_set() || arg.get_id() == "token",
         help: arg.get_help().map(ToString::to_string),
         choices: choices.map(|choice| choice.get_name().to_owned()).collect(),
         complete: completion(arg.get_value_parser()),
     }
 }
 
-/// How a flow's values of this kind get their units: numbers are seconds or hertz there.
+/// Returns a function that adds the unit to a flow's values of this kind: bare numbers are seconds or hertz there.
 fn completion(parser: &ValueParser) -> fn(&str) -> String {
     let kind = parser.type_id();
     let is_any_of = |kinds: &[TypeId]| kinds.iter().any(|one| kind == *one);
@@ -117,6 +121,18 @@ fn add_unit(text: &str, unit: &str) -> String {
     };
     each(text, ",", &|part| {
         each(part, ":", &|part| each(part, "..", &number))
+    })
+}
+
+/// Target of a test.
+fn target(command: &Command) -> Option<&TargetArgs> {
+    Some(match command {
+        Command::Probe(ProbeCommand::Udp(args)) => &args.target,
+        Command::Probe(ProbeCommand::Tcp(args)) => &args.target,
+        Command::Probe(ProbeCommand::Latency(args)) => &args.target,
+        Command::Probe(ProbeCommand::Capacity(args)) => &args.target,
+        Command::Watch(args) => &args.target,
+        _ => return None,
     })
 }
 

@@ -13,7 +13,6 @@ use evlbi_probe::Target;
 use evlbi_probe::capacity::{self, ProbeCapacityOptions};
 use evlbi_probe::endpoint::Limits;
 use evlbi_probe::latency::{self, ProbeLatencyOptions};
-use evlbi_probe::measure::Token;
 use evlbi_probe::respond::{self, RespondOptions};
 use evlbi_probe::sweep::{Rates, Sizes, Spacings};
 use evlbi_probe::tcp::{self, Buffer, ProbeTcpOptions, Tested, matrix};
@@ -24,8 +23,9 @@ use evlbi_wire::units;
 
 use super::choice::{Choices, choice, name, time};
 use super::plots;
+use super::token::TokenArgs;
 use crate::output;
-use crate::program::Program;
+use crate::program::{Program, Usage};
 
 #[derive(Subcommand)]
 pub enum ProbeCommand {
@@ -45,9 +45,8 @@ pub struct TargetArgs {
     /// Address of the remote `evlbi respond`
     #[arg(id = "target", value_name = "HOST:PORT")]
     pub address: String,
-    /// Token of the remote `evlbi respond`
-    #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
-    pub token: Token,
+    #[command(flatten)]
+    pub token: TokenArgs,
     /// Local address to use
     #[arg(long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
@@ -62,7 +61,25 @@ pub struct TargetArgs {
     pub wait: Duration,
 }
 
-convert! { TargetArgs => Target { address, token, bind, device, dscp, wait } }
+convert! {
+    TargetArgs => Target { address, bind, device, dscp, wait }
+    with [token] { token: token.into() }
+}
+
+impl TargetArgs {
+    /// Finds what the command line leaves to the environment and the config file.
+    pub fn find(&mut self, program: &Program) -> Result<()> {
+        self.address = program.config()?.address(&self.address);
+        self.token.find(program)?;
+        match self.token.token {
+            Some(_) => Ok(()),
+            None => Err(Usage(
+                "no token: give the responder's by --token-file FILE (or --token, or EVLBI_TOKEN in the environment)".to_owned(),
+            )
+            .into()),
+        }
+    }
+}
 
 /// Tests a path.
 pub fn run(command: ProbeCommand, program: &Program) -> Result<()> {
@@ -193,7 +210,12 @@ convert! {
     without [plot, format, json]
 }
 
-fn run_udp(args: ProbeUdpArgs, program: &Program) -> Result<()> {
+fn run_udp(mut args: ProbeUdpArgs, program: &Program) -> Result<()> {
+    args.target.find(program)?;
+    if args.rate.is_none() && args.spacing.is_none() {
+        let rate = program.config()?.rate(|rates| rates.probe_udp);
+        args.rate = rate.map(|rate| Rates(vec![rate]));
+    }
     let plot = plots::checked(&args.plot, args.force)?;
     let (one_way, format, json) = (args.one_way, args.format, args.json);
     let options = args.into();
@@ -342,7 +364,8 @@ convert! {
     without [plot, json]
 }
 
-fn run_tcp(args: ProbeTcpArgs, program: &Program) -> Result<()> {
+fn run_tcp(mut args: ProbeTcpArgs, program: &Program) -> Result<()> {
+    args.target.find(program)?;
     let (plot, json) = (plots::checked(&args.plot, args.force)?, args.json);
     let (written, stopped) = match tcp::probe(&args.into(), program.run())? {
         Tested::One(Measured { result, written }) => {
@@ -411,7 +434,8 @@ convert! {
     without [plot, format, json]
 }
 
-fn run_latency(args: ProbeLatencyArgs, program: &Program) -> Result<()> {
+fn run_latency(mut args: ProbeLatencyArgs, program: &Program) -> Result<()> {
+    args.target.find(program)?;
     let plot = plots::checked(&args.plot, args.force)?;
     let (format, json) = (args.format, args.json);
     let options = args.into();
@@ -481,7 +505,8 @@ convert! {
     without [json]
 }
 
-fn run_capacity(args: ProbeCapacityArgs, program: &Program) -> Result<()> {
+fn run_capacity(mut args: ProbeCapacityArgs, program: &Program) -> Result<()> {
+    args.target.find(program)?;
     let json = args.json;
     let Measured { result, written } = capacity::probe(&args.into(), program.run())?;
     output::print(json, &result, capacity::text)?;
@@ -496,14 +521,14 @@ fn run_capacity(args: ProbeCapacityArgs, program: &Program) -> Result<()> {
 Example:
   evlbi respond --bind 0.0.0.0:8620 --token \"$TOKEN\" --max-rate 1G --max-duration 10min
 
-The port is that of the control connection (TCP). Each test uses its own UDP port, chosen by the kernel.")]
+The port is that of the control connection (TCP). Each test uses its own UDP port, chosen by the kernel.
+Without a token one is generated and printed.")]
 pub struct RespondArgs {
     /// Listen here for control connections
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = RespondOptions::default().bind)]
     pub bind: SocketAddr,
-    /// Token that clients must hold [default: generated and printed]
-    #[arg(long, env = "EVLBI_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
+    #[command(flatten)]
+    pub token: TokenArgs,
     /// UDP and TCP ports for tests [default: any that the kernel chooses]
     #[arg(long, value_name = "FIRST-LAST", value_parser = units::ports)]
     pub ports: Option<RangeInclusive<u16>>,
@@ -527,7 +552,7 @@ pub struct RespondArgs {
 convert! {
     RespondArgs => RespondOptions { bind, ports, files }
     with [token, max_rate, max_duration, allow_load, max_tests] {
-        token: Token::from(token.unwrap_or_default().as_str()),
+        token: token.into(),
         limits: Limits {
             rate: max_rate,
             duration: max_duration.into(),
@@ -539,7 +564,8 @@ convert! {
 
 /// Grants tests until it is stopped.
 pub fn respond(mut args: RespondArgs, program: &Program) -> Result<()> {
-    args.token.get_or_insert_with(|| {
+    args.token.find(program)?;
+    args.token.token.get_or_insert_with(|| {
         let token = format!("{:032x}", rand::random::<u128>());
         say!("token {token}");
         token

@@ -166,9 +166,14 @@ convert! {
 }
 
 /// Sends until the source ends, the time is over or Ctrl-C.
-pub fn send(args: SendArgs, program: &Program) -> Result<()> {
-    let json = args.json;
-    let options = SendOptions::from(args);
+pub fn send(mut args: SendArgs, program: &Program) -> Result<()> {
+    let (json, is_real_time) = (args.json, args.realtime);
+    program.config()?.name_in(&mut args.to);
+    let mut options = SendOptions::from(args);
+    if options.lacks_rate() && !is_real_time {
+        let rate = program.config()?.rate(|rates| rates.send);
+        options.pace = rate.map_or(options.pace, Pace::Rate);
+    }
     let sending = send::send(&options, program.unheeded())?;
     program.run();
     program.watch(&sending.watched(), || sending.is_finished());

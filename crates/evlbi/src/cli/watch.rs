@@ -77,7 +77,11 @@ convert! {
 }
 
 /// Watches a path, and reports what was found.
-pub fn watch(args: WatchArgs, program: &Program) -> Result<()> {
+pub fn watch(mut args: WatchArgs, program: &Program) -> Result<()> {
+    args.target.find(program)?;
+    if args.rate.is_none() && args.spacing.is_none() {
+        args.rate = program.config()?.rate(|rates| rates.watch);
+    }
     let json = args.json;
     let options = args.into();
     watch::watch(&options, program.run())?;

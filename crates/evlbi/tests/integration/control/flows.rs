@@ -16,6 +16,19 @@ use crate::control::support::{
 };
 use crate::result::number;
 
+/// Neither an agent nor its flows read the config file of their user, in which there is a mistake.
+#[test]
+fn a_flow_has_no_defaults_of_a_user() {
+    let agent = Agent::configured("[rates]\nsned = \"1G\"");
+    let (_socket, to) = unread();
+    agent.begin(&endless("from", &to, SLOW));
+    agent.wait("from", |flow| sent(flow, "sent") > 0);
+    agent.finish("from");
+    let bare = json!({"id": "bare", "command": "send", "source": "pattern:8032", "to": to});
+    let refused = agent.refused(&bare, 422);
+    assert!(refused.contains("--rate, or --max"), "{refused}");
+}
+
 /// Rate and shed policy change while the data flows, and both ends' results agree on what was sent and shed.
 #[test]
 fn a_flow_is_started_changed_and_stopped() {

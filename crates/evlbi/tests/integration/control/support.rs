@@ -49,6 +49,14 @@ impl Agent {
         Agent::by(command(EVLBI), room)
     }
 
+    /// An agent whose user has this config file.
+    pub fn configured(config: &str) -> Agent {
+        let room = Room::new();
+        let mut starts = command(EVLBI);
+        starts.env("EVLBI_CONFIG", room.write("config.toml", config));
+        Agent::by(starts, room)
+    }
+
     /// The same, with a limit on its open files and connections. What it says on standard error goes to the file `said`.
     pub fn limited(settings: &str, files: usize) -> Agent {
         let room = Room::new();

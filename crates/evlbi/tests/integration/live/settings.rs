@@ -1,8 +1,9 @@
 //! What options of the host do: how much is said, priority, settings in another place.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use evlbi_testkit::address::deaf;
 use evlbi_testkit::{Room, Running, command, need, until, until_some};
@@ -11,6 +12,7 @@ use nix::unistd::Pid;
 
 use crate::control::support::ready;
 use crate::live::support::{Recv, evlbi};
+use crate::result::number;
 
 /// A responder says who comes only to who wants to know.
 #[test]
@@ -162,6 +164,132 @@ fn quiet_says_errors_and_warnings_alone() {
             "{warned}"
         );
     }
+}
+
+/// A responder with a token, and a probe of it.
+fn respond(more: &[&str]) -> Recv {
+    let mut respond = evlbi();
+    respond.args(["respond", "--bind", "127.0.0.1:0"]);
+    Recv::listening(respond.args(more), 1)
+}
+
+fn probe(target: &str) -> Command {
+    let mut probe = evlbi();
+    probe.args(["probe", "latency", target, "--count", "1"]);
+    probe
+        .args(["--interval", "1ms"])
+        .env_remove("EVLBI_TOKEN")
+        .stdin(Stdio::null());
+    probe
+}
+
+const LONG_TOKEN: &str = "0123456789abcdef";
+
+/// A file with a token, which this user alone may read, or others, too.
+fn token_in(room: &Room, name: &str, token: &str, mode: u32) -> String {
+    let file = room.write(name, format!("{token}\n"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    file
+}
+
+#[test]
+fn a_token_comes_from_a_file() {
+    let room = Room::new();
+    let own = token_in(&room, "own", LONG_TOKEN, 0o600);
+    let open = token_in(&room, "open", LONG_TOKEN, 0o644);
+    let short = token_in(&room, "short", "0123", 0o600);
+    let respond = respond(&["--token-file", &own]);
+    let far = respond.address().to_string();
+    for (file, is_warned) in [(&own, false), (&open, true)] {
+        // The command line wins.
+        let probed = probe(&far)
+            .args(["--token-file", file])
+            .env("EVLBI_TOKEN", "another token")
+            .output()
+            .unwrap();
+        let said = said(&probed);
+        assert!(probed.status.success(), "{said}");
+        assert_eq!(said.contains("others may read"), is_warned, "{said}");
+    }
+    let both = ["--token-file", &own, "--token", LONG_TOKEN];
+    for (args, status, says) in [
+        (&["--token-file", &short][..], 1, "less than 16 characters"),
+        (
+            &["--token-file", "/none"],
+            1,
+            "cannot read the token in /none",
+        ),
+        (&both, 2, "cannot be used with"),
+        (&[], 2, "--token-file"),
+    ] {
+        let refused = probe(&far).args(args).output().unwrap();
+        let said = said(&refused);
+        assert_eq!(refused.status.code(), Some(status), "{args:?}: {said}");
+        assert!(said.contains(says), "{args:?}: {said}");
+    }
+    respond.signal("TERM");
+    assert!(respond.end().status.success());
+}
+
+#[test]
+fn a_config_file_has_defaults() {
+    let room = Room::new();
+    token_in(&room, "jive.token", LONG_TOKEN, 0o600);
+    let respond = respond(&["--token", LONG_TOKEN]);
+    let address = respond.address();
+    let text = format!(
+        "token-file = \"jive.token\"\n[hosts]\njive = \"{address}\"\n[rates]\nsend = \"1M\"\n"
+    );
+    let config = room.write("config.toml", text);
+    let probed = probe("jive")
+        .env("EVLBI_CONFIG", &config)
+        .arg("-v")
+        .output();
+    let probed = probed.unwrap();
+    let shown = said(&probed);
+    assert!(probed.status.success(), "{shown}");
+    for used in [format!("jive is {address}"), "token-file is ".to_owned()] {
+        assert!(shown.contains(&used), "{used}: {shown}");
+    }
+    // The usual place, the environment's token, and a host with another port.
+    fs::create_dir_all(room.path("home/evlbi")).unwrap();
+    let text = "[hosts]\njive = \"127.0.0.1:1\"";
+    room.write("home/evlbi/config.toml", text);
+    let probed = probe(&format!("jive:{}", address.port()))
+        .env_remove("EVLBI_CONFIG")
+        .env("XDG_CONFIG_HOME", room.path("home"))
+        .env("EVLBI_TOKEN", LONG_TOKEN)
+        .output()
+        .unwrap();
+    assert!(probed.status.success(), "{}", said(&probed));
+    respond.signal("TERM");
+    assert!(respond.end().status.success());
+
+    let send = |config: &str, more: &[&str]| {
+        let mut send = evlbi();
+        send.args(["send", "pattern:1032", "--to", "udp://jive:9"]);
+        send.args(["--duration", "10ms", "--json"]);
+        let sent = send.args(more).env("EVLBI_CONFIG", config).output();
+        sent.unwrap()
+    };
+    for (more, rate) in [(&[][..], 1_000_000), (&["--rate", "2M"], 2_000_000)] {
+        let sent = send(&config, more);
+        assert!(sent.status.success(), "{}", said(&sent));
+        let result = serde_json::from_slice(&sent.stdout).unwrap();
+        assert_eq!(number(&result, "rate_asked_bps"), rate);
+    }
+    // Without a rate of its own.
+    let home = room.path("home/evlbi/config.toml");
+    let refused = send(&home, &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    let shown = said(&refused);
+    assert!(shown.contains("--rate, or --max"), "{shown}");
+    let odd = room.write("odd.toml", "tokens = \"x\"");
+    let refused = said(&send(&odd, &[]));
+    assert!(
+        refused.contains("odd.toml") && refused.contains("`tokens`"),
+        "{refused}"
+    );
 }
 
 /// An agent's terminal shows a link with the token; what goes to a log has none.

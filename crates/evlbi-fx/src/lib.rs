@@ -7,7 +7,7 @@
 //! use evlbi_fx::codec::Codec;
 //! use evlbi_fx::loss::Lost;
 //!
-//! VDIF samples of two bits; the lowest two bits of each byte are first.
+//! // VDIF samples of two bits; the lowest two bits of each byte are first.
 //! let codec = Codec::vdif(2)?;
 //! let mut values = [0.0; 4];
 //! codec.decode(&[0b11_10_01_00], &mut values);

@@ -1,5 +1,6 @@
 //! The hosts of a path: network namespaces with a tap device each.
 
+use std::io::ErrorKind::PermissionDenied;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use evlbi_net::netns::{Namespace, Unavailable};
@@ -77,15 +78,13 @@ impl Hosts {
                 namespace.command("ip", &args)?;
             }
             let wanted = plan.nodes[node].host.clone().unwrap_or_default();
-            let buffer = |usual: u32| Some(format!("4096 {usual} {}", wanted.buffer?));
-            let settings = [
-                ("tcp_congestion_control", wanted.congestion),
-                ("tcp_rmem", buffer(131_072)),
-                ("tcp_wmem", buffer(65_536)),
-            ];
-            for (name, value) in settings {
-                if let Some(value) = value {
-                    set(&namespace, name, &value, &plan.nodes[node].name)?;
+            let name = &plan.nodes[node].name;
+            if let Some(algorithm) = &wanted.congestion {
+                set_congestion(&namespace, algorithm, host, name)?;
+            }
+            if let Some(most) = wanted.buffer {
+                for (setting, usual) in [("tcp_rmem", 131_072), ("tcp_wmem", 65_536)] {
+                    set(&namespace, setting, &format!("4096 {usual} {most}"), name)?;
                 }
             }
             namespaces.push(namespace);
@@ -136,6 +135,27 @@ impl Hosts {
         // Received: 8 columns; sent: bytes, packets, errors, dropped.
         Ok(in_queue + number(line.split_whitespace().nth(11)))
     }
+}
+
+/// Sets the congestion control algorithm of a host. Only the first namespace of a machine may have a default that is not
+/// allowed to all users; elsewhere the routes of the path name it, for which the right to configure the host suffices.
+fn set_congestion(
+    namespace: &Namespace,
+    algorithm: &str,
+    host: usize,
+    name: &str,
+) -> Result<(), Unavailable> {
+    match set(namespace, "tcp_congestion_control", algorithm, name) {
+        Err(Unavailable::Setting { source, .. }) if source.kind() == PermissionDenied => {}
+        set => return set,
+    }
+    let v4 = format!("10.77.0.0/16 scope link src {}", v4(host));
+    for route in [v4, "fd77::/64 metric 256".to_owned()] {
+        let change = format!("route change {route} dev {DEVICE} proto kernel congctl {algorithm}");
+        let args: Vec<&str> = change.split(' ').collect();
+        namespace.command("ip", &args)?;
+    }
+    Ok(())
 }
 
 fn set(namespace: &Namespace, name: &str, value: &str, host: &str) -> Result<(), Unavailable> {

@@ -97,21 +97,13 @@ fn of_namespaces(error: &Unavailable) -> Option<String> {
         },
         Unavailable::Setting {
             name,
-            host,
             value,
             source,
-        } if name == "tcp_congestion_control" => {
-            let remedy = match source.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::ENOENT) => {
-                    "this kernel does not have it (cat /proc/sys/net/ipv4/tcp_available_congestion_control; modprobe tcp_NAME)".to_owned()
-                }
-                Some(Errno::EPERM) => format!(
-                    "namespaces may use only what is allowed: sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno {value}\""
-                ),
-                _ => return None,
-            };
-            format!("cannot set {name} of {host} to {value}: {remedy}")
-        }
+            ..
+        } if name == "tcp_congestion_control" && source.kind() == ErrorKind::NotFound => format!(
+            "{error}: this kernel does not have it (cat /proc/sys/net/ipv4/tcp_available_congestion_control); \
+             if it has the module, as root: modprobe tcp_{value}"
+        ),
         Unavailable::NoTool(_) => {
             format!("{error} (Debian: apt install iproute2 util-linux ethtool nftables)")
         }

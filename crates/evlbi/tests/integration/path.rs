@@ -10,11 +10,13 @@ mod tcp;
 use std::fs;
 use std::io::Write;
 use std::ops::Deref;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Command, Output, Stdio};
 
 use evlbi_testkit::clock::Shifted;
+use evlbi_testkit::need::{Kind, is_refused};
 use evlbi_testkit::netns::{HOSTS, has_users_of_its_own, paths};
-use evlbi_testkit::{Lines, Running, command, need, until};
+use evlbi_testkit::{Lines, Running, command, copy_program, need, skip, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
 
@@ -89,6 +91,38 @@ impl Room {
         let mut unshare = command("unshare");
         unshare.args(["--mount", "sh", "-ec", &script, program]);
         unshare
+    }
+
+    /// Has a user without any rights run the program. False where such a user may make no paths: the test is skipped.
+    #[track_caller]
+    fn leave_rights(&mut self) -> bool {
+        if !nix::unistd::Uid::effective().is_root() {
+            return true;
+        }
+        if !need(&["setpriv", "unshare"]) {
+            return false;
+        }
+        // Where that user can reach it.
+        let program = self.path("program");
+        copy_program(&self.program, &program);
+        self.program = program;
+        let folder = self.folder();
+        for reached in [folder, folder.parent().unwrap()] {
+            fs::set_permissions(reached, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        chown(folder, Some(PLAIN_USER), Some(PLAIN_USER)).unwrap();
+        self.is_plain = true;
+        // What that user needs from the machine: the device, and user namespaces.
+        let may = "exec 3<> /dev/net/tun; exec unshare --user true";
+        let output = self.as_user("sh").args(["-ec", may]).output().unwrap();
+        if output.status.success() {
+            return true;
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(is_refused(&said), "{said}");
+        let said = said.trim();
+        skip(Kind::Tool, &format!("paths of plain users ({said})"));
+        false
     }
 
     /// Runs a command on the plan's first host; `$E` is this program.

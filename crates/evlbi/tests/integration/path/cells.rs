@@ -6,20 +6,17 @@
 //! expected.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
 
 use evlbi_core::path::{
     ETHERNET_OVERHEAD, Identity, Law, Loss, Network, Piece, Shape, Times, Train, Until,
 };
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_testkit::need::{Kind, is_refused};
 use evlbi_testkit::relay::Passed;
-use evlbi_testkit::{buffer, copy_program, need, skip, until, until_some};
+use evlbi_testkit::{buffer, need, until, until_some};
 use serde_json::Value;
 
-use crate::path::{FORWARD, HOSTS, PLAIN_USER, Room, Up, cell};
+use crate::path::{FORWARD, HOSTS, Room, Up, cell};
 use crate::result::number;
 
 /// Number of a stream's first datagram. Packets of the kernels have other numbers.
@@ -356,35 +353,9 @@ fn a_plain_users_losses_are_exact_too() {
     let Some(mut room) = Room::new(&plan) else {
         return;
     };
-    if !nix::unistd::Uid::effective().is_root() {
-        return exact(&room, &cells, 60);
+    if room.leave_rights() {
+        exact(&room, &cells, 60);
     }
-    if !need(&["setpriv", "unshare"]) {
-        return;
-    }
-    // Where that user can reach it.
-    let program = room.path("program");
-    copy_program(&room.program, &program);
-    room.program = program;
-    let folder = room.folder();
-    for reached in [folder, folder.parent().unwrap()] {
-        fs::set_permissions(reached, PermissionsExt::from_mode(0o755)).unwrap();
-    }
-    chown(folder, Some(PLAIN_USER), Some(PLAIN_USER)).unwrap();
-    room.is_plain = true;
-    // What that user needs from the machine: the device, and user namespaces.
-    let may = "exec 3<> /dev/net/tun; exec unshare --user true";
-    let output = room.as_user("sh").args(["-ec", may]).output().unwrap();
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(is_refused(&said), "{said}");
-        skip(
-            Kind::Tool,
-            &format!("paths of plain users ({})", said.trim()),
-        );
-        return;
-    }
-    exact(&room, &cells, 60);
 }
 
 /// Each kind of cell does by the clock of the path what it does in virtual time: to the packet, and to the nanosecond at which it

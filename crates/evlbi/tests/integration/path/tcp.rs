@@ -34,6 +34,63 @@ fn each_message_is_sent_or_shed() {
     }
 }
 
+/// A plan may name each algorithm that a program on the host could select, also one that this machine does not allow to
+/// all users: connections have it over IPv4 and IPv6, those that are opened and those that are accepted.
+#[test]
+fn a_plan_may_name_each_algorithm_of_the_kernel() {
+    let available = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let available = std::fs::read_to_string(available).unwrap();
+    for algorithm in available.split_whitespace() {
+        let hosts = HOSTS.replace("reno", algorithm);
+        for is_plain in [false, true] {
+            let Some(mut room) = Room::new(&format!("{hosts}rtt = \"1ms\"\n")) else {
+                return;
+            };
+            if is_plain && !room.leave_rights() {
+                return;
+            }
+            let up = room.up();
+            let mut responder = up.evlbi_at("manchester");
+            responder.args(["respond", "--bind", "[::]:8620"]);
+            let _responder = up.listening(&mut responder, "responder");
+            for to in ["manchester:8620", "manchester-v6:8620"] {
+                let shown = printed(up.evlbi_at("jive").args([
+                    "probe",
+                    "tcp",
+                    to,
+                    "--duration",
+                    "100ms",
+                    "--both",
+                    "--json",
+                ]));
+                let result: Value = serde_json::from_str(&shown).unwrap();
+                let flows = result["flows"].as_array().unwrap();
+                let algorithms: Vec<&Value> = flows.iter().map(|flow| &flow["algorithm"]).collect();
+                assert_eq!(algorithms, [algorithm; 2], "{to}");
+            }
+        }
+    }
+}
+
+/// The error for an algorithm that the kernel lacks says what to do.
+#[test]
+fn an_algorithm_that_the_kernel_lacks_is_refused() {
+    let Some(room) = Room::new(&format!(
+        "{}rtt = \"1ms\"\n",
+        HOSTS.replace("reno", "nosuch")
+    )) else {
+        return;
+    };
+    let output = room.run(&["true"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("cannot set tcp_congestion_control of jive to nosuch"),
+        "{said}"
+    );
+    assert!(said.contains("modprobe tcp_nosuch"), "{said}");
+}
+
 /// Others' traffic beside a connection: when it was, and what became of each datagram of it.
 #[test]
 fn a_burst_beside_a_connection_is_accounted_for() {

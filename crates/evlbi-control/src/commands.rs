@@ -98,7 +98,7 @@ pub enum OptionPolicy {
     Destination,
     /// A URL that is listened on.
     Listen,
-    /// `HOST:PORT` of a far end that is tested with.
+    /// `HOST` or `HOST:PORT` of a responder.
     Target,
     /// It says how much is sent, or where a responder listens: seen to when all of the command line is understood.
     Whole,

@@ -52,6 +52,8 @@ pub mod path;
 pub mod receive;
 #[cfg(not(loom))]
 pub mod relay;
+#[cfg(not(loom))]
+pub mod responder;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod run;

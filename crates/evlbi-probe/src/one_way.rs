@@ -1,12 +1,13 @@
 //! Tests of a path without a way back: both ends are started by hand with the same plan, and agree on nothing.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evlbi_core::pace::Slips;
 use evlbi_core::time::Nanos;
+use evlbi_net::responder;
 use evlbi_net::run::Run;
 use evlbi_net::udp::{OpenError, SendCounts};
 
@@ -24,7 +25,7 @@ const LATE: Duration = Duration::from_secs(15);
 #[non_exhaustive]
 pub enum OneWayError {
     /// The address to send to, or to receive at, is unknown.
-    #[error("`{target}` is no ADDRESS:PORT that can be found")]
+    #[error("cannot find the address `{target}`")]
     Unknown {
         /// What was looked up.
         target: String,
@@ -52,12 +53,14 @@ fn key(token: &Token, stream: &Stream) -> u64 {
 
 fn address_of(target: &str) -> Result<SocketAddr, OneWayError> {
     let name = || target.to_owned();
-    let found = target.to_socket_addrs();
-    let mut found = found.map_err(|source| OneWayError::Unknown {
+    let found = responder::look_up(target).map_err(|source| OneWayError::Unknown {
         target: name(),
         source,
     })?;
-    found.next().ok_or_else(|| OneWayError::NoAddress(name()))
+    found
+        .first()
+        .copied()
+        .ok_or_else(|| OneWayError::NoAddress(name()))
 }
 
 /// Sends a stream; what this end knows of it.

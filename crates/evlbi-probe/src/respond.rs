@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Thread;
+use evlbi_net::responder;
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{Listener, Stream as Connection, TcpError};
 use evlbi_net::udp::OpenError;
@@ -42,7 +43,7 @@ const IDLE: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug, SmartDefault)]
 pub struct RespondOptions {
     /// Address for control connections (TCP); port 0 for a free one.
-    #[default(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 8620))]
+    #[default(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), responder::PORT))]
     pub bind: SocketAddr,
     /// Shared secret of the clients; not empty.
     #[default(Token::from(""))]

@@ -39,7 +39,7 @@ const CONNECTING: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum SessionError {
     /// The responder's name is unknown.
-    #[error("`{address}` is no HOST:PORT that can be found")]
+    #[error("cannot find the host `{address}`")]
     Unknown {
         /// What was looked up.
         address: String,

@@ -1,7 +1,7 @@
 //! What a flow may do on this host: its options become a command line only when every file, target, port and rate in
 //! them is one that the operator allows.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
@@ -9,6 +9,7 @@ use std::{fs, io};
 use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::{FreeError, free_bytes};
 use evlbi_net::clock::Clock;
+use evlbi_net::responder;
 use evlbi_net::transport::{self, Listening, Local, OpenError, Place, Protocol, Url};
 use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
 use evlbi_stream::source::PATTERN;
@@ -317,8 +318,8 @@ impl Guard<'_> {
                 Ok(url.to_string())
             }
             OptionPolicy::Target => {
-                let unknown = format!("`{value}` is no HOST:PORT that can be found");
-                let found = value.to_socket_addrs().map_err(Refusal::system(unknown))?;
+                let unknown = format!("cannot find the host `{value}`");
+                let found = responder::look_up(&value).map_err(Refusal::system(unknown))?;
                 Ok(self.target(found)?.to_string())
             }
         }

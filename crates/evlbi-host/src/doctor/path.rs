@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use evlbi_net::clock::Clock;
+use evlbi_net::responder;
 use evlbi_net::udp::{Fragmentation, Sender, SenderOptions, interface_of};
 
 use super::DoctorError;
@@ -13,8 +14,6 @@ use super::item::{Found, Item, good, note, quoted};
 use super::root::Root;
 use evlbi_wire::units::show_seconds;
 
-/// Default port of `evlbi respond`.
-const DEFAULT_PORT: u16 = 8620;
 /// Number of RTT measurements; the minimum counts.
 const TRIES: u32 = 3;
 /// Timeout for a reply.
@@ -52,8 +51,13 @@ impl Route {
 
 /// Looks up the route, and opens and closes TCP connections to measure the RTT.
 pub fn find(root: &Root, target: &str) -> Result<Route, DoctorError> {
-    let (host, port) = split(target)?;
-    let found = (host.as_str(), port).to_socket_addrs();
+    if target.is_empty() {
+        return Err(DoctorError::NoHost);
+    }
+    let (host, port) =
+        responder::split(target).ok_or_else(|| DoctorError::NotAHost(target.to_owned()))?;
+    let found = (host, port).to_socket_addrs();
+    let host = host.to_owned();
     let to = match found.map(|mut addresses| addresses.next()) {
         Ok(Some(to)) => to,
         Ok(None) => return Err(DoctorError::NoAddress(host)),
@@ -64,26 +68,6 @@ pub fn find(root: &Root, target: &str) -> Result<Route, DoctorError> {
         outbound: outbound(root, to),
         round_trip: round_trip(to),
     })
-}
-
-/// Splits `HOST`, `HOST:PORT`, `ADDRESS` or `[ADDRESS]:PORT`.
-fn split(target: &str) -> Result<(String, u16), DoctorError> {
-    let bare = target
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'));
-    let bare = bare.unwrap_or(target);
-    if bare.is_empty() {
-        return Err(DoctorError::NoHost);
-    }
-    if bare.parse::<IpAddr>().is_ok() || !bare.contains(':') {
-        return Ok((bare.to_owned(), DEFAULT_PORT));
-    }
-    let found = target.rsplit_once(':').and_then(|(host, port)| {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = port.parse().ok().filter(|port| *port > 0)?;
-        (!host.is_empty()).then(|| (host.to_owned(), port))
-    });
-    found.ok_or_else(|| DoctorError::NotAHost(target.to_owned()))
 }
 
 fn outbound(root: &Root, to: SocketAddr) -> Result<Outbound, String> {
@@ -215,22 +199,6 @@ mod tests {
                 path_mtu: Ok(path),
             }),
             round_trip: Ok(0.0271),
-        }
-    }
-
-    #[test]
-    fn a_target_is_a_host_with_or_without_a_port() {
-        let same = |target: &str, host: &str, port: u16| {
-            assert_eq!(split(target).unwrap(), (host.to_owned(), port), "{target}");
-        };
-        same("jive", "jive", 8620);
-        same("jive:2630", "jive", 2630);
-        same("192.0.2.1", "192.0.2.1", 8620);
-        same("2001:db8::5", "2001:db8::5", 8620);
-        same("[2001:db8::5]", "2001:db8::5", 8620);
-        same("[2001:db8::5]:2630", "2001:db8::5", 2630);
-        for bad in ["", "jive:", "jive:x", ":1", "jive:0", "jive:99999"] {
-            assert!(split(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,11 +1,12 @@
 //! How a responder is reached: its address, the look-up of its name, and the connection.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
+use evlbi_net::responder;
 use evlbi_net::run::Run;
 use evlbi_net::tcp::{Stream, Unconnected};
 use smart_default::SmartDefault;
@@ -18,7 +19,7 @@ use crate::measure::Token;
 /// Address of a responder, and how to reach it.
 #[derive(Clone, Debug, SmartDefault)]
 pub struct Target {
-    /// HOST:PORT.
+    /// HOST or HOST:PORT, where the default port is [`responder::PORT`].
     pub address: String,
     /// Secret that the responder was started with.
     #[default(Token::from(""))]
@@ -74,12 +75,12 @@ pub enum ConnectError {
     Connect(#[from] io::Error),
 }
 
-/// Resolves HOST:PORT, in a separate thread because a look-up cannot be cancelled.
+/// Looks up a responder, in a separate thread because a look-up cannot be cancelled.
 fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
     let (tell, told) = mpsc::channel();
     let name = address.to_owned();
     let clock = run.clock();
-    let look_up = move || tell.send(name.to_socket_addrs().map(Vec::from_iter));
+    let look_up = move || tell.send(responder::look_up(&name));
     clock.spawn("look up", look_up)?;
     loop {
         match clock.receive_by(&told, clock.now().plus(POLL_INTERVAL.into())) {

@@ -42,8 +42,8 @@ pub enum ProbeCommand {
 /// Address of the responder, and how to reach it.
 #[derive(Args, Clone)]
 pub struct TargetArgs {
-    /// Address of the remote `evlbi respond`
-    #[arg(id = "target", value_name = "HOST:PORT")]
+    /// Address of the remote `evlbi respond`; port 8620 unless given
+    #[arg(id = "target", value_name = "HOST[:PORT]")]
     pub address: String,
     #[command(flatten)]
     pub token: TokenArgs,
@@ -130,7 +130,7 @@ pub struct ProbeUdpArgs {
     /// Name of the path in results and tables
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
-    /// Test without a return path or `evlbi respond`: this host sends to HOST:PORT, or receives there; run the remote host
+    /// Test without a return path or `evlbi respond`: this host sends to HOST, or receives there; run the remote host
     /// with the same options
     #[arg(long, value_enum, value_name = "END", conflicts_with_all = ["reverse", "both"], requires = "count")]
     pub one_way: Option<OneWay>,

@@ -48,6 +48,9 @@ fn of_session(error: &SessionError) -> Option<String> {
         SessionError::Unreachable { address, .. } => format!(
             "cannot reach {address}; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`"
         ),
+        SessionError::Unknown { .. } => {
+            format!("{error}; give HOST or HOST:PORT, e.g. jive, jive:8620, [2001:db8::5]:8620")
+        }
         SessionError::NoResponder { address, .. } => format!("{address} is no evlbi respond"),
         SessionError::Silent { address } => {
             format!("{address} says nothing: it is no evlbi respond")

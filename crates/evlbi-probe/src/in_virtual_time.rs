@@ -5,6 +5,7 @@
 mod campaigns;
 mod capacity;
 mod clients;
+mod fitness;
 mod latency;
 mod one_way;
 mod responders;

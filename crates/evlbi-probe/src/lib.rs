@@ -4,7 +4,7 @@
 //!
 //! - tests between two hosts, of which one runs a responder ([`respond`](mod@respond)): loss and throughput of UDP ([`udp`]), round
 //!   trips ([`latency`]), the highest rate without loss ([`capacity`]), connections of TCP ([`tcp`]), and campaigns of days
-//!   ([`watch`](mod@watch)) with their reports ([`report`]);
+//!   ([`watch`](mod@watch)) with their reports ([`report`]), or all of them once, and what a path is fit for ([`fitness`]);
 //! - what captures of others' traffic tell ([`analyse`](mod@analyse));
 //! - what can be known before anything is sent ([`plan`]).
 //!
@@ -60,6 +60,7 @@ mod csv;
 mod direction;
 pub mod endpoint;
 mod finding;
+pub mod fitness;
 pub mod latency;
 pub mod measure;
 mod one_way;

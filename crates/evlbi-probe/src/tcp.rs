@@ -28,7 +28,7 @@ use smart_default::SmartDefault;
 use crate::endpoint::{EndpointReport, Files, Flows, Test, TestError, usual_sampling};
 use crate::measure::{ClockFit, Spacing, Stream};
 
-pub(crate) use self::diagnosis::{held_back, steady};
+pub(crate) use self::diagnosis::{held_back, parts, steady};
 pub use self::flow::{Flow, Messages, Stage};
 use self::matrix::Matrix;
 use super::direction::Direction;

@@ -15,6 +15,7 @@ mod demo;
 #[cfg(test)]
 mod docs;
 mod doctor;
+mod fitness;
 mod flows;
 mod path;
 mod plan;
@@ -125,8 +126,7 @@ pub enum Command {
     #[command(subcommand)]
     Plan(plan::PlanCommand),
     /// Test a path to a host with `evlbi respond`
-    #[command(subcommand)]
-    Probe(probe::ProbeCommand),
+    Probe(probe::Probe),
     /// Answer path tests from clients that hold the token
     Respond(probe::RespondArgs),
     /// Test a path for hours or days and store the results in a file
@@ -158,7 +158,7 @@ impl Command {
             Command::Path(command) => path::run(command, program),
             Command::Analyse(args) => analyse::run(args, program),
             Command::Plan(command) => plan::run(command, program),
-            Command::Probe(command) => probe::run(command, program),
+            Command::Probe(probe) => probe::run(probe, program),
             Command::Respond(args) => probe::respond(args, program),
             Command::Watch(args) => watch::watch(args, program),
             Command::Report(args) => watch::report(&args),

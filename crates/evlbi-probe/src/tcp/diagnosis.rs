@@ -91,7 +91,8 @@ fn carried(flow: &Flow, asked: &Asked) -> String {
     }
 }
 
-fn parts(flow: &Flow) -> Vec<(f64, &'static str)> {
+/// Returns the limits of a flow with their fractions of the time, the largest first.
+pub fn parts(flow: &Flow) -> Vec<(f64, &'static str)> {
     let of = &flow.course.held_back;
     let mut parts = vec![
         (of.application, "the application, which had no more to send"),

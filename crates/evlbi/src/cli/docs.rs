@@ -221,7 +221,7 @@ fn help_begins_with_a_verb_or_a_noun() {
 #[test]
 fn the_responder_of_the_page_allows_the_tests_of_the_page() {
     use crate::cli::Command;
-    use crate::cli::probe::ProbeCommand;
+    use crate::cli::probe::{Probe, ProbeCommand};
     use evlbi_probe::respond::RespondOptions;
     use evlbi_probe::udp;
     let page = fs::read_to_string(root().join("docs/src/check-path.md")).expect("a page");
@@ -235,7 +235,7 @@ fn the_responder_of_the_page_allows_the_tests_of_the_page() {
             Ok(Command::Respond(args)) => {
                 limits.get_or_insert(RespondOptions::from(args).limits);
             }
-            Ok(Command::Probe(ProbeCommand::Udp(args))) if args.load_tasks == 0 => {
+            Ok(Command::Probe(Probe::One(ProbeCommand::Udp(args)))) if args.load_tasks == 0 => {
                 let limits = limits.as_ref().expect("the responder comes first");
                 for (test, label) in udp::tests(&(*args).into()).expect("a test") {
                     let is_allowed = limits.allow(&udp::within(&test, limits));

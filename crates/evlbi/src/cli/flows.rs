@@ -16,7 +16,7 @@ use evlbi_stream::recv::receive_options;
 use evlbi_stream::send::out_options;
 use evlbi_wire::units;
 
-use super::probe::{ProbeCommand, TargetArgs};
+use super::probe::{Probe, ProbeCommand, TargetArgs};
 use super::{Cli, Command};
 use crate::output;
 
@@ -144,21 +144,23 @@ fn sends(command: &Command) -> Sends {
         Command::Send(args) => held(one(args.rate).filter(|_| !args.max)),
         Command::Respond(args) => held(one(args.max_rate)),
         Command::Watch(args) => held(one(args.rate)),
-        Command::Probe(ProbeCommand::Udp(args)) => {
+        Command::Probe(Probe::One(ProbeCommand::Udp(args))) => {
             let rates = args.rate.iter().flat_map(|rates| &rates.0);
             held(rates.map(|rate| rate.get()).max())
         }
-        Command::Probe(ProbeCommand::Tcp(args)) => {
+        Command::Probe(Probe::One(ProbeCommand::Tcp(args))) => {
             let all = |rate: u64| rate.saturating_mul(args.streams.into());
             let beside = one(args.background).unwrap_or(0);
             held(one(args.rate).map(|rate| all(rate).saturating_add(beside)))
         }
-        Command::Probe(ProbeCommand::Latency(args)) => {
+        Command::Probe(Probe::One(ProbeCommand::Latency(args))) => {
             let bits = args.size.0.iter().copied().max().unwrap_or(0) as u128 * 8;
             let rate = bits * 1_000_000_000 / args.interval.as_nanos().max(1);
             Sends::AtMost(u64::try_from(rate).unwrap_or(u64::MAX))
         }
-        Command::Probe(ProbeCommand::Capacity(args)) => Sends::AtMost(args.highest.get()),
+        Command::Probe(Probe::One(ProbeCommand::Capacity(args))) => {
+            Sends::AtMost(args.highest.get())
+        }
         Command::Recv(_) | Command::Correlate(_) => Sends::Nothing,
         _ => Sends::Unlimited,
     }

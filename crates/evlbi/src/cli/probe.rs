@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_probe::Target;
@@ -22,10 +24,68 @@ use evlbi_trace::tcp::Full;
 use evlbi_wire::units;
 
 use super::choice::{Choices, choice, name, time};
+use super::fitness::{self, ProbeFitnessArgs};
 use super::plots;
 use super::token::TokenArgs;
 use crate::output;
 use crate::program::{Program, Usage};
+
+/// The usual tests, or one of them.
+pub enum Probe {
+    All(Box<ProbeFitnessArgs>),
+    One(ProbeCommand),
+}
+
+impl FromArgMatches for Probe {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Probe, clap::Error> {
+        if matches.subcommand().is_none() {
+            let args = ProbeFitnessArgs::from_arg_matches(matches)?;
+            return Ok(Probe::All(Box::new(args)));
+        }
+        // Unlike a setting of clap, this allows -v before the command.
+        let own = ProbeFitnessArgs::augment_args(clap::Command::new("probe"));
+        let is_given = |arg: &&Arg| {
+            matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+        };
+        if let Some(arg) = own.get_arguments().find(is_given) {
+            let name = arg
+                .get_long()
+                .map_or("HOST".to_owned(), |long| format!("--{long}"));
+            let message = format!("{name} belongs behind the command of `evlbi probe`\n");
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
+        Ok(Probe::One(ProbeCommand::from_arg_matches(matches)?))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Probe::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Probe {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        ProbeFitnessArgs::augment_args(ProbeCommand::augment_subcommands(command))
+            .subcommand_required(false)
+            .arg_required_else_help(false)
+            .subcommand_negates_reqs(true)
+            .after_help(FITNESS)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Probe::augment_args(command)
+    }
+}
+
+const FITNESS: &str = "\
+With a HOST and no command, the usual tests run one after another: latency, capacity by UDP, UDP at nine tenths of that, one
+TCP connection. They take about half a minute, at most three, and end with a verdict: the rates that the path is fit for by
+UDP (with at most 0.1 % lost) and by TCP, what limits it, and the next command. The search for the capacity sends as much as
+the path carries, at most --rate.
+
+Examples:
+  evlbi probe jive --token T
+  evlbi probe jive --token T --rate 900M && echo 'good enough'";
 
 #[derive(Subcommand)]
 pub enum ProbeCommand {
@@ -82,7 +142,11 @@ impl TargetArgs {
 }
 
 /// Tests a path.
-pub fn run(command: ProbeCommand, program: &Program) -> Result<()> {
+pub fn run(probe: Probe, program: &Program) -> Result<()> {
+    let command = match probe {
+        Probe::All(args) => return fitness::run(*args, program),
+        Probe::One(command) => command,
+    };
     match command {
         ProbeCommand::Udp(args) => run_udp(*args, program),
         ProbeCommand::Tcp(args) => run_tcp(*args, program),

@@ -10,6 +10,56 @@ use crate::path::cells::{self, tap};
 use crate::path::{FORWARD, HOSTS, Room, printed};
 use crate::result::number;
 
+/// The usual tests end with a verdict: the exit status answers for the rate, the last line is the next command. The port and the
+/// brackets of an address may be left out.
+#[test]
+fn the_usual_tests_end_with_a_verdict() {
+    let Some(room) = Room::new(&format!("{HOSTS}rtt = \"5ms\"\nrate = \"20M\"\n")) else {
+        return;
+    };
+    let up = room.up();
+    let mut responder = up.evlbi_at("manchester");
+    responder.args(["respond", "--bind", "[::]:8620"]);
+    let _responder = up.listening(&mut responder, "responder");
+    let probe = |to: &str, more: &[&str]| {
+        let mut probe = up.evlbi_at("jive");
+        probe.args(["probe", to]).args(more).output().unwrap()
+    };
+    let output = probe("manchester", &["--rate", "2M", "--json"]);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["schema"], "evlbi.probe/1");
+    assert_eq!(result["target"], "manchester");
+    for (part, schema) in [
+        ("latency", "evlbi.probe.latency/1"),
+        ("capacity", "evlbi.probe.capacity/1"),
+        ("tcp", "evlbi.probe.tcp/1"),
+    ] {
+        assert_eq!(result[part]["schema"], schema, "{result}");
+    }
+    let verdict = &result["verdict"];
+    let fits = |name: &str| verdict[name].as_bool().unwrap();
+    let is_fit = fits("udp_fits") || fits("tcp_fits");
+    assert_eq!(output.status.code(), Some(i32::from(!is_fit)), "{verdict}");
+    // The link does not carry it, whatever this host does.
+    let output = probe("fd77::2", &["--rate", "40M", "--reverse"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("neither UDP nor TCP carried 40Mbit/s"),
+        "{said}"
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let [.., verdict, next] = lines[..] else {
+        panic!("{text}");
+    };
+    assert!(
+        verdict.starts_with("verdict   not fit for 40Mbit/s"),
+        "{text}"
+    );
+    assert!(next.starts_with("next      "), "{text}");
+}
+
 /// One-way delays that differ, of a clock that is wrong and runs wrong: neither is found shorter than the plan lets it be, beyond
 /// the reported error, nor both together, of which the clock takes no part.
 #[test]

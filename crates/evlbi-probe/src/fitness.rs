@@ -1,0 +1,394 @@
+//! The usual tests of a path, one after another, and what the path is fit for (`evlbi probe HOST`).
+//!
+//! The tests are those of [`latency`], [`capacity`], [`udp`] and [`tcp`]; here belongs what follows from all of them together.
+
+use std::time::Duration;
+
+use evlbi_core::rate::BitRate;
+use evlbi_net::run::Run;
+use serde::Serialize;
+
+use super::capacity::{self, Limit, ProbeCapacity, ProbeCapacityOptions};
+use super::latency::{self, ProbeLatency, ProbeLatencyError, ProbeLatencyOptions};
+use super::session::Target;
+use super::sweep::Rates;
+use super::tcp::{self, Flow, ProbeTcp, ProbeTcpOptions, Tested};
+use super::udp::{self, ProbeUdp, ProbeUdpOptions};
+use super::{Measured, now};
+
+/// Maximum loss fraction of a rate that a path is fit for.
+pub const MAX_LOSS: f64 = 0.001;
+/// Fraction of the capacity that the longer test of UDP sends: a rate at the limit has no room for other traffic.
+const FRACTION: f64 = 0.9;
+/// A test reached its rate if it carried this fraction of it.
+const REACHED: f64 = 0.98;
+/// TCP is short of UDP if it carries a smaller fraction of its rate.
+const SHORT: f64 = 0.8;
+/// Requests for the round-trip time.
+const REQUESTS: u64 = 200;
+/// Length of each trial of the search for the capacity.
+const TRIAL: Duration = Duration::from_secs(1);
+/// Precision of that search, as a fraction of the rate.
+const PRECISION: f64 = 0.05;
+/// Length of the tests of UDP and of TCP.
+const LENGTH: Duration = Duration::from_secs(5);
+
+/// Path to test, and the rate that it is tested for.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeFitnessOptions {
+    /// The responder.
+    pub target: Target,
+    /// Rate of payload that the path must carry; `None` to find the highest.
+    pub rate: Option<BitRate>,
+    /// Whether the responder sends.
+    pub reverse: bool,
+}
+
+/// The result of `probe HOST`: those of its tests, `None` where one could not be done, and the verdict.
+#[derive(Debug, Serialize)]
+pub struct ProbeFitness {
+    /// Name and version of the result's JSON.
+    pub schema: &'static str,
+    /// The responder, as it was asked for.
+    pub target: String,
+    /// When it began: UTC after RFC 3339.
+    pub begun: String,
+    /// Rate that the path must carry, in bits of payload per second.
+    pub rate: Option<BitRate>,
+    /// Whether the responder sent.
+    pub reverse: bool,
+    /// Round-trip times.
+    pub latency: ProbeLatency,
+    /// The highest rate of UDP that lost no more than [`MAX_LOSS`].
+    pub capacity: Option<ProbeCapacity>,
+    /// UDP at the rate asked for if it passed, else at nine tenths of the capacity.
+    pub udp: Option<ProbeUdp>,
+    /// One connection at the rate asked for, else as fast as TCP sends.
+    pub tcp: Option<Box<ProbeTcp>>,
+    /// Errors of tests that could not be done.
+    pub failed: Vec<String>,
+    /// Conclusion from the tests.
+    pub verdict: Verdict,
+    /// Whether it was interrupted.
+    pub interrupted: bool,
+}
+
+/// Rates that a path is fit for, and what limits them. Rates are bits of payload per second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Rate that UDP carries with a loss of at most [`MAX_LOSS`]; `None` if no rate passed.
+    pub udp: Option<f64>,
+    /// Loss fraction of the test of UDP.
+    pub udp_loss: Option<f64>,
+    /// Limit of UDP.
+    pub limit: Limit,
+    /// Rate that TCP carried.
+    pub tcp: Option<f64>,
+    /// Limit of TCP for most of the time.
+    pub tcp_limit: Option<&'static str>,
+    /// Whether UDP carries the rate asked for; `None` if none was.
+    pub udp_fits: Option<bool>,
+    /// Whether TCP carries the rate asked for; `None` if none was.
+    pub tcp_fits: Option<bool>,
+    /// Next step.
+    pub next: Next,
+}
+
+impl Verdict {
+    /// Whether the path carries the rate asked for by UDP or by TCP; `None` if no rate was asked for.
+    pub fn fits(&self) -> Option<bool> {
+        Some(self.udp_fits? || self.tcp_fits?)
+    }
+}
+
+/// Step after the tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Next {
+    /// Send data.
+    #[default]
+    Send,
+    /// Let the ports of tests through a firewall: nothing that was sent by UDP arrived.
+    OpenPorts,
+    /// Tune the sending host.
+    TuneSender,
+    /// Tune the receiving host.
+    TuneReceiver,
+    /// Raise the limit of the responder.
+    RaiseLimit,
+    /// Look for the cause of the loss by a longer test.
+    FindLoss,
+    /// Calculate the buffers and the algorithm that TCP needs.
+    PlanTcp,
+}
+
+/// Runs the tests, until all are done or the run is stopped. A test that fails does not keep the others from running.
+///
+/// # Errors
+/// [`ProbeLatencyError`] if the responder cannot be reached, or the first test fails.
+pub fn probe(options: &ProbeFitnessOptions, run: &Run) -> Result<ProbeFitness, ProbeLatencyError> {
+    let target = || options.target.clone();
+    let begun = now(run);
+    let latency = ProbeLatencyOptions {
+        target: target(),
+        count: REQUESTS,
+        ..ProbeLatencyOptions::default()
+    };
+    let latency = latency::probe(&latency, run)?.result;
+    let mut result = ProbeFitness {
+        schema: "evlbi.probe/1",
+        target: options.target.address.clone(),
+        begun,
+        rate: options.rate,
+        reverse: options.reverse,
+        latency,
+        capacity: None,
+        udp: None,
+        tcp: None,
+        failed: Vec::new(),
+        verdict: Verdict::default(),
+        interrupted: false,
+    };
+    if !run.is_stopped() {
+        let usual = ProbeCapacityOptions::default();
+        let highest = options.rate.unwrap_or(usual.highest);
+        let capacity = ProbeCapacityOptions {
+            target: target(),
+            lowest: usual.lowest.min(highest),
+            highest,
+            duration: TRIAL,
+            loss: MAX_LOSS,
+            precision: PRECISION,
+            confirm: 1,
+            reverse: options.reverse,
+            ..usual
+        };
+        let capacity = capacity::probe(&capacity, run).map(|measured| measured.result);
+        result.capacity = done(capacity, &mut result.failed, run);
+    }
+    let rate = result
+        .capacity
+        .as_ref()
+        .and_then(|found| steady(found, options.rate));
+    if let Some(rate) = rate.filter(|_| !run.is_stopped()) {
+        let udp = ProbeUdpOptions {
+            target: target(),
+            rate: Some(Rates(vec![rate])),
+            duration: Some(LENGTH),
+            reverse: options.reverse,
+            ..ProbeUdpOptions::default()
+        };
+        let udp = udp::probe(&udp, run).map(|measured| measured.result);
+        result.udp = done(udp, &mut result.failed, run);
+    }
+    if !run.is_stopped() {
+        // A responder with a limit grants no connection without a rate.
+        let limited = result.capacity.as_ref();
+        let limited = limited.is_some_and(|found| found.limit == Limit::Responder);
+        let tcp = ProbeTcpOptions {
+            target: target(),
+            rate: options.rate.or(rate.filter(|_| limited)),
+            duration: LENGTH,
+            reverse: options.reverse,
+            ..ProbeTcpOptions::default()
+        };
+        result.tcp = match done(tcp::probe(&tcp, run), &mut result.failed, run) {
+            Some(Tested::One(Measured { result, .. })) => Some(result),
+            _ => None,
+        };
+    }
+    result.interrupted = run.is_stopped();
+    result.verdict = verdict(&Facts::of(&result));
+    Ok(result)
+}
+
+/// The result of a test; its error is one of several.
+fn done<T, E: std::error::Error + 'static>(
+    tested: Result<T, E>,
+    failed: &mut Vec<String>,
+    run: &Run,
+) -> Option<T> {
+    tested
+        .map_err(|error| failed.push(run.explain(&error)))
+        .ok()
+}
+
+/// Rate of the longer test of UDP: that which is asked for if it passed.
+fn steady(found: &ProbeCapacity, asked: Option<BitRate>) -> Option<BitRate> {
+    let rate = found.rate?;
+    match asked {
+        Some(asked) if rate >= REACHED * asked.get() as f64 => Some(asked),
+        _ => BitRate::new((FRACTION * rate) as u64),
+    }
+}
+
+/// Measurements that the verdict follows from.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    asked: Option<f64>,
+    /// Whether replies to requests by UDP arrived.
+    is_answered: bool,
+    limit: Limit,
+    /// Rate and loss fraction of the test of UDP.
+    udp: Option<(f64, f64)>,
+    tcp: Option<f64>,
+    tcp_limit: Option<&'static str>,
+}
+
+impl Facts {
+    fn of(result: &ProbeFitness) -> Facts {
+        let points = result.udp.as_ref().map(|udp| &udp.points);
+        let point = points.and_then(|points| points.first());
+        let flow = result.tcp.as_ref().and_then(|tcp| tcp.flows.first());
+        let capacity = result.capacity.as_ref();
+        Facts {
+            asked: result.rate.map(|rate| rate.get() as f64),
+            is_answered: result.latency.points.iter().any(|point| point.received > 0),
+            limit: capacity.map_or(Limit::Unknown, |capacity| capacity.limit),
+            udp: point.map(|point| (point.rate_sent, point.loss)),
+            tcp: flow.map(|flow| flow.rate),
+            tcp_limit: flow.and_then(tcp_limit),
+        }
+    }
+}
+
+/// Returns the limit of a connection for most of the time.
+fn tcp_limit(flow: &Flow) -> Option<&'static str> {
+    let (part, name) = tcp::parts(flow).into_iter().next()?;
+    (part > 0.0).then_some(name)
+}
+
+fn verdict(facts: &Facts) -> Verdict {
+    let Facts { limit, tcp, .. } = *facts;
+    let carried = facts.udp.filter(|(_, loss)| *loss <= MAX_LOSS);
+    let udp = carried.map(|(rate, _)| rate);
+    let fits = |rate: Option<f64>| {
+        let asked = facts.asked?;
+        Some(rate.is_some_and(|rate| rate >= REACHED * asked))
+    };
+    let (udp_fits, tcp_fits) = (fits(udp), fits(tcp));
+    let is_short = udp.is_some_and(|udp| tcp.is_none_or(|tcp| tcp < SHORT * udp));
+    let next = if !facts.is_answered {
+        Next::OpenPorts
+    } else if udp_fits == Some(true) {
+        Next::Send
+    } else {
+        match limit {
+            Limit::Sender => Next::TuneSender,
+            Limit::Receiver => Next::TuneReceiver,
+            Limit::Responder => Next::RaiseLimit,
+            _ if udp.is_none() => Next::FindLoss,
+            _ if tcp_fits != Some(true) && is_short => Next::PlanTcp,
+            _ => Next::Send,
+        }
+    };
+    Verdict {
+        udp,
+        udp_loss: facts.udp.map(|(_, loss)| loss),
+        limit,
+        tcp,
+        tcp_limit: facts.tcp_limit,
+        udp_fits,
+        tcp_fits,
+        next,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 940 Mbit/s by UDP, and by TCP.
+    fn gigabit() -> Facts {
+        Facts {
+            is_answered: true,
+            limit: Limit::Path,
+            udp: Some((940e6, 0.0)),
+            tcp: Some(930e6),
+            tcp_limit: Some("the congestion window"),
+            ..Facts::default()
+        }
+    }
+
+    fn next(facts: Facts) -> Next {
+        verdict(&facts).next
+    }
+
+    #[test]
+    fn a_path_is_fit_for_what_it_carried() {
+        let found = verdict(&gigabit());
+        assert_eq!((found.udp, found.tcp), (Some(940e6), Some(930e6)));
+        assert_eq!((found.fits(), found.next), (None, Next::Send));
+        let asked = |asked| {
+            verdict(&Facts {
+                asked: Some(asked),
+                ..gigabit()
+            })
+        };
+        // As well as it can be measured.
+        assert_eq!(asked(950e6).fits(), Some(true));
+        let found = asked(1e9);
+        assert_eq!((found.udp_fits, found.tcp_fits), (Some(false), Some(false)));
+        assert_eq!((found.fits(), found.next), (Some(false), Next::Send));
+    }
+
+    #[test]
+    fn one_transport_is_enough() {
+        let asked = Some(900e6);
+        let slow = Some(100e6);
+        let by_udp = verdict(&Facts {
+            asked,
+            tcp: slow,
+            ..gigabit()
+        });
+        assert_eq!((by_udp.fits(), by_udp.tcp_fits), (Some(true), Some(false)));
+        assert_eq!(by_udp.next, Next::Send);
+        let by_tcp = verdict(&Facts {
+            asked,
+            udp: Some((900e6, 0.01)),
+            ..gigabit()
+        });
+        assert_eq!((by_tcp.fits(), by_tcp.udp_fits), (Some(true), Some(false)));
+        assert_eq!((by_tcp.udp, by_tcp.udp_loss), (None, Some(0.01)));
+        let neither = verdict(&Facts {
+            asked,
+            udp: None,
+            tcp: None,
+            ..gigabit()
+        });
+        assert_eq!(neither.fits(), Some(false));
+    }
+
+    #[test]
+    fn what_limits_a_path_says_what_to_do_next() {
+        assert_eq!(
+            next(Facts {
+                is_answered: false,
+                udp: None,
+                ..gigabit()
+            }),
+            Next::OpenPorts
+        );
+        let limited = |limit| next(Facts { limit, ..gigabit() });
+        assert_eq!(limited(Limit::Sender), Next::TuneSender);
+        assert_eq!(limited(Limit::Receiver), Next::TuneReceiver);
+        assert_eq!(limited(Limit::Responder), Next::RaiseLimit);
+        assert_eq!(limited(Limit::Asked), Next::Send);
+        for udp in [None, Some((800e6, 0.01))] {
+            assert_eq!(next(Facts { udp, ..gigabit() }), Next::FindLoss);
+        }
+        for tcp in [None, Some(300e6)] {
+            assert_eq!(next(Facts { tcp, ..gigabit() }), Next::PlanTcp);
+        }
+        // What limits higher rates does not matter to one that fits.
+        let asked = Some(500e6);
+        assert_eq!(
+            next(Facts {
+                asked,
+                limit: Limit::Sender,
+                ..gigabit()
+            }),
+            Next::Send
+        );
+    }
+}

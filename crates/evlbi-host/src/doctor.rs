@@ -15,6 +15,7 @@ mod path;
 mod processor;
 mod rights;
 mod root;
+mod script;
 
 use std::io;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ pub use self::disk::{FreeError, free_bytes};
 use self::item::{Item, Verdict};
 use self::path::Route;
 use self::root::Root;
+pub use self::script::script;
 use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
 /// Default time for which a socket must buffer data, in seconds, if no RTT is known.

@@ -17,7 +17,7 @@ use super::item::{Item, change, good, note, quoted};
 use super::{Aim, DoctorError};
 use evlbi_wire::units::{show_bytes, show_rate};
 
-const GROUP: &str = "disk";
+pub const GROUP: &str = "disk";
 /// Maximum duration of the test.
 const MAX: Nanos = Nanos(5 * Nanos::SECOND.0);
 const LARGEST: u64 = 4 << 30;

@@ -33,6 +33,9 @@ pub struct Item {
     pub command: Option<String>,
     /// Shell command that makes the change permanent.
     pub permanent: Option<String>,
+    /// The kernel's setting that the command changes, as a file of sysctl has it.
+    #[serde(skip)]
+    pub setting: Option<String>,
 }
 
 /// An item without its name yet, or the reason why it is unknown.

@@ -3,6 +3,7 @@
 use super::Aim;
 use super::item::{Found, Item, change, good, note};
 use super::root::Root;
+use super::script::SETTINGS;
 use evlbi_wire::units::{show_count, show_size};
 
 /// Default buffer requests of receivers and senders, in bytes.
@@ -320,11 +321,14 @@ fn file(name: &str) -> String {
 }
 
 /// Adds the commands that change a setting, now and permanently.
-fn set(item: Item, name: &str, value: &str) -> Item {
-    item.by(format!("sysctl -w {name}='{value}'"))
-        .kept_by(format!(
-            "echo '{name} = {value}' >> /etc/sysctl.d/90-evlbi.conf"
-        ))
+pub fn set(item: Item, name: &str, value: &str) -> Item {
+    let setting = format!("{name} = {value}");
+    Item {
+        setting: Some(setting.clone()),
+        ..item
+            .by(format!("sysctl -w {name}='{value}'"))
+            .kept_by(format!("echo '{setting}' >> {SETTINGS}"))
+    }
 }
 
 #[cfg(test)]

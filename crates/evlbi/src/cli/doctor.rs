@@ -18,7 +18,8 @@ time.
 
 Examples:
   evlbi doctor --rate 10G --interface eth1 --disk /data
-  evlbi doctor --rate 2G --to correlator --strict || echo 'not ready'")]
+  evlbi doctor --rate 2G --to correlator --strict || echo 'not ready'
+  evlbi doctor --rate 10G --script > tune.sh; less tune.sh; sudo sh tune.sh")]
 pub struct DoctorArgs {
     /// Network interface to check; may be given several times [default: all that are up, except loopback]
     #[arg(long, value_name = "NAME")]
@@ -35,25 +36,29 @@ pub struct DoctorArgs {
     /// Exit with status 1 if anything needs to change
     #[arg(long)]
     pub strict: bool,
+    /// Print a shell script that makes the changes, with their reasons; run it as root
+    #[arg(long, conflicts_with = "json")]
+    pub script: bool,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
 }
 
-convert! { DoctorArgs => DoctorOptions { interface, to, rate, disk } without [strict, json] }
+convert! { DoctorArgs => DoctorOptions { interface, to, rate, disk } without [strict, script, json] }
 
 /// Checks this host.
 pub fn run(mut args: DoctorArgs, program: &Program) -> Result<()> {
     if let Some(to) = &mut args.to {
         *to = program.config()?.address(to);
     }
-    let (strict, json) = (args.strict, args.json);
+    let (strict, script, json) = (args.strict, args.script, args.json);
     let run = match args.disk {
         Some(_) => program.run(),
         None => program.unheeded(),
     };
     let found = doctor::examine(&args.into(), run)?;
-    output::print(json, &found, doctor::text)?;
+    let text = if script { doctor::script } else { doctor::text };
+    output::print(json, &found, text)?;
     if strict && found.changes > 0 {
         bail!("{} of this host to change", doctor::counted(found.changes));
     }

@@ -127,10 +127,10 @@ fn add_unit(text: &str, unit: &str) -> String {
 /// Target of a test.
 fn target(command: &Command) -> Option<&TargetArgs> {
     Some(match command {
-        Command::Probe(ProbeCommand::Udp(args)) => &args.target,
-        Command::Probe(ProbeCommand::Tcp(args)) => &args.target,
-        Command::Probe(ProbeCommand::Latency(args)) => &args.target,
-        Command::Probe(ProbeCommand::Capacity(args)) => &args.target,
+        Command::Probe(Probe::One(ProbeCommand::Udp(args))) => &args.target,
+        Command::Probe(Probe::One(ProbeCommand::Tcp(args))) => &args.target,
+        Command::Probe(Probe::One(ProbeCommand::Latency(args))) => &args.target,
+        Command::Probe(Probe::One(ProbeCommand::Capacity(args))) => &args.target,
         Command::Watch(args) => &args.target,
         _ => return None,
     })

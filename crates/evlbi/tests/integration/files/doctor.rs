@@ -26,6 +26,30 @@ fn what_is_to_be_changed_is_an_error_only_if_asked() {
     assert!(!output.stdout.is_empty());
 }
 
+/// The shell reads the script of this host, and each command that is shown as a change is in it.
+#[test]
+fn a_script_makes_the_changes() {
+    let asked = ["doctor", "--rate", "400G"];
+    let output = evlbi(&[&asked[..], &["--script"]].concat());
+    assert!(output.status.success());
+    let script = String::from_utf8(output.stdout).unwrap();
+    let room = evlbi_testkit::Room::new();
+    let file = room.write("tune.sh", &script);
+    let read = std::process::Command::new("sh")
+        .args(["-n", &file])
+        .status();
+    assert!(read.unwrap().success(), "{script}");
+    for item in json(&asked)["items"].as_array().unwrap() {
+        let command = item["command"].as_str().unwrap_or_default();
+        if item["verdict"] == "change" && command.starts_with("sysctl") {
+            assert!(
+                script.contains(&format!("\n{command}\n")),
+                "{command}: {script}"
+            );
+        }
+    }
+}
+
 #[test]
 fn wrong_arguments_are_told() {
     for (arguments, said) in [

@@ -29,7 +29,7 @@ const TURN: u64 = 4096;
 /// Capture to analyse, and files for what is found.
 #[derive(Clone, Debug)]
 pub struct AnalyseOptions {
-    /// The capture, pcap or pcapng; `-` is standard input.
+    /// The capture, pcap or pcapng, also packed by gzip; `-` is standard input.
     pub file: PathBuf,
     /// Interval of the time series.
     pub interval: Duration,
@@ -93,7 +93,7 @@ pub enum AnalyseError {
 pub struct Analysis {
     schema: &'static str,
     file: PathBuf,
-    /// Length of the file, as far as it was read.
+    /// Length of the capture, unpacked, as far as it was read.
     bytes: u64,
     /// When the first packet passed, after RFC 3339.
     begun: Option<String>,
@@ -219,7 +219,7 @@ fn read(
     let mut analysis = Analysis {
         schema: "evlbi.analyse/1",
         file: options.file.clone(),
-        bytes: reader.position(),
+        bytes: reader.read(),
         begun: walk.first.map(|first| units::utc(first as f64 * 1e-9)),
         seconds: walk.last.saturating_sub(first) as f64 * 1e-9,
         totals: walk.totals,

@@ -1,10 +1,14 @@
-//! Captures as files, pcap and pcapng, read through once.
+//! Captures as files, pcap and pcapng, also packed by gzip, read through once.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use evlbi_wire::packet::Link;
+use flate2::read::MultiGzDecoder;
 use pcap_parser::pcapng::{Block, OptionCode, PcapNGOption};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
@@ -12,6 +16,8 @@ use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 /// What is read at once, and the longest block that is believed.
 const BUFFER: usize = 1 << 20;
 const MAX: usize = 64 << 20;
+/// First bytes of a file that gzip packed (RFC 1952).
+const PACKED: [u8; 2] = [0x1f, 0x8b];
 
 /// Why a file cannot be read as a capture.
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +35,16 @@ pub enum CaptureError {
     #[error("{} is empty", .0.display())]
     Empty(PathBuf),
     /// Its beginning cannot be read.
-    #[error("{} cannot be read: is it a file?", .0.display())]
-    Unreadable(PathBuf),
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Error of the kernel, or defect of the packed file.
+        source: io::Error,
+    },
     /// It begins otherwise.
     #[error(
-        "{} is no capture: it begins neither as pcap nor as pcapng (tcpdump -w, dumpcap; unpack it first if it is packed)",
+        "{} is not a capture: it begins neither as pcap nor as pcapng (tcpdump -w, dumpcap), packed by gzip or not; unpack other formats first",
         .0.display()
     )]
     NoCapture(PathBuf),
@@ -72,6 +83,7 @@ pub struct Reader {
     remarks: Remarks,
     size: usize,
     read: u64,
+    input: Arc<InputState>,
 }
 
 /// Where packets were captured.
@@ -84,22 +96,70 @@ struct Interface {
     dropped: Option<u64>,
 }
 
-/// A file, or what comes in.
-struct Input(Box<dyn Read + Send>);
+/// State of an input that its reader shows.
+#[derive(Default)]
+struct InputState {
+    /// Bytes of the file, as it is packed, that were read.
+    position: AtomicU64,
+    /// Why it ended too early.
+    failed: OnceLock<io::Error>,
+}
+
+/// A file or standard input, unpacked.
+struct Input {
+    unpacked: Box<dyn Read + Send>,
+    state: Arc<InputState>,
+}
+
+impl Input {
+    /// Detects by its first bytes whether `file` is packed.
+    fn new(file: impl Read + Send + 'static) -> Input {
+        let state = Arc::new(InputState::default());
+        let mut file = Counted(file, Arc::clone(&state));
+        let mut head = Vec::new();
+        let failed = file.by_ref().take(2).read_to_end(&mut head).err();
+        if let Some(error) = failed {
+            let _ = state.failed.set(error);
+        }
+        let is_packed = head == PACKED;
+        let whole = Cursor::new(head).chain(file);
+        Input {
+            unpacked: match is_packed {
+                true => Box::new(MultiGzDecoder::new(whole)),
+                false => Box::new(whole),
+            },
+            state,
+        }
+    }
+}
 
 impl Read for Input {
-    /// As much as there is room for, so that a pipe is no different from a file.
+    /// Reads as much as there is room for, so that a pipe and a file look the same. An error ends the input, so that
+    /// nothing that was read before it is lost.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
-        while filled < into.len() {
-            match self.0.read(&mut into[filled..]) {
+        while filled < into.len() && self.state.failed.get().is_none() {
+            match self.unpacked.read(&mut into[filled..]) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let _ = self.state.failed.set(error);
+                }
             }
         }
         Ok(filled)
+    }
+}
+
+/// A file whose bytes are counted as they are read.
+struct Counted<R>(R, Arc<InputState>);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read(into)?;
+        self.1.position.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
     }
 }
 
@@ -110,18 +170,27 @@ impl Reader {
     /// [`CaptureError`] if it cannot be read, or does not begin as a capture.
     pub fn open(path: &Path) -> Result<Reader, CaptureError> {
         let name = || path.to_owned();
-        let input: Box<dyn Read + Send> = match path.as_os_str().as_encoded_bytes() {
-            b"-" => Box::new(io::stdin()),
-            _ => Box::new(File::open(path).map_err(|source| CaptureError::Open {
+        let input = match path.as_os_str().as_encoded_bytes() {
+            b"-" => Input::new(io::stdin()),
+            _ => Input::new(File::open(path).map_err(|source| CaptureError::Open {
                 path: name(),
                 source,
             })?),
         };
-        let blocks = match create_reader(BUFFER, Input(input)) {
+        let state = Arc::clone(&input.state);
+        let blocks = match create_reader(BUFFER, input) {
             Ok(blocks) => blocks,
-            Err(PcapError::Eof) => return Err(CaptureError::Empty(name())),
-            Err(PcapError::ReadError) => return Err(CaptureError::Unreadable(name())),
-            Err(_) => return Err(CaptureError::NoCapture(name())),
+            Err(error) => {
+                let failed = Arc::into_inner(state).and_then(|state| state.failed.into_inner());
+                return Err(match (failed, error) {
+                    (Some(source), _) => CaptureError::Unreadable {
+                        path: name(),
+                        source,
+                    },
+                    (None, PcapError::Eof) => CaptureError::Empty(name()),
+                    (None, _) => CaptureError::NoCapture(name()),
+                });
+            }
         };
         Ok(Reader {
             blocks,
@@ -129,18 +198,24 @@ impl Reader {
             remarks: Remarks::default(),
             size: BUFFER,
             read: 0,
+            input: state,
         })
     }
 
-    /// Bytes read so far.
-    pub(super) fn position(&self) -> u64 {
+    /// Bytes of the capture, unpacked, that were read so far.
+    pub(super) fn read(&self) -> u64 {
         self.read
+    }
+
+    /// Bytes of the file that were read so far: fewer than of the capture, if it is packed.
+    pub(super) fn position(&self) -> u64 {
+        self.input.position.load(Ordering::Relaxed)
     }
 
     /// Gives the next packet to `take`; false at the end.
     pub(super) fn next(&mut self, mut take: impl FnMut(Record)) -> bool {
         loop {
-            let why = match self.blocks.next() {
+            let mut why = match self.blocks.next() {
                 Ok((length, block)) => {
                     let record = record(&block, &mut self.interfaces, &mut self.remarks);
                     let is_packet = record.is_some();
@@ -154,7 +229,7 @@ impl Reader {
                     }
                     continue;
                 }
-                Err(PcapError::Eof) => return false,
+                Err(PcapError::Eof) if self.input.failed.get().is_none() => return false,
                 Err(PcapError::Incomplete(_)) => match self.blocks.refill() {
                     Ok(()) => continue,
                     Err(error) => format!("cannot be read: {error:?}"),
@@ -175,6 +250,12 @@ impl Reader {
                 }
                 Err(other) => format!("{other:?}"),
             };
+            if let Some(error) = self.input.failed.get() {
+                why = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "the packed file is cut off there".into(),
+                    _ => error.to_string(),
+                };
+            }
             self.remarks.broken = Some((self.read, why));
             return false;
         }

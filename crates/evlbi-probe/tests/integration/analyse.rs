@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs;
+use std::io::Write;
 use std::time::Duration;
 
 use evlbi_net::run::Run;
@@ -545,6 +546,75 @@ fn captures_of_ipv6_tell_the_same() {
     assert_eq!(host("2001:db8::9"), v6.len());
 }
 
+/// Packs bytes as gzip does.
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(bytes).unwrap();
+    packer.finish().unwrap()
+}
+
+/// A capture that gzip packed, whole or in several members and whatever its name, is the same capture.
+#[test]
+fn packed_captures_are_read() {
+    let room = Room::new();
+    let path = room.path("c.pcap");
+    let bytes = pcap(&transfer(), false, false, 1, 65535);
+    fs::write(&path, &bytes).unwrap();
+    let expected = analysed(&path);
+    let (first, second) = bytes.split_at(bytes.len() / 3);
+    for file in [packed(&bytes), [packed(first), packed(second)].concat()] {
+        fs::write(&path, file).unwrap();
+        assert_eq!(analysed(&path), expected);
+    }
+}
+
+/// Of a packed file that is cut off or damaged, everything before that is analysed.
+#[test]
+fn packed_captures_that_are_cut_off_are_read_as_far_as_they_go() {
+    let room = Room::new();
+    let path = room.path("c.pcap.gz");
+    let packets = transfer();
+    let bytes = pcap(&packets, false, false, 1, 65535);
+    let whole = packed(&bytes);
+    for length in [whole.len() / 2, whole.len() - 1] {
+        fs::write(&path, &whole[..length]).unwrap();
+        let analysis = analysed(&path);
+        let found = analysis["packets"].as_u64().unwrap() as usize;
+        assert!(0 < found && found <= packets.len(), "{found}");
+        let broken = analysis["broken"].as_str().unwrap();
+        assert!(
+            broken.contains("the packed file is cut off there"),
+            "{broken}"
+        );
+    }
+    let mut damaged = packed(&bytes);
+    let middle = damaged.len() / 2;
+    damaged.truncate(middle);
+    damaged.extend([0xff; 1000]);
+    fs::write(&path, damaged).unwrap();
+    assert!(analysed(&path)["broken"].is_string());
+    // Nothing of it can be read.
+    fs::write(&path, &whole[..12]).unwrap();
+    let error = refused(attempt(&of(&path)));
+    assert!(error.contains("cannot read"), "{error}");
+}
+
+/// A small file that unpacks to a huge packet is given up before it takes memory.
+#[test]
+fn a_packed_packet_of_any_length_takes_no_more_memory() {
+    let room = Room::new();
+    let path = room.path("bomb.pcap.gz");
+    let head = pcap(&[], false, false, 1, 65535);
+    let packet = [[0; 8], [0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]].concat();
+    // Members that follow one another are one file.
+    let zeros = packed(&vec![0; 1 << 20]).repeat(1 << 10);
+    fs::write(&path, [packed(&head), packed(&packet), zeros].concat()).unwrap();
+    let analysis = analysed(&path);
+    assert_eq!(analysis["packets"], 0);
+    let broken = analysis["broken"].as_str().unwrap();
+    assert!(broken.contains("64 MiB"), "{broken}");
+}
+
 #[test]
 fn what_is_no_capture_is_refused() {
     let room = Room::new();
@@ -554,7 +624,7 @@ fn what_is_no_capture_is_refused() {
         (Vec::new(), "is empty"),
         (
             b"hardly a capture of anything at all".to_vec(),
-            "is no capture",
+            "is not a capture",
         ),
     ] {
         fs::write(&path, bytes).unwrap();

@@ -23,9 +23,9 @@ Examples:
   tcpdump -i eth0 -s 128 -w flow.pcap port 8620
   evlbi analyse flow.pcap --plot flow.svg
   evlbi analyse flow.pcap --connection 2 --interval 100ms --samples flow.csv --events events.csv
-  evlbi analyse stream.pcapng --bins 1us --json")]
+  evlbi analyse stream.pcapng.gz --bins 1us --json")]
 pub struct AnalyseArgs {
-    /// Capture file, pcap or pcapng; - is standard input
+    /// Capture file, pcap or pcapng, also packed by gzip; - is standard input
     pub file: PathBuf,
     /// Interval of the time series
     #[arg(long, value_name = "TIME", default_value = units::span(AnalyseOptions::default().interval), value_parser = interval)]

@@ -19,7 +19,7 @@ mod time_series;
 mod timely;
 
 pub use backlog::{Backlog, Full};
-pub use congestion::{Acked, Algorithm, CongestionControl, Moment};
+pub use congestion::{Acked, Algorithm, CongestionControl, Control, Delivered, Moment};
 pub use connection::{Connection, Failed, Read, Settings};
 pub use equations::{Cbr, Needs};
 pub use flow::{Counting, Outcome, Sample, Scene};

@@ -16,6 +16,9 @@ const RATE: BitRate = BitRate::new(512_000_000).expect("above 0");
 /// Reno's (EXPReS report, section 2.2.4, with b; Mathis et al. 1997).
 const EQUATIONS: &str =
     "equations: recovery b C RTT^2 / (2 MSS), delayed C recovery / 4, loss 3 / (2 b W^2)";
+/// BBR's (Cardwell et al. 2016, version 1).
+const PROBE: &str = "its probe of the round-trip time, every 10 s: 4 segments in flight for 200 ms or a round trip; a loss alone does \
+     not slow it down, up to 1 - 1 / 1.25 of the segments";
 
 /// A flow of constant bit rate over TCP.
 #[derive(Clone, Debug)]
@@ -220,6 +223,7 @@ fn of_algorithm(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> O
         algorithm: algorithm.name(),
         by: match algorithm {
             Algorithm::Reno => EQUATIONS,
+            Algorithm::Bbr => PROBE,
             _ => "steps of the law, a round trip at a time",
         },
         recovery_s: needs.recovery,
@@ -285,6 +289,9 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
     }
     if all().any(|of| of.algorithm == "reno") {
         lines.push(format!("reno by {EQUATIONS}, with b = --acks"));
+    }
+    if all().any(|of| of.algorithm == "bbr") {
+        lines.push(format!("bbr by {PROBE}"));
     }
     lines.join("\n")
 }

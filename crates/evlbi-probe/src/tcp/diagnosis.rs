@@ -336,10 +336,10 @@ fn other_law(flow: &Flow, rate: f64) -> Option<String> {
     let loss = losses as f64 / flow.segments.max(1) as f64;
     let holds = |algorithm: Algorithm| highest(flow, algorithm, loss).min(rate);
     let own = flow.algorithm.parse().ok().map(holds)?;
-    // Westwood believes what it measures, and no figure of loss tells what it does.
-    let others = Algorithm::ALL
-        .into_iter()
-        .filter(|other| *other != Algorithm::Westwood);
+    // These follow what they measure, and no figure of loss tells what they do to other traffic.
+    let measuring = [Algorithm::Westwood, Algorithm::Bbr];
+    let others = Algorithm::ALL.into_iter();
+    let others = others.filter(|other| !measuring.contains(other));
     let (best, algorithm) = others
         .map(|algorithm| (holds(algorithm), algorithm))
         .max_by(|a, b| a.0.total_cmp(&b.0))?;

@@ -5,6 +5,7 @@
 //!
 //! New algorithms belong here (CONTRIBUTING.md, "How to add").
 
+pub mod bbr;
 mod bic;
 mod cubic;
 mod highspeed;
@@ -15,6 +16,7 @@ mod westwood;
 use std::fmt;
 use std::str::FromStr;
 
+use super::info::Phase;
 use evlbi_core::time::Nanos;
 
 /// Minimum window after a loss, in segments (RFC 5681, equation 4).
@@ -44,6 +46,46 @@ pub struct Acked {
     pub counted: f64,
 }
 
+/// Content of an acknowledgement for an algorithm that models the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivered {
+    /// When it arrived.
+    pub now: Nanos,
+    /// Congestion window.
+    pub window: f64,
+    /// Segments that it newly covers.
+    pub newly: f64,
+    /// Segments delivered so far.
+    pub total: u64,
+    /// Segments that had been delivered when the newest segment that it covers was sent.
+    pub before: u64,
+    /// Delivery rate in segments per second; `None` if the acknowledgement gives no sample.
+    pub rate: Option<f64>,
+    /// Whether the application had nothing to send meanwhile.
+    pub is_limited: bool,
+    /// Round-trip time, if it covers anything new.
+    pub round_trip: Option<Nanos>,
+    /// Segments found to be lost by it.
+    pub lost: u64,
+    /// Segments in flight before it.
+    pub flight_before: f64,
+    /// Segments in flight now.
+    pub in_flight: f64,
+    /// State of repair.
+    pub phase: Phase,
+}
+
+/// Window and pacing of an algorithm that models the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Control {
+    /// Congestion window.
+    pub window: f64,
+    /// Segments per second.
+    pub pacing: f64,
+    /// Whether delivery rates count as limited by the application from now on.
+    pub is_limited: bool,
+}
+
 /// Congestion control algorithm; the default methods are Reno's.
 pub trait CongestionControl: fmt::Debug + Send {
     /// Returns by how much the window grows after slow start, while the window is the limit. Default: one segment per window of
@@ -63,6 +105,15 @@ pub trait CongestionControl: fmt::Debug + Send {
 
     /// Notes that a segment leaves while none is in flight, this long after the last one.
     fn resume(&mut self, _idle: Nanos) {}
+
+    /// Sets window and pacing after an acknowledgement, for an algorithm that sets both by itself (Linux, cong_control). The
+    /// window then neither grows nor is reduced otherwise.
+    fn control(&mut self, _taken: &Delivered) -> Option<Control> {
+        None
+    }
+
+    /// Handles a retransmission timeout.
+    fn timed_out(&mut self) {}
 
     /// Returns the window after the repair of a loss, if it differs from what [`CongestionControl::reduce`] returned.
     fn recovered(&mut self, _moment: &Moment) -> Option<f64> {
@@ -93,11 +144,13 @@ pub enum Algorithm {
     Scalable,
     /// Westwood+ (Grieco and Mascolo 2004).
     Westwood,
+    /// Cardwell et al. 2016, version 1.
+    Bbr,
 }
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Algorithm; 7] = [
+    pub const ALL: [Algorithm; 8] = [
         Algorithm::Reno,
         Algorithm::Bic,
         Algorithm::Cubic,
@@ -105,6 +158,7 @@ impl Algorithm {
         Algorithm::HighSpeed,
         Algorithm::Scalable,
         Algorithm::Westwood,
+        Algorithm::Bbr,
     ];
 
     /// Returns its name in Linux, and its constructor.
@@ -117,6 +171,7 @@ impl Algorithm {
             Algorithm::HighSpeed => ("highspeed", || Box::<highspeed::HighSpeed>::default()),
             Algorithm::Scalable => ("scalable", || Box::new(scalable::Scalable)),
             Algorithm::Westwood => ("westwood", || Box::<westwood::Westwood>::default()),
+            Algorithm::Bbr => ("bbr", || Box::<bbr::Bbr>::default()),
         }
     }
 

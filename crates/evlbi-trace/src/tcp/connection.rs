@@ -596,7 +596,8 @@ impl Connection {
     /// Notes the limit when nothing more can be sent now, and starts or stops the timer of window probes.
     fn settle(&mut self, now: Nanos) {
         let unsent = self.outgoing.unsent();
-        let is_free = self.sender.in_flight() < self.sender.window.max(1.0) as u64;
+        let is_free = self.sender.in_flight() < self.sender.window.max(1.0) as u64
+            && self.sender.paced_until.is_none();
         let limit = if !self.outgoing.is_busy() {
             None
         } else if is_free && unsent > 0 {
@@ -672,6 +673,7 @@ impl Connection {
         let time_wait = self.waits_until.filter(|_| !self.has_ended);
         let all = [
             self.sender.timeout_at,
+            self.sender.paced_until,
             self.probing.at,
             self.receiver.until,
             time_wait,

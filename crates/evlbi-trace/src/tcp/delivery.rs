@@ -33,6 +33,16 @@ impl Rate {
     }
 }
 
+/// Sample of the segment sent last, of those that an acknowledgement covers.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampled {
+    /// Segments delivered when it was sent.
+    pub before: u64,
+    /// Segments per second since; `None` for less than a round trip.
+    pub rate: Option<f64>,
+    pub is_limited: bool,
+}
+
 /// Estimator of the delivery rate.
 #[derive(Debug, Default)]
 pub struct Delivery {
@@ -83,14 +93,12 @@ impl Delivery {
         self.sent.drain(..count);
     }
 
-    /// Ends the processing of an acknowledgement.
-    pub fn conclude(&mut self, shortest: Nanos, now: Nanos) {
+    /// Ends the processing of an acknowledgement. Returns its sample, if it covers anything new.
+    pub fn conclude(&mut self, shortest: Nanos, now: Nanos) -> Option<Sampled> {
         if self.delivered > self.limited_until {
             self.limited_until = 0;
         }
-        let Some(sample) = self.sample.take() else {
-            return;
-        };
+        let sample = self.sample.take()?;
         (self.delivered_at, self.begun) = (now, sample.at);
         let time = sample
             .at
@@ -105,9 +113,15 @@ impl Delivery {
         let is_faster = u128::from(rate.segments) * u128::from(known.time.0)
             >= u128::from(known.segments) * u128::from(time.0);
         // A time shorter than a round trip is a burst of acknowledgements.
-        if time >= shortest && (!rate.is_limited || is_faster) {
+        let is_whole = time >= shortest && time > Nanos::default();
+        if is_whole && (!rate.is_limited || is_faster) {
             self.rate = rate;
         }
+        Some(Sampled {
+            before: sample.delivered,
+            rate: is_whole.then(|| rate.segments as f64 / time.as_secs_f64()),
+            is_limited: rate.is_limited,
+        })
     }
 
     /// Notes that the application has nothing to send while a number of segments are in flight.

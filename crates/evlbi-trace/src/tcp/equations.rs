@@ -1,6 +1,7 @@
-//! Needs of a constant bit rate over TCP, without simulating each packet: for Reno by its equations, for the other algorithms by
-//! their steps, one round trip at a time.
+//! Needs of a constant bit rate over TCP, without simulating each packet: for Reno and BBR by equations, for the other algorithms
+//! by their steps, one round trip at a time.
 
+use super::congestion::bbr;
 use super::congestion::{Acked, Algorithm, CongestionControl, Moment};
 use evlbi_core::time::Nanos;
 
@@ -61,6 +62,7 @@ impl Cbr {
     pub fn needs(&self, algorithm: Algorithm) -> Needs {
         match algorithm {
             Algorithm::Reno => self.of_reno(),
+            Algorithm::Bbr => self.of_bbr(),
             other => self.by_rounds(other),
         }
     }
@@ -89,6 +91,28 @@ impl Cbr {
             // A window of less than a segment needs no equation.
             max_loss: Some(3.0 / (2.0 * self.per_step * self.window().powi(2)))
                 .filter(|loss| *loss < 1.0),
+        }
+    }
+
+    /// Calculates BBR's needs. A loss changes nothing, but every 10 s BBR empties the pipe to measure the minimum round-trip time
+    /// (ProbeRTT): one round trip passes until at most 4 segments are in flight, then whole round trips of at least 200 ms. The
+    /// late data then leaves at the spare rate of the path, at most at the gain of Startup, in which a flow of constant bit rate
+    /// stays.
+    fn of_bbr(&self) -> Needs {
+        let bytes = self.rate / 8.0;
+        let rounds = (bbr::PROBE_LENGTH.as_secs_f64() / self.round_trip)
+            .ceil()
+            .max(1.0);
+        let recovery = (1.0 + rounds) * self.round_trip;
+        let sent = rounds * bbr::PROBE_WINDOW * self.segment;
+        let delayed = (bytes * recovery - sent).max(0.0);
+        let spare = (self.link / self.rate).min(bbr::HIGH_GAIN) - 1.0;
+        Needs {
+            recovery,
+            delayed,
+            drain: (spare > 0.0).then(|| recovery + delayed / (spare * bytes)),
+            buffer: delayed + self.bdp(),
+            max_loss: Some(bbr::MAX_LOSS),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::congestion::{Acked, CongestionControl, Moment};
+use super::congestion::{Acked, CongestionControl, Delivered, Moment};
 use super::delivery::Delivery;
 use super::info::Phase;
 use super::receiver::Ack;
@@ -111,6 +111,11 @@ pub struct Sender {
     backoff: u32,
     last_sent: Option<Nanos>,
     usage: Usage,
+    /// Segments per second, of an algorithm that sets them, and when the next one may leave.
+    pacing: Option<f64>,
+    paced: Nanos,
+    /// Until when a segment waits for that.
+    pub paced_until: Option<Nanos>,
     pub delivery: Delivery,
     /// Segments retransmitted so far, those of them that the receiver had, and timeouts.
     pub sent_again: u64,
@@ -163,6 +168,9 @@ impl Sender {
             backoff: 0,
             last_sent: None,
             usage: Usage::default(),
+            pacing: None,
+            paced: Nanos::default(),
+            paced_until: None,
             sent_again: 0,
             needless: 0,
             timeouts: 0,
@@ -218,6 +226,9 @@ impl Sender {
     /// Returns the bytes per second at which Linux paces segments of a size, if it does: the window per round trip, times 2 in
     /// the first half of slow start, times 1.2 after that (tcp_update_pacing_rate).
     pub fn pacing_rate(&self, segment: u32) -> u64 {
+        if let Some(rate) = self.pacing {
+            return (rate * f64::from(segment)) as u64;
+        }
         let ratio = if self.window < self.threshold / 2.0 {
             2.0
         } else {
@@ -252,7 +263,12 @@ impl Sender {
 
     /// Returns the segment that may be sent now, of those before `available`; `None` if the window is full or there is none.
     pub fn send(&mut self, available: u64, now: Nanos) -> Option<u64> {
+        self.paced_until = None;
         if self.in_flight() >= self.window.max(1.0) as u64 {
+            return None;
+        }
+        if self.paced > now && (self.lost > 0 || self.next < available) {
+            self.paced_until = Some(self.paced);
             return None;
         }
         let segment = if self.lost > 0 {
@@ -270,6 +286,9 @@ impl Sender {
         if let State::Recovery { out, .. } = &mut self.state {
             *out += 1.0;
         }
+        if let Some(rate) = self.pacing {
+            self.paced = self.paced.max(now).plus(Nanos::from_secs_f64(1.0 / rate));
+        }
         self.timeout_at
             .get_or_insert(now.plus(self.round_trips.timeout()));
         self.last_sent = Some(now);
@@ -286,6 +305,9 @@ impl Sender {
         };
         let mut idle = now.since(last_sent);
         self.congestion.resume(idle);
+        if self.pacing.is_some() {
+            return;
+        }
         let timeout = self.round_trips.timeout();
         if idle > timeout {
             self.threshold = self.threshold.max(0.75 * self.window);
@@ -339,13 +361,14 @@ impl Sender {
 
     /// Handles an acknowledgement.
     pub fn acknowledged(&mut self, ack: &Ack, now: Nanos) {
+        let (flight_before, lost_before) = (self.in_flight(), self.lost);
         let advanced = ack.next.saturating_sub(self.first);
         let newly = self.acknowledge(ack.next) + self.note_blocks(ack);
         self.needless += u64::from(ack.is_repeated);
         if newly > 0 {
             self.round_trips.add(now.since(ack.echo));
         }
-        self.delivery.conclude(self.round_trips.shortest, now);
+        let sampled = self.delivery.conclude(self.round_trips.shortest, now);
         self.judge(ack.echo);
         let acked = Acked {
             segments: newly as f64,
@@ -366,7 +389,9 @@ impl Sender {
         match self.state {
             State::Recovery { point, .. } if self.first >= point => {
                 self.state = State::Open;
-                self.window = self.threshold;
+                if self.pacing.is_none() {
+                    self.window = self.threshold;
+                }
                 if let Some(window) = self.congestion.recovered(&self.moment(now)) {
                     (self.window, self.threshold) = (window, window);
                 }
@@ -382,6 +407,27 @@ impl Sender {
                 delivered: 0.0,
                 out: 0.0,
             };
+        }
+        let control = self.congestion.control(&Delivered {
+            now,
+            window: self.window,
+            newly: newly as f64,
+            total: self.delivery.delivered,
+            before: sampled.map_or(0, |sampled| sampled.before),
+            rate: sampled.and_then(|sampled| sampled.rate),
+            is_limited: sampled.is_some_and(|sampled| sampled.is_limited),
+            round_trip: (newly > 0).then(|| now.since(ack.echo)),
+            lost: self.lost.saturating_sub(lost_before),
+            flight_before: flight_before as f64,
+            in_flight: self.in_flight() as f64,
+            phase: self.phase(),
+        });
+        if let Some(control) = control {
+            (self.window, self.pacing) = (control.window, Some(control.pacing));
+            if control.is_limited {
+                self.delivery.limit(self.in_flight());
+            }
+            return;
         }
         match self.state {
             State::Recovery { .. } => self.reduce(newly as f64, advanced > 0),
@@ -509,6 +555,7 @@ impl Sender {
         if !matches!(self.state, State::Timeout(_)) {
             self.threshold = self.congestion.reduce(&self.moment(now));
         }
+        self.congestion.timed_out();
         self.window = 1.0;
         self.state = State::Timeout(self.next);
         for mark in &mut self.marks {

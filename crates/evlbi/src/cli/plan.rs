@@ -32,7 +32,8 @@ pub enum PlanCommand {
 #[command(after_help = "\
 Shows what one lost segment costs a flow of constant bit rate: the time until the window has recovered, the maximum
 lateness, the time until messages are on time again (drain), the buffer that the sender needs, and the tolerable loss
-fraction. Reno is calculated by its equations, the other algorithms step by step.
+fraction. Reno is calculated by its equations, the other algorithms step by step. For BBR, which a loss does not slow
+down, the figures are those of its probe of the round-trip time (every 10 s).
 
 Examples:
   evlbi plan tcp --rate 512M --rtt 15ms
@@ -50,7 +51,7 @@ pub struct PlanTcpArgs {
     /// Payload of a segment, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = PlanTcpOptions::default().mss, value_parser = clap::value_parser!(u32).range(1..=65_483))]
     pub mss: u32,
-    /// Congestion control algorithms: reno, bic, cubic, htcp, highspeed, scalable, westwood
+    /// Congestion control algorithms: reno, bic, cubic, htcp, highspeed, scalable, westwood, bbr
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub algorithm: Vec<Algorithm>,
     /// Segments per step of the window: 1 if the kernel counts segments (Linux since 4.0), 2 if it counts delayed

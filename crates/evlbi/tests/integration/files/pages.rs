@@ -32,7 +32,6 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
 ];
 
 const OTHER_HOST: &str = "needs another host";
-const OUTPUT: &str = "is what a command prints";
 const NO_END: &str = "runs until it is stopped; other tests run it on free ports";
 const NAMESPACES: &str = "needs a terminal or minutes; the tests of paths run these";
 const THIS_HOST: &str = "depends on the host's cards and disks";

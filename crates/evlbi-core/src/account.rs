@@ -25,7 +25,7 @@ use self::history::History;
 use self::reordering::Reordering;
 
 pub use self::distribution::{Distribution, Summary};
-pub use self::histogram::Histogram;
+pub use self::histogram::{Bin, Histogram, table};
 pub use self::reordering::FreeRuns;
 
 /// Minimum number of datagrams over which duplicates are distinguished from late arrivals.
@@ -91,20 +91,32 @@ pub struct Report {
     pub counters: Counters,
     /// Runs of consecutive lost numbers: length to count.
     pub runs: BTreeMap<u64, u64>,
+    /// The same as a table, in results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs_table: Vec<Bin>,
     /// Runs of loss of lengths that `runs` does not list.
     pub runs_not_listed: u64,
     /// Lengths of all runs of loss.
     pub run_lengths: Option<Summary>,
     /// Extents of reordering (RFC 4737, section 4.2), in arrivals: extent to count.
     pub extents: BTreeMap<u64, u64>,
+    /// The same as a table, in results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extents_table: Vec<Bin>,
     /// Reordered packets of extents that `extents` does not list.
     pub extents_not_listed: u64,
     /// All extents.
     pub extent_sizes: Option<Summary>,
     /// Packets that are n-reordered (RFC 4737, section 5.3): largest n to count.
     pub n_reordered: BTreeMap<u64, u64>,
+    /// The same as a table, in results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub n_reordered_table: Vec<Bin>,
     /// Gaps between reordering discontinuities (RFC 4737, section 4.5), in arrivals: gap to count.
     pub reordering_gaps: BTreeMap<u64, u64>,
+    /// The same as a table, in results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reordering_gaps_table: Vec<Bin>,
     /// Gaps of lengths that `reordering_gaps` does not list.
     pub reordering_gaps_not_listed: u64,
     /// Reordering-free runs (RFC 4737, section 4.6).
@@ -115,6 +127,18 @@ pub struct Report {
     pub segments_not_listed: u64,
     /// Number of intervals of loss that are not listed.
     pub intervals_not_listed: u64,
+}
+
+impl Report {
+    /// Adds the tables that results have.
+    #[must_use]
+    pub fn with_tables(mut self) -> Report {
+        self.runs_table = table(&self.runs);
+        self.extents_table = table(&self.extents);
+        self.n_reordered_table = table(&self.n_reordered);
+        self.reordering_gaps_table = table(&self.reordering_gaps);
+        self
+    }
 }
 
 /// Account of the arrivals of one stream.
@@ -308,6 +332,7 @@ impl Account {
             segments: self.segments,
             segments_not_listed: self.segments_not_listed,
             intervals_not_listed: self.loss.not_listed,
+            ..Report::default()
         }
     }
 }

@@ -220,9 +220,9 @@ fn of_size(size: usize, heard: &Listened, sent: u64, clock: Option<&ClockFit>, b
         lost: sent.saturating_sub(received),
         duplicates: heard.repeated_replies,
         reordered,
-        round_trip: round_trip.summary(),
-        there: there.summary(),
-        back: back.summary(),
+        round_trip: round_trip.summary().map(Summary::with_tables),
+        there: there.summary().map(Summary::with_tables),
+        back: back.summary().map(Summary::with_tables),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evlbi_core::account::{self, FreeRuns, Summary};
+use evlbi_core::account::{self, Bin, FreeRuns, Summary};
 use evlbi_core::pace::Slips;
 use evlbi_core::packetise::Family;
 use evlbi_core::shed::wire_bytes;
@@ -97,14 +97,20 @@ pub struct Point {
     pub most_joined: u64,
     /// Lengths of runs of loss to how many there were.
     pub loss_runs: BTreeMap<u64, u64>,
+    /// The same as a table.
+    pub loss_runs_table: Vec<Bin>,
     /// Datagrams from the beginning of one run to that of the next, to how often.
     pub loss_distances: BTreeMap<u64, u64>,
+    /// The same as a table.
+    pub loss_distances_table: Vec<Bin>,
     /// Lengths of all runs of loss.
     pub loss_run_lengths: Option<Summary>,
     /// Runs of loss, as far as they are listed.
     pub intervals: Vec<SequenceGap>,
     /// Extents of reordering (RFC 4737) to how many datagrams had them.
     pub reordering_extents: BTreeMap<u64, u64>,
+    /// The same as a table.
+    pub reordering_extents_table: Vec<Bin>,
     /// All extents.
     pub reordering_extent_sizes: Option<Summary>,
     /// Runs of arrivals in order (RFC 4737).
@@ -292,14 +298,17 @@ impl Point {
             wire_rate_sent: rate_sent * on_the_wire,
             wire_rate_received: rate_received * on_the_wire,
             seconds: departed.seconds,
-            departures: departed.spacing.clone(),
-            arrivals: tallied.gaps.clone(),
+            departures: departed.spacing.clone().map(Summary::with_tables),
+            arrivals: tallied.gaps.clone().map(Summary::with_tables),
             most_joined: heard.most_joined,
             loss_runs: account.runs.clone(),
+            loss_runs_table: account::table(&account.runs),
             loss_run_lengths: account.run_lengths.clone(),
             loss_distances: tallied.loss_distances.clone(),
+            loss_distances_table: account::table(&tallied.loss_distances),
             intervals: gaps(account).copied().collect(),
             reordering_extents: account.extents.clone(),
+            reordering_extents_table: account::table(&account.extents),
             reordering_extent_sizes: account.extent_sizes.clone(),
             reordering_free_runs: account.free_runs,
             delay: clock.and_then(|clock| delay(direction, &clock, tallied)),

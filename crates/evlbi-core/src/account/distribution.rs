@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram as Quantiles;
 use serde::{Deserialize, Serialize};
 
-use super::histogram::Histogram;
+use super::histogram::{Bin, Histogram, table};
 
 /// Significant decimal digits of quantiles.
 const DIGITS: u8 = 3;
@@ -73,6 +73,9 @@ pub struct Summary {
     /// Start of each bin that is not empty, and the number of values in it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub bins: BTreeMap<u64, u64>,
+    /// The same as a table, in results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bins_table: Vec<Bin>,
     /// Values in further bins, and negative ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_binned: u64,
@@ -80,6 +83,15 @@ pub struct Summary {
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+impl Summary {
+    /// Adds the tables that results have.
+    #[must_use]
+    pub fn with_tables(mut self) -> Summary {
+        self.bins_table = table(&self.bins);
+        self
+    }
 }
 
 impl Distribution {
@@ -148,6 +160,7 @@ impl Distribution {
                     .map(|(bin, count)| (bin * bins.width, count))
                     .collect()
             }),
+            bins_table: Vec::new(),
             not_binned: bins.map_or(0, |bins| bins.counts.not_listed),
         })
     }

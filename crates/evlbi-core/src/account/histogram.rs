@@ -2,11 +2,32 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 /// Values below this are counted in an array.
 const SMALL: usize = 64;
 /// Default limit of larger values that are counted individually. Further values are counted together, so that no input can make
 /// the table large.
 const MAX_LARGE: usize = 4096;
+
+/// A row of a table of counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bin {
+    /// The value, or the lowest of a bin of several.
+    pub value: u64,
+    /// How often it was counted.
+    pub count: u64,
+}
+
+/// Returns counts as the rows of a table.
+pub fn table(counts: &BTreeMap<u64, u64>) -> Vec<Bin> {
+    let rows = counts.iter();
+    rows.map(|(value, count)| Bin {
+        value: *value,
+        count: *count,
+    })
+    .collect()
+}
 
 /// Counts of values.
 #[derive(Clone, Debug)]

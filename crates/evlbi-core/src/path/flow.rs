@@ -9,6 +9,7 @@ use super::cell::Identity;
 use super::law::{Law, Loss, Until};
 use super::network::{CellId, Network, Output};
 use super::train::{Piece, Train};
+use crate::account::{Bin, table};
 use crate::time::Nanos;
 
 /// Effects of the path, as fractions of the packets.
@@ -43,6 +44,8 @@ pub struct Truth {
     pub reordered: u64,
     /// Runs of consecutive lost packets between the first and the last delivered one: length to count.
     pub runs: BTreeMap<u64, u64>,
+    /// The same as a table.
+    pub runs_table: Vec<Bin>,
 }
 
 /// Path of one flow: cells that drop, hold back and duplicate, and the result as a receiver sees it.
@@ -134,6 +137,7 @@ impl Path {
     pub fn truth(&self) -> Truth {
         Truth {
             lost_after: self.run,
+            runs_table: table(&self.truth.runs),
             ..self.truth.clone()
         }
     }

@@ -128,6 +128,9 @@ pub struct SentAgain {
 /// Interval of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
+    /// When it begins, in seconds from the connection's first packet on.
+    #[serde(default)]
+    pub from_s: f64,
     /// Bytes acknowledged.
     pub acknowledged: u64,
     /// Segments retransmitted.
@@ -620,11 +623,16 @@ impl DirectionState {
 impl Stretch for Interval {
     fn join(self, next: Interval) -> Interval {
         Interval {
+            from_s: self.from_s,
             acknowledged: self.acknowledged + next.acknowledged,
             sent_again: self.sent_again + next.sent_again,
             flight: self.flight.max(next.flight),
             window: self.window.into_iter().chain(next.window).min(),
             round_trip: self.round_trip.into_iter().chain(next.round_trip).min(),
         }
+    }
+
+    fn begin(&mut self, seconds: f64) {
+        self.from_s = seconds;
     }
 }

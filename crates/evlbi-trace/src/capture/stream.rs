@@ -85,6 +85,9 @@ pub struct Stream {
 /// Interval of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamInterval {
+    /// When it begins, in seconds from the stream's first packet on.
+    #[serde(default)]
+    pub from_s: f64,
     /// Packets.
     pub packets: u64,
     /// Bytes of payload.
@@ -96,10 +99,15 @@ pub struct StreamInterval {
 impl Stretch for StreamInterval {
     fn join(self, next: StreamInterval) -> StreamInterval {
         StreamInterval {
+            from_s: self.from_s,
             packets: self.packets + next.packets,
             bytes: self.bytes + next.bytes,
             lost: self.lost + next.lost,
         }
+    }
+
+    fn begin(&mut self, seconds: f64) {
+        self.from_s = seconds;
     }
 }
 
@@ -402,8 +410,8 @@ impl Datagrams {
             rate: bits_per_second(self.payload, span),
             lengths: self.lengths.unwrap_or_default(),
             numbers,
-            account,
-            gaps: self.gaps.summary(),
+            account: account.map(Report::with_tables),
+            gaps: self.gaps.summary().map(Summary::with_tables),
             step: self.step,
             every,
             intervals,

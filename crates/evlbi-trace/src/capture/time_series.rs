@@ -7,6 +7,9 @@ const MAX: usize = 4096;
 pub trait Stretch: Copy + Default {
     /// Joins it with the next one.
     fn join(self, next: Self) -> Self;
+
+    /// Notes when it begins, in seconds since the time series began.
+    fn begin(&mut self, seconds: f64);
 }
 
 /// Intervals of equal length, starting at the first packet.
@@ -53,7 +56,10 @@ impl<T: Stretch> TimeSeries<T> {
     }
 
     /// Returns the length of an interval in seconds, and all intervals.
-    pub fn finish(self) -> (f64, Vec<T>) {
+    pub fn finish(mut self) -> (f64, Vec<T>) {
+        for (place, interval) in self.intervals.iter_mut().enumerate() {
+            interval.begin((place as u64 * self.every) as f64 * 1e-9);
+        }
         (self.every as f64 * 1e-9, self.intervals)
     }
 

@@ -120,7 +120,14 @@ const SAFE: &str = "#![forbid(unsafe_code)]";
 
 /// Libraries that bring in none of these without their default features: programs that link them have no server and draw nothing.
 const LIGHT: [&str; 3] = ["evlbi-stream", "evlbi-correlate", "evlbi-probe"];
-const HEAVY: [&str; 5] = ["libsqlite3-sys", "plotters", "ring", "rustls", "tokio"];
+const HEAVY: [&str; 6] = [
+    "libsqlite3-sys",
+    "plotters",
+    "ring",
+    "rustls",
+    "schemars",
+    "tokio",
+];
 
 pub fn check() -> Result<()> {
     let members = members()?;

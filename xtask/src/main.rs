@@ -69,6 +69,12 @@ enum Task {
     Deps,
     /// Check the wording: count patterns that make text hard to read, against the stored counts
     Words(words::WordsArgs),
+    /// Write docs/schemas, the JSON Schemas of all results, from their types
+    Schemas {
+        /// Write nothing; exit status 1 if a file differs
+        #[arg(long)]
+        check: bool,
+    },
     /// Count the lines of code, comments and tests of each crate
     Lines(lines::LinesArgs),
     /// Count the instructions and allocations of the data path (needs valgrind)
@@ -108,6 +114,16 @@ fn skipped() -> Result<()> {
     Ok(())
 }
 
+/// The types and the page are the program's: a test of it compares or writes.
+fn schemas(check: bool) -> Result<()> {
+    let mut command = evlbi_testkit::cargo();
+    command.args(["test", "--package", "evlbi", "--bin", "evlbi", "schemas::"]);
+    if !check {
+        command.env("EVLBI_WRITE_DOCS", "1");
+    }
+    run::well(&mut command)
+}
+
 fn main() -> ExitCode {
     match run(Cli::parse().task) {
         Ok(code) => code,
@@ -134,6 +150,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Soak(args) => soak::run(&args),
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),
+        Task::Schemas { check } => schemas(check),
         Task::Words(args) => words::run(&args),
         Task::Lines(args) => lines::run(&args),
         Task::Instructions(args) => return instructions::run(&args),

@@ -98,6 +98,7 @@ pub struct AgentOptions {
 
 /// What an agent says when it is there.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Ready {
     schema: &'static str,

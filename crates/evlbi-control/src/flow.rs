@@ -14,6 +14,7 @@ const MAX_ID: usize = 64;
 
 /// The name of a flow: up to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit. It is used once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String")]
 #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples("ef-1"))]
 pub struct FlowId(String);
@@ -75,6 +76,7 @@ pub struct NewFlow {
 
 /// Where a flow is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Its process makes ready.
@@ -89,6 +91,7 @@ pub enum State {
 
 /// How a flow ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// By itself, as it was meant to.
@@ -105,6 +108,7 @@ pub enum Outcome {
 
 /// The end of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct End {
     /// When it was seen, in seconds since 1970.
     pub time: f64,

@@ -48,6 +48,7 @@ pub struct Record(
 
 /// Counters of a receiver, in datagrams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counters {
     /// Numbers from the lowest to the highest seen, over all segments: unique + lost.
     pub expected: u64,
@@ -74,6 +75,7 @@ pub struct Counters {
 
 /// Numbers of one sequence, from its start to the end or to a restart of the sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Segment {
     /// Lowest number.
     pub first_seq: u64,
@@ -85,6 +87,7 @@ pub struct Segment {
 
 /// Complete account of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     /// Counters.
     #[serde(flatten)]
@@ -354,6 +357,7 @@ impl Loss {
 
 /// Loss by location. The three parts always add up to the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attribution {
     /// Certainly dropped in this host: by the ring or by the socket.
     pub host_lost: u64,

@@ -111,6 +111,7 @@ pub struct Begins {
 
 /// Sender whose datagrams were refused while another's were the stream.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refused {
     /// Sender.
     pub sender: Peer,

@@ -136,6 +136,7 @@ pub type Sink<'a> = &'a mut dyn FnMut(Chunk<'_>);
 
 /// Counts of output frames. `frames` = `whole` + `source_invalid` + `lost_frames` + `partial` + `odd_headers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Frames output.
     pub frames: u64,

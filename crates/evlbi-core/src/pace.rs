@@ -156,6 +156,7 @@ pub struct Pacer {
 
 /// Time that a sender gave up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Slips {
     /// Number of times that time was given up.
     pub count: u64,

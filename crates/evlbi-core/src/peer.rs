@@ -7,6 +7,11 @@ use serde::{Serialize, Serializer};
 
 /// Remote endpoint of a stream, as the transport identifies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(into = "String")
+)]
 pub enum Peer {
     /// The transport does not tell.
     #[default]

@@ -10,6 +10,7 @@ use crate::time::Nanos;
 
 /// Bits per second, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BitRate(NonZeroU64);
 
 /// Text that is not a valid bit rate.

@@ -253,6 +253,7 @@ impl Shed {
 
 /// Result of a policy, in units.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShedReport {
     /// Policy as text.
     pub policy: String,

@@ -62,6 +62,7 @@ pub enum FringeError {
 
 /// The fringes of all products.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FringeResult {
     schema: &'static str,
     fringes: Vec<Found>,
@@ -71,6 +72,7 @@ pub struct FringeResult {
 
 /// The fringe of one product.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Found {
     stations: [String; 2],
     polarisations: String,

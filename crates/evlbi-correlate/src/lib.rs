@@ -96,7 +96,7 @@ pub use self::series::{Amplitude, WindowError};
 pub use self::station::{RateError, RecordingError};
 pub use self::stream::StreamResult;
 pub use self::tamper::Tamper;
-pub use self::visibilities::VisibilityError;
+pub use self::visibilities::{Description, FrequencyDescription, VisibilityError};
 pub use self::watch::Watch;
 
 use self::job::Job;

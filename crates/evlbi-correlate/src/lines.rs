@@ -16,6 +16,7 @@ use super::watch::front;
 
 /// What an integration of all baselines says.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Integration {
     schema: &'static str,
     /// UTC of its beginning.
@@ -26,6 +27,7 @@ pub struct Integration {
 
 /// What an integration of a baseline says.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct BaselineLine {
     #[serde(flatten)]
     result: BaselineResult,
@@ -37,6 +39,7 @@ struct BaselineLine {
 
 /// What an integration of a stream says. Counters are from the start on.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct StreamLine {
     station: String,
     /// Bits of samples a second that came of the integration.

@@ -119,6 +119,7 @@ pub enum LossCurveError {
 
 /// How data are shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Steadily, one in so many
@@ -135,6 +136,7 @@ pub enum Kind {
 
 /// How a correlator finds out what is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Knows {
     /// All that there is to know: invalid bits, fill pattern, lists of gaps
@@ -147,6 +149,7 @@ pub enum Knows {
 
 /// Which stations lose data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Where {
     /// One of the two.
@@ -208,6 +211,7 @@ impl LossCurveOptions {
 
 /// Amplitude, weight and noise against loss.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LossCurve {
     schema: &'static str,
     stations: [String; 2],
@@ -229,6 +233,7 @@ pub struct LossCurve {
 
 /// What is done to the recordings, and what the correlator knows of it.
 #[derive(Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Harm {
     knows: Knows,
     shed: Kind,
@@ -238,6 +243,7 @@ struct Harm {
 
 /// The losses of one harm.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Curve {
     #[serde(flatten)]
     harm: Harm,
@@ -248,6 +254,7 @@ struct Curve {
 
 /// One correlation.
 #[derive(Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Point {
     /// Fraction asked for.
     loss: f64,
@@ -278,6 +285,7 @@ struct Point {
 
 /// What changes with loss.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Measures {
     all: f64,
     autos: f64,

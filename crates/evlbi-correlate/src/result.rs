@@ -31,6 +31,7 @@ const HEAD: &str = "baseline             all     autos     valid corrected      
 
 /// The result of a correlation.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CorrelateResult {
     schema: &'static str,
     stations: Vec<StationResult>,
@@ -60,6 +61,7 @@ pub struct CorrelateResult {
 
 /// Amplitude against delay of the strongest band of a baseline.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct BaselineProfile {
     stations: [String; 2],
     #[serde(flatten)]
@@ -68,6 +70,7 @@ struct BaselineProfile {
 
 /// What was read of a station.
 #[derive(Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StationResult {
     name: String,
     source: String,
@@ -88,6 +91,7 @@ pub struct StationResult {
 /// signal-to-noise ratio is that of all together, delay and rate are means weighted by its square, and the phase is
 /// that of the strongest band.
 #[derive(Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BaselineResult {
     /// Indices of the stations.
     #[serde(skip)]
@@ -128,6 +132,7 @@ pub struct BaselineResult {
 
 /// One product of a baseline.
 #[derive(Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BandResult {
     /// Lowest sky frequency; none where it is not known.
     frequency_hz: Option<f64>,
@@ -145,6 +150,7 @@ pub struct BandResult {
 
 /// The autocorrelation of a band.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct AutoResult {
     station: String,
     frequency_hz: Option<f64>,

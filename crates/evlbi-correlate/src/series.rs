@@ -51,6 +51,7 @@ pub struct ProductSeries {
 
 /// An amplitude in four measures.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Amplitude {
     /// By all samples of the time, those that are missing too, at the power that the sampler's levels mean.
     pub all: f64,
@@ -64,6 +65,7 @@ pub struct Amplitude {
 
 /// A product at its fringe.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Found {
     pub amplitude: Amplitude,
     /// Signal-to-noise ratio.
@@ -81,6 +83,7 @@ pub struct Found {
 
 /// One dump of one product at the fringe.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Dump {
     /// Middle of the dump in seconds from the first dump's beginning.
     pub seconds: f64,

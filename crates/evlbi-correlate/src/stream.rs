@@ -19,6 +19,7 @@ pub(super) struct Stream {
 
 /// What came of a stream, beside what was correlated.
 #[derive(Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamResult {
     pub(super) station: String,
     #[serde(flatten)]

@@ -19,7 +19,9 @@ use super::plan::{DifxJob, place, station_names};
 
 /// What is in a directory of visibilities.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Description {
+    /// Name and version of this format.
     pub schema: String,
     /// Names of the stations, in the order of their numbers in the records.
     pub stations: Vec<String>,
@@ -31,6 +33,7 @@ pub struct Description {
 
 /// A frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrequencyDescription {
     /// Sky frequency of the zero frequency of the samples: that of phases and rates; zero where it is not known.
     pub reference_hz: f64,

@@ -36,6 +36,7 @@ pub struct Visibilities<'a> {
 
 /// Search window: half widths about zero. The default is everything that can be distinguished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Window {
     /// Delay, s.
     pub delay_s: Option<f64>,
@@ -45,6 +46,7 @@ pub struct Window {
 
 /// Result of a fringe search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fringe {
     /// Delay of the second station minus that of the first, s.
     pub delay_s: f64,

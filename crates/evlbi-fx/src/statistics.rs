@@ -25,6 +25,7 @@ pub struct ChannelsError(pub u64);
 
 /// Statistics of one channel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChannelStatistics {
     /// Statistics of the real part, and of the imaginary part of complex samples.
     pub components: Vec<ComponentStatistics>,
@@ -39,6 +40,7 @@ pub struct ChannelStatistics {
 
 /// Statistics of one component of the samples of a channel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComponentStatistics {
     /// Count of each level, from the lowest level to the highest.
     pub counts: Vec<u64>,

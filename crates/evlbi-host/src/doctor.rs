@@ -87,6 +87,7 @@ pub struct DoctorOptions {
 
 /// Results for this host.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Examination {
     schema: &'static str,
     host: String,
@@ -101,6 +102,7 @@ pub struct Examination {
 
 /// Requirements that the host must meet.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Aim {
     /// Data rate, and its origin.
     rate: BitRate,

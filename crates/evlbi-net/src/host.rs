@@ -27,6 +27,7 @@ macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$field_about:meta])* $field:ident = $kernel:literal,)* }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub struct $name {
             $($(#[$field_about])* pub $field: u64,)*
         }
@@ -159,6 +160,7 @@ counters! {
 
 /// One sample of all counters, or the difference of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counters {
     /// UDP over IPv4.
     pub udp: Udp,

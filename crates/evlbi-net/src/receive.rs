@@ -225,6 +225,7 @@ impl Watch {
 
 /// Reason for a receiver's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {
     /// Nothing arrived for the idle time.
@@ -242,6 +243,7 @@ pub enum Ended {
 
 /// Report on a received stream.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReceiveReport {
     /// Arrivals and losses.
     pub account: account::Report,

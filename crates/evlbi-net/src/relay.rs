@@ -35,6 +35,7 @@ pub struct RelayFlow {
 
 /// Report of a relay on a flow.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RelayReport {
     /// Ground truth of the path.
     pub truth: Truth,

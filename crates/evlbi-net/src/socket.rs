@@ -13,6 +13,7 @@ use crate::cpu::succeed;
 
 /// A socket buffer: requested and granted size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GrantedBuffer {
     /// Requested bytes.
     pub asked: usize,

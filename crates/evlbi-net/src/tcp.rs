@@ -40,6 +40,7 @@ const GREETING_LEN: usize = 12;
 
 /// Options of a connection. Unset ones keep the host's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Options {
     /// Linux name of the congestion control algorithm. It concerns one end, so it is not sent to the other.
     #[serde(skip)]

@@ -99,6 +99,7 @@ pub struct Change {
 
 /// Report on a flow. Counts are datagrams unless noted.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SendReport {
     /// All counters.
     #[serde(skip)]
@@ -135,6 +136,7 @@ pub struct SendReport {
 
 /// Delay of trains against the schedule.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lateness {
     /// Mean delay.
     pub mean: f64,

@@ -46,6 +46,7 @@ pub struct Snapshot {
 
 /// Place of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CellPlace {
     /// Its link.
     pub link: String,
@@ -57,6 +58,7 @@ pub struct CellPlace {
 
 /// Ground truth of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CellSnapshot {
     /// The cell.
     #[serde(flatten)]
@@ -70,6 +72,7 @@ pub struct CellSnapshot {
 
 /// Counters of a host, in packets as the network sees them (segments).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostSnapshot {
     /// Packets from it.
     pub sent: u64,
@@ -85,6 +88,7 @@ pub struct HostSnapshot {
 
 /// Delay between the planned and the actual time of frames that a thread delivered after it had read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lateness {
     /// Number of frames.
     pub frames: u64,

@@ -8,6 +8,7 @@ use crate::{CellSnapshot, HostSnapshot, Lateness};
 
 /// The state of a path.
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct State {
     /// Schema of this document: `evlbi.path/1`.
     pub schema: String,
@@ -28,6 +29,7 @@ pub struct State {
 
 /// A host.
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostState {
     /// Its name.
     pub name: String,

@@ -90,6 +90,7 @@ pub enum AnalyseError {
 
 /// What a capture tells.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Analysis {
     schema: &'static str,
     file: PathBuf,
@@ -117,6 +118,7 @@ pub struct Analysis {
 
 /// What is counted of all packets.
 #[derive(Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Packets in the file, as far as it was read.
     pub packets: u64,
@@ -131,6 +133,7 @@ pub struct Totals {
 
 /// A connection or a stream, and what its course says.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Seen<T> {
     number: usize,
     #[serde(flatten)]
@@ -140,6 +143,7 @@ struct Seen<T> {
 
 /// Packets that say nothing here.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct UnreadCounts {
     not_ip: u64,
     other_protocols: u64,

@@ -110,6 +110,7 @@ pub enum ProbeCapacityError {
 
 /// The result of `probe capacity`. Rates are bits of UDP payload per second.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeCapacity {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -149,6 +150,7 @@ pub struct ProbeCapacity {
 
 /// What keeps a rate from being higher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// The path loses more.
@@ -217,6 +219,7 @@ impl Limit {
 
 /// A rate that was tried.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Trial {
     /// Bits of UDP payload per second that were to be sent.
     pub asked: f64,

@@ -71,6 +71,7 @@ pub enum ProbeLatencyError {
 
 /// The result of `probe latency`.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeLatency {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -90,6 +91,7 @@ pub struct ProbeLatency {
 
 /// Requests of one length. Times are in nanoseconds.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Size {
     /// UDP payload of request and reply in bytes.
     pub size: usize,
@@ -113,6 +115,7 @@ pub struct Size {
 
 /// A straight line through the shortest round trips.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Slope {
     /// Nanoseconds that each byte adds to a round trip.
     pub per_byte: f64,

@@ -94,7 +94,7 @@ use evlbi_wire::units;
 pub use self::control::ControlError;
 pub use self::direction::Direction;
 pub use self::one_way::OneWayError;
-pub use self::parts::{Measured, WriteError};
+pub use self::parts::{Measured, PartsHead, WriteError};
 pub use self::point::{Delay, Point, ReceiverSide, Region, SenderSide, Shares};
 pub use self::session::{ConnectError, Gone, SessionError, Target};
 

@@ -17,6 +17,20 @@ pub struct Measured<R> {
     pub written: Result<(), WriteError>,
 }
 
+/// First line of the file of a result that grows.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PartsHead {
+    /// Name and version of the file's format.
+    pub schema: &'static str,
+    /// Schema of the result, which is the last line.
+    pub of: String,
+    /// The responder as it was asked for.
+    pub target: String,
+    /// When the test began: UTC after RFC 3339.
+    pub begun: String,
+}
+
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}", path.display())]
@@ -53,9 +67,11 @@ impl Parts {
             file: file.transpose()?,
             failed: None,
         };
-        let begun = super::now(run);
-        parts.line(&json!({
-            "schema": "evlbi.probe.parts/1", "of": schema, "target": target, "begun": begun,
+        parts.line(&json!(PartsHead {
+            schema: "evlbi.probe.parts/1",
+            of: schema.to_owned(),
+            target: target.to_owned(),
+            begun: super::now(run),
         }));
         Ok(parts)
     }

@@ -29,6 +29,7 @@ const WINDOWS: u64 = 100;
 
 /// What limits a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Region {
     /// Nothing: datagrams come as they were asked for, so the rate is the inverse of their spacing.
     A,
@@ -40,6 +41,7 @@ pub enum Region {
 
 /// What became of a stream, and where. Rates are in bits per second, times in nanoseconds where nothing else is said.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Point {
     /// The way of the stream.
     pub direction: Direction,
@@ -143,6 +145,7 @@ pub struct Point {
 
 /// What processors do, as parts of their time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shares {
     /// Programs, of low priority too.
     pub user: f64,
@@ -181,6 +184,7 @@ impl Shares {
 
 /// One-way delay in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Delay {
     /// The smallest.
     pub min: f64,
@@ -200,6 +204,7 @@ pub struct Delay {
 
 /// What the sending host tells of a stream.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SenderSide {
     /// What became of the datagrams at the sending socket.
     pub counts: SendCounts,
@@ -217,6 +222,7 @@ pub struct SenderSide {
 
 /// What the receiving host tells of a stream.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReceiverSide {
     /// Messages that the socket dropped.
     pub socket_drops: u64,

@@ -23,6 +23,7 @@ const SMALL: f64 = 0.9;
 
 /// The report of a campaign.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -40,6 +41,7 @@ pub struct Report {
 
 /// One direction. Rates are bits of UDP payload per second.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DirectionReport {
     /// The way.
     pub direction: Direction,

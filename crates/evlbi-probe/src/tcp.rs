@@ -181,6 +181,7 @@ type Result<T, E = ProbeTcpError> = std::result::Result<T, E>;
 
 /// The result of `probe tcp`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeTcp {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -212,6 +213,7 @@ pub struct ProbeTcp {
 
 /// What was asked for, of each connection.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Asked {
     /// Bits of messages per second; none where as much was to go as can.
     pub rate: Option<u64>,
@@ -233,6 +235,7 @@ pub struct Asked {
 
 /// A stream of UDP beside connections.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Background {
     /// Bits of payload per second.
     pub rate: BitRate,
@@ -244,6 +247,7 @@ pub struct Background {
 
 /// Connections of one direction together.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Total {
     /// The direction.
     pub direction: Direction,
@@ -257,6 +261,7 @@ pub struct Total {
 
 /// What it cost to look at the connections.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Observer {
     /// Whether this is the responder.
     pub is_far: bool,

@@ -120,6 +120,7 @@ pub enum ProbeUdpError {
 
 /// The result of `probe udp`.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeUdp {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -225,6 +226,7 @@ pub fn within(test: &Test, limits: &Limits) -> Test {
 
 /// What the sender of a one-way test sent, for each point.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sent {
     schema: &'static str,
     points: Vec<Departed>,

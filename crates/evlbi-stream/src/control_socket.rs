@@ -64,6 +64,7 @@ pub enum Request {
 
 /// What of a run is to be otherwise: a field that is left out stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// Bit rate of the data, as `512M`; of a sender that was given a rate.
@@ -88,6 +89,7 @@ pub enum Answer {
 
 /// How a run is. Counters are those of `docs/src/counters.md`, from its start on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Status {
     /// When this was so, in seconds since 1970.
     pub time: f64,
@@ -112,6 +114,7 @@ pub struct Status {
 
 /// What a sender does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sending {
     /// Bits of data a second that are asked for; none for as much as goes.
     pub rate_asked_bps: Option<u64>,
@@ -125,6 +128,7 @@ pub struct Sending {
 
 /// What is received of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Receiving {
     /// The station whose stream it is, where a correlator has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,6 +167,7 @@ impl Receiving {
 
 /// An integration of a baseline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Baseline {
     /// Its stations.
     pub stations: [String; 2],
@@ -194,6 +199,7 @@ pub struct Baseline {
 
 /// Amplitude against delay at the fringe's rate, in even steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Profile {
     /// First delay in seconds.
     pub from_s: f64,

@@ -297,6 +297,32 @@ impl Serialize for Counts {
     }
 }
 
+/// Any counter of any table: which there are, the table says of which they are read.
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Counts {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Counts".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let frames = FRAMES.iter().map(|field| &field.counter);
+        let properties = shown().chain(frames).map(|counter| {
+            let kind = match counter.unit.is_real() {
+                true => "number",
+                false => "integer",
+            };
+            let value = serde_json::json!({ "type": kind, "description": counter.help });
+            (counter.name.to_owned(), value)
+        });
+        let properties: serde_json::Map<String, Value> = properties.collect();
+        schemars::json_schema!({ "type": "object", "properties": properties })
+    }
+}
+
 impl<'de> Deserialize<'de> for Counts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Counts, D::Error> {
         let values = HashMap::<String, Value>::deserialize(deserializer)?;
@@ -316,6 +342,7 @@ impl<const N: usize> From<[(&'static str, Number); N]> for Counts {
 
 /// What came of something, with its counters.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counted<T> {
     /// The counters, by their names.
     #[serde(flatten)]

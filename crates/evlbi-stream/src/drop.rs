@@ -137,6 +137,7 @@ impl Default for DropOptions {
 
 /// What was dropped.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DropReport {
     schema: &'static str,
     input: PathBuf,

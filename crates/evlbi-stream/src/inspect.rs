@@ -27,6 +27,7 @@ const MAX_GAPS: usize = 1000;
 
 /// What a recording holds.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     schema: &'static str,
     file: PathBuf,
@@ -82,6 +83,7 @@ pub struct Report {
 
 /// Where the fill pattern was found.
 #[derive(Clone, Copy, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct FillFound {
     /// Bytes of it, in runs of 16 bytes or more.
     bytes: u64,
@@ -93,6 +95,7 @@ struct FillFound {
 
 /// How the frame rate is known.
 #[derive(Clone, Copy, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum RateOrigin {
     /// The user said it.
@@ -105,6 +108,7 @@ enum RateOrigin {
 
 /// The time of a frame.
 #[derive(Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Moment {
     #[serde(flatten)]
     time: FrameTime,

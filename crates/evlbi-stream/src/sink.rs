@@ -96,6 +96,7 @@ pub struct Files {
 
 /// What became of what was handed to a sink.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SinkReport {
     /// Files written.
     pub files: Vec<Written>,
@@ -111,6 +112,7 @@ pub struct SinkReport {
 
 /// A file that was written.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Written {
     /// Its path.
     pub path: PathBuf,
@@ -120,6 +122,7 @@ pub struct Written {
 
 /// What the check of the test pattern found, in frames.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckReport {
     /// With the payload that belongs to their number.
     pub good: u64,

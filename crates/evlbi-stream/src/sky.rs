@@ -63,6 +63,7 @@ pub struct SkyOptions {
 
 /// What was written.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkyReport {
     schema: &'static str,
     plan: PathBuf,
@@ -75,6 +76,7 @@ pub struct SkyReport {
 
 /// One station's recording.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Written {
     station: String,
     file: PathBuf,

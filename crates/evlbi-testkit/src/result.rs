@@ -18,9 +18,46 @@ where
     E: Into<Box<dyn Error + Send + Sync>>,
 {
     match result {
-        Ok(result) => serde_json::to_value(result).expect("results can be shown"),
+        Ok(result) => checked(serde_json::to_value(result).expect("results can be shown")),
         Err(error) => panic!("{}", explain(&*error.into())),
     }
+}
+
+/// Parses a result that a program has printed or written to a file, and compares it with its schema.
+///
+/// # Panics
+/// When it is not valid JSON, or differs from its schema.
+#[track_caller]
+pub fn read(text: impl AsRef<[u8]>) -> Value {
+    let text = text.as_ref();
+    match serde_json::from_slice(text) {
+        Ok(result) => checked(result),
+        Err(error) => panic!("{error}: {}", String::from_utf8_lossy(text)),
+    }
+}
+
+/// Compares a result with the schema in docs/schemas that it names. A result that is not finished has only some of the fields.
+///
+/// # Panics
+/// When they differ, or there is no such schema.
+#[track_caller]
+pub fn checked(result: Value) -> Value {
+    let name = result["schema"]
+        .as_str()
+        .filter(|name| name.starts_with("evlbi."));
+    let Some(name) = name.filter(|_| result["finished"] != false) else {
+        return result;
+    };
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas");
+    let path = format!("{folder}/{}.json", name.replace('/', "-"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let schema = serde_json::from_str(&text).expect("a schema is JSON");
+    let schema = jsonschema::validator_for(&schema).expect("a schema");
+    let wrong: Vec<String> = (schema.iter_errors(&result))
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(wrong.is_empty(), "{name}: {}", wrong.join("\n"));
+    result
 }
 
 /// Returns the text of an error, with its causes.

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::leftovers;
+use crate::result::read;
 
 /// A directory of a test.
 #[derive(Debug)]
@@ -96,7 +97,6 @@ impl Room {
     #[must_use]
     #[track_caller]
     pub fn json(&self, name: &str) -> Value {
-        let text = self.text(name);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
+        read(self.text(name))
     }
 }

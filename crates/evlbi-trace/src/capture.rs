@@ -78,6 +78,7 @@ pub enum Event {
 
 /// Minimum, mean and maximum of a number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Extent {
     /// Minimum.
     pub least: u64,
@@ -106,6 +107,7 @@ impl Extent {
 
 /// TCP connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Connection {
     /// Client and server; if the start was not captured, the sender of the first packet is first.
     pub ends: [SocketAddr; 2],
@@ -129,6 +131,7 @@ pub struct Connection {
 
 /// Packets that are only counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Others {
     /// Number of connections or streams.
     pub flows: u64,
@@ -173,6 +176,7 @@ fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
 
 /// Results of the analysis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Found {
     /// TCP connections, the largest first.
     pub connections: Vec<Connection>,

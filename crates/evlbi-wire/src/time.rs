@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Frames per second of one thread. VDIF requires a whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrameRate(pub NonZeroU32);
 
 impl FrameRate {
@@ -41,6 +42,7 @@ impl FromStr for FrameRate {
 /// continue past a leap second is read like DiFX and jive5ab do, with 86 400 seconds per day; `baseband` subtracts those leap
 /// seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrameTime {
     /// UTC seconds since 1970-01-01.
     pub second: i64,

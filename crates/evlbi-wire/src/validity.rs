@@ -12,6 +12,7 @@ use crate::vdif::StreamKey;
 /// The recording contains the missing frames as invalid frames, so that it stays in time. If only a part of a frame is missing,
 /// that part contains the fill pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gaps {
     /// Name and version of this format.
     pub schema: Schema,
@@ -34,6 +35,7 @@ pub struct Gaps {
 
 /// Schema of the gaps format: serialises as `evlbi.gaps/1`, and accepts nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "&'static str")]
 pub struct Schema;
 
@@ -67,6 +69,7 @@ impl TryFrom<String> for Schema {
 
 /// Run of consecutive datagrams that did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SequenceGap {
     /// Sequence number of the first datagram.
     pub first: u64,
@@ -76,6 +79,7 @@ pub struct SequenceGap {
 
 /// Run of consecutive frames of one thread that are missing for the same cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimeGap {
     /// Station and thread.
     #[serde(flatten)]
@@ -104,6 +108,7 @@ impl TimeGap {
 
 /// Cause of a missing frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// Lost: it did not arrive, arrived too late, or found the ring full.

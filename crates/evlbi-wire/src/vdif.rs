@@ -79,6 +79,7 @@ pub enum ShapeError {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StationId(pub u16);
 
 impl StationId {
@@ -103,6 +104,7 @@ impl fmt::Display for StationId {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamKey {
     /// Station identifier.
     pub station: StationId,

@@ -32,6 +32,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+pub use self::session::Checked;
 use crate::program::Program;
 
 /// Stream VLBI data in real time, test the path it takes, and measure what was lost and what the loss cost

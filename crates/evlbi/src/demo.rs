@@ -81,6 +81,7 @@ impl Default for DemoOptions {
 
 /// The result of `evlbi demo`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DemoResult {
     schema: &'static str,
     stations: Vec<StationResult>,
@@ -99,6 +100,7 @@ pub struct DemoResult {
 
 /// A baseline of the recordings: the values expected from the plan and the losses, and those that the correlator finds.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct BaselineCheck {
     stations: [String; 2],
     amplitude_expected: f64,
@@ -111,6 +113,7 @@ struct BaselineCheck {
 
 /// One station, from its sender to its recording.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct StationResult {
     station: String,
     checks: Vec<Check>,
@@ -122,6 +125,7 @@ struct StationResult {
 
 /// A count known from two places.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Check {
     what: &'static str,
     truth: u64,
@@ -134,6 +138,7 @@ struct Check {
 
 /// Content of a recording, read back.
 #[derive(Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RecordingReport {
     #[serde(skip)]
     file: PathBuf,

@@ -17,6 +17,7 @@ mod config;
 mod demo;
 mod output;
 mod program;
+mod schemas;
 mod words;
 
 use std::process::ExitCode;

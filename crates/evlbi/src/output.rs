@@ -29,8 +29,11 @@ pub fn log_to_stderr(verbosity: u8) {
         .init();
 }
 
+/// A result that is printed as JSON, with a schema in docs/schemas: a row of the table in `schemas.rs`.
+pub trait Output: Serialize {}
+
 /// Prints a result as one JSON object, or as text for people. Ignores a closed pipe.
-pub fn print<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+pub fn print<T: Output>(json: bool, result: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
     let shown = if json {
         serde_json::to_string_pretty(result).context("cannot write the result as JSON")?
     } else {
@@ -38,6 +41,13 @@ pub fn print<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> Stri
     };
     let mut results = Results::default();
     results.line(&shown);
+    results.end()
+}
+
+/// Prints a JSON object in another program's format.
+pub fn line(object: &serde_json::Value) -> Result<()> {
+    let mut results = Results::default();
+    results.line(&format!("{object:#}"));
     results.end()
 }
 

@@ -20,6 +20,7 @@ use crate::{Problem, Reply};
 
 /// Something that stands against a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
     /// The host that it is found on.
     pub host: String,
@@ -39,6 +40,7 @@ impl fmt::Display for Finding {
 
 /// What was found of a host.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostChecked {
     /// Its name.
     pub host: String,
@@ -52,6 +54,7 @@ pub struct HostChecked {
 
 /// What was found of a session before it starts.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Findings {
     /// The hosts that answered.
     pub hosts: Vec<HostChecked>,

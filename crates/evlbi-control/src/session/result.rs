@@ -17,6 +17,7 @@ use crate::flow::{End, Flow, FlowId, Options, Outcome, State};
 
 /// The result of `evlbi run`.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunResult {
     /// Name and version of this form of result, as it stands in JSON.
     pub schema: &'static str,
@@ -38,6 +39,7 @@ pub struct RunResult {
 
 /// What came of a flow.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowResult {
     /// The whole name of the flow.
     pub id: FlowId,
@@ -60,6 +62,7 @@ pub struct FlowResult {
 
 /// What a sender left out itself is no loss, though its receiver cannot tell the one from the other. Counts are datagrams.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FromSender {
     /// The sending flow.
     pub flow: FlowId,

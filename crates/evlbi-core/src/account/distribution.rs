@@ -42,6 +42,7 @@ struct Bins {
 
 /// Summary of a distribution. Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
     /// Number of values.
     pub count: u64,

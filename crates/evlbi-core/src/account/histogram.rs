@@ -12,6 +12,7 @@ const MAX_LARGE: usize = 4096;
 
 /// A row of a table of counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bin {
     /// The value, or the lowest of a bin of several.
     pub value: u64,

@@ -50,6 +50,7 @@ pub struct Found {
 
 /// Reordering-free runs (RFC 4737, section 4.6): packets in order between two that are reordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FreeRuns {
     /// Number of runs ended by a reordered packet (x of the RFC).
     pub runs: u64,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Format of the bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// VDIF frames.

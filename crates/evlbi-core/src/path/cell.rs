@@ -15,6 +15,7 @@ const MAX_HELD: Nanos = Nanos(100_000_000);
 
 /// Counters of a cell, in packets as the network sees them (segments).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Truth {
     /// Packets that entered.
     pub packets: u64,

@@ -14,6 +14,7 @@ use crate::time::Nanos;
 
 /// Effects of the path, as fractions of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Impairment {
     /// Loss fraction.
     pub loss: f64,
@@ -27,6 +28,7 @@ pub struct Impairment {
 
 /// Effects of a path on the packets of one flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Truth {
     /// Packets that entered.
     pub offered: u64,

@@ -217,6 +217,7 @@ impl fmt::Display for Policy {
 
 /// Replacement of shed data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Replace {
     /// None: the data are not sent, or cut out of the file.

@@ -16,7 +16,7 @@ use evlbi_stream::control_socket::{Status, Watched};
 use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_stream::send::{Pace, SendOptions, Sending, send};
 use evlbi_stream::sky::{self, SkyOptions};
-use evlbi_testkit::result::number;
+use evlbi_testkit::result::{checked, number};
 use evlbi_testkit::{Room, buffer, processor, until};
 use evlbi_wire::vtp;
 use parking_lot::Mutex;
@@ -92,7 +92,7 @@ impl Live {
             Box::new(move |integration: &Integration| {
                 shown
                     .lock()
-                    .push(serde_json::to_value(integration).unwrap());
+                    .push(checked(serde_json::to_value(integration).unwrap()));
                 Ok(())
             })
         };
@@ -150,7 +150,7 @@ impl Live {
         let nothing = found.streams.iter().find_map(StreamResult::nothing);
         assert_eq!(nothing, None);
         let shown = std::mem::take(&mut *self.shown.lock());
-        (shown, serde_json::to_value(found).unwrap())
+        (shown, checked(serde_json::to_value(found).unwrap()))
     }
 }
 
@@ -173,7 +173,7 @@ fn begin(options: &SendOptions) -> Sending {
 
 /// How many datagrams it has sent at its end, at which nothing may be wrong.
 fn sent_by(sending: Sending) -> u64 {
-    let sent = serde_json::to_value(sending.join().unwrap()).unwrap();
+    let sent = checked(serde_json::to_value(sending.join().unwrap()).unwrap());
     assert!(sent["error"].is_null(), "{}", sent["error"]);
     number(&sent, "sent")
 }
@@ -218,7 +218,7 @@ fn correlated(files: &[String; 2], options: &CorrelateOptions) -> Value {
     let run = Run::silent();
     let recordings = Recordings::open(files, options, &run).unwrap();
     let found = correlate(&recordings, options, &run, &mut ()).unwrap();
-    serde_json::to_value(found.result(false)).unwrap()
+    checked(serde_json::to_value(found.result(false)).unwrap())
 }
 
 /// Fringes come integration by integration, and nothing is lost or late.

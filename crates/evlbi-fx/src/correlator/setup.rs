@@ -59,6 +59,7 @@ pub struct Product {
 
 /// Method of fringe stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Rotation {
     /// Sample by sample, before the transform.

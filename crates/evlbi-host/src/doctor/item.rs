@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// Verdict on the value found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// No change is needed.
@@ -19,6 +20,7 @@ pub enum Verdict {
 
 /// The result of one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Item {
     /// Part of the host: kernel, processor, card NAME, clock, path, disk or rights.
     pub group: String,

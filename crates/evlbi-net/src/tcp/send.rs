@@ -30,6 +30,7 @@ const CLOSING: Duration = Duration::from_secs(600);
 
 /// Messages at a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Constant {
     /// Bits of messages per second.
     pub rate: BitRate,
@@ -71,6 +72,7 @@ impl Progress {
 
 /// Counters of sent data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Given {
     /// Bytes sent.
     pub bytes: u64,
@@ -90,6 +92,7 @@ pub struct Given {
 
 /// Messages sent at a constant rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MessagesOut {
     /// Due time of the first one, in nanoseconds of UTC.
     pub start: u64,

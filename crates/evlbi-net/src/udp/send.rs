@@ -84,6 +84,7 @@ impl Default for SenderOptions {
 
 /// Counters of a [`Sender`], in datagrams unless noted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SendCounts {
     /// Accepted by the kernel.
     pub sent: u64,

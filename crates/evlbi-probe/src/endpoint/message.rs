@@ -82,6 +82,7 @@ pub struct Requests {
 
 /// What makes a receiver's work harder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Burden {
     /// How readily the receiving thread leaves its processor to others; else as its program does.
     pub nice: Option<i8>,

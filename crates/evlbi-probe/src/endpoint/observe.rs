@@ -17,6 +17,7 @@ const MAX: usize = 120;
 
 /// What a host counted over a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Observed {
     /// Name of the kernel and its version, as `uname` tells.
     pub kernel: String,
@@ -32,6 +33,7 @@ pub struct Observed {
 
 /// What was counted up to a moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sample {
     /// Seconds since the beginning.
     pub at: f64,

@@ -42,6 +42,7 @@ pub(super) struct Departures {
 
 /// What a sender knows of a stream at its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Departed {
     /// Numbers used: datagrams that left, and those that the kernel refused.
     pub used: u64,

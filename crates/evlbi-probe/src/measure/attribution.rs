@@ -32,6 +32,7 @@ pub struct Suspect {
 
 /// Where the lost datagrams were lost. The parts sum to the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attribution {
     /// In the sending host, before its card.
     pub sender_host: u64,

@@ -58,6 +58,7 @@ struct Point {
 
 /// A clock there against the one here.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockFit {
     /// How much the clock there is ahead at the time `at`, in nanoseconds, if the smallest delays of both ways are alike.
     pub offset: f64,

@@ -32,6 +32,7 @@ pub struct Window {
 
 /// How loss is spread over time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", tag = "pattern")]
 pub enum Pattern {
     /// Nothing was lost.
@@ -54,6 +55,7 @@ pub enum Pattern {
 
 /// Times in which more is lost than in others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Episodes {
     /// How many.
     pub count: usize,

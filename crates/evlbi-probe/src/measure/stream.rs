@@ -15,6 +15,7 @@ const MAX: usize = 65_507;
 
 /// A stream in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stream {
     /// UDP payload of each datagram in bytes.
     pub size: usize,
@@ -28,6 +29,7 @@ pub struct Stream {
 
 /// How far apart datagrams, or bursts of them, leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Spacing {
     /// So many nanoseconds from the beginning of one to that of the next; 0 is as fast as the host can.

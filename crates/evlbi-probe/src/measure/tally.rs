@@ -39,6 +39,7 @@ struct Arrivals {
 
 /// What is known of a stream at its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tallied {
     /// Datagrams that the sender sent: unique + lost.
     pub sent: u64,

@@ -29,6 +29,7 @@ const QUEUE: u64 = 1 << 40;
 
 /// What was simulated. Times in seconds, data in bytes.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Simulated<R> {
     schema: &'static str,
     /// Bits of payload per second of each flow.
@@ -46,6 +47,7 @@ pub struct Simulated<R> {
 
 /// A flow and what one loss did to it. Times in seconds, data in bytes.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     rtt_s: f64,
     algorithm: &'static str,

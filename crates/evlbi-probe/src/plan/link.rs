@@ -110,6 +110,7 @@ pub enum PlanLinkError {
 
 /// Rates in bits per second.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LinkPlan {
     schema: &'static str,
     rate: f64,

@@ -13,6 +13,7 @@ use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 /// Times in seconds, data in bytes.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     rtt_s: f64,
     algorithm: &'static str,

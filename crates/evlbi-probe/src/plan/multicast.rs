@@ -11,6 +11,7 @@ pub const STATIONS: u32 = 12;
 
 /// Streams with and without multicast.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MulticastPlan {
     schema: &'static str,
     /// Bits per second of each station.
@@ -20,6 +21,7 @@ pub struct MulticastPlan {
 
 /// Streams over the link to the correlator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Row {
     stations: u64,
     /// n (n - 1) / 2; the report's table has n (n - 1) in this column, and 71 for 9 stations.

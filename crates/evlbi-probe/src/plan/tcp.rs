@@ -96,6 +96,7 @@ pub enum PlanTcpError {
 
 /// Data in bytes, times in seconds, rates in bits per second.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TcpPlan {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -123,6 +124,7 @@ pub struct TcpPlan {
 
 /// What one algorithm of congestion control needs.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfAlgorithm {
     /// Name of the congestion control.
     pub algorithm: &'static str,

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 /// Many results in one table.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Matrix {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -22,6 +23,7 @@ pub struct Matrix {
 
 /// A pair of hosts and the path between them.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     /// Both hosts, and the name of the path if it has one.
     pub name: String,
@@ -31,6 +33,7 @@ pub struct Row {
 
 /// A test's result; of several of one kind, the last.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cell {
     /// Bits of UDP payload per second.
     pub rate_received: f64,

@@ -23,6 +23,7 @@ const BIN: u64 = 100_000;
 
 /// A connection. Times are in seconds where nothing else is said.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Flow {
     /// Its place among the connections of the test, from 0 on.
     pub number: usize,
@@ -89,6 +90,7 @@ pub struct Flow {
 
 /// A stage of a file's way.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stage {
     /// What it does: `reading the file and sending`, `sending` or `writing the file`.
     pub name: &'static str,
@@ -98,6 +100,7 @@ pub struct Stage {
 
 /// Messages at a constant rate.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Messages {
     /// Messages that were due.
     pub due: u64,

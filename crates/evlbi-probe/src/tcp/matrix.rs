@@ -13,6 +13,7 @@ use super::{ProbeTcp, ProbeTcpError, ProbeTcpOptions, measure};
 
 /// The result of `probe tcp` with several lengths of segments or send buffers.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Matrix {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -32,6 +33,7 @@ pub struct Matrix {
 
 /// One test.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Point {
     /// Bytes of a segment.
     pub segment: u32,

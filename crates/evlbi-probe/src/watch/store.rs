@@ -142,6 +142,7 @@ type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// What a campaign does; a file holds one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Plan {
     /// Address of the responder, as it was given.
     pub target: String,
@@ -163,6 +164,7 @@ const COLUMNS: &str = "direction, begin, end, sent, received, uniq, lost, networ
 
 /// A window of a flow, or a test.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     /// The way that it is of.
     pub direction: Direction,
@@ -249,6 +251,7 @@ impl Row {
 
 /// A time in which the campaign was going on.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stretch {
     /// When it began, in seconds since 1970, UTC.
     pub begun: f64,

@@ -7,7 +7,7 @@ use evlbi_net::run::Run;
 use evlbi_probe::plan::link::{Carrier, Link, PlanLinkOptions};
 use evlbi_probe::plan::tcp::PlanTcpOptions;
 use evlbi_probe::plan::{compare, link, losses, multicast, tcp};
-use evlbi_testkit::result::{refused, shown};
+use evlbi_testkit::result::{checked, refused, shown};
 use evlbi_trace::tcp::Algorithm;
 use serde_json::Value;
 
@@ -102,7 +102,7 @@ fn each_packet_says_the_same() {
     };
     let found = compare::compare(&options, &Run::silent()).unwrap();
     let figure = compare::figure(&found);
-    let all = serde_json::to_value(found).unwrap();
+    let all = checked(serde_json::to_value(found).unwrap());
     let rows = all["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2);
     for row in rows {
@@ -133,7 +133,7 @@ fn messages_are_later_the_more_is_lost() {
     };
     let found = losses::simulate(&options, &Run::silent()).unwrap();
     let figure = losses::figure(&found);
-    let all = serde_json::to_value(found).unwrap();
+    let all = checked(serde_json::to_value(found).unwrap());
     let rows = all["rows"].as_array().unwrap();
     let of =
         |name: &str| -> Vec<f64> { rows.iter().map(|row| row[name].as_f64().unwrap()).collect() };
@@ -192,7 +192,7 @@ fn what_fits_a_link() {
     near(&plan, "payload", 9.58464e9, 1e-12);
     near(&plan, "ethernet", 9.2942e9, 1e-5);
     assert_eq!(plan["shed"], 0.0);
-    let plan = serde_json::to_value(multicast::plan(12, None)).unwrap();
+    let plan = checked(serde_json::to_value(multicast::plan(12, None)).unwrap());
     let last = &plan["rows"][10];
     assert_eq!(
         (&last["unicast"], &last["baselines"]),

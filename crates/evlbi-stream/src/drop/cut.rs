@@ -30,6 +30,7 @@ pub enum Unit {
 
 /// What went in and came out.
 #[derive(Clone, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Whole frames in the input.
     pub frames: u64,

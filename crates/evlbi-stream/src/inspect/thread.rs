@@ -24,6 +24,7 @@ const MARK5B_BITS: u8 = 2;
 
 /// Which frames the statistics are from.
 #[derive(Clone, Copy, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sampling {
     /// Of each thread one in so many frames; where that one is invalid or has fill pattern, the next.
     pub every: u64,
@@ -43,6 +44,7 @@ impl Sampling {
 
 /// A run of missing frames of a thread.
 #[derive(Clone, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     /// The station's two letters, or its number.
     pub station: String,
@@ -58,6 +60,7 @@ pub struct Gap {
 
 /// What is said of a thread.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadReport {
     /// The station's two letters, or its number.
     pub station: String,

@@ -28,6 +28,7 @@ const INTERVALS_SHOWN: usize = 1000;
 /// What came of a stream that was received. Counts are datagrams between the first and the last number seen, unless said;
 /// docs/src/counters.md defines each.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecvResult {
     schema: &'static str,
     /// Whether the receiver has ended: false in the file of one that runs or was killed.
@@ -98,6 +99,7 @@ pub struct RecvResult {
 
 /// So many runs (or packets) of a length (or extent).
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Run {
     length: u64,
     count: u64,
@@ -105,6 +107,7 @@ struct Run {
 
 /// First and last number of a sequence.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Ends {
     first_seq: u64,
     last_seq: u64,
@@ -112,6 +115,7 @@ struct Ends {
 
 /// What this host's own counters say of the time of the run, all programs together.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostDelta {
     /// UDP over IPv4.
     pub udp: host::Udp,

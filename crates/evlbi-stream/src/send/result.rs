@@ -12,6 +12,7 @@ const SHORT: f64 = 0.01;
 
 /// What came of a flow that was sent.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SendResult {
     pub(super) schema: &'static str,
     pub(super) source: String,

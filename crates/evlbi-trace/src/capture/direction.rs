@@ -30,6 +30,7 @@ const STAMPS: u32 = 12;
 /// Report on one direction of a connection. Times in seconds are relative to the first packet of the capture; times of
 /// distributions are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DirectionReport {
     /// Packets with data as captured: with segmentation offload each may be many segments.
     pub frames: u64,
@@ -104,6 +105,7 @@ pub struct DirectionReport {
 
 /// Retransmitted segments by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SentAgain {
     /// All retransmitted segments.
     pub segments: u64,
@@ -127,6 +129,7 @@ pub struct SentAgain {
 
 /// Interval of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interval {
     /// When it begins, in seconds from the connection's first packet on.
     #[serde(default)]

@@ -38,6 +38,7 @@ const MIN_IDLE: u64 = 1_000_000;
 
 /// Limits of a sender, as fractions of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitedBy {
     /// Application: all data were acknowledged and nothing was sent, or less was in flight than possible.
     pub application: f64,
@@ -75,6 +76,7 @@ impl LimitedBy {
 
 /// Times in which nothing was in flight and nothing was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Idle {
     /// Number of idle times that exceeded a round trip and 1 ms.
     pub periods: u64,

@@ -34,6 +34,7 @@ const MAX_SEARCHES: u32 = 16;
 
 /// Where the numbers of a stream's datagrams are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Numbers {
     /// No known numbers.
@@ -49,6 +50,7 @@ pub enum Numbers {
 
 /// Report on one stream. Times in seconds are relative to the first packet of the capture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stream {
     /// Sender and receiver.
     pub ends: [SocketAddr; 2],
@@ -84,6 +86,7 @@ pub struct Stream {
 
 /// Interval of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamInterval {
     /// When it begins, in seconds from the stream's first packet on.
     #[serde(default)]

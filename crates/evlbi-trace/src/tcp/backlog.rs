@@ -10,6 +10,7 @@ use evlbi_core::time::Nanos;
 
 /// Behaviour if a message finds the send buffer full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Full {
     /// The message and all after it wait.

@@ -12,6 +12,7 @@ const SILENCE: u64 = 4;
 
 /// Time series of a connection, as reported by its sender's kernel. Times in seconds are relative to the first sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimeSeries {
     /// Losses, each with its effect on the window.
     pub losses: Vec<Loss>,
@@ -25,6 +26,7 @@ pub struct TimeSeries {
 
 /// Loss, or several that were repaired together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Loss {
     /// When it was detected.
     pub at: f64,
@@ -44,6 +46,7 @@ pub struct Loss {
 
 /// Limits of a flow, as fractions of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitedBy {
     /// Application: there was nothing to send.
     pub application: f64,
@@ -61,6 +64,7 @@ pub struct LimitedBy {
 
 /// How evenly data arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bursts {
     /// Start, in seconds since the first sample.
     pub from: f64,
@@ -80,6 +84,7 @@ pub struct Bursts {
 
 /// Effect of a temporary disturbance on a flow's rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Disturbance {
     /// Start of the disturbance, in seconds since the first sample.
     pub from: f64,
@@ -122,6 +127,7 @@ impl Disturbance {
 
 /// Interval of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interval {
     /// Start, in seconds since the first sample.
     pub from: f64,

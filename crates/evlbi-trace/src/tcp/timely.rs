@@ -8,6 +8,7 @@ use evlbi_core::time::Nanos;
 
 /// Lateness of messages. Times in seconds are relative to when the first message was due.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timeliness {
     /// Maximum lateness that counts as on time, in nanoseconds.
     pub tolerance: u64,
@@ -23,6 +24,7 @@ pub struct Timeliness {
 
 /// Period in which messages were late.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Late {
     /// Number of the first late message.
     pub message: u64,

@@ -292,7 +292,7 @@ fn run_udp(mut args: ProbeUdpArgs, program: &Program) -> Result<()> {
     match format {
         ProbeFormat::Udpmon => output::print(false, &result, show::udpmon)?,
         ProbeFormat::Pscheduler => {
-            output::print(true, &show::pscheduler(&result), |_| String::new())?;
+            output::line(&show::pscheduler(&result))?;
         }
         ProbeFormat::Table => output::print(json, &result, show::table)?,
     }
@@ -508,7 +508,7 @@ fn run_latency(mut args: ProbeLatencyArgs, program: &Program) -> Result<()> {
     match format {
         LatencyFormat::Pscheduler if !json => {
             let bins = Nanos::from(options.bins).0.max(1);
-            output::print(true, &latency::pscheduler(&result, bins), |_| String::new())?;
+            output::line(&latency::pscheduler(&result, bins))?;
         }
         _ => output::print(json, &result, latency::text)?,
     }

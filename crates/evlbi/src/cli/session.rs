@@ -11,13 +11,14 @@ use evlbi_control::agent::{self, AgentOptions, Ready};
 use evlbi_control::flow::FlowId;
 use evlbi_control::link;
 use evlbi_control::session::console::{Console, Said, Words};
-use evlbi_control::session::{ControllerOptions, RunOptions, result, run};
+use evlbi_control::session::{ControllerOptions, Findings, RunOptions, result, run};
 use evlbi_control::threads::Threads;
 use evlbi_net::run::Run;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Editor, Helper, Highlighter, Hinter, Validator};
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::flows::CommandLine;
@@ -145,6 +146,15 @@ convert! {
     without [check, script, keep, json]
 }
 
+/// The result of `run --check`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Checked {
+    schema: &'static str,
+    #[serde(flatten)]
+    found: Findings,
+}
+
 /// Runs a session, a script on its hosts, or looks at it only.
 pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
     let (check, keep, json) = (args.check, args.keep, args.json);
@@ -167,10 +177,14 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
         if !session.checked.problems.is_empty() {
             bail!("{}", session.refuse(run));
         }
-        return output::print(json, &session.checked, |checked| {
+        let checked = Checked {
+            schema: "evlbi.checked/1",
+            found: session.checked.clone(),
+        };
+        return output::print(json, &checked, |checked| {
             format!(
                 "{} hosts, {} flows: no problems found",
-                checked.hosts.len(),
+                checked.found.hosts.len(),
                 session.flows()
             )
         });

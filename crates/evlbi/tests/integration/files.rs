@@ -11,6 +11,7 @@ mod recordings;
 
 use std::process::Output;
 
+use evlbi_testkit::result::read;
 use evlbi_testkit::{Room, command};
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ fn json(arguments: &[&str]) -> Value {
     let output = evlbi(&[arguments, &["--json"]].concat());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    read(output.stdout)
 }
 
 /// What it says when it fails.

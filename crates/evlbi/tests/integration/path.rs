@@ -16,6 +16,7 @@ use std::process::{Command, Output, Stdio};
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::need::{Kind, is_refused};
 use evlbi_testkit::netns::{HOSTS, has_users_of_its_own, paths};
+use evlbi_testkit::result::read;
 use evlbi_testkit::{Lines, Running, command, copy_program, need, skip, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
@@ -205,7 +206,7 @@ impl Up<'_> {
                 .evlbi()
                 .args(["path", "show", &self.name, "--json"]),
         );
-        serde_json::from_str(&shown).unwrap()
+        read(shown)
     }
 
     /// Takes it down; gives what it did.
@@ -247,7 +248,7 @@ impl Up<'_> {
                 .args(["send", &source, "--to", to, "--max", "--no-gso", "--json"])
                 .args(["--sequence", &first.to_string()]),
         );
-        let sent: Value = serde_json::from_str(&shown).unwrap();
+        let sent = read(shown);
         assert_eq!(number(&sent, "sent"), count);
         sent
     }
@@ -278,7 +279,7 @@ impl Up<'_> {
                 .args(["probe", kind, "manchester:8620", "--json"])
                 .args(more),
         );
-        serde_json::from_str(&shown).unwrap()
+        read(shown)
     }
 
     /// A counter of a host's kernel: `table` as `Udp` or `TcpExt`.
@@ -516,7 +517,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
         well(&[&["exec", "jive", "--", EVLBI][..], &send].concat())
     };
     let counts = || {
-        let state: Value = serde_json::from_str(&well(&["show", "plan", "--json"])).unwrap();
+        let state = read(well(&["show", "plan", "--json"]));
         let loss = cell(&state, FORWARD, "loss");
         (number(loss, "packets"), number(loss, "dropped"))
     };

@@ -11,6 +11,7 @@ use evlbi_stream::control_socket::Watched;
 use evlbi_stream::counters::Counts;
 use evlbi_stream::recv::{Receiving, RecvOptions, receive};
 use evlbi_stream::send::{self, Pace, SendOptions};
+use evlbi_testkit::result::checked;
 use evlbi_testkit::{processor, until};
 use serde_json::Value;
 
@@ -119,7 +120,7 @@ impl Recv {
     /// Waits for the end, whatever it is.
     #[track_caller]
     pub fn end(self) -> Value {
-        serde_json::to_value(self.receiving.join()).unwrap()
+        checked(serde_json::to_value(self.receiving.join()).unwrap())
     }
 
     /// The same, with what it has said.
@@ -181,7 +182,7 @@ pub fn sending(source: &str, to: &str) -> SendOptions {
 #[track_caller]
 pub fn send(options: &SendOptions) -> Value {
     let sending = send::send(options, &Run::silent()).unwrap();
-    let result = serde_json::to_value(sending.join().unwrap()).unwrap();
+    let result = checked(serde_json::to_value(sending.join().unwrap()).unwrap());
     assert!(result["error"].is_null(), "{}", result["error"]);
     result
 }

@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
+use evlbi_testkit::result::read;
 use evlbi_testkit::{Lines, Room, Running, command, until};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::control::support::{EVLBI, asked};
 use crate::result::number;
@@ -57,7 +57,8 @@ fn the_numbers_of_the_demonstration_agree() {
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = read(&output.stdout);
+    assert_eq!(result["schema"], "evlbi.demo/1");
     assert_eq!(result["accounting_agrees"], true);
     let stations = result["stations"].as_array().unwrap();
     assert_eq!(stations.len(), 2);

@@ -17,6 +17,7 @@ use crate::path::raise;
 use crate::result::number;
 use evlbi_testkit::address::own_address;
 use evlbi_testkit::netns::paths;
+use evlbi_testkit::result::{checked, read};
 use evlbi_testkit::{Room, Running, command, until_some};
 
 pub const STATIONS: [&str; 3] = ["ef", "jb", "on"];
@@ -252,6 +253,7 @@ impl Site {
         let whole = serde_json::from_str(&text).ok();
         whole
             .or_else(|| serde_json::from_str(text.lines().last()?).ok())
+            .map(checked)
             .unwrap_or_else(|| {
                 let log = fs::read_to_string(folder.join("log")).unwrap();
                 panic!("{name} left no result: {text} {log}")
@@ -490,7 +492,7 @@ fn a_check_finds_what_stands_against_a_session() {
         let host = format!("[[host]]\nname = \"jive\"\nfolder = \"agent-jive\"\n{host}\n");
         let text = format!("name = \"{name}\"\naround = \"1s\"\n{host}{flows}");
         let session = site.room.write(&format!("{name}.toml"), text);
-        let status = site.run(name, &["run", &session, "--check"]);
+        let status = site.run(name, &["run", &session, "--check", "--json"]);
         (status, site.room.text(&format!("{name}.err")))
     };
     let to = to.to_string();
@@ -535,6 +537,9 @@ fn a_check_finds_what_stands_against_a_session() {
     ];
     let (status, said) = check("close", "", &flows.concat());
     assert_eq!(status, Some(0), "{said}");
+    let found = read(site.room.text("close.out"));
+    assert_eq!(found["schema"], "evlbi.checked/1");
+    assert_eq!(found["hosts"][0]["host"], "jive");
     // A token that may watch only.
     let token = site.room.path("agent-jive/tokens/watch");
     let fingerprint = site.fingerprint("jive");

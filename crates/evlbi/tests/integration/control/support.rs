@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use evlbi_testkit::address::own_address;
+use evlbi_testkit::result::read;
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Lines, Room, Running, command, until, until_some};
 use nix::sys::signal::{Signal, kill};
@@ -290,7 +291,8 @@ pub fn ready(mut starts: Command) -> (Running, Value) {
             break;
         }
     }
-    let ready = serde_json::from_str(&text).expect("the agent says that it is there");
+    let ready = read(text);
+    assert_eq!(ready["schema"], "evlbi.agent/1");
     (child, ready)
 }
 

@@ -52,6 +52,8 @@ fn recordings_are_correlated_searched_and_measured() {
         assert_eq!(result["schema"], schema);
         if command[0] == "correlate" {
             assert_eq!(room.json("out/summary.json"), result);
+            let description = room.json("out/visibilities.json");
+            assert_eq!(description["schema"], "evlbi.visibilities/1");
             let table = room.text("out/baselines.csv");
             assert!(table.contains("Ef") && table.contains("Jb"), "{table}");
         }

@@ -1,5 +1,6 @@
 //! Streams that are correlated as they come.
 
+use evlbi_testkit::result::read;
 use evlbi_testkit::{Room, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
@@ -76,9 +77,7 @@ fn a_wrong_clock_harms_nobody_else() {
         received.stderr
     );
     let lines = received.stdout.lines();
-    let lines: Vec<Value> = lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines: Vec<Value> = lines.map(read).collect();
     let (last, integrations) = lines.split_last().unwrap();
     assert!(!integrations.is_empty());
     for integration in integrations {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use evlbi_testkit::buffer::fit;
 use evlbi_testkit::netns::paths;
-use evlbi_testkit::result::assert_numbers;
+use evlbi_testkit::result::{assert_numbers, read};
 use evlbi_testkit::{Room, Running, buffer, each, until, until_some};
 use evlbi_wire::{pattern, vtp};
 use nix::sys::signal::Signal;
@@ -49,8 +49,8 @@ struct Ended {
 impl Ended {
     #[track_caller]
     fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}{}", self.stdout, self.stderr))
+        assert!(!self.stdout.is_empty(), "{}", self.stderr);
+        read(&self.stdout)
     }
 
     fn files(&self) -> Vec<String> {

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
+use evlbi_testkit::result::read;
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Room, Running, command, processor, until};
 use serde_json::Value;
@@ -207,8 +208,8 @@ impl Recv {
 
 impl Received {
     pub fn result(&self) -> Value {
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}\n{}", self.stdout, self.stderr))
+        assert!(!self.stdout.is_empty(), "{}", self.stderr);
+        read(&self.stdout)
     }
 }
 
@@ -255,7 +256,7 @@ pub fn send(source: &str, to: &str, more: &[&str]) -> Value {
     let output = try_send(source, to, more);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{source}: {stderr}");
-    serde_json::from_slice(&output.stdout).expect("one JSON object")
+    read(output.stdout)
 }
 
 pub fn try_send(source: &str, to: &str, more: &[&str]) -> Output {

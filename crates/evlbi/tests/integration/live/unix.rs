@@ -57,5 +57,6 @@ fn what_has_no_effect_is_refused() {
     // What only connected ended nothing.
     send(&source, &url, &[]);
     let result = first.finish();
+    assert_eq!(result["schema"], "evlbi.recv/1");
     assert_numbers(&result, &[("unique", FRAMES.into()), ("lost", 0)]);
 }

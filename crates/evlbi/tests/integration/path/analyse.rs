@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Stdio;
 
 use evlbi_testkit::relay::Passed;
-use evlbi_testkit::result::{largest, number, packets_by_event};
+use evlbi_testkit::result::{largest, number, packets_by_event, read};
 use evlbi_testkit::{Running, need, until};
 use serde_json::Value;
 
@@ -89,7 +89,7 @@ fn analyse(room: &Room, name: &str) -> Value {
             .args(["--events", &events, "--bins", "100us"])
             .args(["--interval", "100ms", "--plot", &plot]),
     );
-    serde_json::from_str(&text).unwrap()
+    read(text)
 }
 
 /// These fields of each packet that passes the filter, as tshark has them.

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use evlbi_testkit::clock::Shifted;
+use evlbi_testkit::result::read;
 use evlbi_testkit::{Running, until};
 use serde_json::Value;
 
@@ -136,7 +137,7 @@ fn what_comes_back_is_seen_by_a_campaign() {
     ];
     let report = |more: &[&str]| -> Value {
         let report = printed(room.evlbi().args(["report", &file, "--json"]).args(more));
-        serde_json::from_str(&report).unwrap()
+        read(report)
     };
     // What it says of windows that are settled.
     let settled = |name: &str| {

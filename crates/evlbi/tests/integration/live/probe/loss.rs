@@ -6,6 +6,7 @@ use super::{TOKEN, assert_sums, run};
 use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::{Pair, Wire, pair};
+use evlbi_testkit::result::read;
 use evlbi_testkit::{Room, buffer, name, until};
 use serde_json::Value;
 
@@ -33,7 +34,8 @@ fn to_a_stopped_receiver(pair: &Pair, plan: &[&str], is_sent: impl Fn() -> bool)
     assert!(sent.status.success(), "{said}");
     until("what was sent has come", is_sent);
     receiver.signal("CONT");
-    let sent: Value = serde_json::from_slice(&sent.stdout).unwrap();
+    let sent = read(&sent.stdout);
+    assert_eq!(sent["schema"], "evlbi.probe.sent/1");
     [sent, receiver.finish()]
 }
 
@@ -130,7 +132,8 @@ fn a_small_buffer_loses_what_a_large_one_holds() {
     assert!(small < large);
     // In a table, they are two tests.
     let table = evlbi().args(["report", &first, &second, "--json"]).output();
-    let table: Value = serde_json::from_slice(&table.unwrap().stdout).unwrap();
+    let table = read(&table.unwrap().stdout);
+    assert_eq!(table["schema"], "evlbi.matrix/1");
     let columns = &table["columns"];
     let of = |column: usize| columns[column].as_str().unwrap().to_owned();
     assert_eq!(columns.as_array().unwrap().len(), 2, "{columns}");

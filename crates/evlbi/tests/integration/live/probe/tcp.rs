@@ -5,6 +5,7 @@ use crate::live::support::Recv;
 use crate::result::number;
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::netns::{Wire, pair, pair_with};
+use evlbi_testkit::result::read;
 use evlbi_testkit::{Room, name, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use serde_json::Value;
 fn result(output: &std::process::Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let result = read(&output.stdout);
     assert_eq!(result["schema"], "evlbi.probe.tcp/1");
     result
 }
@@ -105,7 +106,7 @@ fn what_was_measured_is_kept_when_the_peer_vanishes() {
     responder.signal("KILL");
     let output = probing.end();
     assert_refused(&output, "not all was measured");
-    let result: Value = serde_json::from_slice(&output.stdout).expect("what was measured");
+    let result = read(&output.stdout);
     assert!(number(&result["flows"][0], "bytes") > 0);
     assert!(!result["stopped"].is_null());
 }

@@ -15,10 +15,11 @@ const FONTS: &str = "fonts-dejavu-core";
 const FONT_FOLDER: &str = "/usr/share/fonts/truetype/dejavu";
 
 /// Python packages of the tests, and the modules that identify them.
-const PYTHON: [(&str, &str); 4] = [
+const PYTHON: [(&str, &str); 5] = [
     ("baseband==4.3.0", "baseband"),
     ("playwright==1.65.2", "playwright"),
     ("axe-playwright-python==0.1.8", "axe_playwright_python"),
+    ("pandas==3.1.1", "pandas"),
     ("schemathesis==4.32.5", "schemathesis"),
 ];
 const VENV: &str = "target/venv";

@@ -147,11 +147,12 @@ const LEFT_OUT: [&str; 9] = [
 ];
 
 /// What is to be seen to of every command that has such an option.
-const POLICIES: [(&str, OptionPolicy); 7] = [
+const POLICIES: [(&str, OptionPolicy); 8] = [
     ("target", OptionPolicy::Target),
     ("token", OptionPolicy::Secret),
     ("rate", OptionPolicy::Whole),
     ("spacing", OptionPolicy::Whole),
+    ("csv", OptionPolicy::Write),
     ("records", OptionPolicy::Write),
     ("plot", OptionPolicy::Write),
     ("out", OptionPolicy::Write),
@@ -246,6 +247,8 @@ pub const COMMANDS: [Command; 9] = [
         name: "watch",
         continues: true,
         policies: &[("file", OptionPolicy::Write)],
+        // The campaign is continued; a table would exist already.
+        left_out: &["csv"],
         ..TEST
     },
 ];

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use evlbi_core::rate::BitRate;
-use evlbi_net::file::{OutputError, check_new};
+use evlbi_net::file::{OutputError, TableError, check_new};
 use evlbi_net::run::Run;
 use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 use smart_default::SmartDefault;
 
+use super::csv::{Column, cell, table};
 use super::parts::{Measured, Parts, WriteError};
 use super::point::{self, Point};
 use super::session::{Event, Session, SessionError, Target};
@@ -534,6 +535,45 @@ pub fn text(result: &ProbeCapacity) -> String {
     lines.push(result.finding.clone());
     lines.push(format!("stop rule: {}", result.stop_rule));
     lines.join("\n")
+}
+
+/// Formats the trials as CSV, a row each.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(result: &ProbeCapacity) -> Result<String, TableError> {
+    let columns: &[Column<Trial>] = &[
+        ("rate_asked_bps", |trial| trial.asked.to_string()),
+        ("passed", |trial| trial.passed.to_string()),
+        ("sent", |trial| {
+            cell(trial.point.as_ref().map(|point| point.sent))
+        }),
+        ("lost", |trial| {
+            cell(trial.point.as_ref().map(|point| point.lost))
+        }),
+        ("loss", |trial| {
+            cell(trial.point.as_ref().map(|point| point.loss))
+        }),
+        ("network_lost", |trial| {
+            cell(trial.point.as_ref().map(|point| point.network_lost))
+        }),
+        ("host_lost", |trial| {
+            cell(trial.point.as_ref().map(|point| point.host_lost))
+        }),
+        ("unattributed", |trial| {
+            cell(trial.point.as_ref().map(|point| point.unattributed))
+        }),
+        ("rate_sent_bps", |trial| {
+            cell(trial.point.as_ref().map(|point| point.rate_sent))
+        }),
+        ("rate_received_bps", |trial| {
+            cell(trial.point.as_ref().map(|point| point.rate_received))
+        }),
+        ("duration_s", |trial| {
+            cell(trial.point.as_ref().map(|point| point.seconds))
+        }),
+    ];
+    table(columns, &result.trials)
 }
 
 #[cfg(test)]

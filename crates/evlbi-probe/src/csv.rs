@@ -1,14 +1,78 @@
-//! Datagrams and losses one by one, as CSV.
+//! Results as CSV: tables of their rows, and datagrams and losses one by one.
 
+use std::borrow::Borrow;
 use std::fs::File;
 use std::path::Path;
 
-use evlbi_net::file::{Table, TableError};
+use evlbi_core::account::Summary;
+use evlbi_net::file::{Table, TableError, table_text};
 
 use super::direction::Direction;
 use super::point::Point;
 use crate::endpoint::Keep;
 use crate::measure::{ClockFit, Record};
+
+/// A column of a table: its name with the unit, and the text of a row's cell.
+pub type Column<T> = (&'static str, fn(&T) -> String);
+
+/// Formats rows as CSV, with a header.
+pub fn table<T>(
+    columns: &[Column<T>],
+    rows: impl IntoIterator<Item: Borrow<T>>,
+) -> Result<String, TableError> {
+    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let rows = rows.into_iter().map(|row| {
+        let cells = columns.iter().map(|(_, cell)| cell(row.borrow()));
+        cells.collect::<Vec<String>>()
+    });
+    table_text(&names.join(","), rows)
+}
+
+/// Formats a cell, which is empty where there is no value.
+pub fn cell(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+/// Formats a value of a distribution, if there is one.
+pub fn of(summary: Option<&Summary>, get: fn(&Summary) -> f64) -> String {
+    cell(summary.map(get))
+}
+
+/// Columns of a point.
+pub const POINT: &[Column<Point>] = &[
+    ("direction", |p| p.direction.name().to_owned()),
+    ("size_bytes", |p| p.size.to_string()),
+    ("burst", |p| p.burst.to_string()),
+    ("rate_asked_bps", |p| cell(p.rate_asked)),
+    ("spacing_asked_ns", |p| cell(p.spacing_asked)),
+    ("spacing_achieved_ns", |p| cell(p.spacing_achieved)),
+    ("sent", |p| p.sent.to_string()),
+    ("received", |p| p.received.to_string()),
+    ("unique", |p| p.unique.to_string()),
+    ("lost", |p| p.lost.to_string()),
+    ("loss", |p| p.loss.to_string()),
+    ("network_lost", |p| p.network_lost.to_string()),
+    ("host_lost", |p| p.host_lost.to_string()),
+    ("unattributed", |p| p.unattributed.to_string()),
+    ("duplicates", |p| p.duplicates.to_string()),
+    ("reordered", |p| p.reordered.to_string()),
+    ("late", |p| p.late.to_string()),
+    ("rate_sent_bps", |p| p.rate_sent.to_string()),
+    ("rate_received_bps", |p| p.rate_received.to_string()),
+    ("wire_rate_sent_bps", |p| p.wire_rate_sent.to_string()),
+    ("wire_rate_received_bps", |p| {
+        p.wire_rate_received.to_string()
+    }),
+    ("duration_s", |p| p.seconds.to_string()),
+    ("delay_min_ns", |p| cell(p.delay.map(|delay| delay.min))),
+    ("delay_median_ns", |p| {
+        cell(p.delay.map(|delay| delay.median))
+    }),
+    ("delay_p99_ns", |p| cell(p.delay.map(|delay| delay.p99))),
+    ("delay_max_ns", |p| cell(p.delay.map(|delay| delay.max))),
+    ("pdv_p99_ns", |p| cell(p.pdv.map(|[_, p99, _]| p99))),
+    ("jitter_ns", |p| p.jitter.to_string()),
+];
 
 /// The files, where they are asked for.
 pub struct Records {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::time::Nanos;
-use evlbi_net::file::{OutputError, check_new};
+use evlbi_net::file::{OutputError, TableError, check_new};
 use evlbi_net::run::Run;
 use evlbi_plot::{Axis, Figure, Series, Unit};
 use evlbi_wire::units::{show_count, show_seconds};
@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use smart_default::SmartDefault;
 
+use super::csv::{Column, of, table};
 use super::parts::{Measured, Parts, WriteError};
 use super::picture::{MAX_HISTOGRAMS, dots, log_axis, panel};
 use super::session::{Event, Session, SessionError, Target};
@@ -349,6 +350,49 @@ pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
         "histogram-latency": histogram,
         "histogram-ttl": {},
     })
+}
+
+/// Formats the result as CSV, a row for each length of messages.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(result: &ProbeLatency) -> Result<String, TableError> {
+    let columns: &[Column<Size>] = &[
+        ("size_bytes", |size| size.size.to_string()),
+        ("sent", |size| size.sent.to_string()),
+        ("received", |size| size.received.to_string()),
+        ("lost", |size| size.lost.to_string()),
+        ("duplicates", |size| size.duplicates.to_string()),
+        ("reordered", |size| size.reordered.to_string()),
+        ("round_trip_min_ns", |size| {
+            of(size.round_trip.as_ref(), |all| all.min as f64)
+        }),
+        ("round_trip_mean_ns", |size| {
+            of(size.round_trip.as_ref(), |all| all.mean)
+        }),
+        ("round_trip_median_ns", |size| {
+            of(size.round_trip.as_ref(), |all| all.median as f64)
+        }),
+        ("round_trip_p99_ns", |size| {
+            of(size.round_trip.as_ref(), |all| all.p99 as f64)
+        }),
+        ("round_trip_max_ns", |size| {
+            of(size.round_trip.as_ref(), |all| all.max as f64)
+        }),
+        ("there_min_ns", |size| {
+            of(size.there.as_ref(), |all| all.min as f64)
+        }),
+        ("there_median_ns", |size| {
+            of(size.there.as_ref(), |all| all.median as f64)
+        }),
+        ("back_min_ns", |size| {
+            of(size.back.as_ref(), |all| all.min as f64)
+        }),
+        ("back_median_ns", |size| {
+            of(size.back.as_ref(), |all| all.median as f64)
+        }),
+    ];
+    table(columns, &result.points)
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ pub mod matrix;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use evlbi_net::file::TableError;
 use evlbi_plot::{Axis, Figure, Series, Style, Unit};
 use evlbi_wire::units::{show_count, show_rate, utc};
 use serde::Serialize;
 
+use crate::csv::{Column, cell, table};
 use crate::direction::Direction;
 use crate::finding::{in_time, where_lost};
 use crate::measure::{Pattern, Window};
@@ -296,6 +298,34 @@ pub fn figure(report: &Report) -> Figure {
         },
         panels,
     }
+}
+
+/// Formats the windows as CSV, a row each.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(report: &Report) -> Result<String, TableError> {
+    let columns: &[Column<Row>] = &[
+        ("direction", |row| row.direction.name().to_owned()),
+        ("begin_s", |row| row.begin.to_string()),
+        ("end_s", |row| row.end.to_string()),
+        ("sent", |row| row.sent.to_string()),
+        ("received", |row| row.received.to_string()),
+        ("unique", |row| row.unique.to_string()),
+        ("lost", |row| row.lost.to_string()),
+        ("network_lost", |row| row.network_lost.to_string()),
+        ("host_lost", |row| row.host_lost.to_string()),
+        ("unattributed", |row| row.unattributed.to_string()),
+        ("duplicates", |row| row.duplicates.to_string()),
+        ("reordered", |row| row.reordered.to_string()),
+        ("late", |row| row.late.to_string()),
+        ("runs", |row| row.runs.to_string()),
+        ("rate_sent_bps", |row| row.rate_sent.to_string()),
+        ("rate_received_bps", |row| row.rate_received.to_string()),
+        ("jitter_ns", |row| row.jitter.to_string()),
+        ("pdv_p999_ns", |row| cell(row.pdv_p999)),
+    ];
+    table(columns, &report.windows)
 }
 
 #[cfg(test)]

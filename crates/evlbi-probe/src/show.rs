@@ -3,11 +3,13 @@
 use std::fmt::Write;
 
 use evlbi_core::account::Summary;
+use evlbi_net::file::TableError;
 use evlbi_net::host::{Core, Counters, Interface};
 use evlbi_plot::columns;
 use evlbi_wire::units::{show_count, show_seconds};
 use serde_json::{Value, json};
 
+use super::csv::{POINT, table as csv_table};
 use super::point::Point;
 use super::udp::ProbeUdp;
 use crate::measure::ClockFit;
@@ -26,6 +28,14 @@ pub fn table(result: &ProbeUdp) -> String {
     lines.extend(result.findings.iter().cloned());
     lines.extend(result.clock.as_ref().map(clock));
     lines.join("\n").trim_end().to_owned()
+}
+
+/// Formats the points as CSV, a row each.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(result: &ProbeUdp) -> Result<String, TableError> {
+    csv_table(POINT, &result.points)
 }
 
 /// How the far clock lies, in a sentence.

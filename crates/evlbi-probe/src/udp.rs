@@ -247,6 +247,22 @@ impl Sent {
             });
         lines.collect::<Vec<String>>().join("\n")
     }
+
+    /// Formats it as CSV, a row for each point.
+    ///
+    /// # Errors
+    /// [`TableError`] if a row has no form in CSV.
+    pub fn csv(&self) -> Result<String, TableError> {
+        let columns: &[csv::Column<(&String, &Departed)>] = &[
+            ("point", |(label, _)| (*label).clone()),
+            ("sent", |(_, departed)| departed.counts.sent.to_string()),
+            ("not_sent", |(_, departed)| {
+                departed.counts.not_sent().to_string()
+            }),
+            ("duration_s", |(_, departed)| departed.seconds.to_string()),
+        ];
+        csv::table(columns, self.labels.iter().zip(&self.points))
+    }
 }
 
 /// Sends the points to a [`probe`] with `one_way`.

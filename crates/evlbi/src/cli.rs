@@ -24,6 +24,7 @@ mod probe;
 mod recordings;
 mod session;
 mod streams;
+mod tables;
 mod token;
 mod watch;
 

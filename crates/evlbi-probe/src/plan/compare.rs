@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
+use evlbi_net::file::TableError;
 use evlbi_net::run::Run;
 use evlbi_trace::tcp::{Algorithm, Cbr, Counting, Full, Scene};
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use super::table;
 use super::tcp::{PlanTcpError, PlanTcpOptions, algorithms, flow, wire};
+use crate::csv::{self, Column, cell};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
 use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
@@ -312,4 +314,28 @@ pub(super) fn curve(name: String, points: &[(f64, f64)]) -> Series {
         points: points.to_vec(),
         ..Series::default()
     }
+}
+
+/// Formats it as CSV, a row for each flow.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(comparison: &Simulated<Row>) -> Result<String, TableError> {
+    let columns: &[Column<Row>] = &[
+        ("rtt_s", |row| row.rtt_s.to_string()),
+        ("algorithm", |row| row.algorithm.to_owned()),
+        ("recovery_s", |row| cell(row.recovery_s)),
+        ("delayed_bytes", |row| row.delayed_bytes.to_string()),
+        ("timely_s", |row| cell(row.timely_s)),
+        ("held_bytes", |row| row.held_bytes.to_string()),
+        ("sent_again", |row| row.sent_again.to_string()),
+        ("shed", |row| row.shed.to_string()),
+        ("expected_recovery_s", |row| {
+            row.expected_recovery_s.to_string()
+        }),
+        ("expected_delayed_bytes", |row| {
+            row.expected_delayed_bytes.to_string()
+        }),
+    ];
+    csv::table(columns, &comparison.rows)
 }

@@ -5,10 +5,13 @@ use std::str::FromStr;
 use evlbi_core::packetise::{Family, PacketiseError, Rule, TCP_HEADER, payload_length};
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{wire_bytes, wire_bytes_of_segment};
+use evlbi_net::file::TableError;
 use evlbi_wire::vtp;
 use serde::Serialize;
 
 use evlbi_wire::units::show_rate;
+
+use crate::csv::{self, Column, cell};
 
 /// What SONET carries of a 10GBASE-W in bits per second (Meirosu, section 1.1), which is in blocks of 66 bits for 64.
 const WANPHY_PAYLOAD: f64 = 9.58464e9;
@@ -233,4 +236,26 @@ pub fn text(plan: &LinkPlan) -> String {
         ),
     ];
     lines.join("\n")
+}
+
+/// Formats it as CSV, in one row.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(plan: &LinkPlan) -> Result<String, TableError> {
+    let columns: &[Column<LinkPlan>] = &[
+        ("rate_bps", |plan| plan.rate.to_string()),
+        ("ethernet_bps", |plan| plan.ethernet.to_string()),
+        ("payload_bps", |plan| cell(plan.payload)),
+        ("data_bytes", |plan| plan.data_bytes.to_string()),
+        ("wire_bytes", |plan| plan.wire_bytes.to_string()),
+        ("efficiency", |plan| plan.efficiency.to_string()),
+        ("needed_bps", |plan| plan.needed.to_string()),
+        ("load", |plan| plan.load.to_string()),
+        ("most_bps", |plan| plan.most.to_string()),
+        ("shed", |plan| plan.shed.to_string()),
+        ("packets_per_s", |plan| plan.packets_per_second.to_string()),
+        ("spacing_s", |plan| plan.spacing_s.to_string()),
+    ];
+    csv::table(columns, [plan])
 }

@@ -2,12 +2,14 @@
 
 use evlbi_core::path::Loss;
 use evlbi_core::time::Nanos;
+use evlbi_net::file::TableError;
 use evlbi_net::run::Run;
 use serde::Serialize;
 
 use super::compare::{self, Job, POINTS, Simulated, curve, show_loss};
 use super::table;
 use super::tcp::{PlanTcpError, PlanTcpOptions};
+use crate::csv::{self, Column};
 use evlbi_plot::{Axis, Figure, Panel, Unit};
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
@@ -109,4 +111,23 @@ pub fn figure(losses: &Simulated<Row>) -> Figure {
         title: format!("Losses of {} over TCP", show_rate(losses.rate as f64)),
         panels: panels.collect(),
     }
+}
+
+/// Formats it as CSV, a row for each flow.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(losses: &Simulated<Row>) -> Result<String, TableError> {
+    let columns: &[Column<Row>] = &[
+        ("rtt_s", |row| row.rtt_s.to_string()),
+        ("algorithm", |row| row.algorithm.to_owned()),
+        ("loss", |row| row.loss.to_string()),
+        ("messages", |row| row.messages.to_string()),
+        ("delivered", |row| row.delivered.to_string()),
+        ("sent_again", |row| row.sent_again.to_string()),
+        ("shed", |row| row.shed.to_string()),
+        ("delayed_bytes", |row| row.delayed_bytes.to_string()),
+        ("late_at_end_s", |row| row.late_at_end_s.to_string()),
+    ];
+    csv::table(columns, &losses.rows)
 }

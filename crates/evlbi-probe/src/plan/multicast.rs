@@ -1,9 +1,11 @@
 //! Streams into a correlator whose baselines are computed on nodes of their own (EXPReS report, section 6.2).
 
 use evlbi_core::rate::BitRate;
+use evlbi_net::file::TableError;
 use serde::Serialize;
 
 use super::table;
+use crate::csv::{self, Column, cell};
 use evlbi_wire::units::show_rate;
 
 /// Maximum number of stations where nothing else is said.
@@ -71,6 +73,22 @@ pub fn text(plan: &MulticastPlan) -> String {
         "streams into the correlator, a node for each baseline\n{}",
         table("stations,baselines,unicast,multicast,saved", rows)
     )
+}
+
+/// Formats it as CSV, a row for each number of stations.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(plan: &MulticastPlan) -> Result<String, TableError> {
+    let columns: &[Column<(Option<u64>, &Row)>] = &[
+        ("stations", |(_, row)| row.stations.to_string()),
+        ("baselines", |(_, row)| row.baselines.to_string()),
+        ("unicast", |(_, row)| row.unicast.to_string()),
+        ("multicast", |(_, row)| row.multicast.to_string()),
+        ("saved", |(_, row)| row.saved.to_string()),
+        ("rate_bps", |(rate, _)| cell(*rate)),
+    ];
+    csv::table(columns, plan.rows.iter().map(|row| (plan.rate, row)))
 }
 
 #[cfg(test)]

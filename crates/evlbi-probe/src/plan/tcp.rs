@@ -5,10 +5,12 @@ use std::time::Duration;
 use evlbi_core::packetise::Family;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::wire_bytes_of_segment;
+use evlbi_net::file::TableError;
 use evlbi_trace::tcp::{Algorithm, Cbr};
 use serde::Serialize;
 
 use super::table;
+use crate::csv::{self, Column, cell};
 use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
 /// Rate where nothing else is said.
@@ -296,4 +298,28 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
         lines.push(format!("bbr by {PROBE}"));
     }
     lines.join("\n")
+}
+
+/// Formats it as CSV, a row for each algorithm.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(plan: &TcpPlan) -> Result<String, TableError> {
+    let columns: &[Column<(&TcpPlan, &OfAlgorithm)>] = &[
+        ("rate_bps", |(plan, _)| plan.rate.to_string()),
+        ("rtt_s", |(plan, _)| plan.rtt_s.to_string()),
+        ("bdp_bytes", |(plan, _)| plan.bdp_bytes.to_string()),
+        ("algorithm", |(_, needs)| needs.algorithm.to_owned()),
+        ("recovery_s", |(_, needs)| needs.recovery_s.to_string()),
+        ("delayed_bytes", |(_, needs)| {
+            needs.delayed_bytes.to_string()
+        }),
+        ("drain_s", |(_, needs)| cell(needs.drain_s)),
+        ("buffer_bytes", |(_, needs)| needs.buffer_bytes.to_string()),
+        ("max_loss", |(_, needs)| cell(needs.max_loss)),
+        ("buffer_suffices", |(_, needs)| cell(needs.buffer_suffices)),
+        ("rate_survives", |(_, needs)| cell(needs.rate_survives)),
+    ];
+    let all = plan.only.iter().chain(&plan.algorithms);
+    csv::table(columns, all.map(|needs| (plan, needs)))
 }

@@ -3,11 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use evlbi_net::file::TableError;
 use evlbi_net::udp::ReceiverOptions;
 use evlbi_plot::columns;
 use evlbi_wire::units::{show_rate, show_size};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::csv::{Column, table};
 
 /// Many results in one table.
 #[derive(Debug, Default, Serialize)]
@@ -207,6 +210,33 @@ impl Cell {
         let lossy = places.into_iter().filter(|(lost, _)| *lost > 0);
         let most = lossy.max_by_key(|(lost, _)| *lost);
         most.map_or("", |(_, place)| place)
+    }
+}
+
+impl Matrix {
+    /// Formats it as CSV, a row for each test that was made.
+    ///
+    /// # Errors
+    /// [`TableError`] if a row has no form in CSV.
+    pub fn csv(&self) -> Result<String, TableError> {
+        let columns: &[Column<(&Row, &String, &Cell)>] = &[
+            ("path", |(row, _, _)| row.name.clone()),
+            ("test", |(_, test, _)| (*test).clone()),
+            ("begun", |(_, _, cell)| cell.begun.clone()),
+            ("rate_received_bps", |(_, _, cell)| {
+                cell.rate_received.to_string()
+            }),
+            ("loss", |(_, _, cell)| cell.loss.to_string()),
+            ("network_lost", |(_, _, cell)| cell.network_lost.to_string()),
+            ("host_lost", |(_, _, cell)| cell.host_lost.to_string()),
+            ("unattributed", |(_, _, cell)| cell.unattributed.to_string()),
+            ("file", |(_, _, cell)| cell.file.display().to_string()),
+        ];
+        let rows = self.rows.iter().flat_map(|row| {
+            let cells = self.columns.iter().zip(&row.cells);
+            cells.filter_map(move |(test, cell)| Some((row, test, cell.as_ref()?)))
+        });
+        table(columns, rows)
     }
 }
 

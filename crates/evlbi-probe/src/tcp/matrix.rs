@@ -1,10 +1,12 @@
 //! Throughput against the length of segments and the send buffer: figure 6 of Meirosu et al.
 
+use evlbi_net::file::TableError;
 use evlbi_net::run::Run;
 use evlbi_plot::{Axis, Figure, Series, Unit, columns};
 use evlbi_wire::units::show_bytes;
 use serde::Serialize;
 
+use super::super::csv::{Column, cell};
 use super::super::parts::{Measured, Parts};
 use super::super::picture::{log_axis, panel};
 use super::super::session::Session;
@@ -153,4 +155,20 @@ pub fn figure(result: &Matrix) -> Figure {
             segments.into_iter().map(curve).collect(),
         )],
     }
+}
+
+/// Formats the tests as CSV, a row each.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(result: &Matrix) -> Result<String, TableError> {
+    let columns: &[Column<Point>] = &[
+        ("segment_bytes", |point| point.segment.to_string()),
+        ("buffer_bytes", |point| cell(point.buffer)),
+        ("granted_bytes", |point| cell(point.granted)),
+        ("rate_bps", |point| point.rate.to_string()),
+        ("sent_again", |point| point.sent_again.to_string()),
+        ("cpu_s_per_gb", |point| point.cpu_seconds_per_gb.to_string()),
+    ];
+    super::super::csv::table(columns, &result.points)
 }

@@ -1,10 +1,49 @@
 //! The connections as people read them.
 
+use evlbi_net::file::TableError;
 use evlbi_plot::columns;
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
+use super::super::csv::{Column, cell};
 use super::ProbeTcp;
 use super::flow::Flow;
+
+/// Formats the connections as CSV, a row each.
+///
+/// # Errors
+/// [`TableError`] if a row has no form in CSV.
+pub fn csv(result: &ProbeTcp) -> Result<String, TableError> {
+    let columns: &[Column<Flow>] = &[
+        ("connection", |flow| flow.number.to_string()),
+        ("direction", |flow| flow.direction.name().to_owned()),
+        ("algorithm", |flow| flow.algorithm.clone()),
+        ("segment_bytes", |flow| flow.segment.to_string()),
+        ("bytes", |flow| flow.bytes.to_string()),
+        ("duration_s", |flow| flow.seconds.to_string()),
+        ("rate_bps", |flow| flow.rate.to_string()),
+        ("segments", |flow| flow.segments.to_string()),
+        ("sent_again", |flow| flow.sent_again.to_string()),
+        ("needless", |flow| flow.needless.to_string()),
+        ("timeouts", |flow| flow.timeouts.to_string()),
+        ("out_of_order", |flow| flow.out_of_order.to_string()),
+        ("losses", |flow| flow.course.losses.len().to_string()),
+        ("round_trip_min_s", |flow| {
+            cell(flow.course.round_trip.map(|[min, _, _]| min))
+        }),
+        ("round_trip_mean_s", |flow| {
+            cell(flow.course.round_trip.map(|[_, mean, _]| mean))
+        }),
+        ("round_trip_max_s", |flow| {
+            cell(flow.course.round_trip.map(|[_, _, max]| max))
+        }),
+        ("blocked_s", |flow| flow.blocked.to_string()),
+        ("sender_cpu_s", |flow| flow.sender_cpu_seconds.to_string()),
+        ("receiver_cpu_s", |flow| {
+            flow.receiver_cpu_seconds.to_string()
+        }),
+    ];
+    super::super::csv::table(columns, &result.flows)
+}
 
 /// The result for people: a row for each connection, and what was found.
 pub fn table(result: &ProbeTcp) -> String {

@@ -352,6 +352,24 @@ fn every_time_and_every_frequency_needs_its_unit() {
     }
 }
 
+/// A test that reads a result by the testkit compares it with its schema.
+#[test]
+fn every_schema_is_compared_with_real_output() {
+    let mut tests = String::new();
+    tests_below(&root().join("crates"), &mut tests);
+    let schemas = fs::read_dir(root().join("docs/schemas")).expect("a folder");
+    let names = schemas.flatten().map(|entry| {
+        let name = entry.file_name().into_string().expect("a name");
+        let (name, version) = name
+            .trim_end_matches(".json")
+            .rsplit_once('-')
+            .expect("a version");
+        format!("\"{name}/{version}\"")
+    });
+    let untested: Vec<String> = names.filter(|name| !tests.contains(name)).collect();
+    assert!(untested.is_empty(), "schemas without a test: {untested:?}");
+}
+
 #[test]
 fn every_link_leads_somewhere() {
     for (path, text) in pages() {

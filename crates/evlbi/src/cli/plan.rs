@@ -15,6 +15,7 @@ use evlbi_wire::units;
 
 use super::choice::{Choices, choice, name, time};
 use super::plots;
+use super::tables::CsvArgs;
 use crate::output;
 use crate::program::Program;
 
@@ -79,6 +80,8 @@ pub struct PlanTcpArgs {
     /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -92,9 +95,14 @@ pub struct PlanMulticastArgs {
     /// Bit rate of each station
     #[arg(long, value_name = "RATE")]
     pub rate: Option<BitRate>,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+    /// Overwrite existing files
+    #[arg(long, requires = "csv")]
+    pub force: bool,
 }
 
 #[derive(Args)]
@@ -125,9 +133,14 @@ pub struct PlanLinkArgs {
     /// Use IPv6
     #[arg(long)]
     pub v6: bool,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+    /// Overwrite existing files
+    #[arg(long, requires = "csv")]
+    pub force: bool,
 }
 
 const CARRIERS: Choices<Carrier> = &[
@@ -142,12 +155,12 @@ const CARRIERS: Choices<Carrier> = &[
 
 convert! {
     PlanTcpArgs => PlanTcpOptions { rate, rtt, mss, algorithm, acks, buffer, link, loss, duration }
-    without [compare, plot, force, json]
+    without [compare, plot, table, force, json]
 }
 
 convert! {
     PlanLinkArgs => PlanLinkOptions { rate, link, frame, mtu, size, carrier, v6 }
-    without [json]
+    without [table, json, force]
 }
 
 /// Calculates or simulates a plan.
@@ -155,12 +168,17 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
     match command {
         PlanCommand::Tcp(args) => run_tcp(args, program),
         PlanCommand::Multicast(args) => {
+            let csv = args.table.checked(args.json, args.force)?;
             let plan = multicast::plan(args.stations, args.rate);
-            output::print(args.json, &plan, multicast::text)
+            csv.and(&plan, multicast::csv, || {
+                output::print(args.json, &plan, multicast::text)
+            })
         }
         PlanCommand::Link(args) => {
             let json = args.json;
-            output::print(json, &link::plan(&args.into())?, link::text)
+            let csv = args.table.clone().checked(json, args.force)?;
+            let plan = link::plan(&args.into())?;
+            csv.and(&plan, link::csv, || output::print(json, &plan, link::text))
         }
     }
 }
@@ -168,19 +186,26 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
 fn run_tcp(args: PlanTcpArgs, program: &Program) -> Result<()> {
     let plot = plots::checked(&args.plot, args.force)?;
     let (compare, json) = (args.compare, args.json);
+    let csv = args.table.clone().checked(json, args.force)?;
     let options = PlanTcpOptions::from(args);
     if !compare {
         let plan = tcp::plan(&options)?;
-        return output::print(json, &plan, |plan| tcp::text(plan, &options));
+        return csv.and(&plan, tcp::csv, || {
+            output::print(json, &plan, |plan| tcp::text(plan, &options))
+        });
     }
     let run = program.unheeded();
     if options.loss.is_empty() {
         let found = compare::compare(&options, run)?;
         plots::draw(&plot, &found, compare::figure, compare::text)?;
-        output::print(json, &found, compare::text)
+        csv.and(&found, compare::csv, || {
+            output::print(json, &found, compare::text)
+        })
     } else {
         let found = losses::simulate(&options, run)?;
         plots::draw(&plot, &found, losses::figure, losses::text)?;
-        output::print(json, &found, losses::text)
+        csv.and(&found, losses::csv, || {
+            output::print(json, &found, losses::text)
+        })
     }
 }

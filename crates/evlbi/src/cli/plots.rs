@@ -32,9 +32,9 @@ fn ending(path: &Path) -> Option<&str> {
 }
 
 /// A measurement of hours must not end in a picture that cannot be written.
-fn can_write(path: &Path) -> Result<()> {
+pub(super) fn can_write(path: &Path) -> Result<()> {
     if path.is_dir() {
-        bail!("it is a directory: give the name of a picture in it");
+        bail!("it is a directory: give the name of a file in it");
     }
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
     let place = match path.exists() {
@@ -44,7 +44,7 @@ fn can_write(path: &Path) -> Result<()> {
     Ok(nix::unistd::access(place, nix::unistd::AccessFlags::W_OK)?)
 }
 
-fn is_terminal(path: &Path) -> bool {
+pub(super) fn is_terminal(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 

@@ -26,6 +26,7 @@ use evlbi_wire::units;
 use super::choice::{Choices, choice, name, time};
 use super::fitness::{self, ProbeFitnessArgs};
 use super::plots;
+use super::tables::CsvArgs;
 use super::token::TokenArgs;
 use crate::output;
 use crate::program::{Program, Usage};
@@ -239,6 +240,8 @@ pub struct ProbeUdpArgs {
     /// Format of the printed result
     #[arg(long, value_enum, default_value_t = ProbeFormat::Table)]
     pub format: ProbeFormat,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
@@ -271,7 +274,7 @@ convert! {
         load_nice, receiver_nice, bins, loss_timeout, records, losses, skip, limit, out, force,
     }
     with [target, one_way] { target: target.into(), one_way: one_way.is_some() }
-    without [plot, format, json]
+    without [plot, format, table, json]
 }
 
 fn run_udp(mut args: ProbeUdpArgs, program: &Program) -> Result<()> {
@@ -282,20 +285,19 @@ fn run_udp(mut args: ProbeUdpArgs, program: &Program) -> Result<()> {
     }
     let plot = plots::checked(&args.plot, args.force)?;
     let (one_way, format, json) = (args.one_way, args.format, args.json);
+    let csv = args.table.clone().checked(json, args.force)?;
     let options = args.into();
     if one_way == Some(OneWay::Send) {
         let sent = udp::send_one_way(&options, program.run())?;
-        return output::print(json, &sent, Sent::text);
+        return csv.and(&sent, Sent::csv, || output::print(json, &sent, Sent::text));
     }
     let Measured { result, written } = udp::probe(&options, program.run())?;
     plots::draw(&plot, &result, picture::figure, show::table)?;
-    match format {
-        ProbeFormat::Udpmon => output::print(false, &result, show::udpmon)?,
-        ProbeFormat::Pscheduler => {
-            output::line(&show::pscheduler(&result))?;
-        }
-        ProbeFormat::Table => output::print(json, &result, show::table)?,
-    }
+    csv.and(&result, show::csv, || match format {
+        ProbeFormat::Udpmon => output::print(false, &result, show::udpmon),
+        ProbeFormat::Pscheduler => output::line(&show::pscheduler(&result)),
+        ProbeFormat::Table => output::print(json, &result, show::table),
+    })?;
     all_measured(written, result.stopped)
 }
 
@@ -404,6 +406,8 @@ pub struct ProbeTcpArgs {
     /// Draw the connections here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -425,21 +429,24 @@ convert! {
         background_for, sample, interval, label, samples, records, limit, out, force,
     }
     with [target] { target: target.into() }
-    without [plot, json]
+    without [plot, table, json]
 }
 
 fn run_tcp(mut args: ProbeTcpArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
     let (plot, json) = (plots::checked(&args.plot, args.force)?, args.json);
+    let csv = args.table.clone().checked(json, args.force)?;
     let (written, stopped) = match tcp::probe(&args.into(), program.run())? {
         Tested::One(Measured { result, written }) => {
             plots::draw(&plot, &*result, tcp::picture::figure, tcp::show::table)?;
-            output::print(json, &*result, tcp::show::table)?;
+            let print = || output::print(json, &*result, tcp::show::table);
+            csv.and(&*result, tcp::show::csv, print)?;
             (written, result.stopped)
         }
         Tested::Matrix(Measured { result, written }) => {
             plots::draw(&plot, &result, matrix::figure, matrix::table)?;
-            output::print(json, &result, matrix::table)?;
+            let print = || output::print(json, &result, matrix::table);
+            csv.and(&result, matrix::csv, print)?;
             (written, result.stopped)
         }
     };
@@ -474,6 +481,8 @@ pub struct ProbeLatencyArgs {
     /// Format of the printed result
     #[arg(long, value_enum, default_value_t = LatencyFormat::Table)]
     pub format: LatencyFormat,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
@@ -495,23 +504,24 @@ convert! {
         size, count, interval, loss_timeout, bins, out, force,
     }
     with [target] { target: target.into() }
-    without [plot, format, json]
+    without [plot, format, table, json]
 }
 
 fn run_latency(mut args: ProbeLatencyArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
     let plot = plots::checked(&args.plot, args.force)?;
     let (format, json) = (args.format, args.json);
+    let csv = args.table.clone().checked(json, args.force)?;
     let options = args.into();
     let Measured { result, written } = latency::probe(&options, program.run())?;
     plots::draw(&plot, &result, latency::figure, latency::text)?;
-    match format {
+    csv.and(&result, latency::csv, || match format {
         LatencyFormat::Pscheduler if !json => {
             let bins = Nanos::from(options.bins).0.max(1);
-            output::line(&latency::pscheduler(&result, bins))?;
+            output::line(&latency::pscheduler(&result, bins))
         }
-        _ => output::print(json, &result, latency::text)?,
-    }
+        _ => output::print(json, &result, latency::text),
+    })?;
     all_measured(written, result.stopped)?;
     if result.points.iter().all(|point| point.received == 0) {
         bail!("no request was answered: UDP is blocked, outbound or on the return");
@@ -553,6 +563,8 @@ pub struct ProbeCapacityArgs {
     /// Write each part of the result here as soon as it is known, one JSON object per line; the last line is the whole result
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -566,14 +578,16 @@ convert! {
         size, burst, lowest, highest, duration, loss, precision, confirm, reverse, out, force,
     }
     with [target] { target: target.into() }
-    without [json]
+    without [table, json]
 }
 
 fn run_capacity(mut args: ProbeCapacityArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
     let json = args.json;
+    let csv = args.table.clone().checked(json, args.force)?;
     let Measured { result, written } = capacity::probe(&args.into(), program.run())?;
-    output::print(json, &result, capacity::text)?;
+    let print = || output::print(json, &result, capacity::text);
+    csv.and(&result, capacity::csv, print)?;
     written?;
     result
         .stopped

@@ -13,6 +13,7 @@ use evlbi_wire::units;
 use super::choice::time;
 use super::plots;
 use super::probe::TargetArgs;
+use super::tables::CsvArgs;
 use crate::output;
 use crate::program::Program;
 
@@ -63,9 +64,14 @@ pub struct WatchArgs {
     /// Wait this long for a datagram before it counts as lost (RFC 7680)
     #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().loss_timeout), value_parser = time)]
     pub loss_timeout: Duration,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print the report as one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Overwrite existing files
+    #[arg(long, requires = "csv")]
+    pub force: bool,
 }
 
 convert! {
@@ -73,7 +79,7 @@ convert! {
         file, length, size, rate, spacing, burst, window, every, test, reverse, both, loss_timeout,
     }
     with [target] { target: target.into() }
-    without [json]
+    without [table, json, force]
 }
 
 /// Watches a path, and reports what was found.
@@ -83,9 +89,13 @@ pub fn watch(mut args: WatchArgs, program: &Program) -> Result<()> {
         args.rate = program.config()?.rate(|rates| rates.watch);
     }
     let json = args.json;
+    let csv = args.table.clone().checked(json, args.force)?;
     let options = args.into();
     watch::watch(&options, program.run())?;
-    output::print(json, &report::read(&options.file)?, report::text)
+    let report = report::read(&options.file)?;
+    csv.and(&report, report::csv, || {
+        output::print(json, &report, report::text)
+    })
 }
 
 #[derive(Args)]
@@ -96,6 +106,8 @@ pub struct ReportArgs {
     /// Draw the report here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE")]
     pub plot: Vec<PathBuf>,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -107,15 +119,23 @@ pub struct ReportArgs {
 /// Reports a campaign, or results of probes in one table.
 pub fn report(args: &ReportArgs) -> Result<()> {
     let plot = plots::checked(&args.plot, args.force)?;
+    let csv = args.table.clone().checked(args.json, args.force)?;
     match args.files.as_slice() {
         [file] if !report::is_result(file) => {
             let report = report::read(file)?;
             plots::draw(&plot, &report, report::figure, report::text)?;
-            output::print(args.json, &report, report::text)
+            csv.and(&report, report::csv, || {
+                output::print(args.json, &report, report::text)
+            })
         }
         _ if !plot.is_empty() => {
             bail!("--plot draws a campaign; `evlbi probe` draws its own results")
         }
-        files => output::print(args.json, &matrix::read(files)?, matrix::Matrix::text),
+        files => {
+            let matrix = matrix::read(files)?;
+            csv.and(&matrix, matrix::Matrix::csv, || {
+                output::print(args.json, &matrix, matrix::Matrix::text)
+            })
+        }
     }
 }

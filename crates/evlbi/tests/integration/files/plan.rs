@@ -2,6 +2,9 @@
 
 use std::process::Output;
 
+use evlbi_testkit::command;
+use evlbi_testkit::python::python;
+use evlbi_testkit::result::read;
 use serde_json::Value;
 
 use super::{Room, evlbi, failure};
@@ -17,7 +20,7 @@ fn json(args: &str) -> Value {
     let output = plan(&format!("{args} --json"));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    read(output.stdout)
 }
 
 #[test]
@@ -61,6 +64,78 @@ fn what_is_compared_is_drawn() {
         assert_eq!(json(&args)["schema"], schema);
         assert!(room.text("delay.svg").contains(drawn), "{args}");
     }
+}
+
+/// Plans as CSV: the names of the columns, and how many rows.
+#[test]
+fn plans_are_tables_too() {
+    let room = Room::new();
+    for (args, first, rows) in [
+        ("tcp --rate 512M --rtt 15ms", "rate_bps,rtt_s,bdp_bytes,", 7),
+        (
+            "tcp --rate 10M --rtt 10ms --algorithm reno --compare",
+            "rtt_s,algorithm,",
+            1,
+        ),
+        (
+            "tcp --rate 10M --rtt 10ms --algorithm reno --compare --loss 0,1e-4 --duration 1s",
+            "rtt_s,algorithm,loss,",
+            2,
+        ),
+        ("multicast --stations 5 --rate 1G", "stations,baselines,", 4),
+        ("link --rate 1024M --link 1G", "rate_bps,ethernet_bps,", 1),
+    ] {
+        let csv = room.path("plan.csv");
+        let result = json(&format!("{args} --force --csv {csv}"));
+        let text = room.text("plan.csv");
+        assert!(text.starts_with(first), "{args}: {text}");
+        assert_eq!(text.lines().count(), 1 + rows, "{args}: {text}");
+        if let Some(found) = result["rows"].as_array() {
+            assert_eq!(found.len(), rows, "{args}");
+        }
+        let printed = plan(&format!("{args} --csv -"));
+        assert_eq!(String::from_utf8(printed.stdout).unwrap(), text, "{args}");
+    }
+}
+
+/// The lines of Python of the page, with the output that it shows.
+#[test]
+fn pandas_reads_results_as_the_page_says() {
+    let Some(python) = python("pandas") else {
+        return;
+    };
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/results.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, part) = page.split_once("## Read a result with pandas").unwrap();
+    let (part, _) = part.split_once("\n## ").unwrap();
+    let blocks = part.split("```").skip(1).step_by(2);
+    let room = Room::new();
+    let (mut printed, mut compared) = (String::new(), 0);
+    for (language, text) in blocks.filter_map(|block| block.split_once('\n')) {
+        let mut line = match language {
+            "sh" => {
+                let mut line = command("sh");
+                let program = env!("CARGO_BIN_EXE_evlbi");
+                line.args(["-c", &text.replace("evlbi ", &format!("{program} "))]);
+                line
+            }
+            "python" => {
+                let mut line = command(&python);
+                line.args(["-c", text]);
+                line
+            }
+            _ => {
+                assert_eq!(printed.trim_end(), text.trim_end());
+                compared += 1;
+                continue;
+            }
+        };
+        let output = line.current_dir(room.folder()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}: {said}");
+        printed = String::from_utf8(output.stdout).unwrap();
+    }
+    assert_eq!(compared, 2);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Where the program draws results, and what it finds of a far clock that is wrong.
 
-use super::{end, points, probe, probe_of, respond, responder, run};
-use crate::live::support::Recv;
+use std::collections::HashMap;
+
+use super::{TOKEN, assert_refused, end, points, probe, probe_of, respond, responder, run};
+use crate::live::support::{Recv, evlbi};
 use crate::result::number;
 use evlbi_testkit::Room;
 use evlbi_testkit::buffer::assert_fits;
 use evlbi_testkit::clock::Shifted;
+use evlbi_testkit::result::read;
 use serde_json::Value;
 
 /// The clock that was found is off from the true one by no more than the reported error.
@@ -44,6 +47,140 @@ fn pictures_go_where_they_are_wanted() {
     assert!(room.text("a.html").contains(row.unwrap()));
 }
 
+/// The cells of a CSV file: the header, and each row by its names.
+fn table(text: &str) -> (Vec<&str>, Vec<HashMap<&str, &str>>) {
+    let mut lines = text
+        .lines()
+        .map(|line| line.split(',').collect::<Vec<&str>>());
+    let names = lines.next().expect("a header");
+    let rows = lines.map(|cells| {
+        assert_eq!(cells.len(), names.len(), "{cells:?}");
+        names.iter().copied().zip(cells).collect()
+    });
+    (names.clone(), rows.collect())
+}
+
+/// A file of CSV has a row for each of a list of the result, with the same numbers.
+#[test]
+fn tables_have_the_rows_of_the_results() {
+    assert_fits(100, 200);
+    let room = Room::new();
+    let responder = respond("127.0.0.1:0", &[]);
+    let csv = room.path("table.csv");
+    let cases: [(&str, &str, &str, &str, &[(&str, &str)]); 5] = [
+        (
+            "udp",
+            "--rate 10M,20M --size 200 --count 20",
+            "evlbi.probe.udp/1",
+            "points",
+            &[("sent", "sent"), ("rate_sent_bps", "rate_sent")],
+        ),
+        (
+            "latency",
+            "--size 64,128 --count 5 --interval 1ms",
+            "evlbi.probe.latency/1",
+            "points",
+            &[("size_bytes", "size"), ("received", "received")],
+        ),
+        (
+            "capacity",
+            "--highest 2M --lowest 1M --size 100 --duration 50ms",
+            "evlbi.probe.capacity/1",
+            "trials",
+            &[("rate_asked_bps", "asked"), ("passed", "passed")],
+        ),
+        (
+            "tcp",
+            "--rate 1M --message 1000 --duration 100ms --streams 2",
+            "evlbi.probe.tcp/1",
+            "flows",
+            &[("connection", "number"), ("rate_bps", "rate")],
+        ),
+        (
+            "tcp",
+            "--rate 1M --message 1000 --duration 50ms --mss 1000,1400",
+            "evlbi.probe.tcp.matrix/1",
+            "points",
+            &[("segment_bytes", "segment"), ("rate_bps", "rate")],
+        ),
+    ];
+    for (kind, options, schema, rows, columns) in cases {
+        let more: Vec<&str> = options.split(' ').collect();
+        let more = [&more[..], &["--json", "--csv", &csv, "--force"]].concat();
+        let output = run(&mut probe_of(kind, responder.address(), &more));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{kind}: {said}");
+        let result = read(&output.stdout);
+        assert_eq!(result["schema"], schema);
+        let text = room.text("table.csv");
+        let (_, found) = table(&text);
+        let expected = result[rows].as_array().unwrap();
+        assert_eq!(found.len(), expected.len(), "{kind}: {text}");
+        for (found, expected) in found.iter().zip(expected) {
+            for (column, field) in columns {
+                let is_same = match &expected[*field] {
+                    Value::Number(number) => found[column].parse::<f64>().ok() == number.as_f64(),
+                    other => found[column] == other.to_string(),
+                };
+                assert!(is_same, "{kind} {column}: {found:?} {expected}");
+            }
+        }
+    }
+    // A table that exists is not overwritten, and is not written after the work has been done in vain.
+    let again = run(&mut probe_of(
+        "latency",
+        responder.address(),
+        &["--csv", &csv],
+    ));
+    assert_refused(&again, "--force");
+    let both = run(&mut probe_of(
+        "latency",
+        responder.address(),
+        &["--csv", "-", "--json"],
+    ));
+    assert_refused(&both, "standard output");
+    let campaign = room.path("campaign.sqlite");
+    let watched = run(evlbi()
+        .args([
+            "watch",
+            &campaign,
+            &responder.address().to_string(),
+            "--token",
+            TOKEN,
+        ])
+        .args([
+            "--rate", "1M", "--size", "100", "--for", "300ms", "--window", "100ms",
+        ])
+        .args(["--csv", "-"]));
+    end(responder);
+    let said = String::from_utf8_lossy(&watched.stderr);
+    assert!(watched.status.success(), "{said}");
+    let reported = run(evlbi().args(["report", &campaign, "--csv", "-"]));
+    assert_eq!(reported.stdout, watched.stdout);
+    let text = String::from_utf8(reported.stdout).unwrap();
+    let (names, rows) = table(&text);
+    assert_eq!(names[..4], ["direction", "begin_s", "end_s", "sent"]);
+    assert!(!rows.is_empty(), "{text}");
+}
+
+/// A histogram is an object and, for tables, an array of rows with the same counts.
+#[test]
+fn histograms_are_tables_too() {
+    assert_fits(100, 100);
+    let responder = respond("127.0.0.1:0", &[]);
+    let few = ["--count", "20", "--interval", "1ms", "--json"];
+    let output = run(&mut probe_of("latency", responder.address(), &few));
+    end(responder);
+    let result = read(&output.stdout);
+    let trip = &result["points"][0]["round_trip"];
+    let rows = trip["bins_table"].as_array().unwrap();
+    let bins = trip["bins"].as_object().unwrap();
+    assert!(!rows.is_empty() && rows.len() == bins.len(), "{trip}");
+    for row in rows {
+        assert_eq!(bins[&row["value"].to_string()], row["count"], "{trip}");
+    }
+}
+
 /// A clock that is an hour behind is found to be, within the reported error; no delay is less than nothing by more than that.
 #[test]
 fn a_far_clock_is_found_out() {
@@ -60,10 +197,10 @@ fn a_far_clock_is_found_out() {
     let few = ["--count", "20", "--interval", "1ms", "--json"];
     let latency = run(&mut probe_of("latency", responder.address(), &few));
     end(responder);
-    let latency: Value = serde_json::from_slice(&latency.stdout).unwrap();
+    let latency = read(&latency.stdout);
     assert_clock(&latency["clock"], -3600.25);
     let points = points(&output);
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = read(&output.stdout);
     assert_clock(&result["clock"], -3600.25);
     assert_eq!(points.len(), 2);
     for point in &points {

@@ -46,6 +46,7 @@ pub struct ProbeFitnessOptions {
 
 /// The result of `probe HOST`: those of its tests, `None` where one could not be done, and the verdict.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeFitness {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
@@ -75,6 +76,7 @@ pub struct ProbeFitness {
 
 /// Rates that a path is fit for, and what limits them. Rates are bits of payload per second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
     /// Rate that UDP carries with a loss of at most [`MAX_LOSS`]; `None` if no rate passed.
     pub udp: Option<f64>,
@@ -103,6 +105,7 @@ impl Verdict {
 
 /// Step after the tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Next {
     /// Send data.

@@ -12,6 +12,7 @@ use evlbi_host::doctor::Examination;
 use evlbi_path::report::State;
 use evlbi_probe::analyse::Analysis;
 use evlbi_probe::capacity::ProbeCapacity;
+use evlbi_probe::fitness::ProbeFitness;
 use evlbi_probe::latency::ProbeLatency;
 use evlbi_probe::plan::{compare, link::LinkPlan, losses, multicast::MulticastPlan, tcp::TcpPlan};
 use evlbi_probe::report::{self, Report};
@@ -60,6 +61,7 @@ outputs! {
     "evlbi.plan.losses/1" ["plan tcp"], compare::Simulated<losses::Row>;
     "evlbi.plan.multicast/1" ["plan multicast"], MulticastPlan;
     "evlbi.plan.tcp/1" ["plan tcp"], TcpPlan;
+    "evlbi.probe/1" ["probe"], ProbeFitness;
     "evlbi.probe.capacity/1" ["probe capacity"], ProbeCapacity;
     "evlbi.probe.latency/1" ["probe latency"], ProbeLatency;
     "evlbi.probe.sent/1" ["probe udp"], Sent;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Once;
 
 use plotters::coord::Shift;
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{
     KeyPointHint, NoDefaultFormatting, Ranged as PlottersAxis, ValueFormatter,
 };
@@ -163,6 +164,9 @@ fn use_embedded_font() {
     });
 }
 
+/// Coordinates of a panel's inside.
+type Plane<'a> = Cartesian2d<Ticks<'a>, Ticks<'a>>;
+
 type Drawn<B, T = ()> = Result<T, DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
 fn try_draw<B: DrawingBackend>(figure: &Figure, area: &Area<'_, B>) -> Drawn<B> {
@@ -248,6 +252,12 @@ fn draw_panel<B: DrawingBackend>(panel: &Panel, area: &Area<'_, B>) -> Drawn<B> 
         .draw()?;
     let plane = chart.plotting_area();
     for (series, colour) in coloured(panel) {
+        for [left, right, top] in series.bars(&x, &y) {
+            plane.draw(&Rectangle::new(
+                [(left, 0.0), (right, top)],
+                colour.filled(),
+            ))?;
+        }
         for run in runs(series, &x, &y) {
             let dots = match series.style {
                 Style::Line if run.len() > 1 => {
@@ -257,6 +267,7 @@ fn draw_panel<B: DrawingBackend>(panel: &Panel, area: &Area<'_, B>) -> Drawn<B> 
                 }
                 Style::Line => run,
                 Style::Dots => thinned(&run),
+                Style::Bars(_) => continue,
             };
             for place in dots {
                 plane.draw(&Circle::new(place, long(5) / 2, colour.filled()))?;
@@ -266,6 +277,35 @@ fn draw_panel<B: DrawingBackend>(panel: &Panel, area: &Area<'_, B>) -> Drawn<B> 
             let bar = vec![(place, low), (place, high)];
             plane.draw(&PathElement::new(bar, colour.stroke_width(DRAWN)))?;
         }
+        labels(series, (&x, &y), plane)?;
+    }
+    Ok(())
+}
+
+/// Writes the labels of a series above its points, those of bars no wider than these.
+fn labels<B: DrawingBackend>(
+    series: &Series,
+    (x, y): (&Scale, &Scale),
+    plane: &DrawingArea<B, Plane<'_>>,
+) -> Drawn<B> {
+    let (width, _) = plane.dim_in_pixel();
+    for (point, label) in series.points.iter().zip(&series.labels) {
+        let (Some(across), up) = (x.place(point.0), y.clamped(point.1).unwrap_or(0.0)) else {
+            continue;
+        };
+        let mut size = 11;
+        if let Style::Bars(wide) = series.style {
+            let wide = x.part(wide) * f64::from(width / DRAWN);
+            let (length, _) = plane.estimate_text_size(&printable(label), &style(size))?;
+            let fitting = f64::from(size) * wide / f64::from(length / DRAWN).max(1.0);
+            size = size.min(fitting as u32);
+        }
+        if size < SMALLEST {
+            continue;
+        }
+        let style = style(size).pos(Pos::new(HPos::Center, VPos::Bottom));
+        let text = Text::new(printable(label), at(0, -3), style);
+        plane.draw(&(EmptyElement::at((across, up)) + text))?;
     }
     Ok(())
 }
@@ -314,6 +354,10 @@ fn head<B: DrawingBackend>(panel: &Panel, legend: &[Entry<'_>], area: &Area<'_, 
                 area.draw(&PathElement::new(vec![at(x - 20, y), at(x, y)], stroke))?;
             }
             Style::Dots => area.draw(&Circle::new(at(x - 8, y), long(3), colour.filled()))?,
+            Style::Bars(_) => {
+                let corners = [at(x - 13, y - 5), at(x - 3, y + 5)];
+                area.draw(&Rectangle::new(corners, colour.filled()))?;
+            }
         }
     }
     write(area, &panel.title, 14, (left, bottom), HEAD)
@@ -332,7 +376,7 @@ fn runs(series: &Series, x: &Scale, y: &Scale) -> Vec<Vec<(f64, f64)>> {
         let run: Vec<(f64, f64)> = run.iter().flatten().copied().collect();
         match series.style {
             Style::Line => outline(&run, COLUMNS),
-            Style::Dots => run,
+            Style::Dots | Style::Bars(_) => run,
         }
     });
     runs.collect()

@@ -71,6 +71,8 @@ pub struct Axis {
     pub range: Option<(f64, f64)>,
     /// Whether the axis is logarithmic; values that are not positive are skipped.
     pub log: bool,
+    /// Names of the values 0, 1, 2, ...; if empty, ticks show numbers.
+    pub names: Vec<String>,
 }
 
 impl Axis {
@@ -105,6 +107,8 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// One sigma of each point, for error bars.
     pub error: Option<Vec<f64>>,
+    /// Texts above the points in pictures; the terminal does not show them.
+    pub labels: Vec<String>,
     /// Style of the points.
     pub style: Style,
 }
@@ -117,6 +121,8 @@ pub enum Style {
     Line,
     /// Separate dots.
     Dots,
+    /// Bars of this width, in units of the x axis, from the lower end of the y axis to the points.
+    Bars(f64),
 }
 
 impl Figure {
@@ -136,7 +142,42 @@ impl Figure {
     }
 }
 
+/// Fraction of the width between two names that a group of bars fills.
+pub const FILLED: f64 = 0.84;
+
 impl Panel {
+    /// Returns a panel of counts: a group of bars for each of `names`, in it one bar for each of `series`, labelled with its count.
+    /// The axis is logarithmic, so that small counts stay visible.
+    pub fn of_counts(title: &str, y: &str, names: &[&str], series: &[(String, Vec<u64>)]) -> Panel {
+        let width = FILLED / series.len().max(1) as f64;
+        let bars = |(number, (name, counts)): (usize, &(String, Vec<u64>))| {
+            let side = (number as f64 + 0.5) * width - FILLED / 2.0;
+            let points = (0u32..).zip(counts);
+            let points = points.map(|(at, count)| (f64::from(at) + side, *count as f64));
+            Series {
+                labels: counts.iter().map(u64::to_string).collect(),
+                ..Series::new(name, Style::Bars(0.94 * width), points.collect())
+            }
+        };
+        let highest = series.iter().flat_map(|(_, counts)| counts).max();
+        Panel {
+            title: title.to_owned(),
+            x: Axis {
+                names: names.iter().map(|name| (*name).to_owned()).collect(),
+                ..Axis::default()
+            },
+            y: Axis {
+                log: true,
+                range: Some((
+                    0.8,
+                    4.0 * highest.map_or(1.0, |highest| (*highest).max(1) as f64),
+                )),
+                ..Axis::new(y, Unit::Bare)
+            },
+            series: series.iter().enumerate().map(bars).collect(),
+        }
+    }
+
     /// Returns the scales of both axes, with approximately these numbers of ticks.
     fn scales(&self, x_ticks: usize, y_ticks: usize) -> (Scale, Scale) {
         let points = || self.series.iter().flat_map(|series| &series.points);
@@ -158,8 +199,8 @@ impl Series {
         Series {
             name: name.to_owned(),
             points,
-            error: None,
             style,
+            ..Series::default()
         }
     }
 
@@ -167,6 +208,18 @@ impl Series {
     fn places(&self, x: &Scale, y: &Scale) -> Vec<Option<(f64, f64)>> {
         let place = |point: &(f64, f64)| x.place(point.0).zip(y.place(point.1));
         self.points.iter().map(place).collect()
+    }
+
+    /// Returns the left side, right side and upper end of each bar as positions; none for other styles.
+    fn bars(&self, x: &Scale, y: &Scale) -> Vec<[f64; 3]> {
+        let Style::Bars(width) = self.style else {
+            return Vec::new();
+        };
+        let bar = |(at, value): &(f64, f64)| {
+            let side = |by: f64| x.clamped(at + by * width);
+            Some([side(-0.5)?, side(0.5)?, y.clamped(*value).unwrap_or(0.0)])
+        };
+        self.points.iter().filter_map(bar).collect()
     }
 
     /// Returns the error of a point, or 0.

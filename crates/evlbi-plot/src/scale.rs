@@ -39,6 +39,8 @@ impl Scale {
                 let ends = [a.min(b), a.max(b)].map(|end| transformed(end, axis.log));
                 spread(ends[0].unwrap_or(0.0), ends[1].unwrap_or(1.0))
             }
+            // Each name has the middle of its own room.
+            _ if !axis.names.is_empty() => (-0.5, axis.names.len() as f64 - 0.5),
             _ => {
                 let values = values.filter_map(|value| transformed(value, axis.log));
                 range(values, axis.log, margin)
@@ -53,7 +55,15 @@ impl Scale {
             ticks: Vec::new(),
             label: label(axis, exponent),
         };
-        scale.ticks = scale.make_ticks(axis.unit, ticks.max(1));
+        scale.ticks = match axis.names.is_empty() {
+            true => scale.make_ticks(axis.unit, ticks.max(1)),
+            false => {
+                let named = (0u32..).zip(&axis.names);
+                let tick =
+                    |(at, name): (u32, &String)| Some((scale.place(at.into())?, name.clone()));
+                named.filter_map(tick).collect()
+            }
+        };
         scale
     }
 
@@ -64,9 +74,14 @@ impl Scale {
     }
 
     /// Returns the position of a value, or of the nearest end of the axis.
-    #[cfg(feature = "pictures")]
     pub fn clamped(&self, value: f64) -> Option<f64> {
         self.unbounded(value).map(|place| place.clamp(0.0, 1.0))
+    }
+
+    /// Returns the fraction of a linear axis that a length covers.
+    #[cfg(feature = "pictures")]
+    pub fn part(&self, length: f64) -> f64 {
+        length / (self.high - self.low)
     }
 
     fn unbounded(&self, value: f64) -> Option<f64> {

@@ -16,6 +16,7 @@ fn one(points: Vec<(f64, f64)>, style: Style) -> Figure {
                 error: Some(vec![0.5; points.len()]),
                 points,
                 style,
+                ..Series::default()
             }],
         }],
     }
@@ -68,6 +69,41 @@ fn a_line_in_text_goes_where_the_points_are() {
         "           x (s)",
     ];
     assert_eq!(figure.text(24, 9).lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn bars_stand_on_names_and_have_labels() {
+    let mut figure = one(vec![(0.0, 10.0), (2.0, 5.0)], Style::Bars(0.5));
+    let panel = &mut figure.panels[0];
+    panel.x = Axis {
+        names: ["sent", "lost", "received"].map(str::to_owned).to_vec(),
+        ..Axis::new("place", Unit::Bare)
+    };
+    panel.series[0].error = None;
+    panel.series[0].labels = vec!["ten".to_owned(), "five".to_owned()];
+    let svg = figure.svg().unwrap();
+    for text in ["sent", "lost", "received", "ten", "five"] {
+        assert!(svg.contains(&format!("\n{text}\n")), "{text}: {svg}");
+    }
+    let expected = [
+        "A <title> & more",
+        "panel: y  ⠒ the \"name\"",
+        "10 ┤   ⣿⣿⣿⣿⣿⣿⡇",
+        "   │   ⣿⣿⣿⣿⣿⣿⡇",
+        " 5 ┤   ⣿⣿⣿⣿⣿⣿⡇                 ⣿⣿⣿⣿⣿⣿⡇",
+        " 0 ┤   ⣿⣿⣿⣿⣿⣿⡇                 ⣿⣿⣿⣿⣿⣿⡇",
+        "   └──────┬───────────┬───────────┬─────",
+        "        sent        lost      received",
+        "                   place",
+    ];
+    assert_eq!(figure.text(40, 9).lines().collect::<Vec<_>>(), expected);
+    for (value, width) in [(f64::NAN, 0.5), (0.0, f64::NAN), (-1.0, -9.0), (1e300, 0.0)] {
+        let panel = &mut figure.panels[0];
+        panel.y.log = !panel.y.log;
+        panel.series[0].points = vec![(value, 1.0), (0.0, value), (7.0, 1.0)];
+        panel.series[0].style = Style::Bars(width);
+        check(&figure);
+    }
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn marks(panel: &Panel) -> impl Iterator<Item = Option<char>> {
     let mut marks = MARKS.iter().cycle();
     let mark = move |series: &Series| match series.style {
         Style::Dots if several => marks.next().copied(),
-        Style::Dots | Style::Line => None,
+        Style::Dots | Style::Line | Style::Bars(_) => None,
     };
     panel.series.iter().map(mark)
 }
@@ -129,6 +129,13 @@ impl Grid {
             over: vec![None; columns * rows],
         };
         for (series, mark) in panel.series.iter().zip(marks(panel)) {
+            for [left, right, top] in series.bars(x, y) {
+                let (left, right) = (column_of(left, 2 * columns), column_of(right, 2 * columns));
+                for column in left..=right {
+                    let x = (column as f64 + 0.5) / (2 * columns) as f64;
+                    grid.line(&[Some((x, 0.0)), Some((x, top))]);
+                }
+            }
             let places = series.places(x, y);
             if series.style == Style::Line {
                 grid.line(&places);

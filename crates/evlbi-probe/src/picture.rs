@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::point::{Point, Region};
 use super::udp::ProbeUdp;
+use crate::measure::Attribution;
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 use evlbi_wire::units::show_rate;
 
@@ -29,6 +30,7 @@ pub fn figure(result: &ProbeUdp) -> Figure {
             panels.push(sweep.panel(points, title, percent(), lost));
         }
     }
+    panels.extend(places(points));
     let time = ("time", Unit::Si("s"), 1e-9);
     panels.push(histogram(points, "times between arrivals", time, |point| {
         Some(&point.arrivals.as_ref()?.bins)
@@ -66,6 +68,42 @@ pub(crate) fn log_axis(label: &str, unit: Unit) -> Axis {
         log: true,
         ..Axis::new(label, unit)
     }
+}
+
+/// Places where datagrams are lost, along the path, and what a point lost there.
+type Place = (&'static str, fn(&Attribution) -> u64);
+const PLACES: [Place; 7] = [
+    ("sending host", |lost| lost.sender_host),
+    ("sending NIC", |lost| lost.sender_nic),
+    ("network", |lost| lost.network),
+    ("receiving NIC", |lost| lost.receiver_nic),
+    ("backlog", |lost| lost.receiver_backlog),
+    ("socket", |lost| lost.receiver_socket),
+    ("unattributed", |lost| lost.unattributed),
+];
+
+/// Where datagrams were lost; `None` if none was.
+fn places(points: &[Point]) -> Option<Panel> {
+    let with: Vec<&Point> = points.iter().filter(|point| point.lost > 0).collect();
+    let counts = some(&with).map(|point| {
+        let counts = PLACES.map(|(_, count)| count(&point.attribution));
+        (named(point), counts.to_vec())
+    });
+    let (counts, names): (Vec<_>, _) = (counts.collect(), PLACES.map(|(name, _)| name));
+    let panel = || Panel::of_counts("lost, by place", "datagrams", &names, &counts);
+    (!counts.is_empty()).then(panel)
+}
+
+/// Returns no more of `all` than can be told apart, from the first to the last.
+fn some<T>(all: &[T]) -> impl Iterator<Item = &T> {
+    let shown = all.len().min(MAX_HISTOGRAMS);
+    (0..shown).map(move |at| &all[at * (all.len() - 1) / (shown - 1).max(1)])
+}
+
+/// The name of a point's series.
+fn named(point: &Point) -> String {
+    let rate = point.rate_asked.map_or("max".to_owned(), show_rate);
+    format!("{} B {}, {rate}", point.size, point.direction.name())
 }
 
 /// How often which values were, of which those on the axis are so many times as large.
@@ -208,13 +246,7 @@ fn histogram(
         .iter()
         .filter_map(|point| Some((point, bins(point)?)));
     let with: Vec<_> = with.filter(|(_, bins)| !bins.is_empty()).collect();
-    let shown = with.len().min(MAX_HISTOGRAMS);
-    let some = (0..shown).map(|at| with[at * (with.len() - 1) / (shown - 1).max(1)]);
-    let series = some.map(|(point, bins)| {
-        let (size, way) = (point.size, point.direction.name());
-        let rate = point.rate_asked.map_or("max".to_owned(), show_rate);
-        dots(format!("{size} B {way}, {rate}"), bins, factor)
-    });
+    let series = some(&with).map(|(point, bins)| dots(named(point), bins, factor));
     let often = log_axis("how often", Unit::Bare);
     panel(title, log_axis(label, unit), often, series.collect())
 }

@@ -126,7 +126,9 @@ fn buffers_are_drawn() {
     assert!(pair.far.no_room() >= small.lost, "{}", small.finding);
     assert_eq!(large.lost, 0, "{}", large.finding);
     let drawn = drawn(&picture::figure(&result));
-    assert!(drawn.contains("receive buffer asked") && drawn.contains("runs of loss"));
+    for text in ["receive buffer asked", "lost, by place", "runs of loss"] {
+        assert!(drawn.contains(text), "{text}");
+    }
 }
 
 /// The points of a sweep come in its order, each with what it was asked for; tests in `src/region.rs`

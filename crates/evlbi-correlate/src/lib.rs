@@ -81,6 +81,7 @@ use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::fringe::{Fringe, Window, at};
 use evlbi_fx::track::Layout;
 use evlbi_net::run::Run;
+use evlbi_stream::control_socket::Profile;
 
 pub use self::feed::{FormatError, StreamError};
 pub use self::files::FileError;
@@ -228,6 +229,16 @@ impl Correlation {
     /// The fringes of all baselines, in the order 1-2, 1-3, and so on.
     pub fn fringes(&self) -> Vec<BaselineResult> {
         baselines(&self.setup, &self.found())
+    }
+
+    /// Returns amplitude against delay of each baseline, in the order of [`Correlation::fringes`].
+    pub fn profiles(&self) -> Vec<Profile> {
+        let found = self.found();
+        let baselines = baselines(&self.setup, &found).into_iter();
+        let profile = |baseline: BaselineResult| self.series.profile(baseline.pair, &found);
+        baselines
+            .map(|baseline| profile(baseline).unwrap_or_default())
+            .collect()
     }
 
     fn found(&self) -> Vec<Found> {

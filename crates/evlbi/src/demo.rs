@@ -5,6 +5,7 @@
 
 mod compare;
 mod page;
+pub mod picture;
 mod streams;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use evlbi_net::receive::ReceiveReport;
 use evlbi_net::relay::RelayReport;
 use evlbi_net::run::{Run, explain};
 use evlbi_net::transmit::SendReport;
+use evlbi_stream::control_socket::Profile;
 use evlbi_stream::counters::Counted;
 use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
@@ -109,6 +111,8 @@ struct BaselineCheck {
     weight_found: f64,
     snr_expected: f64,
     snr_found: f64,
+    /// Amplitude against delay.
+    profile: Profile,
 }
 
 /// One station, from its sender to its recording.
@@ -149,6 +153,17 @@ struct RecordingReport {
     invalid: u64,
     /// Frames whose time is not one frame after the one before.
     out_of_step: u64,
+    /// Loss over time, from the first frame to the last.
+    intervals: Vec<Interval>,
+}
+
+/// A part of a recording.
+#[derive(Default, Serialize)]
+struct Interval {
+    /// From the first frame of the recording to the first of this interval.
+    from_s: f64,
+    frames: u64,
+    invalid: u64,
 }
 
 /// Runs the demonstration. Returns its web UI, too, if one was asked for and could start; dropping that ends it.
@@ -254,10 +269,15 @@ pub fn text(result: &DemoResult) -> String {
             baseline.snr_found,
         );
     }
+    format!("{shown}\n{}", summary(result))
+}
+
+/// The outcome in a few sentences.
+fn summary(result: &DemoResult) -> String {
     let stations = result.stations.iter();
     let count: usize = stations.map(|station| station.checks.len()).sum();
-    shown += &format!(
-        "\n{} stations, {} for {:.1} s. ",
+    let mut shown = format!(
+        "{} stations, {} for {:.1} s. ",
         result.stations.len(),
         show_rate(result.rate_bps),
         result.seconds
@@ -360,6 +380,7 @@ mod tests {
             let run = Run::silent().on(&network.near(1));
             let (result, _) = clock.simulate(|| demonstrate(&options, &run)).unwrap();
             assert!(result.accounting_agrees && !result.interrupted, "{seed}");
+            let figure = picture::figure(&result);
             let result = serde_json::to_value(&result).unwrap();
             let stations = result["stations"].as_array().unwrap();
             // A relay receives everything, in order; ports are given in the stations' order.
@@ -376,6 +397,13 @@ mod tests {
                 let expected = came.last().unwrap() - came.first().unwrap() + 1;
                 let (received, unique) = (behind.len() as u64, came.len() as u64);
                 let lost = expected - unique;
+                let drawn =
+                    [before.len() as u64, lost, 0, unique, lost].map(|count| count.to_string());
+                let mut bars = figure.panels[0].series.iter();
+                assert!(bars.any(|bars| bars.labels == drawn), "{seed}: {drawn:?}");
+                let intervals = station["recording"]["intervals"].as_array().unwrap();
+                let invalid = intervals.iter().map(|one| of(one, "/invalid"));
+                assert_eq!(invalid.sum::<u64>(), lost, "{seed}");
                 for (at, number) in [
                     ("/sent/offered", before.len() as u64),
                     ("/relay/truth/delivered", unique),

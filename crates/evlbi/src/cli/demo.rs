@@ -9,7 +9,8 @@ use evlbi_core::rate::BitRate;
 use evlbi_wire::units;
 
 use super::choice::time;
-use crate::demo::{self, DemoOptions};
+use super::plots;
+use crate::demo::{self, DemoOptions, picture};
 use crate::output;
 use crate::program::{Program, complete};
 
@@ -42,6 +43,12 @@ pub struct DemoArgs {
     /// Keep the web UI, its stations and their live correlator until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     pub keep: bool,
+    /// Draw counters, loss over time and fringes here: .svg, .png or .html; `-` draws on the terminal
+    #[arg(long, value_name = "FILE")]
+    pub plot: Vec<PathBuf>,
+    /// Overwrite existing pictures
+    #[arg(long)]
+    pub force: bool,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -51,13 +58,16 @@ convert! {
     DemoArgs => DemoOptions { stations, rate, duration, loss, duplicate, reorder, seed, out, keep }
     // A script needs no page.
     with [json] { page: !json }
+    without [plot, force]
 }
 
 /// Runs the demonstration.
 pub fn run(args: DemoArgs, program: &Program) -> Result<()> {
     let (json, keep) = (args.json, args.keep);
+    let plot = plots::checked(&args.plot, args.force)?;
     let run = program.run();
     let (result, page) = demo::demonstrate(&args.into(), run)?;
+    plots::draw(&plot, &result, picture::figure, demo::text)?;
     output::print(json, &result, demo::text)?;
     if !result.accounting_agrees {
         bail!("the counters do not agree: see the table");

@@ -15,11 +15,14 @@ use evlbi_wire::time::FrameRate;
 
 use super::streams::Streamed;
 use super::{
-    BaselineCheck, Check, DemoOptions, DemoResult, RecordingReport, SAMPLES, StationResult,
+    BaselineCheck, Check, DemoOptions, DemoResult, Interval, PAYLOAD, RecordingReport, SAMPLES,
+    StationResult,
 };
 
 /// Length of the recordings to correlate, in seconds.
 const CORRELATED: f64 = 4.0;
+/// Intervals of a recording in which its loss is counted.
+const INTERVALS: u64 = 50;
 
 pub(super) fn compare(
     options: &DemoOptions,
@@ -96,7 +99,8 @@ fn correlate(
             1.0 - station.recording.invalid as f64 / station.recording.frames as f64
         })
     };
-    let baselines = found.fringes().into_iter().map(|baseline| {
+    let baselines = found.fringes().into_iter().zip(found.profiles());
+    let baselines = baselines.map(|(baseline, profile)| {
         let weight: f64 = baseline.stations.iter().map(|name| whole(name)).product();
         BaselineCheck {
             amplitude_expected: amplitude,
@@ -106,6 +110,7 @@ fn correlate(
             snr_expected: amplitude * (weight * found.parts() as f64).sqrt(),
             snr_found: baseline.snr,
             stations: baseline.stations,
+            profile,
         }
     });
     Ok(baselines.collect())
@@ -228,10 +233,24 @@ fn read_again(drained: &Drained, frame_rate: FrameRate, keep: bool) -> Result<Re
         ..deframe::Settings::default()
     });
     let mut last = None;
+    let of_interval = (file.bytes / (PAYLOAD as u64 + 32))
+        .div_ceil(INTERVALS)
+        .max(1);
     Blocks::new(recording::open(&file.path)?, file.bytes).walk(&mut deframer, |chunk| {
         for frame in chunk.frames {
+            let is_invalid = u64::from(frame.state == FrameState::SourceInvalid);
+            if report.frames.is_multiple_of(of_interval) {
+                report.intervals.push(Interval {
+                    from_s: report.frames as f64 / f64::from(frame_rate.get()),
+                    ..Interval::default()
+                });
+            }
+            if let Some(interval) = report.intervals.last_mut() {
+                interval.frames += 1;
+                interval.invalid += is_invalid;
+            }
             report.frames += 1;
-            report.invalid += u64::from(frame.state == FrameState::SourceInvalid);
+            report.invalid += is_invalid;
             let index = frame.time.map(|time| time.index(frame_rate));
             let in_step = last.is_none_or(|last: i64| index == Some(last + 1));
             report.out_of_step += u64::from(!in_step);

@@ -53,6 +53,7 @@ fn the_numbers_of_the_demonstration_agree() {
         .args(["demo", "--json", "--duration", "500ms", "--stations", "2"])
         .args(["--rate", "16M", "--loss", "5%", "--duplicate", "5%"])
         .args(["--reorder", "1%", "--seed", "7", "--out", &room.path("out")])
+        .args(["--plot", &room.path("demo.svg")])
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -60,6 +61,10 @@ fn the_numbers_of_the_demonstration_agree() {
     let result = read(&output.stdout);
     assert_eq!(result["schema"], "evlbi.demo/1");
     assert_eq!(result["accounting_agrees"], true);
+    let picture = std::fs::read_to_string(room.path("demo.svg")).unwrap();
+    for text in ["lost in the network", "Loss over time", "Ef-Jb"] {
+        assert!(picture.contains(text), "{text}: {picture}");
+    }
     let stations = result["stations"].as_array().unwrap();
     assert_eq!(stations.len(), 2);
     for station in stations {

@@ -14,6 +14,7 @@ mod golden;
 mod instructions;
 mod lines;
 mod oracles;
+mod pictures;
 mod run;
 mod setup;
 mod soak;
@@ -75,6 +76,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Draw the pictures of docs/src that the program makes (some as root: they emulate paths)
+    Pictures(pictures::PicturesArgs),
     /// Count the lines of code, comments and tests of each crate
     Lines(lines::LinesArgs),
     /// Count the instructions and allocations of the data path (needs valgrind)
@@ -152,6 +155,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Deps => deps::check(),
         Task::Schemas { check } => schemas(check),
         Task::Words(args) => words::run(&args),
+        Task::Pictures(args) => pictures::run(&args),
         Task::Lines(args) => lines::run(&args),
         Task::Instructions(args) => return instructions::run(&args),
         Task::Bench { arguments } => bench(&arguments),

@@ -159,6 +159,7 @@ struct RecordingReport {
 
 /// A part of a recording.
 #[derive(Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Interval {
     /// From the first frame of the recording to the first of this interval.
     from_s: f64,
@@ -172,7 +173,7 @@ struct Interval {
 /// Returns an error if the stations cannot stream, or are stopped before they do.
 pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Option<Page>)> {
     if options.duration.is_zero() {
-        bail!("--duration is how long the stations stream; give more than zero");
+        bail!("--duration 0 leaves nothing to stream: give a longer time, e.g. 3s");
     }
     let temporary;
     let directory = match &options.out {

@@ -239,7 +239,9 @@ fn recoveries_are_those_that_are_planned() {
         let planned = flow.planned();
         let result = flow.play();
         let messages = result.flows[0].messages.as_ref().unwrap();
-        let late = &messages.timely.late;
+        // BBR is late at its start, too, until it has measured the path.
+        let late = messages.timely.late.iter();
+        let late: Vec<_> = late.filter(|late| late.from > 1.0).collect();
         let worst = late.iter().max_by_key(|late| late.worst).unwrap();
         near(worst.delayed_bytes as f64, planned.delayed as f64, 0.005);
         // What a retransmission alone delays is over at once.

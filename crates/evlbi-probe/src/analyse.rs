@@ -1,6 +1,6 @@
-//! What a capture tells of the connections and streams in it (`evlbi analyse`).
+//! Analysis of the connections and streams in a packet capture (`evlbi analyse`).
 //!
-//! Here belongs what is said or drawn of a capture, and a further format of its file. What packets tell is in [`evlbi_trace::capture`].
+//! Text and plots of a capture, and file formats, belong here. The analysis of packets is in [`evlbi_trace::capture`].
 
 mod csv;
 mod file;
@@ -23,17 +23,17 @@ use self::file::Record;
 pub use self::file::{CaptureError, Reader};
 use evlbi_wire::units::{self, show_count};
 
-/// Packets between two looks at the clock.
+/// Number of packets between checks of the clock.
 const TURN: u64 = 4096;
 
-/// Capture to analyse, and files for what is found.
+/// Capture to analyse, and output files.
 #[derive(Clone, Debug)]
 pub struct AnalyseOptions {
     /// The capture, pcap or pcapng, also packed by gzip; `-` is standard input.
     pub file: PathBuf,
     /// Interval of the time series.
     pub interval: Duration,
-    /// Bin width for times between datagrams; `None` counts them in no bins.
+    /// Bin width for times between datagrams; `None` for no bins.
     pub bins: Option<Duration>,
     /// Addresses whose packets to analyse; empty for all.
     pub host: Vec<IpAddr>,
@@ -41,7 +41,7 @@ pub struct AnalyseOptions {
     pub port: Vec<u16>,
     /// Number of the only connection to report.
     pub connection: Option<usize>,
-    /// Maximum number of connections, and of streams, that are analysed: the largest.
+    /// Maximum number of connections, and of streams, to analyse: the largest.
     pub most: usize,
     /// CSV file of the time series.
     pub samples: Option<PathBuf>,
@@ -68,17 +68,17 @@ impl Default for AnalyseOptions {
     }
 }
 
-/// Why a capture is not analysed.
+/// Reason why a capture is not analysed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnalyseError {
-    /// A file may not be written.
+    /// A file must not be written.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// A CSV file cannot be written.
     #[error("{0}")]
     Table(#[from] TableError),
-    /// The only connection that was asked for is not there.
+    /// The only requested connection does not exist.
     #[error("{} has no connection {number}", path.display())]
     NoConnection {
         /// The capture.
@@ -88,7 +88,7 @@ pub enum AnalyseError {
     },
 }
 
-/// What a capture tells.
+/// Result of the analysis.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Analysis {
@@ -96,16 +96,16 @@ pub struct Analysis {
     file: PathBuf,
     /// Length of the capture, unpacked, as far as it was read.
     bytes: u64,
-    /// When the first packet passed, after RFC 3339.
+    /// Time of the first packet (RFC 3339).
     begun: Option<String>,
-    /// From the first packet to the last.
+    /// Time from the first packet to the last.
     seconds: f64,
     /// Counts of all packets.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Packets that the capturing host dropped, where the file tells.
+    /// Packets that the capturing host dropped, if the file has this count.
     dropped: Option<u64>,
-    /// Why the file was not read to its end.
+    /// Reason why the file was not read to its end.
     broken: Option<String>,
     /// Whether it was stopped before the end.
     pub interrupted: bool,
@@ -116,22 +116,22 @@ pub struct Analysis {
     findings: Vec<String>,
 }
 
-/// What is counted of all packets.
+/// Counts of all packets.
 #[derive(Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Packets in the file, as far as it was read.
     pub packets: u64,
-    /// Bytes of all packets as they passed.
+    /// Bytes of all packets on the wire.
     bytes_on_wire: u64,
     unread: UnreadCounts,
-    /// Packets that are not of the hosts and ports that were asked for.
+    /// Packets of other hosts and ports than requested.
     left_out: u64,
     /// Packets that have an earlier time than one before them.
     backward_times: u64,
 }
 
-/// A connection or a stream, and what its course says.
+/// A connection or a stream, with its findings.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Seen<T> {
@@ -141,7 +141,7 @@ struct Seen<T> {
     findings: Vec<String>,
 }
 
-/// Packets that say nothing here.
+/// Packets without information.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct UnreadCounts {
@@ -156,7 +156,7 @@ struct UnreadCounts {
 /// Analyses a capture, to its end or until the run is stopped.
 ///
 /// # Errors
-/// [`AnalyseError`] if a file exists or cannot be written, or there is no connection of that number.
+/// [`AnalyseError`] if a file exists or cannot be written, or there is no connection with this number.
 pub fn analyse(
     options: &AnalyseOptions,
     mut reader: Reader,
@@ -241,7 +241,7 @@ fn read(
     Ok(analysis)
 }
 
-/// Numbers what was found from 1.
+/// Numbers the results from 1.
 fn numbered<T>(found: Vec<T>, findings: impl Fn(&T) -> Vec<String>) -> Vec<Seen<T>> {
     let numbered = (1..).zip(found).map(|(number, found)| Seen {
         number,
@@ -251,7 +251,7 @@ fn numbered<T>(found: Vec<T>, findings: impl Fn(&T) -> Vec<String>) -> Vec<Seen<
     numbered.collect()
 }
 
-/// Whether a packet is of a host and a port that were asked for.
+/// Returns whether a packet has a requested host and port.
 fn is_chosen(packet: &Packet, options: &AnalyseOptions) -> bool {
     let ends = [packet.source, packet.destination];
     let is_any = |test: &dyn Fn(&SocketAddr) -> bool| ends.iter().any(test);
@@ -259,7 +259,7 @@ fn is_chosen(packet: &Packet, options: &AnalyseOptions) -> bool {
         && (options.port.is_empty() || is_any(&|end| options.port.contains(&end.port())))
 }
 
-/// On the way through a file.
+/// State of a pass through a file.
 struct Walk<'a> {
     capture: Capture,
     options: &'a AnalyseOptions,

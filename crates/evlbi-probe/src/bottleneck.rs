@@ -1,4 +1,4 @@
-//! Streams through a queue before a slower line, in virtual time: what a probe finds there without a host that stands still.
+//! Streams through a queue before a slower line, in virtual time: the result of a probe on a host that never stalls.
 
 use evlbi_core::path::{Identity, Law, Network, Output, Piece, Train};
 use evlbi_core::rate::BitRate;
@@ -6,19 +6,19 @@ use evlbi_core::time::Nanos;
 
 use crate::measure::{Spacing, Stream};
 
-/// Bytes that the line reckons with besides UDP's payload: the headers of Ethernet, IPv4 and UDP.
+/// Bytes on the line besides UDP payload: headers of Ethernet, IPv4 and UDP.
 pub const HEADERS: usize = 42;
 
 /// A line and the queue before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Bottleneck {
-    /// Bits per second, with the headers.
+    /// Bits per second, including headers.
     pub rate: u64,
-    /// Bytes that may wait.
+    /// Maximum bytes in the queue.
     pub queue: u64,
 }
 
-/// What came of a stream.
+/// Result of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Through {
     pub sent: u64,
@@ -37,7 +37,7 @@ impl Identity for Packet {
 }
 
 impl Bottleneck {
-    /// Sends datagrams of a size at a rate of UDP payload, for so long.
+    /// Sends datagrams of this size at a rate of UDP payload, for this time.
     pub fn carry(&self, size: usize, rate: f64, length: Nanos) -> Through {
         let law = Law::Rate {
             rate: BitRate::new(self.rate).expect("a rate"),

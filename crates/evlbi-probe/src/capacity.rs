@@ -1,4 +1,4 @@
-//! The highest rate that nothing is lost at, by search (`evlbi probe capacity`).
+//! Search for the highest rate without loss (`evlbi probe capacity`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use super::{now, udp};
 use crate::endpoint::{Test, TestError};
 use crate::measure::{Attribution, Spacing, Stream};
 
-/// A sender has reached a rate if it sent so much of it.
+/// Fraction of a rate from which on a sender has reached it.
 const REACHED: f64 = 0.98;
-/// A rate that the sender does not reach is tried so often, or as often as a rate must pass, before it counts as too high.
+/// Number of trials of a rate that the sender does not reach before it counts as too high; at least the number that a rate must pass.
 const TRIES: usize = 3;
-/// Where a search begins and ends where nothing else is said.
+/// Default range of a search.
 const LOWEST: BitRate = BitRate::new(1_000_000).expect("above 0");
 const HIGHEST: BitRate = BitRate::new(10_000_000_000).expect("above 0");
-/// Rates of a search at most.
+/// Maximum number of rates in a search.
 const MAX_RATES: usize = 60;
 
 /// Range and rules of a search.
@@ -48,7 +48,7 @@ pub struct ProbeCapacityOptions {
     /// Length of a trial.
     #[default(Duration::from_secs(3))]
     pub duration: Duration,
-    /// Fraction of the datagrams that may be lost.
+    /// Allowed loss fraction.
     pub loss: f64,
     /// Precision of the result, as a fraction of the rate.
     #[default(0.01)]
@@ -64,41 +64,41 @@ pub struct ProbeCapacityOptions {
     pub force: bool,
 }
 
-/// Why the highest rate cannot be searched for.
+/// Reason why the highest rate cannot be searched for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeCapacityError {
     /// The range of rates is empty.
     #[error("the lowest rate, {lowest}, is above the highest, {highest}")]
     Range {
-        /// Where the range begins.
+        /// Start of the range.
         lowest: BitRate,
-        /// Where it ends.
+        /// End of the range.
         highest: BitRate,
     },
     /// The responder allows none of the rates.
     #[error("the responder allows {} of UDP payload, less than the lowest rate, {lowest}", show_rate(*allowed))]
     NotAllowed {
-        /// What it allows, in bits of UDP payload per second.
+        /// Its limit, in bits of UDP payload per second.
         allowed: f64,
-        /// Where the range begins.
+        /// Start of the range.
         lowest: BitRate,
     },
-    /// The responder has not said what it sent.
+    /// The responder has not reported what it sent.
     #[error("the responder does not say what it sent")]
     Untold,
     /// The responder cannot be reached again after a trial that failed.
     #[error("after a trial that failed ({failed})")]
     Again {
-        /// Why the trial failed.
+        /// Reason of the failed trial.
         failed: String,
-        /// Why there is no new session.
+        /// Reason why there is no new session.
         source: SessionError,
     },
-    /// A test cannot be, or is more than the responder allows.
+    /// A test is invalid, or exceeds the responder's limits.
     #[error("{0}")]
     Test(#[from] TestError),
-    /// A file may not be written.
+    /// A file must not be written.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// The file of the result cannot be written.
@@ -115,62 +115,61 @@ pub enum ProbeCapacityError {
 pub struct ProbeCapacity {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
-    /// The responder, as it was asked for.
+    /// The responder, as given in the options.
     pub target: String,
-    /// When it began: UTC after RFC 3339.
+    /// Start, in UTC (RFC 3339).
     pub begun: String,
     /// UDP payload of each datagram in bytes.
     pub size: usize,
     /// Datagrams back to back.
     pub burst: u32,
-    /// The highest rate that was confirmed, as it was sent, in bits of UDP payload per second; none if there is none. Where `limit` is `path`, that is the
-    /// path's capacity; else the path carries at least so much.
+    /// Highest confirmed rate as sent, in bits of UDP payload per second; `None` if no rate passed. If `limit` is `path`, this is the
+    /// path's capacity; otherwise the path carries at least this rate.
     pub rate: Option<f64>,
-    /// The same on an Ethernet, headers included, in bits per second.
+    /// The same rate on Ethernet, headers included, in bits per second.
     pub wire_rate: Option<f64>,
-    /// Datagrams per second at that rate: of short ones, the limit of packets.
+    /// Datagrams per second at that rate: for small ones, the packet rate limit.
     pub datagrams_per_second: Option<f64>,
-    /// The lowest rate at which too much was lost, or which the sender could not reach, in bits of UDP payload per second.
+    /// Lowest rate with too much loss, or that the sender could not reach, in bits of UDP payload per second.
     pub above: Option<f64>,
-    /// When the search ends, in words.
+    /// Rule for the end of the search, in words.
     pub stop_rule: String,
-    /// Datagrams that were sent at that rate in all trials.
+    /// Datagrams sent at that rate in all trials.
     pub datagrams: u64,
-    /// With 95 % confidence no more than this part of the datagrams is lost at that rate (Clopper and Pearson; where none
-    /// was, about 3 over their number).
+    /// Maximum loss fraction at that rate, with 95 % confidence (Clopper and Pearson; without loss, about 3 over the number of datagrams).
     pub loss_bound: Option<f64>,
-    /// What keeps the rate from being higher.
+    /// Limit of the rate.
     pub limit: Limit,
-    /// The same in a sentence.
+    /// Finding, in a sentence.
     pub finding: String,
-    /// All that was tried, in that order.
+    /// All trials, in order.
     pub trials: Vec<Trial>,
-    /// Why it ended before its time; none if it did not.
+    /// Reason for an early end; `None` for a complete search.
     pub stopped: Option<String>,
 }
 
-/// What keeps a rate from being higher.
+/// Limit of a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The path loses more.
+    /// The path: it loses more at a higher rate.
     Path,
-    /// The sending host, or its card, gets no more out.
+    /// The sending host, or its NIC.
     Sender,
-    /// The receiving host, or its card, takes no more in.
+    /// The receiving host, or its NIC.
     Receiver,
-    /// No more was asked for.
+    /// The requested range.
     Asked,
-    /// The responder allows no more.
+    /// The responder's limit of the rate.
     Responder,
-    /// The counters do not tell, or the search was not finished.
+    /// Unknown from the counters, or the search was not finished.
     #[default]
     Unknown,
 }
 
 impl Limit {
-    /// What kept a trial from passing, of which no more than this part may be lost.
+    /// Returns what kept a trial from passing, with this allowed loss fraction.
     fn of(trial: &Trial, loss: f64) -> Limit {
         trial.point.as_ref().map_or(Limit::Unknown, |point| {
             let has_sent = point.rate_sent >= REACHED * trial.asked;
@@ -218,35 +217,35 @@ impl Limit {
     }
 }
 
-/// A rate that was tried.
+/// Trial of a rate.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Trial {
-    /// Bits of UDP payload per second that were to be sent.
+    /// Requested bits of UDP payload per second.
     pub asked: f64,
-    /// Whether the sender reached the rate, and no more was lost than may be.
+    /// Whether the sender reached the rate, and loss stayed within the limit.
     pub passed: bool,
-    /// What it said, in a sentence.
+    /// Finding, in a sentence.
     pub finding: String,
-    /// None where the trial could not be finished.
+    /// The measured point; `None` if the trial could not be finished.
     pub point: Option<Point>,
 }
 
-/// Finds the highest rate that passes, between two.
+/// Search for the highest rate that passes, between two.
 struct Search {
     lowest: f64,
     highest: f64,
-    /// Rates are as good as alike when they differ by no more than this part.
+    /// Rates that differ by at most this fraction count as equal.
     precision: f64,
-    /// A rate must pass so often.
+    /// Number of times that a rate must pass.
     needed: u32,
-    /// Highest rate that did, or that was sent where the sender fell short; 0 before any.
+    /// Highest rate that passed, or that was sent when the sender fell short; 0 before any.
     low: f64,
-    /// Lowest rate that did not.
+    /// Lowest rate that failed.
     high: f64,
-    /// What was sent of the next rate without loss: each time.
+    /// Sent rates of the trials without loss at the next rate.
     sent: Vec<f64>,
-    /// The rate to try; none when the search is over.
+    /// Next rate to try; `None` when the search is over.
     next: Option<f64>,
 }
 
@@ -264,8 +263,8 @@ impl Search {
         }
     }
 
-    /// What the trial of the next rate sent of it without too much loss: all that was asked where it passed, less where the
-    /// sender fell short; none where too much was lost.
+    /// Takes the result of a trial of the next rate: the rate sent without too much loss, which is below the requested one if the sender
+    /// fell short; `None` for too much loss.
     fn tried(&mut self, sent: Option<f64>) {
         let Some(rate) = self.next else {
             return;
@@ -277,10 +276,10 @@ impl Search {
             if passed >= needed {
                 self.low = rate;
             } else if passed == self.sent.len() || self.sent.len() < needed.max(TRIES) {
-                // A sender that falls short by chance may reach it the next time.
+                // A sender that falls short by chance may reach it next time.
                 return;
             } else {
-                // The path carries what was sent; of more than the sender reaches nothing can be said.
+                // The path carries the sent rate; rates beyond the sender's reach remain unknown.
                 self.high = rate;
                 self.sent.sort_by(|a, b| b.total_cmp(a));
                 self.low = self.low.max(self.sent[needed - 1]);
@@ -318,7 +317,7 @@ pub fn probe(
     }
     check_new(options.out.as_deref(), options.force)?;
     let mut session = Session::begin(&options.target, run)?;
-    // No rate is tried that would be refused.
+    // Avoid rates that would be refused.
     let allowed = session.limits().rate.map_or(f64::INFINITY, |most| {
         (most.get() as f64 / point::on_the_wire(options.size, false)).floor()
     });
@@ -386,7 +385,7 @@ pub fn probe(
                     point: Some(point),
                 }
             }
-            // A rate that leaves nothing to the control connection does not pass either; the session begins anew.
+            // A rate that starves the control connection fails, too; a new session follows.
             Err(error) if !matches!(error, SessionError::Refused(_)) && !run.is_stopped() => {
                 let failed = run.explain(&error);
                 session = match Session::begin(&options.target, run) {
@@ -438,11 +437,11 @@ fn test(options: &ProbeCapacityOptions, rate: f64) -> Test {
     }
 }
 
-/// What the trials come to; `top` is what bounds the highest rate of all.
+/// Concludes from the trials; `top` is the limit of the range's end.
 fn conclude(result: &mut ProbeCapacity, search: &Search, top: Limit, loss: f64) {
     let confirms = |trial: &Trial, point: &Point| match trial.passed {
         true => trial.asked == search.low,
-        // What was sent of a rate that the sender did not reach.
+        // The sent rate of a trial that fell short of the requested one.
         false => (search.low..search.high).contains(&point.rate_sent) && point.loss <= loss,
     };
     let tried = result.trials.iter();
@@ -460,7 +459,7 @@ fn conclude(result: &mut ProbeCapacity, search: &Search, top: Limit, loss: f64) 
         result.loss_bound = Some(upper_bound(lost, sent));
     }
     result.above = search.high.is_finite().then_some(search.high);
-    // Of trials of one rate the last has decided.
+    // The last trial of a rate has decided.
     let failed = result.trials.iter().rev().filter(|trial| !trial.passed);
     let nearest = failed.min_by(|a, b| a.asked.total_cmp(&b.asked));
     (result.limit, result.finding) = match nearest.filter(|_| result.above.is_some()) {
@@ -474,10 +473,9 @@ fn conclude(result: &mut ProbeCapacity, search: &Search, top: Limit, loss: f64) 
     };
 }
 
-/// Upper end of the 95 % confidence interval of a part, of which `lost` of `sent` were seen (one-sided, by Poisson's
-/// distribution).
+/// Returns the upper end of the one-sided 95 % confidence interval of a fraction, from `lost` of `sent` (Poisson distribution).
 fn upper_bound(lost: u64, sent: u64) -> f64 {
-    // Of many, by Wilson and Hilferty's approximation of chi squared: good to a part in 10^4 there.
+    // For large counts by Wilson and Hilferty's approximation of chi squared, accurate to 1e-4 there.
     if lost > 100 {
         let n = lost as f64 + 1.0;
         let root = 1.0 - 1.0 / (9.0 * n) + 1.644_854 / (3.0 * n.sqrt());
@@ -503,7 +501,7 @@ fn upper_bound(lost: u64, sent: u64) -> f64 {
     (high / sent.max(1) as f64).min(1.0)
 }
 
-/// The result for people.
+/// Formats the result as text.
 pub fn text(result: &ProbeCapacity) -> String {
     let of_trial = |trial: &Trial| {
         let passed = if trial.passed { "passed" } else { "failed" };
@@ -584,14 +582,14 @@ mod tests {
     use crate::bottleneck::{Bottleneck, HEADERS};
     use proptest::prelude::*;
 
-    /// Which rate is found where one passes if it is no more than `truth`.
+    /// Returns the rate found if rates up to `truth` pass, and the number of trials.
     fn found(truth: f64, precision: f64, needed: u32) -> (f64, usize) {
         search([1e6, 1e10], precision, needed, |rate| {
             (rate <= truth).then_some(rate)
         })
     }
 
-    /// Which rate is found between two, and after how many trials.
+    /// Returns the rate found between two, and the number of trials.
     fn search(
         [lowest, highest]: [f64; 2],
         precision: f64,
@@ -608,7 +606,7 @@ mod tests {
         (search.low, trials)
     }
 
-    /// A path of 1 Gbit/s and a sender that at times, or always, falls short of what is asked for.
+    /// A path of 1 Gbit/s and a sender that sometimes, or always, falls short of the requested rate.
     #[test]
     fn a_sender_that_falls_short_does_not_lower_the_rate_to_what_is_asked_next() {
         let path = 1e9;
@@ -621,10 +619,10 @@ mod tests {
             }
         });
         assert_eq!(rate, 1e9);
-        // Its every trial is stopped for a while; what it sent came, and counts.
+        // It stalls in every trial; its sent datagrams arrive, and count.
         let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| Some(rate * 0.9));
         assert!(rate >= 0.9e9, "{rate}");
-        // It gets out 412 Mbit/s and no more.
+        // It sends 412 Mbit/s at most.
         let most = 412e6;
         let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| match rate * REACHED <= most {
             true => Some(rate),
@@ -664,10 +662,10 @@ mod tests {
         assert_eq!(found(2e10, 0.01, 3), (1e10, 3));
         assert_eq!(found(0.0, 0.01, 1).0, 0.0);
         assert!((upper_bound(0, 1_000_000) - 2.9957e-6).abs() < 1e-9);
-        // Of one event 4.744, of ten 16.962 (tables of Poisson's distribution).
+        // 4.744 for one event, 16.962 for ten (tables of the Poisson distribution).
         assert!((upper_bound(1, 1000) - 4.744e-3).abs() < 1e-6);
         assert!((upper_bound(10, 1000) - 16.962e-3).abs() < 1e-6);
-        // Half of chi squared's 95 % quantile with 202 and 4002 degrees of freedom.
+        // Half of the 95 % quantile of chi squared with 202 and 4002 degrees of freedom.
         assert!((upper_bound(100, 1_000_000) - 118.079e-6).abs() < 1e-9);
         assert!((upper_bound(101, 1_000_000) - 119.161e-6).abs() < 1e-8);
         assert!((upper_bound(2000, 1_000_000) - 2075.14e-6).abs() < 1e-7);
@@ -675,7 +673,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
-        /// The rate of a line is found, and above it no more than what its queue takes up during a trial.
+        /// The search finds the rate of a line, above it by at most what its queue absorbs during a trial.
         #[test]
         fn the_rate_of_a_line_is_found(
             rate in 15_000_000u64..150_000_000, queue in 2500u64..100_000, size in 500usize..1472,

@@ -1,4 +1,4 @@
-//! The connection over which both ends of tests agree: JSON messages, each in one piece, over TCP.
+//! Control connection between the endpoints of a test: JSON messages over TCP, each sent whole.
 
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
@@ -12,40 +12,40 @@ use serde::de::DeserializeOwned;
 
 use crate::measure::{Channel, ChannelError, Nonce, Role, Token};
 
-/// Longest message before the other end has shown who it is.
+/// Maximum length of a message before authentication, in bytes.
 const MAX_AT_FIRST: usize = 1 << 10;
-/// Longest message of a client.
+/// Maximum length of a client's message, in bytes.
 const MAX_OF_CLIENT: usize = 64 << 10;
-/// Longest message of a responder, whose results may hold a million datagrams.
+/// Maximum length of a responder's message, in bytes; results may contain a million datagrams.
 const MAX_OF_RESPONDER: usize = 256 << 20;
-/// So long a message may take to be handed to the kernel.
+/// Timeout for the kernel to accept a message.
 const WRITING: Duration = Duration::from_secs(10);
 
-/// Why the connection between the ends of a test does not go on.
+/// Reason why the control connection of a test fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// A message cannot be put into JSON.
+    /// A message cannot be converted to JSON.
     #[error("cannot write a message")]
     Encode(#[source] serde_json::Error),
-    /// What comes, or goes, is no message of somebody who knows the token.
+    /// A received message is not authentic, or one to send is too long.
     #[error("{0}")]
     Channel(#[from] ChannelError),
-    /// Nothing can be sent any more.
+    /// Sending is no longer possible.
     #[error("cannot reach the other end")]
     Send(#[source] io::Error),
     /// A message cannot be read.
     #[error("a message of another version")]
     Decode(#[source] serde_json::Error),
-    /// The other end has ended it.
+    /// The other endpoint has closed it.
     #[error("the other end has closed the connection")]
     Closed,
-    /// Nothing can be received any more.
+    /// Receiving is no longer possible.
     #[error("the connection has failed")]
     Receive(#[source] io::Error),
 }
 
-/// A number that an end uses once.
+/// Returns a number that an endpoint uses once.
 pub fn nonce(clock: &Clock) -> Nonce {
     let mut nonce = Nonce::default();
     for word in nonce.chunks_exact_mut(8) {
@@ -54,19 +54,19 @@ pub fn nonce(clock: &Clock) -> Nonce {
     nonce
 }
 
-/// One end of the connection.
+/// One endpoint of the connection.
 pub struct Control {
     stream: Stream,
     channel: Channel,
     role: Role,
     clock: Clock,
     heard: Nanos,
-    /// What is read comes here first.
+    /// Buffer for reading.
     room: Box<[u8; 4 << 10]>,
 }
 
 impl Control {
-    /// The end of this role, which has shown nothing yet.
+    /// Creates the endpoint of this role, unauthenticated.
     pub fn new(stream: Stream, role: Role, clock: &Clock) -> Control {
         Control {
             stream,
@@ -78,7 +78,7 @@ impl Control {
         }
     }
 
-    /// From now on both ends prove with every message that they know the token.
+    /// Authenticates every message of both endpoints with the token from now on.
     pub fn secure(&mut self, token: &Token, nonces: [&Nonce; 2]) {
         let longest = match self.role {
             Role::Client => MAX_OF_RESPONDER,
@@ -87,7 +87,7 @@ impl Control {
         self.channel.secure(token, nonces, longest);
     }
 
-    /// Sends a message, and waits until the kernel has taken it.
+    /// Sends a message, and waits until the kernel has accepted it.
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), ControlError> {
         let text = serde_json::to_vec(message).map_err(ControlError::Encode)?;
         let bytes = self.channel.seal(&text)?;
@@ -115,7 +115,7 @@ impl Control {
         Ok(())
     }
 
-    /// The next message; none if it does not come in time.
+    /// Returns the next message, or `None` at the timeout.
     pub fn receive<M: DeserializeOwned>(
         &mut self,
         timeout: Duration,
@@ -127,7 +127,7 @@ impl Control {
                 let message = serde_json::from_slice(&message);
                 return Ok(Some(message.map_err(ControlError::Decode)?));
             }
-            // It looks once, however late it is.
+            // It polls at least once, however late it is.
             if std::mem::replace(&mut has_looked, true) && self.clock.now() >= end {
                 return Ok(None);
             }
@@ -146,12 +146,12 @@ impl Control {
         }
     }
 
-    /// When anything came last, part of a message as well.
+    /// Returns when anything was last received, even part of a message.
     pub fn heard(&self) -> Nanos {
         self.heard
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }

@@ -82,7 +82,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Of each point's losses, those that `keep` says; of its datagrams the receiver has kept no others.
+    /// Opens the files. `keep` selects losses of each point; the receiver has kept only the selected datagrams.
     pub fn new(
         datagrams: Option<&Path>,
         losses: Option<&Path>,
@@ -101,8 +101,8 @@ impl Records {
         })
     }
 
-    /// Of a point: departure and arrival by the clocks of sender and receiver, the delay with the difference of the clocks
-    /// taken out, and times since the datagram before it in the order of arrival.
+    /// Writes the datagrams of a point: departure and arrival by the clocks of sender and receiver, the delay corrected by the clock
+    /// offset, and times since the previous datagram in the order of arrival.
     pub fn write(
         &mut self,
         number: usize,

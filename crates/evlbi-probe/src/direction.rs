@@ -1,24 +1,24 @@
-//! The ways between the two ends of a test.
+//! Directions between the two endpoints of a test.
 
 use serde::Serialize;
 
-/// The way of a stream.
+/// Direction of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// To the responder.
+    /// Outbound: to the responder.
     #[default]
     There,
-    /// From it.
+    /// Return: from the responder.
     Back,
 }
 
 impl Direction {
-    /// Both, that to the responder first.
+    /// Both directions, the outbound one first.
     pub const BOTH: [Direction; 2] = [Direction::There, Direction::Back];
 
-    /// Its name in results: there or back.
+    /// Returns its name in results: `there` or `back`.
     pub fn name(self) -> &'static str {
         match self {
             Direction::There => "there",
@@ -26,8 +26,8 @@ impl Direction {
         }
     }
 
-    /// Sender and receiver, of what is here and what is there. It exchanges the two on the way back, so that it also gives what is
-    /// here and there, of sender and receiver.
+    /// Orders a local and a remote value as sender's and receiver's. The return direction swaps them, so this also converts sender's and
+    /// receiver's values to local and remote.
     pub(crate) fn ends<T>(self, here: T, there: T) -> (T, T) {
         match self {
             Direction::There => (here, there),

@@ -1,11 +1,10 @@
-//! The two ends of a test: streams of numbered datagrams sent on time, taken up and accounted for, round trips, and the
-//! messages by which both ends agree.
+//! Endpoints of a test: streams of numbered datagrams sent on time, received and counted; round trips; and the control messages.
 //!
-//! Both ends use one UDP socket of their own for a test, [`Port`]. Whatever it carries bears the test's key. A test of TCP
-//! has connections beside it, [`Flows`].
+//! Each endpoint uses one UDP socket for a test, [`Port`]. All its datagrams contain the test's key. A test of TCP has connections too,
+//! [`Flows`].
 //!
-//! Here belongs what both ends do, and the messages by which they agree ([`message`](FromClient)). The bytes of test datagrams are in
-//! [`evlbi_wire::probe`]; who may test, and when, is in [`respond`](mod@crate::respond).
+//! The common work of both endpoints belongs here, and their control messages ([`message`](FromClient)). The bytes of test datagrams are in
+//! [`evlbi_wire::probe`]; permissions and queueing are in [`respond`](mod@crate::respond).
 
 mod flows;
 mod listen;

@@ -1,4 +1,4 @@
-//! What a point says, in a sentence.
+//! Finding on a point, in a sentence.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use super::direction::Direction;
 use super::point::{Point, Region};
 use crate::measure::Pattern;
 
-/// Distances between losses are one period when so many of them are alike.
+/// Minimum fraction of equal distances between losses for a period.
 const ALIKE: f64 = 0.9;
-/// And when there are so many.
+/// Minimum number of distances between losses for a period.
 const ENOUGH: u64 = 5;
-/// What was sent slower than asked by more than this part is said.
+/// Fraction below the requested rate from which on a slow sender is reported.
 const SLOWER: f64 = 0.01;
 
-/// What a point says, in a sentence.
+/// Returns the finding on a point, in a sentence.
 pub fn of_point(point: &Point) -> String {
     let mut said = vec![loss(point)];
     if point.duplicates > 0 {
@@ -72,14 +72,14 @@ fn loss(point: &Point) -> String {
     text
 }
 
-/// The places where any were lost, with how many.
+/// Lists the places with losses, and their counts.
 pub fn where_lost(places: &[(u64, &str)], many: impl Fn(u64) -> String) -> String {
     let some = places.iter().filter(|(count, _)| *count > 0);
     let some = some.map(|(count, place)| format!("{} {place}", many(*count)));
     some.collect::<Vec<String>>().join(", ")
 }
 
-/// How loss is spread over the time.
+/// Describes the distribution of loss over time.
 pub fn in_time(pattern: &Pattern) -> String {
     let (episodes, period) = match pattern {
         Pattern::None | Pattern::Unknown => return String::new(),
@@ -105,7 +105,7 @@ pub fn in_time(pattern: &Pattern) -> String {
     text
 }
 
-/// Where a sweep begins to lose, for each way and size.
+/// Returns the rate at which a sweep starts to lose, for each direction and size.
 pub fn of_sweep(points: &[Point]) -> Vec<String> {
     let mut all: Vec<((&str, usize), Vec<&Point>)> = Vec::new();
     for point in points {
@@ -151,7 +151,7 @@ pub fn of_sweep(points: &[Point]) -> Vec<String> {
     said
 }
 
-/// Datagrams from one loss to the next, where that is nearly always the same.
+/// Returns the distance between losses in datagrams, if it is nearly always the same.
 fn period(point: &Point) -> Option<u64> {
     let all: u64 = point.loss_distances.values().sum();
     let distances = point.loss_distances.iter();

@@ -1,6 +1,6 @@
-//! Whole tests of a path, by both ends, in virtual time: the scene that all of them share, and streams of datagrams.
+//! Whole tests of a path in virtual time, with both endpoints: the shared scene, and streams of datagrams.
 //!
-//! Here belongs a test of whatever depends on a rate, a delay or a timeout, in the file of its command.
+//! A test of anything that depends on a rate, a delay or a timeout belongs here, in the file of its command.
 
 mod campaigns;
 mod capacity;
@@ -30,12 +30,12 @@ use crate::measure::{Pattern, Token};
 use crate::respond::{RespondOptions, Responding, respond};
 
 const TOKEN: &str = "a token of tests";
-/// When it all begins: 2027-01-15T08:00:00Z.
+/// Start of all scenes: 2027-01-15T08:00:00Z.
 const BEGINNING: u64 = 1_800_000_000 * Nanos::SECOND.0;
-/// Bytes of the headers of IP and UDP.
+/// Bytes of IP and UDP headers.
 const HEADERS: usize = 28;
 
-/// A responder at the far end of a path, and who tests it at the near end.
+/// A responder behind a path, and a client before it.
 struct Scene {
     network: Network,
     near: Run,
@@ -59,8 +59,7 @@ impl Scene {
     }
 }
 
-/// What it measures, and the log of all that happened, are the same twice: for each seed of a path that delays, loses, doubles and
-/// reorders.
+/// Plays a scene twice for each seed of a path that delays, loses, duplicates and reorders. The results and the logs must be the same.
 fn twice(seeds: u64, work: impl Fn(&Scene) -> serde_json::Value) {
     let mut logs = std::collections::BTreeSet::new();
     for seed in 0..seeds {
@@ -87,14 +86,14 @@ fn rough() -> Vec<Law> {
     vec![loss, Law::Duplicate { fraction: 0.02 }, jitter]
 }
 
-/// A path whose cells have these laws there and back.
+/// A path, with the rules of its cells in both directions.
 struct Path {
     laws: [Vec<Law>; 2],
     seed: u64,
-    /// How far the responder's UTC is ahead, and what it gains in a second, in nanoseconds.
+    /// Offset of the responder's UTC, and its gain per second, in nanoseconds.
     far_clock: [i64; 2],
     limits: Limits,
-    /// Whether all that happens is written down.
+    /// Whether events are logged.
     is_logged: bool,
 }
 
@@ -109,12 +108,12 @@ impl Path {
         }
     }
 
-    /// The same both ways.
+    /// Returns a path with the same rules in both directions.
     fn of(laws: &[Law]) -> Path {
         Path::new([laws.to_vec(), laws.to_vec()])
     }
 
-    /// What `work` says in this scene, and the log of all that happened.
+    /// Runs `work` in this scene; returns its result and the log.
     fn play<T>(&self, work: impl FnOnce(&Scene) -> T) -> (T, String) {
         let clock = Clock::simulated(BEGINNING);
         if self.is_logged {
@@ -153,7 +152,7 @@ fn delay(milliseconds: u64) -> Law {
     }
 }
 
-/// A bottleneck of so many bits of IP packets a second, before which so many bytes may wait.
+/// Returns a bottleneck: its rate in bits of IP packets per second, and its buffer in bytes.
 fn bottleneck(rate: u64, buffer: u64) -> Law {
     Law::Rate {
         rate: bits(rate),
@@ -167,7 +166,7 @@ fn bits(rate: u64) -> BitRate {
     BitRate::new(rate).unwrap()
 }
 
-/// Numbers of the datagrams to the responder, all of one stream of this size, that the first cell of the way there dropped.
+/// Returns the numbers of the outbound datagrams that the first cell dropped, all of one stream of this size.
 fn dropped(log: &str, size: usize) -> Vec<u64> {
     let time = |line: &str| line.split(' ').next().unwrap().parse::<u64>().unwrap();
     let is_of_stream = |line: &&str| {
@@ -187,13 +186,13 @@ fn dropped(log: &str, size: usize) -> Vec<u64> {
     drops.filter_map(number).collect()
 }
 
-/// Numbers that a test found to be lost.
+/// Returns the numbers that a test reported as lost.
 fn found_lost(point: &super::point::Point) -> Vec<u64> {
     let runs = point.intervals.iter();
     runs.flat_map(|run| run.first..=run.last).collect()
 }
 
-/// Each datagram leaves when it should, to the nanosecond, in each direction and length, and all arrive as far apart.
+/// Each datagram leaves on time, to the nanosecond, in each direction and size, and all arrive with the same spacing.
 #[test]
 fn datagrams_leave_and_arrive_as_they_should() {
     let (result, _) = Path::of(&[delay(5)]).play(|scene| {
@@ -224,12 +223,12 @@ fn datagrams_leave_and_arrive_as_they_should() {
     }
 }
 
-/// A sender of whose stream nothing arrives stops at its first look after 5 s (RFC 8084), at either end. An end looks when something is said
-/// to it, and 20 ms after it looked last. Each end says at a look that it is there, when a second has passed since it did; as either hears
-/// the other in between, looks lie a round trip of 4 ms later after each other second: 1.004 s, 3.008 s, and 5.008 s after the beginning.
+/// A sender of whose stream nothing arrives stops at its first poll after 5 s (RFC 8084), at either endpoint. An endpoint polls when a
+/// message arrives, and 20 ms after its last poll. Each sends a keepalive at a poll one second after the previous one. Since each hears the
+/// other in between, polls shift by a round trip of 4 ms every other second: 1.004 s, 3.008 s, and 5.008 s after the start.
 #[test]
 fn a_stream_that_nobody_gets_is_stopped() {
-    // What both ends say to each other is shorter.
+    // Control messages are shorter.
     let short = Law::Mtu {
         bytes: 8000,
         tells: false,
@@ -265,12 +264,12 @@ fn a_stream_that_nobody_gets_is_stopped() {
             [point.unique, point.lost, point.network_lost],
             [0, sent, sent]
         );
-        // One each millisecond, from a millisecond after the beginning on.
+        // One per millisecond, from a millisecond after the start.
         assert_eq!(sent, 5008, "{way:?}");
     }
 }
 
-/// A switch that drops one in a thousand at line rate, and nothing below: each loss is the network's, and at its place.
+/// A switch that drops one in a thousand at line rate, and nothing below: each loss is attributed to the network.
 #[test]
 fn a_switch_that_loses_at_line_rate() {
     let switch = Law::Loss(Loss::Above {
@@ -304,12 +303,13 @@ fn a_switch_that_loses_at_line_rate() {
     }
 }
 
-/// A fibre that loses one datagram in ten for 500 ms every 2 s is told from one that always loses one in a hundred. Loss is looked at in
-/// hundredths of the stream: of 100 ms, of which an episode fills five, or four and two halves.
+/// A fibre that loses 10 % for 500 ms every 2 s is told apart from one that always loses 1 %. Loss is counted in hundredths of the stream:
+/// 100 ms each, of which an episode fills five, or four and two halves.
 #[test]
 fn a_broken_fibre_is_told_from_a_dirty_one() {
     let (size, spacing, count) = (1472, 400_000, 25_000);
-    // Five round trips of 6 ms, 24 ms in which ten requests are answered, one until that is seen, and one until the first leaves.
+    // Five round trips of 6 ms, 24 ms for answers to ten requests, one millisecond until the endpoint notices, and one until the first
+    // datagram leaves.
     let first = 56_000_000;
     let broken = |later: u64| Loss::Within {
         times: Times::Periodic {

@@ -1,4 +1,4 @@
-//! Requests and replies: round trips and one-way delays against the length of the messages (`evlbi probe latency`).
+//! Requests and replies: round-trip times and one-way delays by length of the messages (`evlbi probe latency`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use super::{now, point};
 use crate::endpoint::{Listened, Requests, Test};
 use crate::measure::ClockFit;
 
-/// Shortest request whose reply is no longer.
+/// Minimum request whose reply is no longer, in bytes.
 const MIN: usize = 48;
 
 /// Requests to send.
@@ -34,13 +34,13 @@ pub struct ProbeLatencyOptions {
     /// UDP payload of the messages in bytes.
     #[default(Sizes(vec![64]))]
     pub size: Sizes,
-    /// Requests of each length.
+    /// Number of requests of each length.
     #[default(1000)]
     pub count: u64,
     /// Time from one request to the next.
     #[default(Duration::from_millis(5))]
     pub interval: Duration,
-    /// Time to wait for a reply.
+    /// Timeout for a reply.
     #[default(Duration::from_secs(1))]
     pub loss_timeout: Duration,
     /// Width of the bins of histograms.
@@ -52,14 +52,14 @@ pub struct ProbeLatencyOptions {
     pub force: bool,
 }
 
-/// Why round trips cannot be measured.
+/// Reason why round-trip times cannot be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeLatencyError {
-    /// A request of so many bytes is shorter than the shortest reply.
+    /// A request of this many bytes is shorter than a reply.
     #[error("a request of {0} bytes is too short: a reply has {MIN}")]
     Short(usize),
-    /// A file may not be written.
+    /// A file must not be written.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// The file of the result cannot be written.
@@ -76,17 +76,17 @@ pub enum ProbeLatencyError {
 pub struct ProbeLatency {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
-    /// The responder, as it was asked for.
+    /// The responder, as given in the options.
     pub target: String,
-    /// When it began: UTC after RFC 3339.
+    /// Start, in UTC (RFC 3339).
     pub begun: String,
-    /// How the responder's clock lies to the one here, by all round trips.
+    /// Offset and skew of the responder's clock, from all round trips.
     pub clock: Option<ClockFit>,
-    /// The lengths of messages, in the order in which they were asked for.
+    /// The lengths of messages, in the given order.
     pub points: Vec<Size>,
-    /// What a byte costs there and back together, by the shortest round trips of each length.
+    /// Cost of a byte in both directions together, from the minimum round-trip time of each length.
     pub slope: Option<Slope>,
-    /// Why it ended before its time; none if it did not.
+    /// Reason for an early end; `None` for a complete test.
     pub stopped: Option<String>,
 }
 
@@ -98,35 +98,35 @@ pub struct Size {
     pub size: usize,
     /// Requests that left.
     pub sent: u64,
-    /// Of these, answered within the loss timeout.
+    /// Requests of these that were answered within the loss timeout.
     pub received: u64,
-    /// Of the sent, those that were not answered in time.
+    /// Of the sent, those not answered in time.
     pub lost: u64,
     /// Replies beyond the first to a request.
     pub duplicates: u64,
-    /// Replies that came after the reply to a later request.
+    /// Replies that arrived after the reply to a later request.
     pub reordered: u64,
-    /// Round trips (RFC 2681), without the time that the responder took.
+    /// Round-trip times (RFC 2681), without the processing time of the responder.
     pub round_trip: Option<Summary>,
-    /// From here to the responder (RFC 7679), by the clock as it was found.
+    /// Outbound delays (RFC 7679), corrected by the estimated clock offset.
     pub there: Option<Summary>,
-    /// From the responder to here.
+    /// Return delays.
     pub back: Option<Summary>,
 }
 
-/// A straight line through the shortest round trips.
+/// A straight line through the minimum round-trip times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Slope {
     /// Nanoseconds that each byte adds to a round trip.
     pub per_byte: f64,
-    /// Standard error of that; none of two lengths.
+    /// Its standard error; `None` for two lengths.
     pub error: Option<f64>,
-    /// Nanoseconds of a round trip of no bytes.
+    /// Round-trip time of zero bytes, in nanoseconds.
     pub at_zero: f64,
 }
 
-/// Measures round trips, length by length, until all are measured or the run is stopped.
+/// Measures round-trip times, length by length, until all are measured or the run is stopped.
 ///
 /// # Errors
 /// [`ProbeLatencyError`] if a request is too short, a file cannot be written, or nothing could be measured.
@@ -179,11 +179,11 @@ pub fn probe(
             ends => ends?,
         };
         let mut here = ends.here.listened;
-        // What comes later than it is waited for is lost.
+        // A reply that arrives after the timeout is lost.
         let patience = i64::try_from(test.patience.0).unwrap_or(i64::MAX);
         here.round_trips
             .retain(|trip| trip.times.round_trip() <= patience);
-        // Without one-way delays: the clock is known by all round trips, at the end.
+        // Without one-way delays: they need the clock offset from all round trips, at the end.
         parts.add("point", &of_size(*size, &here, ends.requests, None, bins));
         measured.push((*size, here, ends.requests));
         if let Some(stopped) = ends.stopped {
@@ -230,7 +230,7 @@ fn of_size(size: usize, heard: &Listened, sent: u64, clock: Option<&ClockFit>, b
     }
 }
 
-/// Least squares through the shortest round trips; none of a single length.
+/// Fits a line through the minimum round-trip times by least squares; `None` for a single length.
 fn slope(points: &[Size]) -> Option<Slope> {
     let shortest = |point: &Size| Some((point.size as f64, point.round_trip.as_ref()?.min as f64));
     let all: Vec<(f64, f64)> = points.iter().filter_map(shortest).collect();
@@ -251,7 +251,7 @@ fn slope(points: &[Size]) -> Option<Slope> {
     })
 }
 
-/// The result for people.
+/// Formats the result as text.
 pub fn text(result: &ProbeLatency) -> String {
     let mut lines = vec!["bytes      sent   lost  twice  reord  round trip: min       median          p99        p99.9    there: min     back: min".to_owned()];
     let micro = |time: i64| format!("{:.3} us", time as f64 * 1e-3);
@@ -286,7 +286,7 @@ pub fn text(result: &ProbeLatency) -> String {
     lines.join("\n")
 }
 
-/// The result as a picture.
+/// Plots the result.
 pub fn figure(result: &ProbeLatency) -> Figure {
     let curve = |name: &str, get: fn(&Summary) -> i64| {
         let place = |point: &Size| {
@@ -325,7 +325,7 @@ pub fn figure(result: &ProbeLatency) -> Figure {
     }
 }
 
-/// As pScheduler's latency tests tell it, of the way there; times in milliseconds.
+/// Converts the outbound delays to the format of pScheduler's latency tests; times in milliseconds.
 pub fn pscheduler(result: &ProbeLatency, bins: u64) -> Value {
     let sum = |get: fn(&Size) -> u64| result.points.iter().map(get).sum::<u64>();
     let mut histogram: BTreeMap<u64, u64> = BTreeMap::new();

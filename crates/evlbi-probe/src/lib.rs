@@ -1,15 +1,15 @@
-//! Tests what a network path carries and loses, and where.
+//! Tests of a network path: throughput, loss, and where packets are lost.
 //!
-//! Here belongs whatever measures a path or reckons with it:
+//! Everything that measures a path or predicts its behaviour belongs here:
 //!
-//! - tests between two hosts, of which one runs a responder ([`respond`](mod@respond)): loss and throughput of UDP ([`udp`]), round
+//! - tests between two hosts, one of which runs a responder ([`respond`](mod@respond)): loss and throughput of UDP ([`udp`]), round
 //!   trips ([`latency`]), the highest rate without loss ([`capacity`]), connections of TCP ([`tcp`]), and campaigns of days
 //!   ([`watch`](mod@watch)) with their reports ([`report`]), or all of them once, and what a path is fit for ([`fitness`]);
 //! - what captures of others' traffic tell ([`analyse`](mod@analyse));
 //! - what can be known before anything is sent ([`plan`]).
 //!
-//! Both ends of a test are in [`endpoint`], and what they measure is in [`measure`]. Results serialize as JSON; their modules also show
-//! them as text and as pictures. All of it runs in real time, or in virtual time between simulated hosts:
+//! Both endpoints of a test are in [`endpoint`], and their measurements in [`measure`]. Results serialize as JSON; their modules also
+//! format them as text and plots. Everything runs in real time, or in virtual time between simulated hosts:
 //!
 //! ```
 //! use evlbi_core::path::{Law, Loss};
@@ -22,7 +22,7 @@
 //! use evlbi_probe::udp::{self, ProbeUdpOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! // A path that loses one datagram of ten; with `Run::silent()` alone it would be that between real hosts.
+//! // A path that loses one datagram of ten. `Run::silent()` alone would use the path between real hosts.
 //! let clock = Clock::simulated(0);
 //! let laws = [Law::Loss(Loss::Random { fraction: 0.1 })];
 //! let network = Network::between(&clock, [&laws, &[]], 1500, 1);
@@ -102,7 +102,7 @@ fn now(run: &Run) -> String {
     units::utc(seconds(run))
 }
 
-/// UTC by the clock of a run's host, in seconds since 1970.
+/// Returns the UTC of a run's host, in seconds since 1970.
 fn seconds(run: &Run) -> f64 {
     run.clock().utc() as f64 * 1e-9
 }

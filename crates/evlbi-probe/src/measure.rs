@@ -1,7 +1,6 @@
-//! What tests of a path send and measure: streams of datagrams, what became of them and where, distributions of times,
-//! and the far end's clock.
+//! Measurements of tests: streams of datagrams, their fate and loss locations, distributions of times, and the remote clock.
 //!
-//! Here belongs what is made of numbers and times, without I/O. What a result says of it is in `point`.
+//! Calculations on numbers and times belong here, without I/O. Their interpretation is in `point`.
 
 mod attribution;
 mod channel;

@@ -1,4 +1,4 @@
-//! Tests of a path without a way back: both ends are started by hand with the same plan, and agree on nothing.
+//! Tests of a path without a return direction: both endpoints are started by hand with the same plan, without negotiation.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,38 +15,38 @@ use super::session::{POLL_INTERVAL, Progress, Target, TestReport};
 use crate::endpoint::{Departed, EndpointReport, Listened, Port, Test, Work, WorkError};
 use crate::measure::{Stream, Token};
 
-/// A receiver that hears nothing more for so long, after the stream should have been over, takes it to be.
+/// Silence after the calculated end of a stream, after which the receiver ends it.
 pub const SILENCE: Duration = Duration::from_secs(2);
-/// A later point of a sweep is waited for so much longer than it takes.
+/// Timeout for a later point of a sweep, in addition to its length.
 const LATE: Duration = Duration::from_secs(15);
 
-/// Why an end of a one-way test cannot do its part.
+/// Reason why an endpoint of a one-way test fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OneWayError {
     /// The address to send to, or to receive at, is unknown.
     #[error("cannot find the address `{target}`")]
     Unknown {
-        /// What was looked up.
+        /// Address as given by the user.
         target: String,
-        /// What the resolver said.
+        /// The system's error.
         source: io::Error,
     },
     /// The name has no address.
     #[error("`{0}` has no address")]
     NoAddress(String),
-    /// The test has no stream that could be received.
+    /// The test has no stream to receive.
     #[error("nothing to receive")]
     NoStream,
     /// There is no socket.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// This end could not do its part.
+    /// This endpoint failed.
     #[error("{0}")]
     Work(#[from] WorkError),
 }
 
-/// The key that both ends make of the token and the plan.
+/// Returns the key that both endpoints derive from the token and the plan.
 fn key(token: &Token, stream: &Stream) -> u64 {
     token.key(&format!("{stream:?}"))
 }
@@ -63,7 +63,7 @@ fn address_of(target: &str) -> Result<SocketAddr, OneWayError> {
         .ok_or_else(|| OneWayError::NoAddress(name()))
 }
 
-/// Sends a stream; what this end knows of it.
+/// Sends a stream; returns the local report.
 pub fn send(
     target: &Target,
     test: &Test,
@@ -98,8 +98,8 @@ pub fn send(
     Ok(work.finish()?)
 }
 
-/// Receives a stream of which the plan alone tells how much was sent. Both ends as if there had been a responder here: the
-/// sender's is the plan's.
+/// Receives a stream, whose length is known only from the plan. Returns the reports of both endpoints, as if there were a responder; the
+/// sender's is calculated from the plan.
 pub fn receive(
     target: &Target,
     test: &Test,
@@ -130,14 +130,14 @@ pub fn receive(
         }
         let is_over = match begun {
             Some(begun) => now.since(begun) > length && now.since(last) > SILENCE.into(),
-            // The first may be long in coming; of a later one nothing may come at all.
+            // The first may start at any time; a later one may not arrive at all.
             None => !is_first && now.since(listening) > length.plus(LATE.into()),
         };
         if unique >= stream.count || is_over {
             work.heard().sent(stream.count);
         } else if run.is_stopped() {
             work.make_haste();
-            // Of what should have come later nothing is known.
+            // Later datagrams have an unknown fate.
             work.heard()
                 .sent(work.heard().reached.load(Ordering::Relaxed));
         }
@@ -159,7 +159,7 @@ pub fn receive(
     })
 }
 
-/// A sender that has sent what its plan says.
+/// Returns the report of a sender that has followed its plan.
 fn planned(stream: &Stream, receiver: &EndpointReport) -> EndpointReport {
     let count = receiver.listened.tallied.sent;
     let departed = receiver.listened.tallied.departed;

@@ -1,4 +1,4 @@
-//! A result on the disk as it grows: a line of JSON for each part as soon as that is known, and the whole as the last.
+//! A result written to disk as it grows: a line of JSON for each part once that is known, and the whole result as the last line.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,9 +11,9 @@ use serde_json::json;
 /// A result, and whether it could be written to its file.
 #[derive(Debug)]
 pub struct Measured<R> {
-    /// What was measured, whole or as far as it went.
+    /// The result, complete or up to an interruption.
     pub result: R,
-    /// Whether all of it is in the file that was asked for, if one was.
+    /// Whether all of it is in the requested file, if there is one.
     pub written: Result<(), WriteError>,
 }
 
@@ -38,18 +38,18 @@ pub struct PartsHead {
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,
-    /// What the kernel said.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// The file of a result that grows. What cannot be written does not end the test: [`Parts::finish`] tells of it.
+/// File of a result that grows. A failure to write does not end the test; [`Parts::finish`] reports it.
 pub struct Parts {
     file: Option<(File, PathBuf)>,
     failed: Option<WriteError>,
 }
 
 impl Parts {
-    /// Begins a result of this schema, if there is to be a file.
+    /// Starts a result of this schema, if a file is requested.
     pub fn begin(
         path: Option<&Path>,
         schema: &str,
@@ -83,7 +83,7 @@ impl Parts {
         }
     }
 
-    /// Adds the whole.
+    /// Adds the whole result.
     pub fn finish<R: Serialize>(mut self, result: R) -> Measured<R> {
         self.add("result", &result);
         Measured {
@@ -96,7 +96,7 @@ impl Parts {
         let Some((file, path)) = &mut self.file else {
             return;
         };
-        // In one piece, so that a line is whole or the last.
+        // In one write, so that only the last line can be incomplete.
         if let Err(source) = file.write_all(format!("{line}\n").as_bytes()) {
             let path = path.clone();
             let error = WriteError { path, source };

@@ -1,4 +1,4 @@
-//! Pictures of the points: rates and loss against what was asked, and times between arrivals.
+//! Plots of the points: rates and loss against the requested values, and times between arrivals.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::measure::Attribution;
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit};
 use evlbi_wire::units::show_rate;
 
-/// Points whose times between arrivals are drawn.
+/// Maximum number of points whose times between arrivals are plotted.
 pub(crate) const MAX_HISTOGRAMS: usize = 7;
 
-/// The points of a sweep.
+/// Plots the points of a sweep.
 pub fn figure(result: &ProbeUdp) -> Figure {
     let points = &result.points;
     let mut panels = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn panel(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Panel
     }
 }
 
-/// An axis by decades.
+/// Returns a logarithmic axis.
 pub(crate) fn log_axis(label: &str, unit: Unit) -> Axis {
     Axis {
         log: true,
@@ -119,7 +119,7 @@ pub(crate) fn dots(name: String, bins: &BTreeMap<u64, u64>, factor: f64) -> Seri
 
 type Get = fn(&Point) -> f64;
 
-/// What a sweep goes along.
+/// Variable of a sweep.
 #[derive(Clone, Copy)]
 enum Sweep {
     Spacing,
@@ -131,7 +131,7 @@ enum Sweep {
 }
 
 impl Sweep {
-    /// None of a single point.
+    /// Returns the variable of a sweep, or `None` for a single point.
     fn of(points: &[Point]) -> Option<Sweep> {
         let differ = |get: &dyn Fn(&Point) -> Option<f64>| {
             points.windows(2).any(|pair| get(&pair[0]) != get(&pair[1]))
@@ -165,7 +165,7 @@ impl Sweep {
         }
     }
 
-    /// Where a point is drawn.
+    /// Returns the position of a point.
     fn place(self, point: &Point, get: Get) -> (f64, f64) {
         (self.x(point).unwrap_or(f64::NAN), get(point))
     }
@@ -181,7 +181,7 @@ impl Sweep {
         }
     }
 
-    /// What limits the points, where a sweep goes along their pace and not all come as they were asked for.
+    /// Returns the limits of points, if the sweep varies their pace and not all reach it.
     fn regions(self, points: &[Point]) -> Vec<Series> {
         let is_pace = matches!(self, Sweep::Spacing | Sweep::Rate);
         let is_limited = |point: &Point| matches!(point.region, Some(Region::B | Region::C));
@@ -208,7 +208,7 @@ impl Sweep {
         drawn.collect()
     }
 
-    /// A curve for each direction and, unless they are what the sweep goes along, each size.
+    /// Returns a panel with a curve for each direction and, unless the sweep varies it, each size.
     fn panel(self, points: &[Point], title: &str, y: Axis, get: Get) -> Panel {
         let mut series: Vec<Series> = Vec::new();
         for point in points {
@@ -226,7 +226,7 @@ impl Sweep {
                 }),
             }
         }
-        // Where nothing is lost the axis has no range of its own.
+        // Without loss the axis has no range of its own.
         let most = series.iter().flat_map(|series| &series.points);
         let most = most.map(|(_, y)| *y).fold(0.0, f64::max);
         let range = Some((0.0, if most > 0.0 { most * 1.05 } else { 1.0 }));
@@ -234,8 +234,8 @@ impl Sweep {
     }
 }
 
-/// How often which values were, of no more points than can be told apart, from the first to the last; what is on the axis is
-/// a value times its factor.
+/// Returns a histogram from the first value to the last, with no more points than are distinguishable; the axis shows each value times its
+/// factor.
 fn histogram(
     points: &[Point],
     title: &str,

@@ -1,6 +1,6 @@
-//! What can be known before anything is sent (`evlbi plan`).
+//! Calculations before anything is sent (`evlbi plan`).
 //!
-//! Here belongs what can be reckoned beforehand; models of TCP are in [`evlbi_trace::tcp`].
+//! Predictions belong here; models of TCP are in [`evlbi_trace::tcp`].
 
 use evlbi_plot::columns;
 
@@ -10,7 +10,7 @@ pub mod losses;
 pub mod multicast;
 pub mod tcp;
 
-/// A table for people; its heads lie between commas.
+/// Formats a table; its heads are separated by commas.
 fn table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
     let heads = heads.split(',').map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();

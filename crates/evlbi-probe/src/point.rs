@@ -1,4 +1,4 @@
-//! One point of a sweep: what both ends know of one stream, put together.
+//! One point of a sweep: the reports of both endpoints on one stream, combined.
 
 use std::collections::BTreeMap;
 
@@ -20,84 +20,84 @@ use crate::measure::{
     Window,
 };
 
-/// An interface that carried no more packets than this many times a stream's carried hardly anything else.
+/// Factor for [`hardly_more`]: a counter of all packets up to this multiple of the stream's counted hardly any others.
 const HARDLY_ELSE: f64 = 1.1;
-/// And so many besides.
+/// Other packets that are always allowed.
 const FEW: u64 = 100;
-/// Windows in which loss is looked at.
+/// Number of windows for the pattern of loss.
 const WINDOWS: u64 = 100;
 
-/// What limits a point.
+/// Limit of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Region {
-    /// Nothing: datagrams come as they were asked for, so the rate is the inverse of their spacing.
+    /// No limit: datagrams arrive as requested, so that the rate is the inverse of their spacing.
     A,
-    /// The path is full: datagrams have a length in time, and lie side by side.
+    /// The path is full: datagrams are contiguous on the wire.
     B,
     /// The hosts cannot send or receive datagrams faster.
     C,
 }
 
-/// What became of a stream, and where. Rates are in bits per second, times in nanoseconds where nothing else is said.
+/// Fate of a stream, and loss locations. Rates are in bits per second, times in nanoseconds unless stated otherwise.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Point {
-    /// The way of the stream.
+    /// Direction of the stream.
     pub direction: Direction,
     /// UDP payload of each datagram in bytes.
     pub size: usize,
     /// Datagrams back to back.
     pub burst: u32,
-    /// Datagrams that the sender used a number for: unique + lost.
+    /// Datagrams with a number of the sender: unique + lost.
     pub sent: u64,
     /// Arrivals: unique + duplicates.
     pub received: u64,
-    /// Datagrams that came, each counted once.
+    /// Received datagrams, each counted once.
     pub unique: u64,
     /// network_lost + host_lost + unattributed.
     pub lost: u64,
-    /// Fraction of the sent that is lost, 0 to 1.
+    /// Loss fraction of the sent datagrams, 0 to 1.
     pub loss: f64,
-    /// Of the lost, those that the path lost.
+    /// Of the lost, those lost in the network.
     pub network_lost: u64,
-    /// Of the lost, those that the hosts or their cards lost.
+    /// Of the lost, those dropped by the hosts or their NICs.
     pub host_lost: u64,
-    /// Of the lost, those that no counter tells the place of.
+    /// Of the lost, those at an unknown place.
     pub unattributed: u64,
-    /// Where the lost were lost, place by place.
+    /// Loss locations.
     pub attribution: Attribution,
     /// Arrivals beyond the first of a datagram.
     pub duplicates: u64,
-    /// Datagrams that came after one with a higher number (RFC 4737).
+    /// Datagrams that arrived after one with a higher number (RFC 4737).
     pub reordered: u64,
-    /// Of the unique: later than the loss timeout.
+    /// Of the unique, those that arrived after the loss timeout.
     pub late: u64,
-    /// With the test's key, but a number that it does not have.
+    /// Datagrams with the test's key and an impossible number.
     pub foreign: u64,
-    /// Time between datagrams, or bursts, in nanoseconds; none where as fast as the host can.
+    /// Requested time between datagrams, or bursts, in nanoseconds; `None` for as fast as the host can.
     pub spacing_asked: Option<f64>,
     /// Mean time between departures, in nanoseconds.
     pub spacing_achieved: Option<f64>,
-    /// UDP payload that was asked for, in bits per second.
+    /// Requested UDP payload, in bits per second.
     pub rate_asked: Option<f64>,
-    /// UDP payload that left, in bits per second.
+    /// Sent UDP payload, in bits per second.
     pub rate_sent: f64,
-    /// UDP payload that came, duplicates too, in bits per second.
+    /// Received UDP payload including duplicates, in bits per second.
     pub rate_received: f64,
-    /// What left on an Ethernet, with 66 bytes more for each datagram (IPv6: 86), in bits per second.
+    /// Sent rate on Ethernet, which adds 66 bytes to each datagram (IPv6: 86), in bits per second.
     pub wire_rate_sent: f64,
-    /// The same of what came.
+    /// Received rate on Ethernet, in bits per second.
     pub wire_rate_received: f64,
-    /// How long it was sent, in seconds.
+    /// Duration of sending, in seconds.
     pub seconds: f64,
-    /// Nanoseconds between departures; of trains, where the host sends as fast as it can.
+    /// Nanoseconds between departures; of bursts, if the host sends as fast as it can.
     pub departures: Option<Summary>,
     /// Nanoseconds between arrivals.
     pub arrivals: Option<Summary>,
-    /// Datagrams that the receiving kernel took up joined have one time of arrival in common.
+    /// Maximum number of datagrams that the receiving kernel joined; they share a time of arrival.
     pub most_joined: u64,
-    /// Lengths of runs of loss to how many there were.
+    /// Number of runs of loss by length.
     pub loss_runs: BTreeMap<u64, u64>,
     /// The same as a table.
     pub loss_runs_table: Vec<Bin>,
@@ -107,9 +107,9 @@ pub struct Point {
     pub loss_distances_table: Vec<Bin>,
     /// Lengths of all runs of loss.
     pub loss_run_lengths: Option<Summary>,
-    /// Runs of loss, as far as they are listed.
+    /// Runs of loss, up to a maximum number.
     pub intervals: Vec<SequenceGap>,
-    /// Extents of reordering (RFC 4737) to how many datagrams had them.
+    /// Number of datagrams by extent of reordering (RFC 4737).
     pub reordering_extents: BTreeMap<u64, u64>,
     /// The same as a table.
     pub reordering_extents_table: Vec<Bin>,
@@ -117,50 +117,50 @@ pub struct Point {
     pub reordering_extent_sizes: Option<Summary>,
     /// Runs of arrivals in order (RFC 4737).
     pub reordering_free_runs: FreeRuns,
-    /// One-way delay (RFC 7679), as far as the clocks are known.
+    /// One-way delay (RFC 7679), as accurate as the clock offset.
     pub delay: Option<Delay>,
-    /// Delay variation to the smallest (PDV, RFC 5481) in nanoseconds: median, 99 %, 99.9 %.
+    /// Packet delay variation above the minimum (PDV, RFC 5481), in nanoseconds: median, 99 %, 99.9 %.
     pub pdv: Option<[i64; 3]>,
     /// Delay variation from one datagram to the next (RFC 3393), in nanoseconds.
     pub ipdv: Option<Summary>,
     /// Interarrival jitter (RFC 3550, section 6.4.1) in nanoseconds.
     pub jitter: f64,
-    /// What the sending host tells.
+    /// Report of the sending host.
     pub sender: SenderSide,
-    /// What the receiving host tells.
+    /// Report of the receiving host.
     pub receiver: ReceiverSide,
-    /// What made the receiver's work harder.
+    /// Extra load of the receiver.
     pub burden: Option<Burden>,
-    /// What the processors of the receiving host did, as parts of all their time.
+    /// Work of the receiving host's CPUs, as fractions of their time.
     pub receiver_cpu: Option<Shares>,
-    /// Those of the sending one.
+    /// The same of the sending host.
     pub sender_cpu: Option<Shares>,
-    /// How loss is spread over the time.
+    /// Distribution of loss over time.
     pub pattern: Pattern,
-    /// What limits it, as far as the other points of its sweep tell.
+    /// Limit of the point, as far as the other points of its sweep show.
     pub region: Option<Region>,
-    /// What it says, in a sentence.
+    /// Finding, in a sentence.
     pub finding: String,
 }
 
-/// What processors do, as parts of their time.
+/// Work of CPUs, as fractions of their time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shares {
-    /// Programs, of low priority too.
+    /// Programs, including low priority.
     pub user: f64,
-    /// The kernel for programs.
+    /// The kernel on behalf of programs.
     pub kernel: f64,
-    /// Interrupts, hard and soft.
+    /// Interrupts and softirqs.
     pub interrupts: f64,
-    /// Nothing to do.
+    /// Idle.
     pub idle: f64,
     /// Other virtual machines.
     pub steal: f64,
 }
 
 impl Shares {
-    /// None where no tick has passed.
+    /// Returns `None` if no tick has passed.
     fn of(cores: &[Core]) -> Option<Shares> {
         let sum = |get: fn(&Core) -> u64| cores.iter().map(get).sum::<u64>() as f64;
         let parts = [
@@ -186,60 +186,60 @@ impl Shares {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Delay {
-    /// The smallest.
+    /// Minimum.
     pub min: f64,
-    /// Half of the datagrams had no more.
+    /// Median.
     pub median: f64,
     /// Mean of all.
     pub mean: f64,
-    /// 99 % of the datagrams had no more.
+    /// 99 % quantile.
     pub p99: f64,
-    /// The largest.
+    /// Maximum.
     pub max: f64,
-    /// How far all of these may be off together, if the shortest ways there and back are alike.
+    /// Maximum common error of all of these, if the minimum delays of both directions are equal.
     pub error_if_symmetric: f64,
-    /// Whatever they are.
+    /// The same for any delays.
     pub error: f64,
 }
 
-/// What the sending host tells of a stream.
+/// Report of a stream's sending host.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SenderSide {
-    /// What became of the datagrams at the sending socket.
+    /// Results of the sends, by the sending socket.
     pub counts: SendCounts,
-    /// Time that the sender gave up because its host fell behind.
+    /// Delay of the schedule because the host fell behind.
     pub slips: Slips,
-    /// Processor time of the sending thread, in seconds.
+    /// CPU time of the sending thread, in seconds.
     pub cpu_seconds: f64,
-    /// The interface that it left by, where that is known.
+    /// Interface of departure, if known.
     pub interface: Option<String>,
-    /// Why it ended before its time, if it did.
+    /// Reason for an early end.
     pub stopped: Option<String>,
-    /// What the host counted meanwhile.
+    /// Counters of the host during the stream.
     pub host: Observed,
 }
 
-/// What the receiving host tells of a stream.
+/// Report of a stream's receiving host.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReceiverSide {
     /// Messages that the socket dropped.
     pub socket_drops: u64,
-    /// The socket's receive buffer, as it was asked for and granted, in bytes.
+    /// Requested and granted receive buffer of the socket, in bytes.
     pub buffer: Option<GrantedBuffer>,
-    /// Processor time of the receiving thread, in seconds.
+    /// CPU time of the receiving thread, in seconds.
     pub cpu_seconds: f64,
-    /// Datagrams that were no part of the test.
+    /// Datagrams that do not belong to the test.
     pub strangers: u64,
-    /// The interface that it came by, where that is known.
+    /// Interface of arrival, if known.
     pub interface: Option<String>,
-    /// What the host counted meanwhile.
+    /// Counters of the host during the stream.
     pub host: Observed,
 }
 
 impl Point {
-    /// Of a stream between two ends whose clocks are so far apart; none where the sender has not sent.
+    /// Combines the reports of two endpoints whose clocks differ by `clock`; returns `None` if the sender has not sent.
     pub(crate) fn new(
         direction: Direction,
         stream: &Stream,
@@ -295,7 +295,7 @@ impl Point {
             }),
             spacing_achieved: match asked {
                 Some(_) => departed.spacing.as_ref().map(|spacing| spacing.mean),
-                // In trains, however they are put together.
+                // In bursts, of any grouping.
                 None => Some(departed.seconds * 1e9 / departed.used.max(1) as f64),
             },
             rate_asked: asked,
@@ -347,7 +347,7 @@ impl Point {
     }
 }
 
-/// Bytes on an Ethernet for each byte of UDP payload.
+/// Returns the bytes on Ethernet per byte of UDP payload.
 pub fn on_the_wire(size: usize, is_v6: bool) -> f64 {
     let family = match is_v6 {
         true => Family::V6,
@@ -360,24 +360,24 @@ fn per_second(bits: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { bits / seconds } else { 0.0 }
 }
 
-/// What there is to tell where datagrams were lost.
+/// Evidence of where datagrams were lost.
 pub struct Evidence<'a> {
     pub size: usize,
     pub is_v6: bool,
     pub sender: Side<'a>,
     pub receiver: Side<'a>,
-    /// What became of the datagrams at the sending socket.
+    /// Results of the sends, by the sending socket.
     pub counts: SendCounts,
     /// Messages that the receiving socket dropped.
     pub socket_drops: u64,
-    /// Most datagrams that came as one message.
+    /// Maximum number of datagrams in one message.
     pub most_joined: u64,
-    /// Whether the hosts' counters are those of the stream's time; else what they counted may have been at another.
+    /// Whether the hosts' counters cover exactly the stream's time; if not, they may include events outside of it.
     pub is_exact: bool,
 }
 
 impl Evidence<'_> {
-    /// Where so many were lost, by the counters that may have counted them, in the order of the way.
+    /// Assigns lost datagrams to the counters that may have counted them, in the order of the path.
     pub fn attribute(&self, lost: u64) -> Attribution {
         let (sender, receiver) = (self.sender.counters, self.receiver.counters);
         let counts = &self.counts;
@@ -394,7 +394,7 @@ impl Evidence<'_> {
             each,
             is_ours,
         };
-        // The kernel does not tell a program that the queue before the card was full, but counts it.
+        // The kernel counts a full queue before the NIC, but does not report it to the program.
         let full = udp.send_buffer_errors.saturating_sub(counts.buffer_full);
         let is_ours = self.is_exact && hardly_more(sent_by_all, counts.messages);
         let mut all = vec![
@@ -449,20 +449,20 @@ fn side(end: &EndpointReport) -> Side<'_> {
     }
 }
 
-/// Whether a counter of all traffic counted hardly more than one stream.
+/// Returns whether a counter of all traffic counted hardly more than one stream.
 fn hardly_more(all: u64, ours: u64) -> bool {
     all as f64 <= ours as f64 * HARDLY_ELSE + FEW as f64
 }
 
-/// Runs of loss, as far as they are listed.
+/// Returns the runs of loss that are listed.
 fn gaps(account: &account::Report) -> impl Iterator<Item = &SequenceGap> {
     let segments = account.segments.iter();
     segments.flat_map(|segment| &segment.intervals)
 }
 
-/// How loss is spread over the time that a stream took.
+/// Returns the distribution of loss over the time of a stream.
 fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
-    // Where not all runs are listed, the rest would look as if there were none.
+    // If not all runs are listed, the remaining time would look free of loss.
     if account.intervals_not_listed > 0 {
         return Pattern::Unknown;
     }
@@ -477,7 +477,7 @@ fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
     });
     let mut windows: Vec<Window> = windows.collect();
     for gap in gaps(account) {
-        // It is an event of the window that it begins in, and loses in those that it lasts into, too.
+        // It is an event of the window in which it starts, and adds losses to those into which it extends.
         let after = begins.partition_point(|begin| *begin <= gap.first);
         let first = after.clamp(1, windows.len()) - 1;
         windows[first].runs += 1;
@@ -489,7 +489,7 @@ fn pattern(account: &account::Report, sent: u64, seconds: f64) -> Pattern {
     Pattern::of(&windows)
 }
 
-/// The responder's clock, by round trips.
+/// Estimates the responder's clock from round trips.
 pub fn clock<'a>(trips: impl IntoIterator<Item = &'a RoundTrip>) -> Option<ClockFit> {
     let mut exchanges = Exchanges::default();
     trips
@@ -500,11 +500,11 @@ pub fn clock<'a>(trips: impl IntoIterator<Item = &'a RoundTrip>) -> Option<Clock
 
 fn delay(direction: Direction, clock: &ClockFit, tallied: &Tallied) -> Option<Delay> {
     let delays = tallied.delays.as_ref()?;
-    // The clock as it was in the middle of the stream; at its ends it was somewhat else.
+    // The clock in the middle of the stream; it drifts from there to both ends.
     let [(_, begin), (_, end)] = tallied.departed?;
     let middle = begin + end.saturating_sub(begin) / 2;
     let half = end.saturating_sub(begin) as f64 / 2.0 * clock.skew.abs();
-    // What the first delay seemed to be, by a clock that is so much ahead.
+    // First delay as measured, with a clock that is ahead by this much.
     let first = match direction {
         Direction::There => tallied.first_delay_ns - clock.offset_at(middle),
         Direction::Back => {
@@ -513,7 +513,7 @@ fn delay(direction: Direction, clock: &ClockFit, tallied: &Tallied) -> Option<De
         }
     };
     let of_here = |delay: f64| match direction {
-        // Until the datagram came, the clock there has gained some more.
+        // The remote clock has gained more until the datagram arrived.
         Direction::There => clock.of_here(delay),
         Direction::Back => delay,
     };

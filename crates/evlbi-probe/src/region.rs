@@ -1,28 +1,28 @@
-//! What limits the points of a sweep: the three regions that Spencer et al. (2007) tell apart in their figure 4.
+//! Limits of a sweep's points: the three regions in figure 4 of Spencer et al. (2007).
 
 use std::collections::BTreeSet;
 
 use super::direction::Direction;
 use super::point::{Point, Region};
 
-/// A point has what was asked when it has so much of it.
+/// Fraction of the requested rate at which a point counts as reaching it.
 const REACHED: f64 = 0.97;
-/// Rates are one and the same ceiling when they differ by less.
+/// Rates that differ by less than this fraction are the same ceiling.
 const ALIKE: f64 = 0.03;
-/// One is clearly more than another.
+/// Factor from which on a value is clearly larger than another.
 const CLEARLY: f64 = 1.1;
-/// Sizes that differ by so much have different rates where the work for each datagram is the limit.
+/// Factor between sizes whose rates must differ if the work per datagram is the limit.
 const OTHER_SIZE: f64 = 1.5;
 
-/// What a region depends on. Rates are those on the wire in bits per second.
+/// Values that determine a region. Rates are on the wire, in bits per second.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     size: usize,
-    /// None: as fast as the host can.
+    /// Requested rate; `None` for as fast as the host can.
     asked: Option<f64>,
     sent: f64,
     received: f64,
-    /// Parts of the datagrams: lost, and of these before or on the wire, and in the receiver.
+    /// Fractions of all datagrams: lost; of these lost before or on the wire, and in the receiver.
     lost: f64,
     lost_on_the_way: f64,
     lost_in_receiver: f64,
@@ -48,7 +48,7 @@ impl Seen {
         self.asked.unwrap_or(f64::INFINITY)
     }
 
-    /// So much is lost that it is less than what was asked for.
+    /// Returns whether loss reduced the received rate below the requested one.
     fn loses(&self) -> bool {
         self.lost > 1.0 - REACHED
     }
@@ -57,19 +57,19 @@ impl Seen {
         !self.loses() && self.received >= self.asked_or_all() * REACHED
     }
 
-    /// It is lost before the receiver.
+    /// Returns whether the loss was before the receiver.
     fn loses_on_the_way(&self) -> bool {
         self.loses() && 2.0 * self.lost_on_the_way > self.lost
     }
 
-    /// The sender did not get further, and what it sent came.
+    /// Returns whether the sender fell short, and its datagrams arrived.
     fn is_held_back(&self) -> bool {
         !self.loses() && self.sent < self.asked_or_all() * REACHED
     }
 }
 
-/// Says of each point what limits it. Nothing is said where that cannot be told: of a path that loses without being full,
-/// or of one size alone whose rate does not grow.
+/// Sets the limit of each point. It stays unset if unknown: for a path that loses without being full, or a single size whose rate does not
+/// grow.
 pub fn assign(points: &mut [Point]) {
     for way in Direction::BOTH {
         let of_way = points.iter().filter(|point| point.direction == way);
@@ -97,7 +97,7 @@ fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
     let region = |point: &Seen| {
         let is_at = |ceiling: f64| point.received >= ceiling * (1.0 - ALIKE);
         let is_full = |(size, ceiling): &(usize, f64)| *size == point.size && is_at(*ceiling);
-        // A host that gets more through in larger datagrams, but no more of these, is not held back by the path.
+        // A host that sends more in larger datagrams, but no more of them, is not limited by the path.
         let got_more = |is_of: &dyn Fn(usize) -> bool| {
             let others = seen.iter().filter(|other| is_of(other.size));
             others.fold(0.0, |most: f64, other| most.max(other.received)) > point.received * CLEARLY
@@ -119,7 +119,7 @@ fn regions(seen: &[Seen]) -> Vec<Option<Region>> {
     seen.iter().map(region).collect()
 }
 
-/// The rate of points that does not grow, although there is clearly more of something.
+/// Returns the ceiling of points: a rate that does not grow although `more` of them clearly does.
 fn ceiling(limited: &[&Seen], more: fn(&Seen) -> f64) -> Option<f64> {
     let rates = limited.iter().map(|point| point.received);
     let top = rates.max_by(f64::total_cmp)?;
@@ -132,7 +132,7 @@ fn ceiling(limited: &[&Seen], more: fn(&Seen) -> f64) -> Option<f64> {
     (most > least * CLEARLY).then_some(top)
 }
 
-/// The highest ceiling, where it is that of sizes that are far apart.
+/// Returns the highest ceiling, if sizes that are far apart share it.
 fn shared(ceilings: &[(usize, f64)]) -> Option<f64> {
     let top = ceilings.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let at_top = ceilings
@@ -152,7 +152,7 @@ mod tests {
 
     const LINE: f64 = 1e9;
 
-    /// Two sizes at rates below and above a line of 20 Mbit/s, whose queue overflows.
+    /// Returns two sizes at rates below and above a line of 20 Mbit/s whose queue overflows.
     #[test]
     fn a_queue_that_overflows_is_a_full_path() {
         let line = Bottleneck {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(regions(all.as_flattened()), [a, a, b, b, a, a, b, b]);
     }
 
-    /// What a host that needs so many seconds for each datagram gets through a line that holds it back.
+    /// Returns the rate of a host that needs `each` seconds per datagram on a limited line.
     fn held_back(size: usize, spacing: f64, each: f64) -> Seen {
         let bits = (size + 66) as f64 * 8.0;
         let asked = (spacing > 0.0).then(|| bits / spacing);
@@ -204,7 +204,7 @@ mod tests {
         all.map(|(size, spacing)| point(size, spacing)).collect()
     }
 
-    /// Figure 4: large datagrams fill the line below 12 us; of small ones the host cannot send that many.
+    /// Figure 4: large datagrams fill the line below 12 us; the host cannot send small ones that fast.
     #[test]
     fn of_spencers_figure() {
         let seen = sweep(&[64, 512, 1024, 1472], |size, spacing| {
@@ -213,7 +213,7 @@ mod tests {
         for (point, region) in seen.iter().zip(regions(&seen)) {
             let expected = match point.size {
                 _ if point.asked_or_all() * REACHED <= point.received => Region::A,
-                // One of 130 bytes each 4 us.
+                // One datagram of 130 bytes per 4 us.
                 64 => Region::C,
                 _ => Region::B,
             };
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Where each datagram costs the same, no two sizes have one rate: that is no line.
+    /// If each datagram costs the same time, no two sizes share a rate, so the line is not the limit.
     #[test]
     fn hosts_are_no_line() {
         let seen = sweep(&[64, 512, 1472], |size, spacing| {
@@ -229,14 +229,14 @@ mod tests {
         });
         assert!(!regions(&seen).contains(&Some(Region::B)));
         assert_eq!(regions(&seen)[0], Some(Region::C));
-        // Neither where it costs now more, now less.
+        // The same if the cost varies.
         let noisy = sweep(&[64, 512, 1472], |size, spacing| {
             held_back(size, spacing, 20e-6 + spacing * 0.08)
         });
         assert_eq!(regions(&noisy)[..20], [Some(Region::C); 20]);
     }
 
-    /// What is lost on the way tells a full line of one size alone, and what is held back alone tells nothing.
+    /// Loss in the network shows a full line even with a single size; a low sending rate alone shows nothing.
     #[test]
     fn of_one_size() {
         let held = sweep(&[1472], |size, spacing| held_back(size, spacing, 1e-6));
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(full[13..], [Some(Region::A); 27]);
     }
 
-    /// A path that loses a tenth of everything is not full, and its hosts are not slow.
+    /// A path that loses 10 % of everything is not full, and its hosts are not slow.
     #[test]
     fn a_dirty_path_has_no_region() {
         let dirty = |size, spacing| {
@@ -271,7 +271,7 @@ mod tests {
         };
         let seen = sweep(&[512, 1472], dirty);
         let found = regions(&seen);
-        // Below 0.7 us a point of 1472 bytes would be beyond the line.
+        // Below 0.7 us a point of 1472 bytes would exceed the line.
         let slow: Vec<Option<Region>> = found
             .iter()
             .zip(&seen)
@@ -284,7 +284,7 @@ mod tests {
         );
     }
 
-    /// A receiver that is too slow loses in its socket.
+    /// A receiver that is too slow drops in its socket.
     #[test]
     fn a_slow_receiver() {
         let slow = |size, spacing| {
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(found[39], Some(Region::A));
     }
 
-    /// The largest size alone fills the line: whether it does cannot be told, and of the others the host is the limit.
+    /// If only the largest size fills the line, its limit is unknown; the host limits the others.
     #[test]
     fn the_largest_alone_may_be_at_the_line() {
         let seen = sweep(&[64, 512, 1472], |size, spacing| {
@@ -314,14 +314,14 @@ mod tests {
             [found[0], found[40], found[80]],
             [Some(Region::C), Some(Region::C), None]
         );
-        // Sizes that are too much alike tell nothing.
+        // Sizes that are too similar show nothing.
         let seen = sweep(&[1400, 1472], |size, spacing| {
             held_back(size, spacing, 1e-6)
         });
         assert_eq!(regions(&seen)[0], None);
     }
 
-    /// A stray loss at the highest rate of a host makes no path full, nor does one that always loses some.
+    /// A stray loss at a host's highest rate does not show a full path; nor does constant loss.
     #[test]
     fn a_loss_at_the_hosts_limit() {
         for lost in [1e-6, 0.05] {
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(regions(&[one]), [None]);
     }
 
-    /// A host that had other things to do while it sent slowly, and sent faster at another time, is no limit.
+    /// A host that stalled while it sent slowly, and sent faster at another time, is not the limit.
     #[test]
     fn a_stall_is_no_limit() {
         let stalled = Seen {
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(regions(&seen), [None, Some(Region::A), Some(Region::A)]);
     }
 
-    /// What is lost at the end of a stream does not slow down what came before.
+    /// Loss at the end of a stream does not reduce the rate before it.
     #[test]
     fn a_lost_tail_is_not_as_asked() {
         let point = Seen {

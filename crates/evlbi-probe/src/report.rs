@@ -1,7 +1,7 @@
-//! What a campaign found: how much got through, what was lost and when, in a sentence and in a picture. Or the results of
-//! many probes in one table (`evlbi report`).
+//! Report of a campaign: throughput, loss and its times, as findings and a plot. Also: results of many probes in one table (`evlbi
+//! report`).
 //!
-//! Here belongs what is said or drawn of tests that are over.
+//! Text and plots of finished tests belong here.
 
 pub mod matrix;
 
@@ -20,7 +20,7 @@ use crate::measure::{Pattern, Window};
 use crate::picture;
 use crate::watch::store::{Plan, Row, Store, StoreError, Stretch};
 
-/// Of the windows with loss, as many lie within the smaller of the two scales of loss.
+/// Fraction of the windows with loss that are within the smaller of the two scales of loss.
 const SMALL: f64 = 0.9;
 
 /// The report of a campaign.
@@ -31,13 +31,13 @@ pub struct Report {
     pub schema: &'static str,
     /// The file of the campaign.
     pub file: PathBuf,
-    /// What it was to do; none before its first flow.
+    /// Its plan; `None` before its first flow.
     pub plan: Option<Plan>,
-    /// The ways that were tested.
+    /// The tested directions.
     pub directions: Vec<DirectionReport>,
-    /// When it went on, and why it did not.
+    /// Periods in which it was running, and reasons for interruptions.
     pub runs: Vec<Stretch>,
-    /// All windows, in the order of time.
+    /// All windows, in order of time.
     pub windows: Vec<Row>,
 }
 
@@ -45,42 +45,42 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DirectionReport {
-    /// The way.
+    /// The direction.
     pub direction: Direction,
-    /// Datagrams that were sent.
+    /// Sent datagrams.
     pub sent: u64,
-    /// Datagrams that came, each counted once.
+    /// Received datagrams, each counted once.
     pub unique: u64,
-    /// Datagrams that did not come, or too late.
+    /// Datagrams that never arrived, or too late.
     pub lost: u64,
-    /// Of the lost, those that the path lost.
+    /// Of the lost, those lost in the network.
     pub network_lost: u64,
-    /// Of the lost, those that the hosts or their cards lost.
+    /// Of the lost, those dropped by the hosts or their NICs.
     pub host_lost: u64,
-    /// Of the lost, those that no counter tells the place of.
+    /// Of the lost, those at an unknown place.
     pub unattributed: u64,
     /// Arrivals beyond the first of a datagram.
     pub duplicates: u64,
-    /// Datagrams that came after later ones (RFC 4737).
+    /// Datagrams that arrived after later ones (RFC 4737).
     pub reordered: u64,
     /// From the first window to the last, in seconds.
     pub seconds: f64,
-    /// Of these seconds, covered by windows.
+    /// Seconds of these that windows cover.
     pub covered: f64,
-    /// Mean rate of what was received while windows lasted, in bits per second.
+    /// Mean received rate during windows, in bits per second.
     pub rate_received: f64,
-    /// By how much the rates that were received in nine of ten windows differ from their median at most, as a part of it; none of
-    /// fewer than ten windows, nor where nothing came in most of them.
+    /// Maximum deviation of the received rates from their median in nine of ten windows, as a fraction of it; `None` for fewer than ten
+    /// windows, or if nothing arrived in most of them.
     pub rate_spread: Option<f64>,
-    /// How often the campaign ended before its time, or was killed.
+    /// Number of times that the campaign ended early, or was killed.
     pub interrupted: usize,
-    /// How loss is spread over the time.
+    /// Distribution of loss over time.
     pub pattern: Pattern,
-    /// In a sentence.
+    /// Finding, in a sentence.
     pub finding: String,
 }
 
-/// Whether a file holds what a probe has printed, and no campaign.
+/// Returns whether a file holds the output of a probe, not a campaign.
 pub fn is_result(file: &Path) -> bool {
     let mut begin = [0];
     let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut begin));
@@ -90,12 +90,12 @@ pub fn is_result(file: &Path) -> bool {
 /// Reads the results of a campaign, which may still be running.
 ///
 /// # Errors
-/// [`StoreError`] if the file is not one of a campaign, or holds what cannot be.
+/// [`StoreError`] if the file is not one of a campaign, or has impossible values.
 pub fn read(file: &Path) -> Result<Report, StoreError> {
     let store = Store::read(file)?;
     let windows = store.rows()?;
     let runs = store.runs()?;
-    // The last one may go on.
+    // The last one may be running.
     let others = runs.iter().rev().skip(1);
     let interrupted = others.filter(|run| run.ended.is_none()).count()
         + runs.iter().filter(|run| run.reason.is_some()).count();
@@ -112,7 +112,7 @@ pub fn read(file: &Path) -> Result<Report, StoreError> {
     })
 }
 
-/// None without windows.
+/// Summarises a direction; `None` without windows.
 fn summary(direction: Direction, windows: &[Row], interrupted: usize) -> Option<DirectionReport> {
     let all = || windows.iter().filter(|row| row.direction == direction);
     let (first, last) = (all().next()?, all().next_back()?);
@@ -191,7 +191,7 @@ fn finding(way: &DirectionReport) -> String {
     format!("{text}: {lost} of {sent} lost ({part}), {places}{pattern}{interrupted}")
 }
 
-/// A part of a whole in per cent, however small.
+/// Formats a fraction in per cent, however small.
 fn show_part(part: f64) -> String {
     match part * 100.0 {
         percent if percent == 0.0 || percent >= 1e-3 => format!("{percent:.5} %"),
@@ -199,7 +199,7 @@ fn show_part(part: f64) -> String {
     }
 }
 
-/// Seconds of the unit that people count such a time in, and its name.
+/// Returns a suitable unit for a time, in seconds, and its name.
 fn unit_of_length(seconds: f64) -> (f64, &'static str) {
     match seconds {
         short if short < 600.0 => (1.0, "s"),
@@ -213,7 +213,7 @@ fn show_length(seconds: f64) -> String {
     format!("{:.1} {name}", seconds / unit)
 }
 
-/// The report for people.
+/// Formats the report as text.
 pub fn text(report: &Report) -> String {
     let findings = report.directions.iter().map(|way| way.finding.clone());
     let mut lines: Vec<String> = findings.collect();
@@ -241,7 +241,7 @@ pub fn text(report: &Report) -> String {
     lines.join("\n")
 }
 
-/// The report as a picture.
+/// Plots the report.
 pub fn figure(report: &Report) -> Figure {
     let windows = || report.windows.iter();
     let begin = windows().map(|row| row.begin).fold(f64::INFINITY, f64::min);
@@ -368,7 +368,7 @@ mod tests {
         })
     }
 
-    /// Nine of ten are nine of ten, 18 of 19 or 20, and 19 of 21.
+    /// Nine of ten: 9 of 10, 18 of 19 or 20, and 19 of 21.
     #[test]
     fn the_spread_is_that_of_nine_windows_of_ten() {
         let off = |count: usize, others: usize| {
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(off(9, 0), None);
     }
 
-    /// A path that is down in more than half of its windows has no median rate to differ from.
+    /// A path that is down in most of its windows has no median rate to deviate from.
     #[test]
     fn a_path_that_is_mostly_down_has_no_spread() {
         let windows: Vec<Row> = (0..12)
@@ -396,7 +396,7 @@ mod tests {
         assert!(!way.finding.contains("nine of ten"), "{}", way.finding);
     }
 
-    /// A single burst would make all other losses invisible: they have a scale of their own.
+    /// A single burst would hide all other losses: they get their own scale.
     #[test]
     fn loss_has_two_scales_where_it_needs_them() {
         let burst = of(|at| if at == 30 { 5000 } else { 3 });

@@ -1,6 +1,6 @@
-//! The far end of probes: grants tests to who knows the token, within limits, and does its part of them.
+//! Responder for probes: grants tests to clients that hold the token, within limits, and performs its part of them.
 //!
-//! Here belongs what a responder allows, keeps apart and cleans up. What a test does is in [`endpoint`](crate::endpoint).
+//! Limits, isolation of clients and cleaning up belong here. The tests themselves are in [`endpoint`](crate::endpoint).
 
 mod room;
 mod running;
@@ -30,13 +30,13 @@ use crate::endpoint::{FromClient, FromResponder, Limits, TestError, VERSION, Wor
 use crate::measure::{Channel, Role, Token};
 use crate::session::{Gone, POLL_INTERVAL, SLOW_POLL_INTERVAL};
 
-/// Connections that have not shown yet that they know the token; of more, the oldest are closed.
+/// Maximum number of unauthenticated connections; above it, the oldest are closed.
 const MAX_STRANGERS: usize = 64;
-/// Sessions at once of those who know it.
+/// Maximum number of authenticated sessions.
 const MAX_SESSIONS: usize = 64;
-/// A stranger has so long to show it.
+/// Timeout for authentication.
 const PROVING: Duration = Duration::from_secs(5);
-/// A session without a test ends after this time.
+/// Timeout of a session without a test.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// Address, token and limits of a responder.
@@ -62,25 +62,25 @@ pub struct RespondOptions {
     pub files: Option<PathBuf>,
 }
 
-/// Why a responder cannot start, or did not end well.
+/// Reason why a responder cannot start, or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespondError {
     /// The token is empty.
     #[error("an empty token keeps nobody out")]
     NoToken,
-    /// The folder for clients' files does not exist.
+    /// The directory for clients' files does not exist.
     #[error("{}: there is no such folder", .0.display())]
     NoFolder(PathBuf),
-    /// The address for control connections cannot be had.
+    /// The address for control connections cannot be opened.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel refused something else.
+    /// Another error of the system.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// A session panicked.
@@ -88,23 +88,23 @@ pub enum RespondError {
     Panicked,
 }
 
-/// Why a responder did not serve a client, or not to the end. A client that is refused a test is told.
+/// Reason why a responder did not serve a client, or not to the end. A client whose test is refused receives it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// It has not shown that it knows the token.
+    /// It did not authenticate.
     #[error("{0}")]
     Stranger(String),
-    /// Its connection ended before it showed that.
+    /// Its connection ended before it authenticated.
     #[error("closed before it showed that it knows the token")]
     Unproven(#[source] ControlError),
     /// Too many sessions are open.
     #[error("{0} sessions are open, which are the most")]
     Full(usize),
-    /// The test cannot be, or is more than the responder allows.
+    /// The test is invalid, or exceeds the limits.
     #[error("{0}")]
     Test(#[from] TestError),
-    /// Other tests leave it no room, for as long as the client waits.
+    /// Other tests left no room for it as long as the client waited.
     #[error("{0}")]
     Busy(String),
     /// All ports for tests are in use.
@@ -112,23 +112,23 @@ pub enum ServeError {
     NoPort {
         /// The first of the ports.
         from: u16,
-        /// The last of them.
+        /// The last of the ports.
         to: u16,
     },
-    /// Nothing comes by UDP.
+    /// Nothing arrives by UDP.
     #[error(
         "nothing came by UDP from {from} to port {to} here: something on the way, such as a firewall, drops it"
     )]
     Blocked {
         /// The client's address.
         from: IpAddr,
-        /// The port here.
+        /// The local port.
         to: u16,
     },
-    /// The test is of a file, and there is no folder for such.
+    /// The test is of a file, and there is no directory for files.
     #[error("this responder gives and takes no files")]
     NoFiles,
-    /// The file would not be in the folder itself.
+    /// The file would not be in the directory itself.
     #[error("`{0}` is no name of a file in the responder's folder")]
     FileName(String),
     /// The file cannot be sent.
@@ -136,51 +136,51 @@ pub enum ServeError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file cannot be received: often it exists.
+    /// The file cannot be created: often it exists.
     #[error("the responder cannot make {}", path.display())]
     Make {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The control connection does not go on.
+    /// The control connection failed.
     #[error("{0}")]
     Control(#[from] ControlError),
-    /// The client has gone silent in a test.
+    /// The client fell silent in a test.
     #[error("{0}")]
     Gone(#[from] Gone),
-    /// The client has gone silent while it waits for others' tests.
+    /// The client fell silent while it waited for others' tests.
     #[error("the client has said nothing for {0} s")]
     GoneWaiting(u64),
-    /// The client does not begin its test.
+    /// The client does not start its test.
     #[error("the client does not go on")]
     Stuck,
-    /// The test lasts longer than it was to.
+    /// The test takes longer than it may.
     #[error("the test takes longer than it was to take, and was ended")]
     TooLong,
     /// The responder is stopped.
     #[error("the responder is being ended")]
     Ending,
-    /// There is no socket for datagrams.
+    /// There is no UDP socket.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// There are no connections to test.
+    /// There are no TCP connections to test.
     #[error("{0}")]
     Tcp(#[from] TcpError),
-    /// This end could not do its part.
+    /// This endpoint failed.
     #[error("{0}")]
     Work(#[from] WorkError),
-    /// The kernel refused something else.
+    /// Another error of the system.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 impl ServeError {
-    /// Whether an address is in use.
+    /// Returns whether an address is in use.
     fn is_in_use(&self) -> bool {
         let first: &(dyn Error + 'static) = self;
         let mut chain = iter::successors(Some(first), |&cause| cause.source());
@@ -193,10 +193,10 @@ impl ServeError {
 
 type Served<T = ()> = Result<T, ServeError>;
 
-/// Starts a responder, which grants tests until it is stopped.
+/// Starts a responder that grants tests until it is stopped.
 ///
 /// # Errors
-/// [`RespondError`] if the token is empty, the folder does not exist, or the address is in use.
+/// [`RespondError`] if the token is empty, the directory does not exist, or the address is in use.
 pub fn respond(options: &RespondOptions, run: &Run) -> Result<Responding, RespondError> {
     let RespondOptions { bind, files, .. } = options;
     if options.token.is_empty() {
@@ -264,7 +264,7 @@ struct Responder {
     options: RespondOptions,
     room: Mutex<Room>,
     peers: Mutex<Peers>,
-    /// When one was last told, and how many were not since.
+    /// Time of the last note about a refusal, and number of refusals since.
     refusals: Mutex<(Nanos, u64)>,
     run: Run,
 }
@@ -273,7 +273,7 @@ struct Responder {
 #[derive(Default)]
 struct Peers {
     next: u64,
-    /// In the order in which they came.
+    /// Clients in the order of their connections.
     all: Vec<Peer>,
 }
 
@@ -295,7 +295,7 @@ impl Responder {
         }
     }
 
-    /// Serves all that come, until the run is stopped; then all sessions end.
+    /// Serves all clients until the run is stopped; then all sessions end.
     fn accept(self: &Arc<Responder>, listener: &Listener) {
         let clock = self.run.clock();
         let mut sessions: Vec<Thread<()>> = Vec::new();
@@ -319,7 +319,7 @@ impl Responder {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     listener.wait(clock, clock.now().plus(SLOW_POLL_INTERVAL.into()));
                 }
-                // Of one connection that broke off, or of too many open files: others go on.
+                // From one aborted connection, or too many open files: others continue.
                 Err(error) => {
                     tracing::warn!("a connection could not be taken: {error}");
                     clock.sleep(Duration::from_millis(50));
@@ -339,7 +339,7 @@ impl Responder {
         }
     }
 
-    /// Says that somebody was refused; a second later at most, how many more were.
+    /// Reports a refused client, and at most a second later the number of further ones.
     fn tell_of_refusal(&self, peer: SocketAddr, error: &ServeError) {
         if self.run.is_stopped() {
             return;
@@ -387,10 +387,10 @@ impl Responder {
         self.session(&mut control, peer)
     }
 
-    /// One more stranger; the oldest go where there are too many.
+    /// Admits another unauthenticated client; closes the oldest if there are too many.
     fn let_in(&self, stream: &Connection) -> Served<u64> {
         let mut peers = self.peers.lock();
-        // Nobody would end it.
+        // Otherwise nothing would end it.
         self.go_on()?;
         peers.next += 1;
         let number = peers.next;
@@ -408,7 +408,7 @@ impl Responder {
         Ok(number)
     }
 
-    /// Has a stranger show that it knows the token.
+    /// Authenticates a client.
     fn is_known(&self, control: &mut Control) -> Served {
         let ours = nonce(self.run.clock());
         control.send(&FromResponder::Hello {
@@ -442,7 +442,7 @@ impl Responder {
         }
     }
 
-    /// Tests, one after the other.
+    /// Performs tests, one after another.
     fn session(&self, control: &mut Control, peer: SocketAddr) -> Served {
         let clock = self.run.clock();
         let mut last = clock.now();
@@ -450,10 +450,10 @@ impl Responder {
             let message = match control.receive(POLL_INTERVAL * 5) {
                 Ok(message) => message,
                 Err(error @ ControlError::Channel(_)) => return Err(error.into()),
-                // Its way to say that it wants no more.
+                // The client ends the session like this.
                 Err(_) => return Ok(()),
             };
-            // Anything else is of a test that has ended meanwhile.
+            // Anything else belongs to a test that has just ended.
             if let Some(FromClient::Open(test)) = message {
                 if let Err(error) = self.test(control, &test, peer) {
                     self.go_on()?;

@@ -1,6 +1,6 @@
-//! A client's session with a responder: who it is, and tests one after the other.
+//! Session of a client with a responder: authentication, and tests one after another.
 //!
-//! Here belongs what a client does before, between and after tests; a test itself is in [`endpoint`](crate::endpoint).
+//! The client's work before, between and after tests belongs here; a test itself is in [`endpoint`](crate::endpoint).
 
 mod connect;
 mod link;
@@ -31,41 +31,41 @@ use crate::measure::{Channel, Role};
 pub use self::connect::{ConnectError, Target};
 pub use self::link::{ALIVE, GONE, Gone, Link, POLL_INTERVAL, SLOW_POLL_INTERVAL, draining, look};
 
-/// So long the far host may take to answer.
+/// Timeout for a reply from the responder.
 const CONNECTING: Duration = Duration::from_secs(10);
 
-/// Why there is no session with a responder, or why a test in it failed.
+/// Reason why there is no session with a responder, or a test in it failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// The responder's name is unknown.
     #[error("cannot find the host `{address}`")]
     Unknown {
-        /// What was looked up.
+        /// Address as given by the user.
         address: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// No connection to it came about.
+    /// No connection could be made.
     #[error("cannot reach {address}")]
     Unreachable {
-        /// What was to be reached.
+        /// The address.
         address: String,
-        /// Why the last of its addresses could not be.
+        /// Error of the last address that was tried.
         source: ConnectError,
     },
-    /// What is there does not speak as a responder does.
+    /// The server does not speak the responder's protocol.
     #[error("{address} is no responder")]
     NoResponder {
-        /// What was reached.
+        /// The address.
         address: String,
-        /// What is wrong with what it said.
+        /// Error in its message.
         source: ControlError,
     },
-    /// What is there says nothing.
+    /// The server is silent.
     #[error("{address} says nothing: it is no responder")]
     Silent {
-        /// What was reached.
+        /// The address.
         address: String,
     },
     /// The responder is of another version.
@@ -77,110 +77,110 @@ pub enum SessionError {
         address: String,
         /// Its version of the messages.
         theirs: u32,
-        /// The version here.
+        /// The local version of the messages.
         ours: u32,
     },
-    /// The responder takes nobody.
+    /// The responder accepts no clients.
     #[error("{address}: {reason}")]
     TurnedAway {
         /// The responder.
         address: String,
-        /// Why, in its words.
+        /// Its reason.
         reason: String,
     },
-    /// The responder does not go on once it was shown the token.
+    /// The responder does not continue after authentication.
     #[error("{address} refused: is the token the one that it was given?")]
     Token {
         /// The responder.
         address: String,
-        /// What became of the connection; none where it said something else.
+        /// Error of the connection; `None` after an unexpected message.
         source: Option<ControlError>,
     },
-    /// The responder takes nobody with this token.
+    /// The responder accepts no clients with this token.
     #[error("{address} refuses: {reason}")]
     Denied {
         /// The responder.
         address: String,
-        /// Why, in its words.
+        /// Its reason.
         reason: String,
     },
-    /// The responder does not do the test that it is asked for.
+    /// The responder refuses the test.
     #[error("the responder refuses: {0}")]
     Refused(String),
-    /// The responder says what does not belong there.
+    /// The responder sends an unexpected message.
     #[error("the responder said what makes no sense here")]
     Unexpected,
-    /// The responder says nothing.
+    /// The responder does not answer.
     #[error("the responder does not answer")]
     NoAnswer,
-    /// The responder has gone silent.
+    /// The responder fell silent.
     #[error("{0}")]
     Gone(#[from] Gone),
     /// The run was stopped.
     #[error("interrupted")]
     Interrupted,
-    /// The test cannot be.
+    /// The test is invalid.
     #[error("{0}")]
     Test(#[from] TestError),
-    /// The control connection does not go on.
+    /// The control connection failed.
     #[error("{0}")]
     Control(#[from] ControlError),
-    /// There is no socket for datagrams.
+    /// There is no UDP socket.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// There are no connections to test.
+    /// There are no TCP connections to test.
     #[error("{0}")]
     Tcp(#[from] TcpError),
-    /// This end could not do its part.
+    /// This endpoint failed.
     #[error("{0}")]
     Work(#[from] WorkError),
-    /// Whoever is told of the test's course cannot go on.
+    /// The consumer of the test's events failed.
     #[error("{0}")]
     Told(#[source] Box<dyn Error + Send + Sync>),
-    /// The kernel refused something else.
+    /// Another error of the system.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 type Result<T, E = SessionError> = std::result::Result<T, E>;
 
-/// A session with a responder that knows the token.
+/// An authenticated session with a responder.
 pub struct Session {
     control: Control,
     limits: Limits,
     device: Option<String>,
-    /// Of the next test of TCP.
+    /// Files of the next TCP test.
     pub files: Files,
 }
 
-/// Takes what happens during a test.
+/// Consumer of a test's events.
 type Show<'a> = dyn FnMut(&Event<'_>) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
 
-/// What both ends know of a test.
+/// Reports of both endpoints of a test.
 #[derive(Debug)]
 pub(crate) struct TestReport {
     pub here: EndpointReport,
     pub there: EndpointReport,
-    /// What the responder's address is.
+    /// Address of the responder.
     pub peer: SocketAddr,
     /// Round trips before and after the streams.
     pub clock: Vec<RoundTrip>,
-    /// Requests that left, of those that were measured.
+    /// Requests that left, without clock requests.
     pub requests: u64,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub stopped: Option<String>,
 }
 
-/// What happens during a test.
+/// Event during a test.
 pub enum Event<'a> {
-    /// It goes on.
+    /// Progress of the test.
     Progress(&'a Progress),
     /// A window of a stream is settled.
     Settled(&'a Settled<'a>),
 }
 
-/// A window of a stream, and what the hosts have counted since the last window but one: counters are read when a window is
-/// settled, which is somewhat after its end.
+/// A window of a stream, and the hosts' counters since the last window but one: counters are read when a window is settled, which is
+/// somewhat after its end.
 pub struct Settled<'a> {
     pub direction: Direction,
     pub window: &'a Window,
@@ -190,30 +190,30 @@ pub struct Settled<'a> {
     pub receiver: Side<'a>,
 }
 
-/// What a host has counted, and the interface that it uses.
+/// Counters of a host, and the interface that it uses.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
     pub counters: &'a Counters,
     pub interface: Option<&'a str>,
 }
 
-/// How far a test is.
+/// Progress of a test.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Progress {
-    /// Datagrams that left here, or bytes that were given to connections.
+    /// Datagrams sent by this host, or bytes written to connections.
     pub used: u64,
-    /// Of these, arrived there.
+    /// The number of these that arrived at the responder.
     pub arrived_there: u64,
-    /// Arrived here.
+    /// Datagrams, or bytes, that arrived at this host.
     pub arrived_here: u64,
-    /// Seconds since the streams began.
+    /// Seconds since the start of the streams.
     pub seconds: f64,
-    /// What the kernel here says of connections.
+    /// Local kernel's state of the connections.
     pub connections: Vec<Reading>,
 }
 
 impl Session {
-    /// Reaches a responder and shows that both know the token.
+    /// Connects to a responder, and authenticates.
     pub fn begin(target: &Target, run: &Run) -> Result<Session> {
         let Target { address, token, .. } = target;
         let stream = connect(target, run)?;
@@ -268,19 +268,19 @@ impl Session {
         }
     }
 
-    /// Round trip to the responder in seconds, as the kernel knows it of the control connection.
+    /// Returns the round-trip time to the responder in seconds, from the kernel's state of the control connection.
     pub fn round_trip(&self) -> f64 {
         let info = self.control.stream().info();
         info.map_or(0.0, |info| f64::from(info.shortest_round_trip) * 1e-6)
     }
 
-    /// Whether it is over IPv6.
+    /// Returns whether it is over IPv6.
     pub fn is_v6(&self) -> bool {
         let peer = self.control.stream().peer_addr();
         peer.is_ok_and(|peer| peer.ip().to_canonical().is_ipv6())
     }
 
-    /// What the responder allows.
+    /// Returns the limits of the responder.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -336,7 +336,7 @@ impl Session {
         }
         testing.hosts.begin = run.counters().unwrap_or_default();
         let (stopped, requests, there) = match testing.both() {
-            // What was measured here is kept.
+            // Keep what was measured here.
             Err(error) if test.flows.is_some() => {
                 (Some(run.explain(&error)), 0, EndpointReport::default())
             }
@@ -358,8 +358,7 @@ impl Session {
         })
     }
 
-    /// Waits for the responder's socket: the test's key, the ports of the socket and of the door to connections, and the
-    /// interface.
+    /// Waits for the responder's socket. Returns the test's key, the ports for datagrams and for connections, and the interface.
     fn opened(&mut self, run: &Run) -> Result<(u64, u16, Option<u16>, Option<String>)> {
         let mut told = false;
         let clock = run.clock();
@@ -379,7 +378,7 @@ impl Session {
                     }
                     told = true;
                     heard = clock.now();
-                    // It waits still.
+                    // It is still waiting.
                     self.control
                         .send(&FromClient::Alive { unique: 0, used: 0 })?;
                 }
@@ -390,7 +389,7 @@ impl Session {
     }
 }
 
-/// IPv4 as such, where a socket of both families tells it as IPv6.
+/// Converts an IPv4 address that a socket of both families shows as IPv6.
 pub fn plain(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),

@@ -1,4 +1,4 @@
-//! The points as people and other programs read them: a table, UDPmon's columns, pScheduler's JSON.
+//! The points for people and other programs: a table, UDPmon's columns, pScheduler's JSON.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use super::point::Point;
 use super::udp::ProbeUdp;
 use crate::measure::ClockFit;
 
-/// Columns for people, with a sentence for each point and what the clocks are.
+/// Formats the points as a table, with a finding for each point and the clock offset.
 pub fn table(result: &ProbeUdp) -> String {
     let heads = [
         "way", "bytes", "asked", "sent at", "wire", "received", "spacing", "sent", "lost",
@@ -96,7 +96,7 @@ fn sentence(point: &Point) -> String {
     text
 }
 
-/// What is read from something, and what udpmon calls it.
+/// Name of a column in udpmon, and its value.
 type Column<T> = (&'static str, fn(&T) -> u64);
 
 const OF_CORES: [Column<Core>; 7] = [
@@ -138,7 +138,7 @@ const OF_STACKS: [Column<Counters>; 7] = [
     }),
 ];
 
-/// Columns in the order of udpmon 1.5.2, one row for each point; what a host lost is taken from `lost` for `lost_innet`.
+/// Formats the points with the columns of udpmon 1.5.2, one row per point. Losses in a host are taken from `lost` for `lost_innet`.
 pub fn udpmon(result: &ProbeUdp) -> String {
     let heads = "pkt len; num_sent; inter-pkt_time us; send_user_data_rate Mbit; num_recv; num_lost; num_badorder; %lost; \
                  num_lost_innet; %lost_innet; recv_user_data_rate Mbit; recv_wire_rate Mbit; num_in_hist; mean us; sigma; \
@@ -182,7 +182,7 @@ pub fn udpmon(result: &ProbeUdp) -> String {
     text
 }
 
-/// Counters and interface of the host here, and of the one there.
+/// Returns counters and interface of the local and of the remote host.
 fn hosts(point: &Point) -> [(&Counters, Option<&Interface>); 2] {
     let sender = (&point.sender.host.change, &point.sender.interface);
     let receiver = (&point.receiver.host.change, &point.receiver.interface);
@@ -238,7 +238,7 @@ fn core_columns(core: Option<&Core>) -> [String; 7] {
     parts.map(|part| format!("{:.2}", 100.0 * part as f64 / all))
 }
 
-/// As pScheduler's throughput tests tell it: an interval for each point, and the last one as the summary.
+/// Converts the points to the format of pScheduler's throughput tests: an interval for each point, with the last one as the summary.
 pub fn pscheduler(result: &ProbeUdp) -> Value {
     let mut begin = 0.0;
     let mut intervals = Vec::new();

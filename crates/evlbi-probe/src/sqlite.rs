@@ -1,4 +1,5 @@
-//! SQLite files that the program keeps, campaigns here and histories in `evlbi-control`: their mark, the version of their tables, and how they are written.
+//! SQLite files of the program (campaigns here, histories in `evlbi-control`): their mark, the version of their tables, and how they are
+//! written.
 
 use std::time::Duration;
 
@@ -9,19 +10,19 @@ use rusqlite_migration::{M, Migrations};
 pub struct Schema {
     /// Mark of these files (`PRAGMA application_id`).
     pub application: i64,
-    /// SQL that brings the tables from each version to the next; version 0 has none.
+    /// SQL that migrates the tables from each version to the next; version 0 has none.
     pub versions: &'static [M<'static>],
-    /// When a commit is on the disk (`PRAGMA synchronous`).
+    /// Durability of a commit (`PRAGMA synchronous`).
     pub synchronous: &'static str,
-    /// Time for which another program's use of the file is awaited.
+    /// Timeout for another program's use of the file.
     pub busy: Duration,
 }
 
-/// Why a file is not used.
+/// Reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
-    /// SQLite reads it, but it is not of this kind or version.
+    /// SQLite reads it, but it is of another kind or version.
     #[error("{0}")]
     Unusable(#[from] Unusable),
     /// SQLite cannot read or write it.
@@ -29,11 +30,11 @@ pub enum SchemaError {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// Why a file that SQLite can read is not used.
+/// Reason why a file that SQLite can read is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unusable {
-    /// It has not the mark of these files.
+    /// It lacks the mark of these files.
     #[error("it was not made by evlbi")]
     Foreign,
     /// Its tables are of another version.
@@ -41,13 +42,13 @@ pub enum Unusable {
     Version {
         /// Version of the tables in the file.
         version: i64,
-        /// The newest version that this program makes.
+        /// Newest version that this program knows.
         known: i64,
     },
 }
 
 impl Schema {
-    /// Makes the tables of a new file, and brings those of an older version up to date. Two programs may do so at once.
+    /// Creates the tables of a new file, and migrates those of an older version. Two programs may do so at once.
     ///
     /// # Errors
     /// [`SchemaError`] if the file is of another kind or of a newer version, or cannot be written.
@@ -67,13 +68,13 @@ impl Schema {
                 return Err(error);
             }
             let made = Migrations::from_slice(self.versions).to_latest(connection);
-            // After an error the tables are there if the other program was faster.
+            // After an error the tables exist if another program created them first.
             self.check(connection).map_err(|error| match made {
                 Err(rusqlite_migration::Error::RusqliteError { err, .. }) => err.into(),
                 _ => error,
             })?;
         }
-        // Readers see a whole file while it is written.
+        // Readers see a consistent file while it is written.
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", self.synchronous)?;
         Ok(())

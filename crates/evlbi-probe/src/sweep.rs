@@ -1,4 +1,4 @@
-//! Which points a sweep has: sizes, and rates or spacings, as people write them.
+//! Points of a sweep: parses lists of sizes, and of rates or spacings.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use evlbi_wire::units;
 
 use crate::measure::{Spacing, Stream};
 
-/// Most points of a sweep.
+/// Maximum number of points of a sweep.
 pub const MAX_POINTS: usize = 10_000;
 
 /// UDP payloads in bytes.
@@ -24,7 +24,7 @@ pub struct Rates(pub Vec<BitRate>);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spacings(pub Vec<u64>);
 
-/// Each value that was given; or none once, where none was.
+/// Returns each given value, or `None` once if there is none.
 pub(crate) fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
     match values {
         [] => vec![None],
@@ -103,7 +103,7 @@ fn values<E: Into<String>>(
     Ok(all)
 }
 
-/// The streams of a sweep: for each size every rate, or every spacing. Without a count they end by time.
+/// Returns the streams of a sweep: each size at every rate, or every spacing. Without a count they end by time.
 pub(crate) fn streams(
     sizes: &Sizes,
     rates: Option<&Rates>,

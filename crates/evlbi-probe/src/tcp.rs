@@ -1,6 +1,6 @@
-//! Messages at a constant rate over TCP, or as much as goes, and what the kernels say of it (`evlbi probe tcp`).
+//! Tests of TCP: messages at a constant rate, or as fast as possible, with samples of the kernels' state (`evlbi probe tcp`).
 //!
-//! Here belongs what is asked of a test of TCP, and what is said or drawn of it.
+//! Options, results, text and plots of a TCP test belong here.
 
 mod csv;
 mod diagnosis;
@@ -45,7 +45,7 @@ const SCHEMA: &str = "evlbi.probe.tcp/1";
 pub struct ProbeTcpOptions {
     /// The responder.
     pub target: Target,
-    /// Bits of messages per second on each connection; `None` sends as fast as TCP takes it.
+    /// Rate of messages on each connection, in bits per second; `None` sends as fast as TCP accepts.
     pub rate: Option<BitRate>,
     /// Bytes of a message.
     #[default(1448)]
@@ -73,7 +73,7 @@ pub struct ProbeTcpOptions {
     pub write: u64,
     /// Whether the receiver's kernel drops the data, which saves a copy.
     pub discard: bool,
-    /// File to send instead; with `reverse` one of the responder's.
+    /// File to send; with `reverse` one of the responder's.
     pub from: Option<PathBuf>,
     /// File of the responder to write to; with `reverse` a local one.
     pub into: Option<PathBuf>,
@@ -86,9 +86,9 @@ pub struct ProbeTcpOptions {
     /// UDP payload of its datagrams in bytes.
     #[default(1472)]
     pub background_size: usize,
-    /// Start of it; `None` for a third of the test's length.
+    /// Its start; `None` for a third of the test's length.
     pub background_at: Option<Duration>,
-    /// Length of it.
+    /// Its length.
     #[default(Duration::from_secs(2))]
     pub background_for: Duration,
     /// Interval between samples of the kernels' state; `None` for 10 ms, and more in long tests.
@@ -102,7 +102,7 @@ pub struct ProbeTcpOptions {
     pub samples: Option<PathBuf>,
     /// CSV file of departures and arrivals of messages.
     pub records: Option<PathBuf>,
-    /// Maximum number of messages that are kept one by one for each connection.
+    /// Maximum number of messages that are recorded one by one, for each connection.
     #[default(100_000)]
     pub limit: u64,
     /// File for each part of the result as soon as it is known, a JSON object per line.
@@ -111,12 +111,12 @@ pub struct ProbeTcpOptions {
     pub force: bool,
 }
 
-/// Requested buffer size: bytes as `160M`, or `bdp`, `2bdp`, `0.5bdp`.
+/// Requested buffer size: bytes, e.g. `160M`, or `bdp`, `2bdp`, `0.5bdp`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Buffer {
     /// In bytes.
     Bytes(u64),
-    /// A multiple of what is under way at the rate.
+    /// A multiple of the bandwidth-delay product.
     Products(f64),
 }
 
@@ -136,17 +136,17 @@ impl FromStr for Buffer {
     }
 }
 
-/// Why connections cannot be tested.
+/// Reason why connections cannot be tested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeTcpError {
-    /// Files of a single test are asked for, and there are several lengths of segments or buffers.
+    /// Files of a single test are requested, and there are several segment lengths or buffers.
     #[error("the files that are asked for are of one test, and there are several")]
     NotOne,
     /// A buffer is given in bandwidth-delay products, and there is no rate.
     #[error("a buffer of the bandwidth-delay product needs a rate")]
     NoRate,
-    /// The stream of UDP beside the connections would begin too late.
+    /// The UDP stream in the background would start too late.
     #[error("the UDP stream in the background begins after the end of the test")]
     LateBackground,
     /// A size is more than this host can address.
@@ -157,19 +157,19 @@ pub enum ProbeTcpError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A test cannot be, or is more than the responder allows.
+    /// A test is invalid, or exceeds the responder's limits.
     #[error("{0}")]
     Test(#[from] TestError),
-    /// A file may not be written.
+    /// A file must not be written.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// A CSV file cannot be written.
     #[error("{0}")]
     Table(#[from] TableError),
-    /// The file of the result, or of what comes, cannot be written.
+    /// The file of the result, or of received data, cannot be written.
     #[error("{0}")]
     Write(#[from] WriteError),
     /// The responder cannot be reached, or a test in the session failed.
@@ -187,35 +187,35 @@ pub struct ProbeTcp {
     pub schema: &'static str,
     /// Name of this host.
     pub host: String,
-    /// What the path is called.
+    /// Name of the path.
     pub label: Option<String>,
-    /// The responder as it was asked for.
+    /// The responder, as given in the options.
     pub target: String,
-    /// When it began.
+    /// Start, in UTC.
     pub begun: String,
-    /// What was to be tested.
+    /// The requested test.
     pub asked: Asked,
-    /// How the responder's clock lies to the one here.
+    /// Offset and skew of the responder's clock.
     pub clock: Option<ClockFit>,
-    /// Each connection.
+    /// The connections.
     pub flows: Vec<Flow>,
-    /// All of a direction together.
+    /// Totals of each direction.
     pub totals: Vec<Total>,
-    /// The stream beside them, each way.
+    /// The background stream, in each direction.
     pub background: Vec<Point>,
-    /// What looking at the connections cost, here and there.
+    /// Cost of sampling the connections, at each endpoint.
     pub observers: Vec<Observer>,
-    /// What it comes to, in sentences.
+    /// Findings, in sentences.
     pub findings: Vec<String>,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub stopped: Option<String>,
 }
 
-/// What was asked for, of each connection.
+/// Requested test of each connection.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Asked {
-    /// Bits of messages per second; none where as much was to go as can.
+    /// Rate of messages, in bits per second; `None` for as fast as possible.
     pub rate: Option<u64>,
     /// Bytes of a message.
     pub message: Option<u64>,
@@ -223,53 +223,53 @@ pub struct Asked {
     pub backlog: u64,
     /// Treatment of messages that find no room.
     pub full: Option<Full>,
-    /// Seconds.
+    /// Length, in seconds.
     pub duration: f64,
-    /// Seconds between looks at the connections.
+    /// Interval between samples of the connections, in seconds.
     pub sample: f64,
-    /// The stream of UDP beside the connections.
+    /// The UDP stream in the background.
     pub background: Option<Background>,
-    /// Round trip, in seconds, by which buffers are reckoned.
+    /// Round-trip time for calculating buffers, in seconds.
     pub round_trip: f64,
 }
 
-/// A stream of UDP beside connections.
+/// A UDP stream in the background.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Background {
     /// Bits of payload per second.
     pub rate: BitRate,
-    /// When it begins, in seconds since the beginning of the test.
+    /// Start, in seconds since the start of the test.
     pub from: f64,
-    /// When it ends, in seconds since the beginning of the test.
+    /// End, in seconds since the start of the test.
     pub to: f64,
 }
 
-/// Connections of one direction together.
+/// Total of the connections of one direction.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Total {
     /// The direction.
     pub direction: Direction,
-    /// Bits per second that the receivers took.
+    /// Bits per second that the receivers read.
     pub rate: f64,
-    /// How evenly the connections shared that: 1 if all got the same, 1/n if one got all (Jain, Chiu and Hawe 1984).
+    /// Fairness of the shares: 1 if all connections got the same, 1/n if one got all (Jain, Chiu and Hawe 1984).
     pub fairness: f64,
-    /// Processor time per byte, in seconds per 10^9 bytes, of senders and of receivers.
+    /// CPU time of senders and of receivers, in seconds per 10^9 bytes.
     pub cpu_seconds_per_gb: [f64; 2],
 }
 
-/// What it cost to look at the connections.
+/// Cost of sampling the connections.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Observer {
     /// Whether this is the responder.
     pub is_far: bool,
-    /// Looks at connections that are kept.
+    /// Samples that are kept.
     pub readings: usize,
-    /// Times at which nobody looked, because the host was busy.
+    /// Samples that were missed, because the host was busy.
     pub missed: u64,
-    /// Part of a processor.
+    /// Fraction of a CPU.
     pub cpu: f64,
 }
 
@@ -278,11 +278,11 @@ pub struct Observer {
 pub enum Tested {
     /// A single test.
     One(Measured<Box<ProbeTcp>>),
-    /// Several lengths of segments or send buffers.
+    /// Several segment lengths or send buffers.
     Matrix(Measured<Matrix>),
 }
 
-/// Tests connections, until all is measured or the run is stopped.
+/// Tests connections until all is measured or the run is stopped.
 ///
 /// # Errors
 /// [`ProbeTcpError`] if the options are inconsistent, a file cannot be read or written, or nothing could be measured.
@@ -300,7 +300,7 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     let source = from.as_ref().filter(|_| !options.reverse);
     let source = source.map(|path| open(path)).transpose()?;
     let mut session = Session::begin(&options.target, run)?;
-    // Made once there is somebody to send it, so that nothing is lost for nothing.
+    // Created once there is a sender, so that nothing is overwritten in vain.
     let sink = here.map(|path| create(path)).transpose()?;
     session.files = Files { source, sink };
     if !is_one {
@@ -319,7 +319,7 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     Ok(Tested::One(parts.finish(Box::new(result))))
 }
 
-/// One test, with this length of segments and this send buffer.
+/// Runs one test with this segment length and this send buffer.
 fn measure(
     options: &ProbeTcpOptions,
     segment: Option<u32>,
@@ -354,7 +354,7 @@ fn measure(
     Ok(result)
 }
 
-/// A file of this end that is sent.
+/// Opens a local file to send.
 fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|source| ProbeTcpError::Read {
         path: path.to_owned(),
@@ -362,7 +362,7 @@ fn open(path: &Path) -> Result<File> {
     })
 }
 
-/// A file of this end that takes what comes.
+/// Creates a local file for received data.
 fn create(path: &Path) -> Result<File, WriteError> {
     File::create(path).map_err(|source| WriteError {
         path: path.to_owned(),
@@ -391,12 +391,12 @@ fn asked(options: &ProbeTcpOptions, round_trip: f64) -> Asked {
     }
 }
 
-/// Connections in both directions.
+/// Returns the number of connections in both directions.
 fn connections(options: &ProbeTcpOptions) -> u64 {
     u64::from(options.streams) * if options.both { 2 } else { 1 }
 }
 
-/// How often they are looked at.
+/// Returns the interval between samples.
 fn sample(options: &ProbeTcpOptions) -> Nanos {
     let usual = || usual_sampling(options.duration.into(), connections(options));
     options.sample.map_or_else(usual, Nanos::from)
@@ -427,7 +427,7 @@ fn test(
     };
     let size = usize::try_from(options.message)?;
     let count = connections(options);
-    // Records are told in one message.
+    // Records are sent in one message.
     let limit = options.limit.min(1_000_000 / count);
     let messages = options.rate.map_or(0, |rate| {
         (asked.duration * rate.get() as f64 / 8.0 / options.message.max(1) as f64) as u64
@@ -538,7 +538,7 @@ impl Total {
         let sum: f64 = rates().sum();
         let squares: f64 = rates().map(|rate| rate * rate).sum();
         let bytes: f64 = of().map(|flow| flow.bytes as f64).sum();
-        // Some are done before the others, which then have the path for themselves.
+        // Some connections end before the others, which then have the path to themselves.
         let seconds = of().map(|flow| flow.seconds).fold(1e-9, f64::max);
         let cpu = |get: fn(&Flow) -> f64| of().map(get).sum::<f64>() / bytes.max(1.0) * 1e9;
         (count > 0).then(|| Total {

@@ -1,4 +1,4 @@
-//! Responders and probes as calls, several in one process.
+//! Responders and probes as library calls, several in one process.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -15,7 +15,7 @@ use crate::respond::{RespondOptions, Responding, respond};
 
 const TOKEN: &str = "a token of tests";
 
-/// Hands on that something was said.
+/// Notifies a channel of each note.
 struct Told(mpsc::Sender<()>);
 
 impl Notes for Told {
@@ -49,7 +49,7 @@ fn target(responding: &Responding) -> Target {
     }
 }
 
-/// So many datagrams, one a millisecond.
+/// Returns options for `count` datagrams, one per millisecond.
 fn options(responding: &Responding, count: u64) -> ProbeUdpOptions {
     ProbeUdpOptions {
         target: target(responding),
@@ -59,7 +59,7 @@ fn options(responding: &Responding, count: u64) -> ProbeUdpOptions {
     }
 }
 
-/// Sent and lost.
+/// Returns the counts of sent and lost datagrams.
 fn counts(result: &ProbeUdp) -> [u64; 2] {
     let point = &result.points[0];
     [point.sent, point.lost]
@@ -87,7 +87,7 @@ fn several_run_at_once() {
     }
 }
 
-/// In the middle of a test it leaves what was measured; one that waits for others' tests, or for an answer, has nothing.
+/// A probe stopped during a test returns what was measured. One that waits for its turn, or for an answer, returns nothing.
 #[test]
 fn a_probe_is_stopped_wherever_it_is() {
     let responding = responder(anywhere(), 1);
@@ -113,7 +113,7 @@ fn a_probe_is_stopped_wherever_it_is() {
     second.stop();
     let error = waiting.join().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "interrupted");
-    // Who says nothing.
+    // A server that never answers.
     let silent = std::net::TcpListener::bind(anywhere()).unwrap();
     let (third, _, unanswered) = begin(Target {
         address: silent.local_addr().unwrap().to_string(),

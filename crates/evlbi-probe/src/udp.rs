@@ -1,4 +1,4 @@
-//! Points of throughput, loss and delay of UDP (`evlbi probe udp`).
+//! Throughput, loss and delay of UDP streams (`evlbi probe udp`).
 
 use std::num::TryFromIntError;
 use std::path::PathBuf;
@@ -21,9 +21,9 @@ use super::{csv, finding, now, one_way, pause, region};
 use crate::endpoint::{Burden, Departed, Keep, Limits, Test, TestError};
 use crate::measure::{ClockFit, Record, Stream};
 
-/// Of a test that ends with its last datagram.
+/// Length of a test that ends with its last datagram.
 const FOREVER: Nanos = Nanos(u64::MAX);
-/// A point lasts so long where nothing else is said.
+/// Default length of a point.
 const LENGTH: Nanos = Nanos(3_000_000_000);
 
 /// Points to measure: one for each size, pace, buffer and burden.
@@ -36,14 +36,14 @@ pub struct ProbeUdpOptions {
     pub size: Sizes,
     /// Bits of UDP payload per second.
     pub rate: Option<Rates>,
-    /// Instead of a rate: time from one burst to the next. Zero sends as fast as the host can.
+    /// Time from one burst to the next, instead of a rate. Zero sends as fast as the host can.
     pub spacing: Option<Spacings>,
     /// Datagrams back to back.
     #[default(1)]
     pub burst: u32,
-    /// Length of each point; 3 s where neither this nor a count is given.
+    /// Length of each point; 3 s if neither this nor a count is given.
     pub duration: Option<Duration>,
-    /// Instead of a length: datagrams of each point.
+    /// Number of datagrams of each point, instead of a length.
     pub count: Option<u64>,
     /// Whether the responder sends.
     pub reverse: bool,
@@ -57,7 +57,7 @@ pub struct ProbeUdpOptions {
     pub buffer: Vec<u64>,
     /// Threads that compete with the receiver for CPU time.
     pub load_tasks: u32,
-    /// Nice values of these.
+    /// Nice values of these threads.
     pub load_nice: Vec<i8>,
     /// Nice values of the receiver.
     pub receiver_nice: Vec<i8>,
@@ -82,7 +82,7 @@ pub struct ProbeUdpOptions {
     pub force: bool,
 }
 
-/// Why points cannot be measured, or sent.
+/// Reason why points cannot be measured, or sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeUdpError {
@@ -98,10 +98,10 @@ pub enum ProbeUdpError {
     /// A buffer is longer than this host can address.
     #[error("{0}")]
     Buffer(#[from] TryFromIntError),
-    /// A test cannot be, or is more than the responder allows.
+    /// A test is invalid, or exceeds the responder's limits.
     #[error("{0}")]
     Test(#[from] TestError),
-    /// A file may not be written.
+    /// A file must not be written.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// A CSV file cannot be written.
@@ -113,7 +113,7 @@ pub enum ProbeUdpError {
     /// The responder cannot be reached, or a test in the session failed.
     #[error("{0}")]
     Session(#[from] SessionError),
-    /// An end of a one-way test could not do its part.
+    /// An endpoint of a one-way test failed.
     #[error("{0}")]
     OneWay(#[from] OneWayError),
 }
@@ -126,19 +126,19 @@ pub struct ProbeUdp {
     pub schema: &'static str,
     /// Name of this host.
     pub host: String,
-    /// What the path is called.
+    /// Name of the path.
     pub label: Option<String>,
-    /// The responder as it was asked for.
+    /// The responder, as given in the options.
     pub target: String,
-    /// When it began.
+    /// Start, in UTC.
     pub begun: String,
-    /// How the responder's clock lies to the one here, of the last point.
+    /// Offset and skew of the responder's clock, from the last point.
     pub clock: Option<ClockFit>,
-    /// The points, in the order in which they were measured; of a test both ways first that to the responder.
+    /// The points, in the order of measurement; of a test in both directions the outbound one first.
     pub points: Vec<Point>,
-    /// Where sweeps begin to lose.
+    /// Rates at which sweeps start to lose.
     pub findings: Vec<String>,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub stopped: Option<String>,
 }
 
@@ -189,7 +189,7 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>,
             None => Ok(one_way::receive(target, test, number == 0, run, &mut show)?),
         };
         let ends = match ends {
-            // What was measured before is not lost.
+            // Keep the points measured before.
             Err(error) if !result.points.is_empty() => {
                 result.stopped = Some(run.explain(&error));
                 break;
@@ -213,8 +213,8 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>,
     Ok(parts.finish(result))
 }
 
-/// A number of datagrams may take longer than it should, but no longer than the responder allows; what should already take
-/// longer is left for it to refuse.
+/// Allows a test with a count of datagrams to take longer than calculated, up to the responder's limit. The responder refuses a test whose
+/// calculated length exceeds it.
 pub fn within(test: &Test, limits: &Limits) -> Test {
     let mut test = test.clone();
     let takes_as_long = test.duration() == FOREVER || test.duration() <= limits.duration;
@@ -224,7 +224,7 @@ pub fn within(test: &Test, limits: &Limits) -> Test {
     test
 }
 
-/// What the sender of a one-way test sent, for each point.
+/// Result of a one-way sender: its counts for each point.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sent {
@@ -235,7 +235,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Formats it for people.
+    /// Formats it as text.
     pub fn text(&self) -> String {
         let lines = self
             .labels
@@ -278,7 +278,7 @@ pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent, ProbeU
             continue;
         };
         if number > 0 {
-            // The receiver waits for what may still come of the one before, and then listens for this one.
+            // The receiver waits for late datagrams of the previous stream, and then listens for this one.
             let patience = Duration::from_nanos(test.patience.0);
             pause(patience + one_way::SILENCE * 2, run);
         }
@@ -299,7 +299,7 @@ pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent, ProbeU
     })
 }
 
-/// A test for each point, and what it is called.
+/// Returns a test for each point, with its name.
 ///
 /// # Errors
 /// [`ProbeUdpError`] if the options are inconsistent.
@@ -308,7 +308,7 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>, ProbeUdpE
         return Err(ProbeUdpError::NoPace);
     }
     let most_time = match options.count {
-        // As long as the responder allows: a host may take longer than it should.
+        // Up to the responder's limit: a host may take longer than calculated.
         Some(_) => FOREVER,
         None => options.duration.map_or(LENGTH, Nanos::from),
     };
@@ -359,7 +359,7 @@ fn keep(options: &ProbeUdpOptions) -> Keep {
     }
 }
 
-/// What makes the receiver's work harder: each nice value of the receiver with each of the tasks that compete with it.
+/// Returns the extra loads of the receiver: each of its nice values with each set of competing tasks.
 fn burdens(options: &ProbeUdpOptions) -> Vec<Option<Burden>> {
     if options.load_tasks == 0 && options.receiver_nice.is_empty() {
         return vec![None];
@@ -406,7 +406,7 @@ pub(crate) fn line(label: &str, now: &session::Progress) -> String {
     line
 }
 
-/// The streams of a test, with the datagrams that were kept one by one.
+/// Returns the points of a test's streams, with the datagrams that were kept one by one.
 pub(crate) fn points<'a>(
     test: &'a Test,
     ends: &'a TestReport,

@@ -1,6 +1,6 @@
-//! A path tested for hours or days, window by window, kept in an SQLite file as it goes (`evlbi watch`).
+//! Monitoring of a path for hours or days, window by window, with results in an SQLite file (`evlbi watch`).
 //!
-//! Here belongs what a campaign does and keeps; a new version of the tables is a further SQL file. What is said of it is in
+//! The work and storage of a campaign belong here; a new version of the tables is another SQL file. Reporting is in
 //! [`report`](crate::report).
 
 pub(crate) mod store;
@@ -27,9 +27,9 @@ use crate::point::{self, Evidence, on_the_wire};
 use crate::session::{Event, Session, SessionError, Settled, Target};
 use crate::{pause, seconds, udp};
 
-/// After a failure the next attempt comes so much later.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// A responder that allows shorter flows than this cannot be watched.
+/// Minimum flow that a responder must allow.
 const MIN: Duration = Duration::from_secs(1);
 
 /// Path to watch, and the file for its results.
@@ -47,7 +47,7 @@ pub struct WatchOptions {
     pub size: usize,
     /// Bits of UDP payload per second.
     pub rate: Option<BitRate>,
-    /// Instead of a rate: time from one burst to the next.
+    /// Time from one burst to the next, instead of a rate.
     pub spacing: Option<Duration>,
     /// Datagrams back to back.
     #[default(1)]
@@ -55,7 +55,7 @@ pub struct WatchOptions {
     /// Averaging time of results.
     #[default(Duration::from_secs(30))]
     pub window: Duration,
-    /// Instead of one continuous flow: interval between tests.
+    /// Interval between tests, instead of one continuous flow.
     pub every: Option<Duration>,
     /// Length of each of these tests.
     #[default(Duration::from_secs(10))]
@@ -69,7 +69,7 @@ pub struct WatchOptions {
     pub loss_timeout: Duration,
 }
 
-/// Why a path cannot be watched.
+/// Reason why a path cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
@@ -79,15 +79,15 @@ pub enum WatchError {
     /// The stream would be as fast as the host can send.
     #[error("a path is watched at a rate")]
     Unspaced,
-    /// Tests are longer than the time from one to the next.
+    /// Tests are longer than the interval between them.
     #[error("tests of {test:?} do not fit into intervals of {every:?}")]
     Every {
         /// Length of a test.
         test: Duration,
-        /// From the beginning of one to that of the next.
+        /// From the start of one to that of the next.
         every: Duration,
     },
-    /// The stream cannot be.
+    /// The stream is invalid.
     #[error("{0}")]
     Stream(#[from] StreamError),
     /// The file cannot be used.
@@ -96,10 +96,10 @@ pub enum WatchError {
     /// The responder cannot be reached, or a test in the session failed.
     #[error("{0}")]
     Session(#[from] SessionError),
-    /// The responder allows no tests of a useful length.
+    /// The responder allows only shorter tests than are useful.
     #[error("the responder allows tests of {0:?} only")]
     TooShort(Duration),
-    /// The flow ended before its time.
+    /// The flow ended early.
     #[error("{0}")]
     Stopped(String),
 }
@@ -126,7 +126,7 @@ pub fn watch(options: &WatchOptions, run: &Run) -> Result<(), WatchError> {
         let reason = done.as_ref().err().map(|error| run.explain(error));
         campaign.store.end(id, seconds(run), reason.as_deref())?;
         if let Err(error) = done {
-            // What was never possible will not become so; what was, may come back.
+            // An error before any success is permanent; later ones may be temporary.
             if !campaign.has_worked {
                 return Err(error);
             }
@@ -172,18 +172,18 @@ fn plan(options: &WatchOptions) -> Result<Plan, WatchError> {
     })
 }
 
-/// What a flow needs, and leaves behind.
+/// State of a campaign, across its flows.
 struct Campaign<'a> {
     options: &'a WatchOptions,
     plan: Plan,
     store: Store,
     progress: Progress,
-    /// Whether anything has ever flowed.
+    /// Whether any flow has ever worked.
     has_worked: bool,
 }
 
 impl Campaign<'_> {
-    /// A continuous flow, for as long as is asked for or the responder allows; or a single test of a schedule.
+    /// Runs a continuous flow, as long as requested and allowed by the responder; or a single test of a schedule.
     fn flow(&mut self, left: Nanos, run: &Run) -> Result<(), WatchError> {
         let Campaign { options, plan, .. } = &*self;
         let every = options.every;
@@ -216,7 +216,7 @@ impl Campaign<'_> {
                 Event::Settled(settled) => {
                     let way = &mut ways[settled.direction as usize];
                     if let Some((row, detail)) = way.row(&stream, is_v6, settled, seconds(run)) {
-                        // What is shown is there, however this ends.
+                        // Reported results are on disk, whatever happens next.
                         self.store.add(&row, &detail)?;
                         self.progress.show(0, &line(&row));
                     }
@@ -239,7 +239,7 @@ impl Campaign<'_> {
                     DirectionState::default().times(tallied, ahead, point.seconds, seconds(run));
                 let lost = point.attribution;
                 let (row, detail) = row(&stream, is_v6, direction, tallied, lost, times);
-                // Its rates are known better than by its length.
+                // Its measured rates are more accurate than those from its length.
                 let row = Row {
                     rate_sent: point.rate_sent,
                     rate_received: point.rate_received,
@@ -255,18 +255,18 @@ impl Campaign<'_> {
     }
 }
 
-/// One way of a flow, from window to window.
+/// One direction of a flow, from window to window.
 #[derive(Clone, Copy, Debug, Default)]
 struct DirectionState {
-    /// When the last window ended, in seconds since 1970; 0 before the first.
+    /// End of the last window, in seconds since 1970; 0 before the first.
     end: f64,
-    /// Datagrams that the sending kernel refused, and those that were found among the lost.
+    /// Datagrams that the sending kernel refused, and how many of them have been counted as lost.
     not_sent: u64,
     not_sent_found: u64,
 }
 
 impl DirectionState {
-    /// A window that was settled while the flow went on; none of an empty one at the end.
+    /// Returns a window that was settled during the flow; `None` for an empty one at the end.
     fn row<'a>(
         &mut self,
         stream: &Stream,
@@ -300,14 +300,15 @@ impl DirectionState {
         };
         let lost = evidence.attribute(counters.lost);
         let rate = stream.rate().unwrap_or(0.0) / (stream.size as f64 * 8.0);
-        // The responder's clock is not known before the end.
+        // The responder's clock is unknown before the end.
         let ahead = (settled.direction == Direction::There).then_some(0.0);
         let times = self.times(tallied, ahead, sent as f64 / rate, now);
         Some(row(stream, is_v6, settled.direction, tallied, lost, times))
     }
 
-    /// When a window was, by the clock here. By what its datagrams say where it is known how many seconds the sender's clock is ahead, and
-    /// most of it arrived; else it follows the one before it, for as long as its datagrams took, or should have taken.
+    /// Returns the start and end of a window by the local clock. If the lead of the sender's clock is known and enough datagrams arrived,
+    /// they follow from the times in the datagrams. Otherwise the window follows the previous one, with the duration of its datagrams,
+    /// measured or calculated.
     fn times(
         &mut self,
         tallied: &Tallied,
@@ -322,7 +323,7 @@ impl DirectionState {
             let arrived = (last.0 - first.0) as f64 / sent.max(1) as f64;
             let begin = first.1 as f64 * 1e-9 - first.0 as f64 * apart;
             let end = last.1 as f64 * 1e-9 + sent.saturating_sub(last.0) as f64 * apart;
-            // Too few tell little of when the others were.
+            // Too few show little about the times of the others.
             (arrived > 0.1).then_some((begin, end))
         });
         let length = told.map_or(nominal, |(begin, end)| end - begin);
@@ -336,7 +337,7 @@ impl DirectionState {
     }
 }
 
-/// A window of a flow, or a test of a schedule, between two times.
+/// Returns a window of a flow, or a test of a schedule, between two times.
 fn row<'a>(
     stream: &Stream,
     is_v6: bool,

@@ -10,7 +10,7 @@ use evlbi_trace::capture::Event;
 
 use super::Analysis;
 
-/// What packets were, one by one, as they are found.
+/// Writer of events, one per packet, as they are found.
 pub struct Events {
     table: Table<File>,
     written: Result<(), TableError>,
@@ -24,7 +24,7 @@ impl Events {
         })
     }
 
-    /// Packets are counted from 1, as others count frames.
+    /// Writes an event. Packets are counted from 1, like frames in other programs.
     pub fn note(&mut self, packet: u64, seconds: f64, [from, to]: &[SocketAddr; 2], event: Event) {
         if self.written.is_ok() {
             let seconds = format!("{seconds:.9}");
@@ -37,7 +37,7 @@ impl Events {
     }
 }
 
-/// The course of each direction that carried data, and of each stream.
+/// Writes the time series of each direction with data, and of each stream.
 pub fn write_intervals(path: &Path, analysis: &Analysis) -> Result<(), TableError> {
     let mut table = Table::create(
         path,

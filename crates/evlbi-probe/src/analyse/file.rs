@@ -13,13 +13,13 @@ use pcap_parser::pcapng::{Block, OptionCode, PcapNGOption};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
-/// What is read at once, and the longest block that is believed.
+/// Size of a read, and maximum accepted block, in bytes.
 const BUFFER: usize = 1 << 20;
 const MAX: usize = 64 << 20;
 /// First bytes of a file that gzip packed (RFC 1952).
 const PACKED: [u8; 2] = [0x1f, 0x8b];
 
-/// Why a file cannot be read as a capture.
+/// Reason why a file cannot be read as a capture.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
@@ -28,7 +28,7 @@ pub enum CaptureError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
     /// It is empty.
@@ -53,30 +53,30 @@ pub enum CaptureError {
 /// A packet of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// When it passed, in nanoseconds since 1970; none where the file does not say.
+    /// Time of the packet, in nanoseconds since 1970; `None` if the file has none.
     pub at: Option<u64>,
-    /// What it begins with; none if that is not known here.
+    /// Outermost protocol; `None` if it is unknown here.
     pub link: Option<Link>,
-    /// Its length when it passed.
+    /// Its length on the wire.
     pub on_wire: u32,
-    /// As much as was captured.
+    /// The captured bytes.
     pub bytes: &'a [u8],
 }
 
-/// What the file says beside its packets.
+/// Information in the file besides its packets.
 #[derive(Clone, Debug, Default)]
 pub struct Remarks {
-    /// Packets that the capturing host dropped, where that is told.
+    /// Packets that the capturing host dropped, if the file has this count.
     pub dropped: Option<u64>,
-    /// Where it cannot be read any further, in bytes, and why.
+    /// Position in bytes from which on it cannot be read, and why.
     pub broken: Option<(u64, String)>,
-    /// Numbers of links that are not known here.
+    /// Numbers of unknown link types.
     pub unknown_links: Vec<i32>,
     /// Byte order of the section.
     is_big: bool,
 }
 
-/// A capture that is being read.
+/// A capture in the process of reading.
 pub struct Reader {
     blocks: Box<dyn PcapReaderIterator + Send>,
     interfaces: Vec<Interface>,
@@ -86,11 +86,11 @@ pub struct Reader {
     input: Arc<InputState>,
 }
 
-/// Where packets were captured.
+/// Interface of captured packets.
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: Option<Link>,
-    /// Ticks of its clock per second, and seconds that are added.
+    /// Ticks of its clock per second, and its offset in seconds.
     resolution: u64,
     offset: i64,
     dropped: Option<u64>,
@@ -167,7 +167,7 @@ impl Reader {
     /// Opens a capture; `-` is standard input.
     ///
     /// # Errors
-    /// [`CaptureError`] if it cannot be read, or does not begin as a capture.
+    /// [`CaptureError`] if it cannot be read, or does not start like a capture.
     pub fn open(path: &Path) -> Result<Reader, CaptureError> {
         let name = || path.to_owned();
         let input = match path.as_os_str().as_encoded_bytes() {
@@ -261,7 +261,7 @@ impl Reader {
         }
     }
 
-    /// What the file said beside its packets.
+    /// Returns the information besides the packets.
     pub(super) fn remarks(&self) -> Remarks {
         let mut remarks = self.remarks.clone();
         remarks.add_dropped(&self.interfaces);
@@ -270,7 +270,7 @@ impl Reader {
 }
 
 impl Remarks {
-    /// Adds what was dropped at interfaces.
+    /// Adds the drops of interfaces.
     fn add_dropped(&mut self, interfaces: &[Interface]) {
         let dropped = interfaces.iter().map(|interface| interface.dropped);
         let all = dropped.chain([self.dropped]).flatten();
@@ -278,7 +278,7 @@ impl Remarks {
     }
 }
 
-/// A link by its number; what is not known here is remembered.
+/// Returns a link type by its number; notes unknown ones.
 fn known(number: i32, remarks: &mut Remarks) -> Option<Link> {
     let link = Link::from_number(number);
     if link.is_none() && !remarks.unknown_links.contains(&number) {
@@ -287,7 +287,7 @@ fn known(number: i32, remarks: &mut Remarks) -> Option<Link> {
     link
 }
 
-/// Ticks per second by `if_tsresol`: a power of ten, or of two.
+/// Returns the ticks per second by `if_tsresol`: a power of ten, or of two.
 fn ticks(resolution: u8) -> u64 {
     let power = u32::from(resolution & 0x7f);
     match resolution & 0x80 {
@@ -297,7 +297,7 @@ fn ticks(resolution: u8) -> u64 {
     .unwrap_or(u64::MAX)
 }
 
-/// An option of eight bytes, in the section's byte order.
+/// Returns an option of eight bytes, in the section's byte order.
 fn option(options: &[PcapNGOption], code: OptionCode, is_big: bool) -> Option<u64> {
     let option = options.iter().find(|option| option.code == code)?;
     let bytes = *option.value.first_chunk::<8>()?;
@@ -307,7 +307,7 @@ fn option(options: &[PcapNGOption], code: OptionCode, is_big: bool) -> Option<u6
     })
 }
 
-/// The packet in a block, if there is one; what else it says is kept.
+/// Returns the packet in a block, if there is one; keeps other information.
 fn record<'a>(
     block: &'a PcapBlockOwned,
     interfaces: &mut Vec<Interface>,

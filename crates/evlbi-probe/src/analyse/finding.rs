@@ -1,5 +1,5 @@
-//! What a capture says, in sentences: what was carried, what held it back, loss and round trips, how steady it was and what to
-//! change (questions i to v of Sansa 2006); and how far the capture itself can be trusted.
+//! Findings of a capture, in sentences: throughput, limits, loss and round-trip times, steadiness and what to change (questions i to v of
+//! Sansa 2006); and how far to trust the capture.
 
 use evlbi_trace::capture::{Connection, DirectionReport, Numbers, Stream};
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
@@ -8,20 +8,21 @@ use super::{Analysis, show};
 use crate::tcp::{held_back, steady};
 
 const TWICE: &str = "most packets came twice: captured on two interfaces? then nothing here is told rightly (capture one: tcpdump -i)";
-/// Parts that are worth a word of advice.
+/// Minimum fraction that results in advice.
 const LARGE: f64 = 0.2;
-/// Segments in an interval that make a rate.
+/// Minimum number of segments in an interval for a rate.
 const FEW: u64 = 10;
-/// A capture is at the sender, or at the receiver, if this part of the round trip at most is behind it.
+/// Maximum fraction of the round-trip time behind a capture that is at the sender, or at the receiver.
 const NEAR: f64 = 0.05;
-/// Mathis et al. 1997 with every segment acknowledged by itself.
+/// Constant of Mathis et al. 1997 for separate acknowledgement of every segment.
 const MATHIS: f64 = 1.5;
 
-/// `some_forgotten`: where packets of some connections were counted only, one may have begun among these.
+/// Returns the findings on a connection. `some_forgotten`: packets of some connections were only counted, and the start of this one may be
+/// among them.
 pub fn of_connection(connection: &Connection, some_forgotten: bool) -> Vec<String> {
     let ways = connection.ways.iter().zip(["there", "back"]);
     let both = (connection.ways.iter()).all(|way| way.bytes > way.frames * 1000);
-    // What only asks and answers has nothing to say.
+    // Requests and answers have no findings.
     let most = connection.ways.iter().map(|way| way.bytes).max();
     let most = most.unwrap_or(0);
     let mut said = Vec::new();
@@ -70,7 +71,7 @@ fn of_way(way: &DirectionReport) -> Vec<String> {
     let rates: Vec<f64> = intervals
         .map(|interval| interval.acknowledged as f64 * 8.0 / way.every)
         .collect();
-    // Of some messages now and then no rate is steady.
+    // A few scattered messages have no steady rate.
     if way.segments >= FEW * rates.len() as u64 {
         said.extend(steady(&rates));
     }
@@ -106,14 +107,14 @@ fn times(count: u64) -> String {
     }
 }
 
-/// What there is of several things.
+/// Lists several counts.
 fn counted(counts: &[(u64, &str)]) -> String {
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts = counts.map(|(count, what)| format!("{} {what}", show_count(*count)));
     counts.collect::<Vec<String>>().join(", ")
 }
 
-/// A round trip as a whole, in seconds: median here to the receiver, and shortest to the sender.
+/// Returns the whole round-trip time, in seconds: the median from here to the receiver, plus the minimum to the sender.
 fn round_trip(way: &DirectionReport) -> Option<f64> {
     let there = way.round_trip.as_ref()?.median as f64 * 1e-9;
     Some(there + way.behind.unwrap_or(0.0))
@@ -174,7 +175,7 @@ fn order(way: &DirectionReport) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// What to change, with what that would give.
+/// Recommends changes, with their predicted effect.
 fn advice(way: &DirectionReport) -> Vec<String> {
     let held = &way.held_back;
     let Some(trip) = round_trip(way).filter(|trip| *trip > 0.0) else {
@@ -224,7 +225,7 @@ fn advice(way: &DirectionReport) -> Vec<String> {
     said
 }
 
-/// How far this can be believed.
+/// Judges the reliability of the analysis.
 fn trust(way: &DirectionReport) -> Vec<String> {
     let mut said = Vec::new();
     if way.missed > 0 || way.acknowledged_unseen > 0 {

@@ -1,15 +1,14 @@
-//! Connections as a capture shows them: throughput, data under way, round trips and what was sent again; and times between
-//! datagrams.
+//! Plots of a capture's connections: throughput, data in flight, round-trip times, retransmissions; and times between datagrams.
 
 use evlbi_trace::capture::{Connection, DirectionReport, Interval, Stream, StreamInterval};
 
 use super::{Analysis, Seen};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
 
-/// Directions, and streams, that are drawn.
+/// Maximum number of directions, and of streams, that are plotted.
 const MAX: usize = 4;
 
-/// The largest connections and streams.
+/// Plots the largest connections and streams.
 pub fn figure(analysis: &Analysis) -> Figure {
     let ways = analysis.connections.iter().flat_map(|seen| {
         let ways = seen.found.ways.iter().enumerate();
@@ -123,7 +122,7 @@ pub fn figure(analysis: &Analysis) -> Figure {
     }
 }
 
-/// Values of intervals, each at its middle.
+/// Returns a curve of the intervals' values, each in the middle of its interval.
 fn course<I>(
     from: f64,
     every: f64,

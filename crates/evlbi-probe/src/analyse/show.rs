@@ -1,4 +1,4 @@
-//! A capture as people read of it.
+//! An analysis as text.
 
 use std::fmt::Write;
 
@@ -8,11 +8,11 @@ use evlbi_wire::units::{show_bytes, show_count, show_seconds};
 
 use super::{Analysis, Seen};
 
-/// Connections and streams that are shown in tables, and of which all is said.
+/// Maximum number of connections and streams in tables, and with findings.
 const ROWS: usize = 20;
 const TOLD: usize = 5;
 
-/// The analysis for people.
+/// Formats the analysis as text.
 pub fn text(analysis: &Analysis) -> String {
     let mut text = overview(analysis);
     let connections = &analysis.connections;
@@ -34,7 +34,7 @@ pub fn text(analysis: &Analysis) -> String {
     text
 }
 
-/// What is said of the first ones, and how many are not in the table.
+/// Adds the findings of the first ones, and the number of those that the table omits.
 fn told<T>(text: &mut String, all: &[Seen<T>], what: &str) {
     for seen in all.iter().take(TOLD) {
         for finding in &seen.findings {

@@ -1,4 +1,4 @@
-//! The connections of a test at one end: they give, take and are looked at, each in a thread of its own.
+//! TCP connections of a test at one endpoint: each writes or reads in a thread of its own, and another samples them.
 
 use std::fs::File;
 use std::io;
@@ -23,85 +23,85 @@ use serde::{Deserialize, Serialize};
 
 use super::TestError;
 
-/// Connections of a test, at most.
+/// Maximum number of connections of a test.
 const MAX_FLOWS: usize = 64;
-/// Bytes of all buffers of an end, at most.
+/// Maximum size of all buffers of an endpoint, in bytes.
 const MAX_BUFFERED: usize = 16 << 30;
-/// Longest message, and longest write.
+/// Maximum length of a message, and of a write, in bytes.
 const MAX_WRITE: usize = 1 << 20;
-/// Most often that connections are looked at.
+/// Minimum interval between samples of the connections.
 const MIN: Nanos = Nanos(100_000);
-/// Longest name of a congestion control in Linux.
+/// Maximum length of an algorithm's name in Linux.
 const MAX_NAME: usize = 15;
-/// Longest segment on an Ethernet, with time stamps.
+/// Maximum segment on Ethernet, with timestamps, in bytes.
 const SEGMENT: u32 = 1448;
-/// The connections come in this time.
+/// Timeout for the connections.
 const COMING: Duration = Duration::from_secs(5);
 
 /// TCP connections to test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flows {
-    /// Of each connection on which the client gives: its congestion control, or none for the host's own.
+    /// Outbound connections: the congestion control algorithm of each, or `None` for the host's default.
     pub there: Vec<Option<String>>,
-    /// The same of those on which the responder gives.
+    /// Return connections: the same.
     pub back: Vec<Option<String>>,
-    /// Messages at a constant rate, on each of them; else bytes, as many as it takes.
+    /// Messages at a constant rate, on each of them; `None` for bytes as fast as possible.
     pub constant: Option<Constant>,
-    /// So many of these are handed over at once.
+    /// Bytes per write.
     pub write: usize,
-    /// Whether what comes is copied out of the kernel, as by somebody who wants it.
+    /// Whether received data is copied out of the kernel, as by a program that uses it.
     pub copied: bool,
-    /// What is asked of each connection.
+    /// Options of each connection.
     pub options: tcp::Options,
-    /// How often they are looked at.
+    /// Interval between samples.
     pub every: Nanos,
-    /// Messages that are kept one by one, of each.
+    /// Messages that are kept one by one, of each connection.
     pub kept: Kept,
-    /// The file that is given instead of bytes, by its name at the end that gives.
+    /// File that is sent instead of bytes, by its name at the sending endpoint.
     pub source: Option<String>,
-    /// The file that takes what comes, by its name at the end that takes.
+    /// File for received data, by its name at the receiving endpoint.
     pub sink: Option<String>,
 }
 
-/// Files of one end.
+/// Files of one endpoint.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// To be given.
+    /// File to send.
     pub source: Option<File>,
-    /// To take what comes.
+    /// File for received data.
     pub sink: Option<File>,
 }
 
-/// One end of a connection.
+/// One endpoint of a connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowEnd {
-    /// Its congestion control.
+    /// Its congestion control algorithm.
     pub algorithm: String,
-    /// Ports here and at the other end.
+    /// Local and remote port.
     pub ports: [u16; 2],
-    /// Its send buffer, where one was asked for.
+    /// Its send buffer, if one was requested.
     pub send_buffer: Option<GrantedBuffer>,
-    /// Its receive buffer, where one was asked for.
+    /// Its receive buffer, if one was requested.
     pub receive_buffer: Option<GrantedBuffer>,
-    /// What was given here.
+    /// Report of the sender.
     pub given: Option<Given>,
-    /// What was taken here.
+    /// Report of the receiver.
     pub taken: Option<Taken>,
-    /// What the kernel said at the end.
+    /// State of the kernel at the end.
     pub last: Option<Info>,
 }
 
-/// One end of all connections of a test.
+/// One endpoint of all connections of a test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlowsEnd {
-    /// Each of them: first those on which the client gives.
+    /// The connections: first the outbound ones.
     pub flows: Vec<FlowEnd>,
-    /// What was seen of them.
+    /// Samples of them.
     pub sampled: Sampled,
 }
 
-/// How often connections are looked at where nothing else is asked for: every 10 ms, and less often where a test of that
-/// length would then have more readings than an end keeps.
+/// Returns the default interval between samples: 10 ms, or longer if a test of that length would result in more samples than an endpoint
+/// keeps.
 pub fn usual_sampling(length: Nanos, connections: u64) -> Nanos {
     let least = length.0 / (MAX_SAMPLES / connections.max(1)).max(1);
     let mut steps = (7..).flat_map(|power| {
@@ -114,12 +114,12 @@ pub fn usual_sampling(length: Nanos, connections: u64) -> Nanos {
 }
 
 impl Flows {
-    /// Congestion control of each.
+    /// Returns the congestion control algorithm of each connection.
     fn algorithms(&self) -> impl Iterator<Item = &Option<String>> {
         self.there.iter().chain(&self.back)
     }
 
-    /// Says what is wrong with it by itself, if anything, where it lasts so long.
+    /// Checks that the connections are valid, for a test of this length.
     pub(super) fn check(&self, length: Nanos) -> Result<(), TestError> {
         let count = self.algorithms().count();
         if !(1..=MAX_FLOWS).contains(&count) {
@@ -158,7 +158,7 @@ impl Flows {
         }
     }
 
-    /// Bits per second on an Ethernet, to the responder and back; none where it is as much as there can be.
+    /// Returns the rates on Ethernet, outbound and return, in bits per second; `None` for as fast as possible.
     pub(super) fn wire_rates(&self) -> [Option<f64>; 2] {
         let segment = self.options.segment.unwrap_or(SEGMENT).max(1) as usize;
         let message = self
@@ -175,7 +175,7 @@ impl Flows {
         })
     }
 
-    /// What is asked of each connection, in this class of service.
+    /// Returns the options of each connection, with this DSCP.
     fn options(&self, dscp: Option<u8>) -> tcp::Options {
         tcp::Options {
             dscp,
@@ -183,28 +183,28 @@ impl Flows {
         }
     }
 
-    /// Opens the door to which they come.
+    /// Opens the listener for the connections.
     ///
     /// # Errors
     /// [`TcpError`].
     pub fn door(&self, local: SocketAddr, dscp: Option<u8>, run: &Run) -> Result<Door, TcpError> {
-        // A name that the kernel does not have is told before anybody connects.
+        // A name that the kernel does not know is reported before any connection.
         let names = self.back.iter().flatten();
         Door::open(local, &self.options(dscp), names, run)
     }
 
-    /// Takes them at the door.
+    /// Accepts the connections at the listener.
     ///
     /// # Errors
     /// [`TcpError`].
     pub fn take(&self, door: Door, key: u64, run: &Run) -> Result<Vec<Connection>, TcpError> {
-        // Who gives chooses: what comes here from the client is not.
+        // The sender chooses its algorithm: incoming data of the client needs none here.
         let theirs = self.there.iter().map(|_| None);
         let algorithms: Vec<Option<String>> = theirs.chain(self.back.iter().cloned()).collect();
         door.take(key, &algorithms, COMING, run)
     }
 
-    /// Connects them, all at once.
+    /// Connects all at once.
     ///
     /// # Errors
     /// [`TcpError`].
@@ -237,7 +237,7 @@ impl Flows {
             })
         });
         let connecting: Vec<_> = connecting.collect();
-        // All of them, whatever befalls one.
+        // All of them, even if one fails.
         let ended = connecting.into_iter().map(|it| it.map(Thread::wait));
         let ended: Vec<_> = ended.collect();
         let connected = ended
@@ -247,14 +247,14 @@ impl Flows {
     }
 }
 
-/// What a thread did for a connection.
+/// Result of a connection's thread.
 #[derive(Debug)]
 enum Done {
     Given(Given),
     Taken(Taken),
 }
 
-/// A thread that is at work, until this is dropped.
+/// A working thread, until this is dropped.
 struct Over(Arc<Progress>);
 
 impl Drop for Over {
@@ -263,19 +263,19 @@ impl Drop for Over {
     }
 }
 
-/// Connections at work.
+/// Working connections.
 #[derive(Debug)]
 pub(super) struct Flowing {
     connections: Vec<Arc<Connection>>,
     progress: Arc<Progress>,
-    /// Whether it gives, for each connection.
+    /// The threads, and whether each sends.
     threads: Vec<(bool, Thread<Done>)>,
     sampler: Thread<Sampled>,
     clock: Clock,
 }
 
 impl Flowing {
-    /// Begins, at the client or at the responder, for so long.
+    /// Starts the connections, at the client or at the responder, for this time.
     pub fn begin(
         connections: Vec<Connection>,
         flows: &Flows,
@@ -328,7 +328,7 @@ impl Flowing {
                 }
             };
             let thread = clock.spawn(if gives { "give" } else { "take" }, job);
-            // Without it the others end, too.
+            // Otherwise the others would continue.
             let thread = thread.inspect_err(|_| progress.give_up())?;
             threads.push((gives, thread));
         }
@@ -341,18 +341,18 @@ impl Flowing {
         })
     }
 
-    /// Whether the other end has all that was given here; or, of those that do not give, whether all that comes has come.
+    /// Returns whether the other endpoint has received all (of connections that send), or all has arrived here (of the others).
     pub fn are_done(&self, gives: bool) -> bool {
         let mut those = self.threads.iter().filter(|(one, _)| *one == gives);
         those.all(|(_, thread)| thread.is_finished())
     }
 
-    /// What the kernel says of each at this moment.
+    /// Samples the kernel's state of each.
     pub fn readings(&self) -> Vec<Reading> {
         tcp::readings(&self.connections, &self.clock)
     }
 
-    /// Waits for the threads, which end soon if they have not: what is under way is given up.
+    /// Waits for the threads. Data in flight is discarded, so they end soon.
     pub fn finish(self) -> FlowsEnd {
         self.progress.give_up();
         let threads = self.threads.into_iter().map(|(_, thread)| thread);

@@ -1,4 +1,4 @@
-//! Takes up what comes: data into the account, requests to be answered, replies as round trips.
+//! Processing of received datagrams: data is counted, requests are answered, replies become round trips.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -19,40 +19,40 @@ use super::Test;
 use super::port::{Departing, read};
 use crate::measure::{Exchange, Record, Tallied, Tally, Windows};
 
-/// Requests that are no part of what is measured, but tell how the clocks lie, have numbers from here on.
+/// First number of clock requests, which are not part of the measurement.
 pub const CLOCK_FROM: u64 = 1 << 62;
-/// Round trips that are kept.
+/// Maximum number of round trips that are kept.
 const MAX_ROUND_TRIPS: usize = 1 << 20;
 /// Maximum wait for missing datagrams after a stop.
 const HASTE: Nanos = Nanos(300_000_000);
-/// When all have come, what else may come is waited for so long.
+/// Wait for duplicates after the stream is complete.
 const LINGER: Nanos = Nanos(20_000_000);
-/// Time whose replies may leave at once, where their rate is bounded; and one that is as long as can be always may.
+/// Limited replies may be sent ahead by this time. A reply of the maximum length is always allowed.
 const REPLIES_AT_ONCE: Nanos = Nanos(100_000_000);
 const MAX_REPLY: f64 = 65_535.0;
 
-/// What a listener hears, for others to look at; and what they tell it.
+/// Progress of a listener, for other threads; and their requests to it.
 #[derive(Default)]
 pub struct Heard {
     /// Distinct datagrams of the stream so far.
     pub unique: AtomicU64,
     /// The number after the highest that has arrived.
     pub reached: AtomicU64,
-    /// Replies so far, to requests that are measured.
+    /// Replies to measured requests so far.
     pub replies: AtomicU64,
-    /// Replies so far to those that tell of the clock: from [`CLOCK_FROM`] on.
+    /// Replies to clock requests so far: from [`CLOCK_FROM`] on.
     pub clock: AtomicU64,
     used: AtomicU64,
-    /// One more than all; 0 as long as nobody has said how many that is.
+    /// Total number, plus one; 0 as long as it is unknown.
     sent: AtomicU64,
     is_in_haste: AtomicBool,
     stop: AtomicBool,
-    /// Where a simulated listener hears that it was told something.
+    /// Event that wakes a simulated listener.
     places: [Arc<Place>; 1],
 }
 
 impl Heard {
-    /// The other end says that it has sent so many: when these are there, or have been waited for, listening ends.
+    /// Sets the total number that the other endpoint has sent: listening ends when these have arrived, or at the loss timeout.
     pub fn sent(&self, count: u64) {
         self.sent.store(count.saturating_add(1), Ordering::Release);
         self.places[0].happens(Nanos(0));
@@ -62,7 +62,7 @@ impl Heard {
         self.sent.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// The other end says that it has sent so many so far.
+    /// Notes the number that the other endpoint has sent so far.
     pub fn used(&self, count: u64) {
         self.used.fetch_max(count, Ordering::Relaxed);
         self.places[0].happens(Nanos(0));
@@ -74,28 +74,28 @@ impl Heard {
         self.places[0].happens(Nanos(0));
     }
 
-    /// Whether listening has ended, or is to.
+    /// Returns whether listening has ended, or is about to.
     pub fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Listening ends at once.
+    /// Stops listening at once.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.places[0].happens(Nanos(0));
     }
 }
 
-/// What is listened to.
+/// Options of a listener.
 #[derive(Clone, Debug)]
 pub(super) struct ListenOptions {
     /// The test.
     pub test: Test,
     /// The key of its datagrams.
     pub key: u64,
-    /// Datagrams of the stream that there may be; 0 of none.
+    /// Maximum number of datagrams of the stream; 0 for no stream.
     pub count: u64,
-    /// Most bits per second of replies.
+    /// Maximum rate of replies, in bits per second.
     pub reply_rate: Option<BitRate>,
 }
 
@@ -108,48 +108,47 @@ pub struct RoundTrip {
     pub times: Exchange,
 }
 
-/// A window of a stream that is settled.
+/// A settled window of a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Its number, from 0 on.
     pub number: u64,
-    /// Of its datagrams.
+    /// Counts of its datagrams.
     pub tallied: Tallied,
-    /// Messages that the socket dropped since the window before it was settled.
+    /// Messages that the socket dropped since the previous window was settled.
     pub socket_drops: u64,
-    /// Most datagrams that came as one message since then.
+    /// Maximum number of datagrams in one message since then.
     pub most_joined: u64,
 }
 
-/// What a listener knows at its end.
+/// Final report of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listened {
-    /// Of the stream, or of the last of its windows; of what is not there, nothing.
+    /// Counts of the stream, or of its last window; empty without a stream.
     pub tallied: Tallied,
     /// Messages that the socket dropped, as the kernel counts: joined datagrams count once.
     pub socket_drops: u64,
-    /// Most datagrams that came as one message.
+    /// Maximum number of datagrams in one message.
     pub most_joined: u64,
-    /// Datagrams that are no part of this test.
+    /// Datagrams that do not belong to this test.
     pub strangers: u64,
-    /// What the socket was granted.
+    /// Granted receive buffer of the socket.
     pub buffer: Option<GrantedBuffer>,
-    /// What was kept one by one.
+    /// Datagrams that were kept one by one.
     pub records: Vec<Record>,
-    /// Replies, each number once.
+    /// Replies, one per number.
     #[serde(skip)]
     pub round_trips: Vec<RoundTrip>,
-    /// Replies to a number that had been replied to.
+    /// Further replies to the same number.
     pub repeated_replies: u64,
-    /// Processor time of the listening thread in seconds.
+    /// CPU time of the listening thread, in seconds.
     pub cpu_seconds: f64,
 }
 
-/// Listens until the stream is complete, or has been waited for after the other end said how much it sent, or until it is
-/// stopped. Takes the current thread.
+/// Listens until the stream is complete, until the loss timeout after its size was set, or until it is stopped. Uses the current thread.
 ///
 /// # Errors
-/// What the kernel says of the socket.
+/// The system's error at the socket.
 pub(super) fn listen(
     incoming: &mut dyn Incoming,
     replies: Option<Departing>,
@@ -179,7 +178,7 @@ pub(super) fn listen(
     let mut told: Option<Nanos> = None;
     loop {
         heard.places[0].clear();
-        // Looked at before the socket: what was there when it was set is taken up first.
+        // Checked before the socket: what arrived before the stop is read first.
         let stop = heard.stop.load(Ordering::Relaxed);
         let sent = heard.all_sent();
         let batch = incoming.receive(clock.now())?;
@@ -208,13 +207,13 @@ pub(super) fn listen(
         }
         if let Some(sent) = sent {
             let since = *told.get_or_insert(now);
-            // Of the last ones a second copy may still come.
+            // The last datagrams may be duplicated.
             let is_complete = listener.windows.unique() >= sent && now.since(last) >= LINGER;
             let patience = match heard.is_in_haste.load(Ordering::Relaxed) {
                 true => test.patience.min(HASTE),
                 false => test.patience,
             };
-            // What the socket still holds has arrived in time.
+            // What the socket still holds arrived in time.
             let is_over = is_empty && now.since(since) >= patience;
             if is_complete || is_over {
                 break;
@@ -246,7 +245,7 @@ pub(super) fn listen(
             let _ = settled.send(settling.window(number, tallied, all_drops, most_joined));
         }
     }
-    // Whoever looks at it.
+    // For other threads.
     heard.stop();
     Ok(Listened {
         tallied: last.unwrap_or_else(|| Tally::new(0, test.patience, None).finish(0)),
@@ -261,32 +260,32 @@ pub(super) fn listen(
 /// Numbers that the sender had used some time ago.
 #[derive(Default)]
 struct Settling {
-    /// Numbers used, and since when that is known.
+    /// Numbers used, and the time at which that became known.
     told: VecDeque<(u64, Nanos)>,
-    /// Messages that the socket had dropped when a window's first datagram came.
+    /// Drops of the socket when the first datagram of a window arrived.
     marks: VecDeque<(u64, u64)>,
-    /// Messages that the socket had dropped at the end of the last window that was settled.
+    /// Drops of the socket at the end of the last settled window.
     drops: u64,
 }
 
-/// Messages that the socket has dropped.
+/// Returns the messages that the socket has dropped.
 fn drops(incoming: &mut dyn Incoming) -> u64 {
     let known = incoming.drops_reported();
     incoming.drops().unwrap_or(known)
 }
 
 impl Settling {
-    /// The windows before this one have begun; what the socket had dropped by then is theirs.
+    /// Notes that the windows before this one have started; the socket's drops until then are theirs.
     fn look(&mut self, next: u64, drops: impl FnOnce() -> u64) {
         if self.marks.back().is_none_or(|(last, _)| *last < next) {
             self.marks.push_back((next, drops()));
         }
     }
 
-    /// A window. What the socket dropped from its first datagram to that of the next, if that has come, is its; it has dropped
-    /// so much in all.
+    /// Returns a window with the socket's drops from its first datagram to that of the next, if that has arrived. `drops` is their total so
+    /// far.
     fn window(&mut self, number: u64, tallied: Tallied, drops: u64, most_joined: u64) -> Window {
-        // The mark of window n is made when n + 1 is the next.
+        // The mark of window n is set when n + 1 is the next.
         let is_past = |(next, _): &mut (u64, u64)| *next <= number + 1;
         while self.marks.pop_front_if(is_past).is_some() {}
         let end = self.marks.front().map_or(drops, |(_, drops)| *drops);
@@ -299,12 +298,12 @@ impl Settling {
         }
     }
 
-    /// When something is settled next.
+    /// Returns the time at which the next numbers are settled.
     fn next(&self, patience: Nanos) -> Option<Nanos> {
         self.told.front().map(|(_, at)| at.plus(patience))
     }
 
-    /// How many were used so long ago that none of them is waited for any more, if that is news.
+    /// Returns how many numbers have passed the loss timeout, if that has changed.
     fn settled(&mut self, used: u64, now: Nanos, patience: Nanos) -> Option<u64> {
         if self.told.back().is_none_or(|(last, _)| *last < used) {
             self.told.push_back((used, now));
@@ -319,15 +318,15 @@ struct Listener<'a> {
     options: &'a ListenOptions,
     clock: &'a Clock,
     windows: Windows,
-    /// Datagrams of the stream, in the order of their arrival.
+    /// Datagrams of the stream, in the order of arrival.
     seen: u64,
-    /// What is counted and kept one by one.
+    /// Counts, and datagrams kept one by one.
     found: Listened,
     replies_measured: u64,
     replied: HashSet<u64>,
-    /// None where there is no way back.
+    /// `None` if there is no return direction.
     replies: Option<Departing>,
-    /// Bytes of replies per nanosecond, where they are bounded, and how many may be sent now.
+    /// Maximum rate of replies in bytes per nanosecond, and the bytes that may be sent now.
     reply_rate: Option<f64>,
     allowance: f64,
     allowed_at: Nanos,
@@ -389,7 +388,7 @@ impl Listener<'_> {
         }
     }
 
-    /// A reply is as long as its request, so that no more goes back than came, and no more than may.
+    /// Answers requests. A reply is as long as its request, so that no more is returned than was received, or is allowed.
     fn answer(&mut self, requests: &[(Probe, u64, &[u8])]) -> io::Result<()> {
         let Some(replies) = &mut self.replies else {
             return Ok(());

@@ -1,12 +1,16 @@
-//! What both ends of a test tell each other, one message after the other over a
-//! [`Channel`](crate::measure::Channel).
+//! Control messages between the endpoints of a test, one after another over a [`Channel`](crate::measure::Channel).
 //!
-//! The responder says hello, the client proves that it knows the token, the responder welcomes it with its limits, or
-//! refuses. Then, as often as the client likes: it asks for a test; the responder may have it wait, and opens a socket or
-//! refuses; the client sends requests to the socket and says start; the responder has heard them, or not, and answers
-//! further ones; the client says go; whoever sends a stream tells at its end how much that was; the
-//! client says when it has sent all, and the responder what it sent, received and counted. Each end says every second that
-//! it is there, and how much has arrived: who hears nothing ends the test.
+//! Authentication: the responder sends a hello, the client proves that it holds the token, and the responder welcomes it with its limits,
+//! or refuses.
+//!
+//! Any number of tests follow:
+//!
+//! 1. The client requests a test. The responder may make it wait; then it opens a socket, or refuses.
+//! 2. The client sends requests to the socket, and `Start`. The responder confirms their arrival, or refuses, and answers further ones.
+//! 3. The client sends `Go`. The sender of a stream reports at the end how much it sent.
+//! 4. The client reports when it has sent all, and the responder reports what it sent, received and counted.
+//!
+//! Each endpoint sends a keepalive every second, with the number of arrivals. Silence ends the test.
 
 use evlbi_core::packetise::Family;
 use evlbi_core::rate::BitRate;
@@ -21,58 +25,58 @@ use crate::measure::{MAC_LEN, Nonce, Stream, StreamError};
 
 /// Version of the messages.
 pub const VERSION: u32 = 2;
-/// Datagrams that a test keeps one by one, at most.
+/// Maximum number of datagrams that a test keeps one by one.
 pub(super) const MAX_KEPT: u64 = 1_000_000;
-/// Shortest window of a stream.
+/// Minimum window of a stream.
 const MIN_WINDOW: Nanos = Nanos(50_000_000);
-/// Windows that may be waiting to be settled.
+/// Maximum number of unsettled windows.
 const MAX_WAITING: u64 = 100;
-/// Bits per second of the requests that tell how the clocks lie, and more.
+/// Rate for clock requests, in bits per second, with a margin.
 const CLOCK_RATE: BitRate = BitRate::new(1_000_000).unwrap();
-/// Threads that compete with a receiver, at most.
+/// Maximum number of threads that compete with a receiver.
 const MAX_TASKS: u32 = 256;
-/// Longest time that a datagram is waited for.
+/// Maximum loss timeout.
 const MAX_TIMEOUT: Nanos = Nanos(60_000_000_000);
 
-/// What a client wants to test.
+/// Request for a test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Test {
-    /// From the client to the responder.
+    /// Stream from the client to the responder.
     pub there: Option<Stream>,
-    /// From the responder to the client.
+    /// Stream from the responder to the client.
     pub back: Option<Stream>,
-    /// From the client to the responder, to be answered, instead of a stream.
+    /// Requests from the client to the responder, instead of a stream.
     pub requests: Option<Requests>,
     /// TCP connections, for [`Test::most_time`].
     pub flows: Option<Flows>,
-    /// Streams begin so long after the connections.
+    /// Time from the start of the connections to that of the streams.
     pub delay: Nanos,
-    /// Streams end after this time even if they have not sent all: of those without a spacing it is the length.
+    /// Maximum length of the streams, even if they have not sent all: it is the length of streams without a spacing.
     pub most_time: Nanos,
-    /// Receive buffer to ask for at either end.
+    /// Requested receive buffer of both endpoints.
     pub buffer: Option<usize>,
-    /// Whether the kernels may join datagrams on their way up.
+    /// Whether the kernels may join received datagrams (GRO).
     pub join: bool,
-    /// Class of service of what both ends send.
+    /// DSCP of both endpoints' datagrams.
     pub dscp: Option<u8>,
-    /// Width of the bins of times in nanoseconds.
+    /// Width of the bins of times, in nanoseconds.
     pub bin_width: Option<u64>,
-    /// Datagrams of a window, where streams are accounted for in windows that are told as they are settled.
+    /// Datagrams per window, if streams are counted in windows that are reported as they are settled.
     pub window: Option<u64>,
-    /// Datagrams to be kept one by one.
+    /// Datagrams to keep one by one.
     pub keep: Option<Keep>,
-    /// What makes the receiver's work harder.
+    /// Extra load of the receiver.
     pub burden: Option<Burden>,
-    /// How long a datagram is waited for.
+    /// Loss timeout of a datagram.
     pub patience: Nanos,
-    /// How long the client waits for others' tests to end.
+    /// Maximum wait for other clients' tests.
     pub queue: Nanos,
 }
 
 /// Requests that are answered one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// Length of each, and of its reply, in bytes.
     pub size: usize,
@@ -80,54 +84,54 @@ pub struct Requests {
     pub apart: Nanos,
 }
 
-/// What makes a receiver's work harder.
+/// Extra load of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Burden {
-    /// How readily the receiving thread leaves its processor to others; else as its program does.
+    /// Nice value of the receiving thread; `None` for that of its program.
     pub nice: Option<i8>,
-    /// Threads that compete with it and never rest.
+    /// Number of competing threads that never sleep.
     pub tasks: u32,
-    /// How readily these leave their processors.
+    /// Nice value of these threads.
     pub tasks_nice: i8,
 }
 
-/// Which datagrams are kept one by one, in the order of their arrival.
+/// Datagrams to keep one by one, in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keep {
-    /// So many of the first are not.
+    /// Number of datagrams to skip first.
     pub skip: u64,
-    /// And then so many are.
+    /// Number of datagrams to keep then.
     pub limit: u64,
 }
 
-/// What a responder allows.
+/// Limits of a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bits per second on an Ethernet of all tests at once, in the fuller direction; any rate if none.
+    /// Bits per second on Ethernet of all concurrent tests, in the busier direction; `None` for any rate.
     pub rate: Option<BitRate>,
-    /// Longest test.
+    /// Maximum length of a test.
     pub duration: Nanos,
-    /// Tests at once.
+    /// Maximum number of concurrent tests.
     pub tests: u32,
-    /// Whether tests may make the responder's work harder.
+    /// Whether tests may load the responder's CPUs.
     pub burdens: bool,
 }
 
-/// Why a test cannot be.
+/// Reason why a test is invalid, or not allowed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TestError {
-    /// A stream cannot be.
+    /// A stream is invalid.
     #[error("{0}")]
     Stream(#[from] StreamError),
-    /// More is to be kept than may be.
+    /// Too many datagrams are to be kept.
     #[error("{0} datagrams are to be kept one by one, and {MAX_KEPT} are the most")]
     Keep(u64),
-    /// A datagram is to be waited for too long.
+    /// The loss timeout is too long.
     #[error("a datagram is waited for {} s at most", MAX_TIMEOUT.as_secs_f64())]
     Patience,
-    /// There is no such class.
+    /// The DSCP is out of range.
     #[error("{0} is no class of service (DSCP): 0 to 63")]
     Class(u8),
     /// Windows are too short.
@@ -136,16 +140,16 @@ pub enum TestError {
     /// Too few connections, or too many.
     #[error("{0} connections: 1 to 64 can be tested at once")]
     Flows(usize),
-    /// A name that no congestion control has.
+    /// The name cannot be that of a congestion control algorithm.
     #[error("`{0}` is no name of a congestion control")]
     Algorithm(String),
-    /// Too short for its header, or too long.
+    /// A message is too short for its header, or too long.
     #[error("a message of {0} bytes: 16 to 1048576 can be")]
     Message(usize),
-    /// Nothing, or too much, is handed over at once.
+    /// A write is empty, or too long.
     #[error("{0} bytes are to be handed over at once: 1 to 1048576 can be")]
     Write(usize),
-    /// Too much room.
+    /// The buffers are too large.
     #[error("the buffers of all connections would be more than 16 GiB")]
     Buffers,
     /// Files go over one connection, as bytes.
@@ -156,10 +160,10 @@ pub enum TestError {
         "connections are looked at every 0.1 ms at most, and {MAX_SAMPLES} times in all at most: do so less often, or test for a shorter time"
     )]
     Samples,
-    /// Such a burden cannot be.
+    /// The extra load is out of range.
     #[error("a nice value is -20 to 19, and {MAX_TASKS} competing tasks are the most")]
     Burden,
-    /// No burdens here.
+    /// The responder allows no extra load.
     #[error("this responder runs no competing load")]
     NoBurdens,
     /// It lasts too long.
@@ -171,7 +175,7 @@ pub enum TestError {
 }
 
 impl Test {
-    /// Says what is wrong with it by itself, if anything.
+    /// Checks that it is valid, for any responder.
     ///
     /// # Errors
     /// [`TestError`].
@@ -208,7 +212,7 @@ impl Test {
         }
     }
 
-    /// Whether the client sends what the responder says to have arrived.
+    /// Returns whether the client sends data whose arrival the responder reports.
     pub fn gives(&self) -> bool {
         let flows = self.flows.as_ref();
         self.there.is_some() || flows.is_some_and(|flows| !flows.there.is_empty())
@@ -218,7 +222,7 @@ impl Test {
         self.there.iter().chain(&self.back)
     }
 
-    /// How long its streams send, at most.
+    /// Returns the maximum duration of its streams.
     pub fn duration(&self) -> Nanos {
         let longest = self.streams().map(Stream::duration).max();
         let is_unspaced = self.streams().any(|stream| stream.rate().is_none());
@@ -228,13 +232,13 @@ impl Test {
         }
     }
 
-    /// Bits per second on an Ethernet of the faster way; none where a stream is as fast as its host can.
+    /// Returns the rate of the faster direction on Ethernet, in bits per second; `None` if a stream is as fast as its host can.
     pub fn wire_rate(&self) -> Option<f64> {
         let mut rates = self.wire_rates().into_iter();
         rates.try_fold(0.0, |most, rate| Some(f64::max(most, rate?)))
     }
 
-    /// The same of each way, to the responder and back, with requests and their replies.
+    /// Returns the rate of each direction on Ethernet, outbound and return, with requests and their replies.
     pub fn wire_rates(&self) -> [Option<f64>; 2] {
         let of = |stream: &Option<Stream>| match stream {
             Some(stream) => stream.wire_rate(Family::V4),
@@ -255,8 +259,8 @@ impl Test {
         })
     }
 
-    /// Most bits per second of the replies' payload: somewhat more than was asked for, as requests come unevenly, and
-    /// enough for those that tell of the clock.
+    /// Returns the maximum rate of the replies' payload, in bits per second: above the requested one, as requests arrive unevenly, and
+    /// enough for clock requests.
     pub fn reply_rate(&self) -> BitRate {
         let asked = self.requests_wire_rate() * 1.1;
         BitRate::new(asked as u64)
@@ -266,10 +270,10 @@ impl Test {
 }
 
 impl Limits {
-    /// Whether a test may be by itself.
+    /// Checks that the limits allow a test, if no others are running.
     ///
     /// # Errors
-    /// [`TestError`] that says why not.
+    /// [`TestError`] with the reason if not.
     pub fn allow(&self, test: &Test) -> Result<(), TestError> {
         test.check()?;
         if test.burden.is_some() && test.there.is_some() && !self.burdens {
@@ -292,53 +296,53 @@ impl Limits {
     }
 }
 
-/// What one end sent, received and counted.
+/// Report of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndpointReport {
-    /// Of the stream that it sent.
+    /// Report of the stream that it sent.
     pub departed: Option<Departed>,
-    /// Of what came.
+    /// Report of what it received.
     pub listened: Listened,
-    /// What its host counted meanwhile.
+    /// Counters of its host during the test.
     pub host: Observed,
-    /// Its interface, where that is known.
+    /// Its interface, if known.
     pub interface: Option<String>,
-    /// Its ends of TCP connections.
+    /// Its endpoints of TCP connections.
     pub flows: Option<FlowsEnd>,
 }
 
-/// What a client says.
+/// Message of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromClient {
     /// The answer to a hello.
     Proof {
-        /// Of the messages.
+        /// Version of the messages.
         version: u32,
-        /// Used once.
+        /// Number used once.
         nonce: Nonce,
-        /// That it knows the token.
+        /// Proof that it holds the token.
         proof: [u8; MAC_LEN],
     },
-    /// A test is asked for.
+    /// Requests a test.
     Open(Box<Test>),
-    /// Its socket is there.
+    /// Its socket is ready.
     Start {
-        /// Of its socket, where nothing that comes from it tells another.
+        /// Port of its socket, unless a datagram from it arrives from another.
         port: u16,
     },
-    /// The streams shall begin.
+    /// The streams shall start.
     Go,
-    /// It is there.
+    /// Keepalive.
     Alive {
-        /// Distinct datagrams of the stream to it, or bytes of the connections.
+        /// Distinct datagrams of the incoming stream, or bytes of the connections.
         unique: u64,
-        /// Numbers of its own stream that it has used.
+        /// Numbers that its own stream has used.
         used: u64,
     },
     /// It has sent all.
     Over {
-        /// Numbers of its stream that it has used.
+        /// Numbers that its stream has used.
         used: u64,
         /// Whether it was stopped, and does not wait for missing datagrams.
         #[serde(default)]
@@ -346,61 +350,61 @@ pub enum FromClient {
     },
 }
 
-/// What a responder says.
+/// Message of a responder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromResponder {
     /// The first message.
     Hello {
-        /// Of the messages.
+        /// Version of the messages.
         version: u32,
-        /// Used once.
+        /// Number used once.
         nonce: Nonce,
     },
-    /// The client knows the token.
+    /// The client is authenticated.
     Welcome {
-        /// What is allowed.
+        /// The limits.
         limits: Limits,
     },
-    /// Not so.
+    /// Refusal.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Others' tests leave no room yet.
+    /// Other tests leave no room yet.
     Waiting {
-        /// For what.
+        /// The reason.
         reason: String,
     },
-    /// The socket is there.
+    /// The socket is ready.
     Opened {
-        /// Of its datagrams.
+        /// Key of its datagrams.
         key: u64,
-        /// Of its socket.
+        /// Port of its socket.
         port: u16,
-        /// Of the door to which TCP connections come.
+        /// Port for TCP connections.
         door: Option<u16>,
-        /// The interface that it has the socket at, where that is known.
+        /// Interface of the socket, if known.
         interface: Option<String>,
     },
     /// It answers requests now.
     Started,
-    /// It is there.
+    /// Keepalive.
     Alive {
-        /// Distinct datagrams of the stream to it, or bytes of the connections.
+        /// Distinct datagrams of the incoming stream, or bytes of the connections.
         unique: u64,
-        /// Numbers of its own stream that it has used.
+        /// Numbers that its own stream has used.
         used: u64,
-        /// Of these, not sent: its kernel refused them.
+        /// Numbers of these that were not sent because its kernel refused the datagrams.
         not_sent: u64,
-        /// What its host has counted since the beginning, where windows of its own stream are settled by the client.
+        /// Counters of its host since the start, if the client settles windows of its stream.
         host: Option<Box<Counters>>,
     },
-    /// A window of the stream to it is settled.
+    /// A window of the incoming stream is settled.
     Window {
-        /// What it is.
+        /// The window.
         window: Box<Window>,
-        /// What its host has counted since the beginning.
+        /// Counters of its host since the start.
         host: Box<Counters>,
     },
     /// It has sent all of its stream.

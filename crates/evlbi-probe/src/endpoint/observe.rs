@@ -1,4 +1,4 @@
-//! The counters of this host before, during and after something.
+//! Counters of this host before, during and after a test.
 
 use std::io;
 use std::sync::Arc;
@@ -10,38 +10,38 @@ use evlbi_net::host::Counters;
 use evlbi_net::run::Run;
 use serde::{Deserialize, Serialize};
 
-/// Time between two looks at first.
+/// Initial interval between samples.
 const EVERY: Duration = Duration::from_secs(1);
-/// Looks that are kept; when there are more, every second one is dropped and the time between them doubles.
+/// Maximum number of samples; above it, every second one is dropped and the interval doubles.
 const MAX: usize = 120;
 
-/// What a host counted over a time.
+/// Counters of a host over a period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Observed {
-    /// Name of the kernel and its version, as `uname` tells.
+    /// Name and version of the kernel, as shown by `uname`.
     pub kernel: String,
-    /// At the beginning.
+    /// Counters at the start.
     pub before: Counters,
-    /// From then to the end.
+    /// Their change until the end.
     pub change: Counters,
-    /// How long that was, in seconds.
+    /// Length of the period, in seconds.
     pub seconds: f64,
-    /// In between: what was counted since the sample before, or since the beginning.
+    /// Samples in between: the change since the previous sample, or since the start.
     pub during: Vec<Sample>,
 }
 
-/// What was counted up to a moment.
+/// Counters up to a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sample {
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub at: f64,
-    /// What was counted since the sample before.
+    /// Change since the previous sample.
     pub change: Counters,
 }
 
-/// Looks at the counters while it lives.
+/// Samples the counters as long as it exists.
 pub struct Observer {
     before: Counters,
     begun: Nanos,
@@ -53,10 +53,10 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Begins to look at the run's host, from a thread of its own in the namespace of the current one.
+    /// Starts sampling the run's host, in a separate thread in the namespace of the current one.
     ///
     /// # Errors
-    /// When /proc cannot be read or no thread be started.
+    /// The system's error if /proc cannot be read or no thread can be started.
     pub fn start(run: &Run) -> io::Result<Observer> {
         let own = run.clone();
         Observer::looking(EVERY, run.clock(), move || own.counters())
@@ -98,10 +98,10 @@ impl Observer {
         })
     }
 
-    /// Looks a last time.
+    /// Takes a last sample.
     ///
     /// # Errors
-    /// When /proc cannot be read.
+    /// The system's error if /proc cannot be read.
     pub fn finish(mut self) -> io::Result<Observed> {
         let after = (self.read)()?;
         let seconds = self.clock.now().since(self.begun).as_secs_f64();
@@ -159,7 +159,7 @@ mod tests {
         for _ in 0..10 {
             socket.send_to(&[0; 100], address).unwrap();
         }
-        // Of the looks that it has begun by now, all but the last are over.
+        // All samples that it has started by now are complete, except the last.
         let begun = looks.try_iter().count();
         assert!(begun > 0);
         looks.iter().take(2).for_each(drop);

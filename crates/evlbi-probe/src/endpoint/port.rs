@@ -1,4 +1,4 @@
-//! The socket of one end of a test.
+//! UDP socket of one endpoint of a test.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ use evlbi_wire::probe::{Kind, Probe};
 
 use super::Test;
 
-/// The socket of one end of a test.
+/// UDP socket of one endpoint of a test.
 pub struct Port {
     end: Socket,
     local: SocketAddr,
@@ -32,17 +32,17 @@ enum Socket {
     Simulated(SimulatedIn, Arc<sim::Socket>),
 }
 
-/// What sends the stream and what sends replies, where the other end is known; and what listens.
+/// Senders for the stream and for replies, if the other endpoint is known; and the listener.
 pub(super) type Connected = (Option<[Departing; 2]>, Box<dyn Incoming>);
 
-/// What the datagrams of a test leave by.
+/// Sender of a test's datagrams.
 pub(super) enum Departing {
     Kernel(Sender),
     Simulated(SimulatedOut),
 }
 
 impl Departing {
-    /// Sends a train; what the host refuses is counted.
+    /// Sends a burst; counts the datagrams that the host refuses.
     pub fn send(&mut self, train: &Train<'_, '_>, now: Nanos) -> io::Result<()> {
         match self {
             Departing::Kernel(sender) => sender.send(train).map(drop),
@@ -59,11 +59,10 @@ impl Departing {
 }
 
 impl Port {
-    /// Opens the socket of a test at an address of the run's host, where port 0 is any that is free, and at one interface alone
-    /// if that is asked for.
+    /// Opens the socket of a test at an address of the run's host, where port 0 is any free one, and at a single interface if one is given.
     ///
     /// # Errors
-    /// [`OpenError`] when the address or an option is refused.
+    /// [`OpenError`] if the address or an option is refused.
     pub fn open(
         address: SocketAddr,
         test: &Test,
@@ -107,12 +106,12 @@ impl Port {
         }
     }
 
-    /// Where the socket is.
+    /// Returns the address of the socket.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Name of the interface whose address it has, if it is known.
+    /// Returns the name of the interface with its address, if known.
     pub fn interface(&self) -> Option<String> {
         match self.end {
             Socket::Kernel(_) => interface_of(self.local.ip().to_canonical()),
@@ -120,7 +119,7 @@ impl Port {
         }
     }
 
-    /// Speaks with the other end alone from now on, if it is known, in a class of service (RFC 2474).
+    /// Restricts the socket to the other endpoint from now on, if it is known, with a DSCP (RFC 2474).
     pub(super) fn connect(
         self,
         other: Option<SocketAddr>,
@@ -148,10 +147,10 @@ impl Port {
         })
     }
 
-    /// Waits for a first request with the test's key from an address, unless the run is stopped, and says whence it came.
+    /// Waits for a first request with the test's key from an address, unless the run is stopped; returns its sender.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The system's error.
     pub fn caller(
         &mut self,
         from: IpAddr,
@@ -163,7 +162,7 @@ impl Port {
         let end = clock.now().plus(timeout.into());
         loop {
             let now = clock.now();
-            // Who stood still until the end looks once more.
+            // After a stall at the end, the socket is still polled once.
             let is_over = now >= end || run.is_stopped();
             let incoming = self.incoming();
             let batch = incoming.receive(now)?;
@@ -187,7 +186,7 @@ impl Port {
     }
 }
 
-/// The header of a datagram of this test, and when it arrived in nanoseconds of UTC.
+/// Returns the header of a datagram of this test, and its arrival in nanoseconds of UTC.
 #[inline]
 pub(super) fn read(datagram: &Datagram<'_>, key: u64, clock: &Clock) -> Option<(Probe, u64)> {
     let probe = Probe::parse(datagram.bytes).filter(|probe| probe.key == key)?;

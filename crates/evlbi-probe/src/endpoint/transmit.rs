@@ -1,4 +1,4 @@
-//! Sends the streams and the requests of a test.
+//! Sending of a test's streams and requests.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,53 +18,53 @@ use super::port::Departing;
 use super::{Requests, Test};
 use crate::measure::{Spacing, Stream};
 
-/// Datagrams handed over at once where they leave as fast as the host can.
+/// Datagrams per burst if they leave as fast as the host can.
 const AT_ONCE: u32 = 64;
-/// Where a rate is asked for, this much is caught up.
+/// Maximum delay that is caught up if a rate is requested.
 const MAX_LAG: Nanos = Nanos(10_000_000);
-/// Faster than asked by so many per cent: less than what lies between rates that are tested one after the other.
+/// Maximum excess of the rate over the requested one, in per cent: less than the step between rates that are tested in turn.
 const PERCENT: u32 = 2;
-/// Time from now to the first departure, so that it is no late one.
+/// Time from now to the first departure, so that it is not late.
 const READY: Nanos = Nanos(1_000_000);
 
-/// How far a sender is, for others to look at.
+/// Progress of a sender, for other threads.
 #[derive(Debug, Default)]
 pub(super) struct Departures {
     /// Numbers of the stream used so far.
     pub used: AtomicU64,
-    /// Of these, not sent: the kernel refused them.
+    /// Numbers of these that were not sent because the kernel refused the datagrams.
     pub not_sent: AtomicU64,
-    /// Requests that left, of those that were asked for last.
+    /// Requests that left, of the last batch.
     pub asked: AtomicU64,
-    /// Set by whoever wants it to end.
+    /// Set by any thread to end it.
     pub stop: AtomicBool,
 }
 
-/// What a sender knows of a stream at its end.
+/// Final report of a stream's sender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Departed {
     /// Numbers used: datagrams that left, and those that the kernel refused.
     pub used: u64,
-    /// What became of them here.
+    /// Results of the sends.
     pub counts: SendCounts,
-    /// From the first departure to the end of the last one's time, in seconds.
+    /// From the first departure to the end of the last one's interval, in seconds.
     pub seconds: f64,
-    /// Times between departures, of bursts where there are, in nanoseconds.
+    /// Times between departures, or between bursts, in nanoseconds.
     pub spacing: Option<Summary>,
-    /// Time that was given up because this host fell behind.
+    /// Delay of the schedule because this host fell behind.
     pub slips: Slips,
-    /// Processor time of the sending thread in seconds.
+    /// CPU time of the sending thread, in seconds.
     pub cpu_seconds: f64,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub stopped: Option<String>,
 }
 
-/// Sends a stream of a test, each datagram or burst at its time, and never faster than asked by more than 2 %. Where a spacing is
-/// asked for, what is late by more than that moves all that follow; where a rate is, 10 ms are caught up.
+/// Sends a stream of a test, each datagram or burst at its time, at most 2 % faster than requested. With a requested spacing, a delay above
+/// this shifts all later ones; with a requested rate, up to 10 ms are caught up.
 ///
 /// # Errors
-/// What the kernel says when nothing can be sent at all.
+/// The system's error if nothing can be sent at all.
 pub(super) fn transmit(
     sender: &mut Departing,
     key: u64,
@@ -139,7 +139,7 @@ pub(super) fn transmit(
     })
 }
 
-/// Waits for a moment, in pieces so that a stop is heard; returns what the clock shows then.
+/// Waits for a time, in steps so that a stop is noticed; returns the time then.
 fn wait(moment: Nanos, stop: &AtomicBool, clock: &Clock) -> Nanos {
     const PIECE: Nanos = Nanos(50_000_000);
     loop {
@@ -151,10 +151,10 @@ fn wait(moment: Nanos, stop: &AtomicBool, clock: &Clock) -> Nanos {
     }
 }
 
-/// Sends requests, numbered from `first` on; replies come to the listener.
+/// Sends requests, numbered from `first`; replies arrive at the listener.
 ///
 /// # Errors
-/// What the kernel says when nothing can be sent at all.
+/// The system's error if nothing can be sent at all.
 pub(super) fn ping(
     sender: &mut Departing,
     key: u64,

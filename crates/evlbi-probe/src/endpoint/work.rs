@@ -1,4 +1,4 @@
-//! What one end does for a test: it listens, sends and counts at once.
+//! Work of one endpoint of a test: it listens, sends and counts at the same time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ use super::{
 };
 use crate::measure::Stream;
 
-/// The other end's clock may be ahead of what this end thinks by so much.
+/// Maximum lead of the other endpoint's clock over its estimate here.
 const SLACK: Nanos = Nanos(10_000_000_000);
 
-/// Why an end cannot do its part.
+/// Reason why an endpoint fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkError {
-    /// Its socket cannot be made ready.
+    /// Its socket cannot be configured.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// The kernel refused something else.
+    /// Another error of the system.
     #[error("{0}: {1}")]
     Io(&'static str, io::Error),
 }
@@ -42,20 +42,20 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> WorkError {
     move |error| WorkError::Io(what, error)
 }
 
-/// One end of a test at work.
+/// A working endpoint of a test.
 pub struct Work {
     key: u64,
     heard: Arc<Heard>,
     departures: Arc<Departures>,
     listener: Option<Thread<io::Result<Listened>>>,
     settled: mpsc::Receiver<Window>,
-    /// Lent to the thread that sends.
+    /// Lent to the sending thread.
     sender: Option<Departing>,
     sending: Option<Thread<(Departing, io::Result<Option<Departed>>)>>,
     departed: Option<Departed>,
     observer: Option<Observer>,
     flowing: Option<Flowing>,
-    /// Of the connections, if there are any.
+    /// Progress of the connections, if there are any.
     progress: Arc<Progress>,
     interface: Option<String>,
     expected: Option<Stream>,
@@ -65,11 +65,11 @@ pub struct Work {
 }
 
 impl Work {
-    /// Listens for a stream, if one is expected, for requests and for replies; from anywhere, and without answering, where
-    /// the other end is not known.
+    /// Listens for a stream, if one is expected, for requests and for replies. If the other endpoint is unknown, listens to anyone, and
+    /// sends no answers.
     ///
     /// # Errors
-    /// [`WorkError`] when the socket cannot speak with the other end.
+    /// [`WorkError`] if the socket cannot communicate with the other endpoint.
     pub fn begin(
         port: Port,
         other: Option<SocketAddr>,
@@ -90,7 +90,7 @@ impl Work {
         };
         let heard = Arc::new(Heard::default());
         let hears = Arc::clone(&heard);
-        // A simulated host has processors for all.
+        // A simulated host has CPUs for all threads.
         let burden = expected.and(test.burden).filter(|_| clock.is_real());
         let burden = burden.unwrap_or_default();
         let (settle, settled) = mpsc::channel();
@@ -129,50 +129,50 @@ impl Work {
         })
     }
 
-    /// What has been heard so far.
+    /// Returns what has been received so far.
     pub fn heard(&self) -> &Heard {
         &self.heard
     }
 
-    /// Distinct datagrams of the stream to this end, or bytes of the connections, so far.
+    /// Returns the distinct datagrams of the incoming stream, or bytes of the connections, so far.
     pub fn arrived(&self) -> u64 {
         let taken = self.progress.taken.load(Ordering::Relaxed);
         self.heard.unique.load(Ordering::Relaxed) + taken
     }
 
-    /// Bytes given to connections so far.
+    /// Returns the bytes written to connections so far.
     pub fn given(&self) -> u64 {
         self.progress.given.load(Ordering::Relaxed)
     }
 
-    /// What the kernel says of the connections here at this moment.
+    /// Samples the kernel's state of the local connections.
     pub fn readings(&self) -> Vec<Reading> {
         let flowing = self.flowing.as_ref();
         flowing.map(Flowing::readings).unwrap_or_default()
     }
 
-    /// The next window of the stream to this end that is settled, if one is.
+    /// Returns the next settled window of the incoming stream, if any.
     pub fn window(&self) -> Option<Window> {
         self.settled.try_recv().ok()
     }
 
-    /// Numbers of the stream used so far.
+    /// Returns the numbers of the stream used so far.
     pub fn used(&self) -> u64 {
         self.departures.used.load(Ordering::Relaxed)
     }
 
-    /// Of these, not sent: the kernel refused them.
+    /// Returns how many of these were not sent because the kernel refused them.
     pub fn not_sent(&self) -> u64 {
         self.departures.not_sent.load(Ordering::Relaxed)
     }
 
-    /// Requests that left, of those that were asked for last.
+    /// Returns the requests that left, of the last batch.
     pub fn asked(&self) -> u64 {
         self.departures.asked.load(Ordering::Relaxed)
     }
 
-    /// The other end says that it has used so many numbers of the stream to this end, and whether these are all. No more are
-    /// believed than there can be at its rate, so that windows that never were are not settled.
+    /// Notes how many numbers the incoming stream has used, by its sender, and whether that is final. Limits the count to the maximum at
+    /// its rate, so that windows that never were are not settled.
     pub fn told_used(&self, used: u64, are_all: bool) {
         let since = self.run.clock().now().since(self.begun).plus(SLACK);
         let most = match &self.expected {
@@ -187,10 +187,10 @@ impl Work {
         }
     }
 
-    /// Looks at the host's counters from now on.
+    /// Starts to sample the host's counters.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// The system's error if they cannot be read.
     pub fn observe(&mut self) -> Result<(), WorkError> {
         let observer =
             Observer::start(&self.run).map_err(failed("cannot read this host's counters"))?;
@@ -198,10 +198,10 @@ impl Work {
         Ok(())
     }
 
-    /// Sends a stream, from a thread of its own.
+    /// Sends a stream, in a separate thread.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// The system's error if no thread can be started.
     pub fn send(&mut self, stream: Stream, test: &Test) -> Result<(), WorkError> {
         let (key, test) = (self.key, test.clone());
         let clock = self.run.clock().clone();
@@ -210,10 +210,10 @@ impl Work {
         })
     }
 
-    /// Sends requests, numbered from `first` on, from a thread of its own; replies come to the listener.
+    /// Sends requests, numbered from `first`, in a separate thread; replies arrive at the listener.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// The system's error if no thread can be started.
     pub fn ask(&mut self, first: u64, requests: Requests) -> Result<(), WorkError> {
         let (key, clock) = (self.key, self.run.clock().clone());
         self.spawn(move |sender, departures| {
@@ -221,10 +221,10 @@ impl Work {
         })
     }
 
-    /// Begins with the connections of a test, at the client or at the responder.
+    /// Starts the connections of a test, at the client or at the responder.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// The system's error if a thread cannot be started.
     pub fn begin_flows(
         &mut self,
         connections: Vec<Connection>,
@@ -264,10 +264,10 @@ impl Work {
         Ok(())
     }
 
-    /// Whether all has been sent.
+    /// Returns whether all has been sent.
     ///
     /// # Errors
-    /// [`WorkError`] when sending failed.
+    /// [`WorkError`] if sending failed.
     pub fn has_sent(&mut self) -> Result<bool, WorkError> {
         let has_given = self.are_done(true);
         Ok(self.settle(false)? && has_given)
@@ -287,17 +287,17 @@ impl Work {
         Ok(self.sending.is_none())
     }
 
-    /// Of the stream that was sent.
+    /// Returns the report of the sent stream.
     pub fn departed(&self) -> Option<&Departed> {
         self.departed.as_ref()
     }
 
-    /// Whether the stream that was expected is complete or has been waited for.
+    /// Returns whether the incoming stream is complete or has timed out.
     pub fn has_heard(&self) -> bool {
         self.listener.as_ref().is_none_or(Thread::is_finished) && self.has_taken()
     }
 
-    /// Whether all that comes by TCP has come.
+    /// Returns whether all data of TCP connections has arrived.
     pub fn has_taken(&self) -> bool {
         self.are_done(false)
     }
@@ -307,28 +307,28 @@ impl Work {
         flowing.is_none_or(|flowing| flowing.are_done(gives))
     }
 
-    /// Sends nothing more.
+    /// Stops sending.
     pub fn stop_sending(&self) {
         self.departures.stop.store(true, Ordering::Relaxed);
         self.progress.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Sends nothing more, and limits the wait for missing datagrams to 0.3 s.
+    /// Stops sending, and limits the wait for missing datagrams to 0.3 s.
     pub fn make_haste(&self) {
         self.stop_sending();
         self.heard.make_haste();
     }
 
-    /// Gives up what is under way by TCP.
+    /// Discards TCP data in flight.
     pub fn give_up(&self) {
         self.stop_sending();
         self.progress.give_up();
     }
 
-    /// Ends. Where a stream was sent to this end, how much that was has been told before ([`Heard::sent`]).
+    /// Ends the work. The size of an incoming stream must have been set before ([`Heard::sent`]).
     ///
     /// # Errors
-    /// [`WorkError`] when sending, listening or counting failed.
+    /// [`WorkError`] if sending, listening or counting failed.
     pub fn finish(mut self) -> Result<EndpointReport, WorkError> {
         self.stop_sending();
         let flows = self.flowing.take().map(Flowing::finish);
@@ -352,7 +352,7 @@ impl Work {
     }
 }
 
-/// Begins a thread that takes processor time until the listener ends.
+/// Starts a thread that uses CPU time until the listener ends.
 fn begin_task(nice: i8, heard: &Arc<Heard>) -> io::Result<()> {
     let heard = Arc::clone(heard);
     let (tell, told) = mpsc::channel();

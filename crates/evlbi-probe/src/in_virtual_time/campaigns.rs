@@ -18,7 +18,7 @@ use crate::watch::{WatchOptions, watch};
 
 const DAY: u64 = 86_400;
 
-/// A path on which a fraction is lost from one second to another.
+/// Returns a path on which a fraction is lost from one second to another.
 fn with_episode(from: u64, to: u64, fraction: f64) -> Path {
     let [from, to] = [from, to].map(|second| Nanos(second * Nanos::SECOND.0));
     let episode = Law::Loss(Loss::Within {
@@ -43,7 +43,7 @@ impl Scene {
     }
 }
 
-/// A file whose commits wait for no disk, where the system has memory for files.
+/// Returns a file whose commits wait for no disk, if the system has memory for files.
 fn in_memory() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let folder = folder.unwrap();
@@ -51,7 +51,7 @@ fn in_memory() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// A continuous flow of 1 Mbit/s, of which an episode loses a tenth for a minute.
+/// Finds an episode of 10 % loss for a minute in a continuous flow of 1 Mbit/s.
 fn found_to_the_second(length: u64, from: u64) {
     let (_room, file) = in_memory();
     let path = with_episode(from, from + 60, 0.1);
@@ -65,12 +65,12 @@ fn found_to_the_second(length: u64, from: u64) {
                 ..WatchOptions::default()
             },
         );
-        // Nothing else is lost than what is lost in the episode, in which nothing else leaves by UDP.
+        // Nothing is lost outside the episode, during which no other UDP datagrams leave.
         let [near, far] = [&scene.network.near(1), &scene.far].map(|host| host.counters().udp);
         (report, near.out_datagrams - far.in_datagrams)
     });
     let way = &report.directions[0];
-    // All whose time comes before the end.
+    // All that are due before the end.
     assert_eq!(way.sent, (length * 1_000_000).div_ceil(8 * 1472));
     assert_eq!(way.sent, way.unique + way.lost);
     assert_eq!([way.lost, way.network_lost], [lost; 2]);
@@ -91,18 +91,18 @@ fn found_to_the_second(length: u64, from: u64) {
             (end - begin - window.sent as f64 * SPACING).abs() < 1e-6,
             "{window:?}"
         );
-        // Windows in which it begins or ends lose what of it is theirs, if anything.
+        // Windows that overlap the start or end of the episode lose only datagrams within it, if any.
         match begin >= from && end <= to {
             true => assert!(window.lost > 0, "{window:?}"),
             false => assert!(window.lost == 0 || (begin < to && end > from), "{window:?}"),
         }
         lossy.extend((window.lost > 0).then_some((begin, end)));
     }
-    // The first that loses is that in which the episode begins, or the next; the last is that in which it ends, or the one before.
+    // The first window with loss is that in which the episode starts, or the next; the last is that in which it ends, or the one before.
     let ((begin, _), (_, end)) = (lossy[0], lossy[lossy.len() - 1]);
     assert!((begin - from).abs() < WIDTH, "{begin}");
     assert!((end - to).abs() < WIDTH, "{end}");
-    // It consists of these windows, except the first or the last where that loses hardly anything.
+    // It consists of these windows, except the first or the last if that loses hardly anything.
     let width = end - begin - episodes.length;
     assert!((-1e-6..2.0 * WIDTH + 1e-6).contains(&width), "{episodes:?}");
     let windows = episodes.length / WIDTH;
@@ -115,15 +115,15 @@ fn an_episode_of_an_hour_is_found_to_the_second() {
     found_to_the_second(3600, 2000);
 }
 
-/// Seconds from one datagram of 1472 bytes to the next at 1 Mbit/s, and of the 85 in a window: as many as leave in a second.
+/// Seconds between datagrams of 1472 bytes at 1 Mbit/s, and of a window, which has the 85 that leave in a second.
 const SPACING: f64 = 1472.0 * 8.0 / 1e6;
 const WIDTH: f64 = 85.0 * SPACING;
-/// When the first datagram leaves, by ways of 10 ms. To connect, prove, ask and be found takes five round trips of 20 ms. The request to be
-/// found is sent again after the last of them, and ten more, one each 2 ms, so that ten replies have come after 36 ms, which is seen a
-/// millisecond later; after another one the first leaves.
+/// Departure of the first datagram on a path of 10 ms each way. Connecting, authenticating, asking and finding each other takes five round
+/// trips of 20 ms. The request to be found is repeated after the last of them, and ten more follow, one per 2 ms. So ten replies have
+/// arrived after 36 ms; the endpoint notices a millisecond later, and the first datagram leaves after another one.
 const FIRST: f64 = 0.138;
 
-/// One second of 1 Gbit/s every ten minutes: each test sends what it should to within a datagram, and loses what the path drops.
+/// One second of 1 Gbit/s every ten minutes: each test sends the expected number to within one datagram, and loses what the path drops.
 fn sampled(hours: u64) {
     let (_room, file) = in_memory();
     let mut path = Path::new([
@@ -160,7 +160,7 @@ fn sampled(hours: u64) {
         [way.sent, way.lost],
         [way.unique + way.lost, way.network_lost]
     );
-    // The rest of what was dropped is of the control connection and of requests that tell the clock: shorter than one all together.
+    // The other drops are of the control connection and of clock requests, which together are shorter than a datagram.
     assert_eq!(way.lost, dropped.dropped_bytes / 9000);
 }
 
@@ -169,7 +169,7 @@ fn a_path_is_sampled_for_an_hour() {
     sampled(1);
 }
 
-/// Tests both ways at their times, of which those there lose each tenth datagram.
+/// Tests in both directions start on schedule; the outbound ones lose every tenth datagram.
 #[test]
 fn tests_come_when_they_should() {
     let (_room, file) = in_memory();
@@ -197,8 +197,8 @@ fn tests_come_when_they_should() {
         assert_eq!(windows.len(), 12);
         for (place, window) in windows.iter().enumerate() {
             let begins = window.begin - BEGINNING as f64 * 1e-9 - place as f64 * 5.0;
-            // Five round trips of 6 ms, half a second for replies of which one is lost, and a millisecond; the responder begins when it
-            // is told to, after 3 ms. Of the first test, a packet of the connection is lost, which is sent again 206 ms later.
+            // Five round trips of 6 ms, half a second for replies of which one is lost, and a millisecond; the responder starts 3 ms later,
+            // when the request arrives. In the first test a packet of the connection is lost and retransmitted 206 ms later.
             let [due, later] = match (direction, place) {
                 (Direction::There, 0) => [0.531, 0.206],
                 (Direction::Back, 0) => [0.534, 0.206],
@@ -207,7 +207,7 @@ fn tests_come_when_they_should() {
             };
             assert!((begins - due - later).abs() < 1e-6, "{place} {begins}");
             assert_eq!((window.sent, window.unique + window.lost), (500, 500));
-            // Meanwhile nothing else passes the cell.
+            // Nothing else passes the cell in this time.
             let lost = if direction == Direction::There { 50 } else { 0 };
             assert_eq!(window.lost, lost, "{place}");
         }
@@ -217,7 +217,7 @@ fn tests_come_when_they_should() {
     assert!(report.runs.iter().map(begun).eq(due), "{:?}", report.runs);
 }
 
-/// What a watch measured before it was killed stays as it is, and another one of the same file continues it.
+/// Results of a killed watch are kept, and another watch on the same file continues the campaign.
 #[test]
 fn a_watch_that_is_killed_is_continued() {
     let (_room, file) = in_memory();
@@ -250,7 +250,7 @@ fn a_watch_that_is_killed_is_continued() {
         victim.kill();
         drop(watching);
         let killed = report::read(&file).unwrap();
-        // Windows of 43 datagrams, as many as leave in 0.1 s. The first leaves after six round trips of 2 ms and 20 ms.
+        // Windows of 43 datagrams, which leave in 0.1 s. The first leaves after six round trips of 2 ms and 20 ms.
         let spacing = 1472.0 * 8.0 / 5e6;
         let width = 43.0 * spacing;
         let since = |at: f64| at - BEGINNING as f64 * 1e-9;
@@ -262,8 +262,8 @@ fn a_watch_that_is_killed_is_continued() {
                 "{window:?}"
             );
         }
-        // The sender reports what has left once a second, at one of its looks, which are 0.2 s apart; 0.1 s later it is settled, at a
-        // look. Thus what left in the first 58.5 s is kept, and nothing of the last 0.1 s.
+        // Once a second, at one of its polls, which are 0.2 s apart, the sender reports how many have left; 0.1 s later the window is
+        // settled, at a poll. So the first 58.5 s are kept, and nothing of the last 0.1 s.
         let until = |at: f64| ((at - 0.032) / width) as usize;
         let count = killed.windows.len();
         assert!((until(58.5)..=until(59.9)).contains(&count), "{count}");
@@ -280,7 +280,7 @@ fn a_watch_that_is_killed_is_continued() {
         let Pattern::Periodic { period, episodes } = way.pattern else {
             panic!("{:?}", way.pattern);
         };
-        // Of 30 episodes, the first and the last begin less than a window before or after the windows that are theirs.
+        // The first and the last of 30 episodes start less than a window before or after their windows.
         assert_eq!(episodes.count, 30);
         assert!((period - 2.0).abs() < 2.0 * width / 29.0, "{period}");
         assert_eq!(
@@ -294,8 +294,8 @@ fn a_watch_that_is_killed_is_continued() {
     });
 }
 
-/// Loss at the sender's card counts as the sender's in every window: for any number of windows that are settled at once, for any loss
-/// timeout, and in both directions.
+/// Drops at the sender's NIC count as the sender's in every window, for any number of windows settled at once, any loss timeout, and both
+/// directions.
 #[test]
 fn what_a_host_drops_is_never_the_networks() {
     let (slow, fast) = ((bits(100_000_000), 30_000), (bits(10_000_000_000), 1 << 20));
@@ -328,7 +328,7 @@ fn what_a_host_drops_is_never_the_networks() {
             report
         });
         for way in &report.directions {
-            // Of each burst as many find room as the queue holds, and the one that leaves, for a quarter of the time.
+            // Of each burst the queue accepts its size, and one that is leaving, for a quarter of the time.
             assert!(way.lost * 8 > way.sent, "{way:?}");
         }
         let odd = report.windows.iter().filter(|it| it.network_lost > 0);
@@ -336,10 +336,10 @@ fn what_a_host_drops_is_never_the_networks() {
     }
 }
 
-/// An outage of less than a minute is measured; one that lasts longer ends the flow, and a new one begins when the path is back.
+/// The flow survives an outage of less than a minute. A longer one ends the flow, and a new one starts when the path is back.
 #[test]
 fn an_outage_is_survived() {
-    // Of the longer one, nine connections do not come about, one every 15 s: 10 s are waited for each, and then 5 s.
+    // During the longer one nine connections fail, one every 15 s: a timeout of 10 s each, and a pause of 5 s.
     for (seconds, runs) in [(50, 1), (200, 11)] {
         let (_room, file) = in_memory();
         let cut = Law::Loss(Loss::Within {
@@ -383,7 +383,7 @@ fn an_outage_is_survived() {
         let run = report.runs.last().unwrap();
         let begins = match runs {
             1 => first,
-            // A second later a connection is asked for again, when the path is back.
+            // A second later, with the path back, a new connection is requested.
             _ => since(run.begun) + 1.0 + first,
         };
         let last = report.windows.last().unwrap();
@@ -404,13 +404,13 @@ fn an_outage_is_survived() {
                 assert_eq!(found.count(), empty.count());
                 assert_eq!(way.lost, lost);
             }
-            // Of the time in which neither end heard the other there is nothing.
+            // There are no results for the time in which neither endpoint received the other's messages.
             _ => {
-                // The last message came in the last 1.2 s before; it is missed at a look, of which there is one in 0.2 s.
+                // The last message arrived up to 1.2 s before; a poll, one per 0.2 s, notices the silence.
                 let gone = since(report.runs[0].ended.unwrap());
                 assert!((158.8..160.2).contains(&gone), "{gone}");
-                // What has left is told once a second, at a look, and settled a second later, at a look: of what left before 97.5 s
-                // this was heard, and of nothing that left in the last second. These are 97 windows, or 98.
+                // Counts of departures are reported once a second, at a poll, and settled a second later, at a poll. They cover all
+                // departures before 97.5 s, and none of the last second: 97 or 98 windows.
                 let before = report.windows.iter().position(|it| since(it.begin) > 100.0);
                 let before = before.unwrap();
                 assert!((97..=98).contains(&before), "{before}");
@@ -424,7 +424,7 @@ fn an_outage_is_survived() {
     }
 }
 
-/// A campaign of which each window was counted by somebody else, of so many seconds.
+/// Returns a campaign with these counts, in windows of `seconds`.
 fn counted(seconds: f64, windows: impl Iterator<Item = (u64, u64)>) -> Report {
     let (_room, file) = in_memory();
     let plan = Plan {
@@ -473,7 +473,7 @@ fn counted(seconds: f64, windows: impl Iterator<Item = (u64, u64)>) -> Report {
     report::read(&file).unwrap()
 }
 
-/// Figure 3-6 of the EXPReS report: 24 hours in means of 30 s, whose rate is stable to one part in a thousand.
+/// Figure 3-6 of the EXPReS report: 24 hours in means of 30 s; the rate is stable to 0.1 %.
 #[test]
 fn a_day_of_means_is_stable_to_a_part_in_a_thousand() {
     let usual = 940_000_000 * 30 / 8 / 1472;
@@ -494,7 +494,7 @@ fn a_day_of_means_is_stable_to_a_part_in_a_thousand() {
     assert!(said.contains("nothing lost of"), "{said}");
 }
 
-/// Figure 5-4: 30 hours in tests of 50 million packets, of which 3000 are lost each time, and more than one in a hundred sometimes.
+/// Figure 5-4: 30 hours in tests of 50 million packets; 3000 are lost in each, and sometimes more than 1 %.
 #[test]
 fn a_constant_loss_is_told_from_its_episodes() {
     let windows = (0..180).map(|test| match test {
@@ -517,7 +517,7 @@ fn a_constant_loss_is_told_from_its_episodes() {
     );
 }
 
-/// Figure 5-5: over 60 hours at 940 Mbit/s, of 2 x 10^10 packets four were lost.
+/// Figure 5-5: 60 hours at 940 Mbit/s; four of 2 x 10^10 packets were lost.
 #[test]
 fn four_of_twenty_thousand_million_are_counted() {
     let windows = (0..2160).map(|window| {

@@ -1,4 +1,4 @@
-//! From which rate on a path or a host is too slow, reckoned by arithmetic and found to the nanosecond; and searches for that rate.
+//! Rates at which a path or a host becomes too slow, calculated by arithmetic and measured to the nanosecond; and searches for them.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::point::{Point, Region};
 use crate::sweep::{Sizes, Spacings};
 use crate::udp::ProbeUdpOptions;
 
-/// Times of so many datagrams that leave one each `spacing` nanoseconds.
+/// Returns the times of `count` datagrams, one per `spacing` nanoseconds.
 fn each(spacing: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |number| number * spacing)
 }
 
-/// What becomes of packets that come at these times, in nanoseconds, before a line of so many bits a second and its buffer of so many
-/// bytes: how many are lost, and nanoseconds from the first arrival to the last. By arithmetic in bits times a billion, without any clock;
-/// the buffer counts the whole bytes of whole nanoseconds.
+/// Calculates what a line does with packets that arrive at these times, in nanoseconds: how many its buffer drops, and nanoseconds from the
+/// first arrival to the last. The rate is in bits per second, the buffer in bytes. The arithmetic is in bits times a billion, without any
+/// clock; the buffer counts the whole bytes of whole nanoseconds.
 fn overflow(
     packet: usize,
     times: impl Iterator<Item = u64>,
@@ -44,7 +44,7 @@ fn overflow(
     (lost, last - first.unwrap_or(last))
 }
 
-/// How many of packets that come at these times a bucket of so many bits a second and so many bytes drops, likewise.
+/// Calculates how many of these packets a token bucket of this rate (bits per second) and depth (bytes) drops.
 fn spilled(packet: usize, times: impl Iterator<Item = u64>, (rate, depth): (u64, u64)) -> u64 {
     const BYTE: u64 = 8 * Nanos::SECOND.0;
     let (mut has, mut before, mut lost) = (depth * BYTE, 0, 0);
@@ -59,7 +59,7 @@ fn spilled(packet: usize, times: impl Iterator<Item = u64>, (rate, depth): (u64,
     lost
 }
 
-/// The smallest spacing from which on it is so, between one at which it is not and one at which it is, by halves.
+/// Returns the smallest spacing at which `is_so` holds, by bisection between one at which it does not and one at which it does.
 fn fastest(mut fast: u64, mut slow: u64, is_so: impl Fn(u64) -> bool) -> u64 {
     while slow - fast > 1 {
         let middle = (fast + slow) / 2;
@@ -71,11 +71,11 @@ fn fastest(mut fast: u64, mut slow: u64, is_so: impl Fn(u64) -> bool) -> u64 {
     slow
 }
 
-/// As long as 97 % of what is asked for arrives in time, a point is in region A; from a loss of more than 3 % on the path is full. Both are
-/// found at the spacing at which they begin, to the nanosecond, and each datagram that is lost found no room.
+/// A point is in region A while 97 % of the requested rate arrives in time; above 3 % loss the path is full. Both limits are found to the
+/// nanosecond of spacing, and each lost datagram is one that found no room.
 #[test]
 fn a_full_path_is_found_from_the_calculated_rate_on() {
-    // So that no edge lies at a whole nanosecond.
+    // No limit is at a whole nanosecond.
     let (rate, buffer, count) = (21_000_000, 20_000, 1000);
     for size in [500, 1400] {
         let of = |spacing| overflow(size + HEADERS, each(spacing, count), (rate, buffer));
@@ -84,7 +84,7 @@ fn a_full_path_is_found_from_the_calculated_rate_on() {
             (count - lost - 1) as f64 / span as f64 >= 0.97 / spacing as f64
         };
         let is_full = |spacing: u64| of(spacing).0 * 100 > 3 * count;
-        // What takes as long as the line takes for it is all carried.
+        // A line carries everything if the spacing is its time per datagram.
         let line = (size + HEADERS) as u64 * 8 * Nanos::SECOND.0 / rate;
         let reached = fastest(line / 2, line, is_reached);
         let not_full = fastest(line / 2, line, |spacing| !is_full(spacing));
@@ -119,8 +119,8 @@ fn a_full_path_is_found_from_the_calculated_rate_on() {
     }
 }
 
-/// What becomes of datagrams, one each `spacing` nanoseconds, at a host that takes `work` nanoseconds for each, while `room` others wait in
-/// the socket: how many are lost, and nanoseconds from the first that comes in to the last.
+/// Calculates what a host that needs `work` nanoseconds per datagram does with a stream, while `room` others wait in the socket: how many
+/// are lost, and nanoseconds from the first one read to the last.
 fn too_fast(spacing: u64, count: u64, room: u64, work: u64) -> (u64, u64) {
     let (mut free, mut waiting) = (0, std::collections::VecDeque::new());
     let (mut lost, mut last) = (0, 0);
@@ -140,9 +140,9 @@ fn too_fast(spacing: u64, count: u64, room: u64, work: u64) -> (u64, u64) {
     (lost, last)
 }
 
-/// A receiver that takes 10 us for each datagram takes no more than 100,000 a second, of any size; its socket takes some more for a while.
-/// As long as 97 % of what is asked for comes in, a point is in region A; from a loss of more than 3 % on it is in region C. Both are found
-/// at the spacing at which they begin, to the nanosecond, and what is lost is what finds no room in the socket, to the datagram.
+/// A receiver that needs 10 us per datagram takes at most 100,000 per second, of any size; its socket buffers some more for a while. A
+/// point is in region A while 97 % of the requested rate is read; above 3 % loss it is in region C. Both limits are found to the nanosecond
+/// of spacing, and the loss is exactly what found no room in the socket.
 #[test]
 fn a_slow_receiver_is_found_from_the_calculated_rate_on() {
     let (work, buffer, count) = (10_000, 20_000, 2000);
@@ -187,8 +187,8 @@ fn a_slow_receiver_is_found_from_the_calculated_rate_on() {
     }
 }
 
-/// What finds the queue before the sending host's card full is lost in that host, to the datagram; what leaves has the card's rate, which is
-/// found to be the sender's limit.
+/// Datagrams that find the queue before the sender's NIC full are counted as lost in that host, exactly. The rest leaves at the NIC's rate,
+/// which is found to be the sender's limit.
 #[test]
 fn a_full_queue_before_the_card_is_the_senders() {
     let (rate, queue, packet) = (100_000_000, 100_000u64, 1472 + HEADERS);
@@ -235,16 +235,15 @@ fn a_full_queue_before_the_card_is_the_senders() {
         let regions: Vec<_> = result.points.iter().map(|point| point.region).collect();
         assert_eq!(regions, [Some(Region::B), Some(Region::B), Some(Region::A)]);
         assert_eq!(found.limit, capacity::Limit::Sender);
-        // In half a second the queue takes so much of what is too much.
+        // In half a second the queue absorbs this much of the excess.
         let highest = (rate + 2 * queue * 8) as f64 * 1472.0 / packet as f64;
         let part = found.rate.unwrap() / highest;
         assert!((0.99..1.0001).contains(&part), "{found:?}");
     }
 }
 
-/// A search finds the rate, in bits a second of IP packets, of a cell that holds some bytes more. Each trial of datagrams of 1200 bytes loses
-/// as many as `lost` calculates from the times at which they leave, and the rate found is the highest at which nothing is lost, to one part
-/// in a hundred.
+/// A search finds the rate, in bits per second of IP packets, of a cell that buffers some bytes. Each trial of datagrams of 1200 bytes
+/// loses as many as `lost` calculates from their departures. The result is the highest rate without loss, to 1 %.
 fn is_found_again(
     way: Direction,
     cell: Law,
@@ -285,7 +284,7 @@ fn is_found_again(
         assert_eq!(point.direction, way);
         assert_eq!([point.lost, point.network_lost], [lost; 2], "{trial:?}");
         assert_eq!(trial.passed, lost == 0);
-        // In whole bits per second, and from one whole nanosecond to another.
+        // In whole bits per second, and with spacings of whole nanoseconds.
         let part = point.rate_sent / trial.asked - 1.0;
         assert!(part.abs() < 1.0 / trial.asked + 2e-9, "{trial:?}");
         let of = if trial.passed {
@@ -300,18 +299,18 @@ fn is_found_again(
         .iter()
         .map(|(asked, ..)| *asked)
         .fold(f64::INFINITY, f64::min);
-    // The highest has passed twice, and a hundredth above it is too much.
+    // The highest rate has passed twice, and 1 % more is too much.
     assert_eq!(passed[0], passed[1]);
     assert_eq!((found.rate, found.above), (Some(passed[0].1), Some(lowest)));
     assert_eq!(found.datagrams, 2 * passed[0].2);
     assert!((0.99..1.0).contains(&(passed[0].0 / lowest)), "{found:?}");
-    // In the second of a trial the cell holds this much of what exceeds its rate.
+    // In a trial of one second the cell absorbs this much of the excess.
     let highest = (rate + depth * 8) as f64 * 1200.0 / (1200 + HEADERS) as f64;
     let part = passed[0].1 / highest;
     assert!((0.99..1.0001).contains(&part), "{found:?} {highest}");
 }
 
-/// The rate of a bottleneck is found again: the highest at which its buffer takes what is too much as long as a trial lasts.
+/// The search finds the rate of a bottleneck: the highest at which its buffer absorbs the excess of a trial.
 #[test]
 fn the_rate_of_a_bottleneck_is_found_again() {
     for (way, rate) in [
@@ -325,7 +324,7 @@ fn the_rate_of_a_bottleneck_is_found_again() {
     }
 }
 
-/// The rate of a bucket is found: the highest at which it holds what is too much as long as a trial lasts. It is full again before the next.
+/// The search finds the rate of a token bucket: the highest at which it absorbs the excess of a trial. It is full again before the next.
 #[test]
 fn the_rate_of_a_bucket_is_found_again() {
     for (way, rate) in [
@@ -344,7 +343,7 @@ fn the_rate_of_a_bucket_is_found_again() {
     }
 }
 
-/// What exceeds a rate is dropped by a bucket: as many datagrams as it holds pass at once, and then as many as it gains, to the datagram.
+/// A token bucket drops the excess over its rate: at once its depth passes, then what it gains, exactly.
 #[test]
 fn the_rate_and_the_depth_of_a_bucket_are_found() {
     let (rate, depth, size) = (32_000_000, 128 << 10, 1472);
@@ -375,7 +374,7 @@ fn the_rate_and_the_depth_of_a_bucket_are_found() {
         found_lost(&burst),
         (depth / packet..4000).collect::<Vec<u64>>()
     );
-    // From one datagram to the next it gains 800 bytes, and each takes 1500.
+    // Per datagram it gains 800 bytes, and each takes 1500.
     let gains = rate / 8 * 200 / 1_000_000;
     let passed = (depth + 3999 * gains) / packet;
     assert_eq!(

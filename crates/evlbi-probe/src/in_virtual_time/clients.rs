@@ -14,7 +14,7 @@ use crate::session::Target;
 use crate::sweep::{Rates, Sizes, Spacings};
 use crate::udp::{self, ProbeUdp, ProbeUdpOptions};
 
-/// Three clients share a responder, which refuses a fourth stream that does not fit, and serves one the other way.
+/// Three clients share a responder. It refuses a fourth stream that exceeds its limit, and serves one in the other direction.
 #[test]
 fn three_clients_share_a_responder() {
     let mut path = Path::of(&[delay(5)]);
@@ -61,8 +61,8 @@ fn three_clients_share_a_responder() {
     });
 }
 
-/// Tests wait for others in the order in which they were asked for, and begin when there is room; one that does not want to wait is
-/// refused. What a client that was killed had taken is free at once.
+/// Tests wait in the order of the requests, and start when there is room; a test that does not wait is refused. The share of a killed
+/// client is free at once.
 #[test]
 fn tests_wait_for_room() {
     let mut path = Path::of(&[delay(5)]);
@@ -99,26 +99,26 @@ fn tests_wait_for_room() {
             refused.contains("1 tests run now") && refused.contains("it allows 1 tests"),
             "{refused}"
         );
-        // To connect, prove, be welcome and ask takes four round trips.
+        // Connecting, authenticating, being welcomed and asking takes four round trips.
         assert_eq!(at, Nanos(2_040_000_000));
         let (first, first_at) = first.join();
         let (second, second_at) = second.join();
         for result in [first, second] {
             assert_eq!((result.as_ref().unwrap().result.points[0].lost), 0);
         }
-        // From when it is granted, a test takes a round trip of 10 ms until it is found, 28 ms for ten requests, one until that is seen, and
-        // one until the first datagram leaves; its stream, one each 11.776 ms; 28 ms for ten requests, and a round trip for the result.
-        // Each end looks at it every 20 ms, and once in a millisecond for replies.
+        // From its grant on, a test takes a round trip of 10 ms until it is found, 28 ms for ten requests, one millisecond until the
+        // endpoint notices, and one until the first datagram leaves. Then come its stream, one datagram per 11.776 ms, 28 ms for ten
+        // requests, and a round trip for the result. Each endpoint polls every 20 ms, and every millisecond for replies.
         let takes = |seconds: u64, from: Nanos, to: Nanos| {
             let stream = (seconds * 1_000_000).div_ceil(8 * 1472) * 11_776_000;
             let looks = to.since(from).0 - (40 + 38) * 1_000_000 - stream;
             assert!(looks <= 41_000_000, "{seconds} {looks}");
         };
         takes(10, Nanos(40_000_000), first_at);
-        // It is granted when the result of the first leaves, which comes when this is heard.
+        // It is granted when the result of the first leaves; the result arrives when the grant does.
         takes(5, first_at, second_at);
 
-        // Killed in the middle: its host closes the connection.
+        // Killed during the test: its host closes the connection.
         let killed = begin(4, 600, 0);
         clock.sleep(Duration::from_secs(3));
         scene.network.near(4).kill();
@@ -129,8 +129,8 @@ fn tests_wait_for_room() {
     });
 }
 
-/// A client that is not heard for 8 s is gone, and what it had taken is free; one that is heard before continues. After 2 s, TCP has
-/// doubled its timeout so often that it tries again after 3.2 s.
+/// A client that is silent for 8 s is gone, and its share is free; one that is heard in time continues. After 2 s TCP has doubled its
+/// timeout so far that the next retransmission is at 3.2 s.
 #[test]
 fn a_client_that_falls_silent_is_gone_after_8_s() {
     for (silent, is_gone) in [(2, false), (9, true)] {
@@ -144,7 +144,7 @@ fn a_client_that_falls_silent_is_gone_after_8_s() {
                     wait: Duration::ZERO,
                     ..scene.target()
                 },
-                // So slowly that the sender does not miss what it sends.
+                // So slow that the sender does not notice the lack of arrivals.
                 spacing: Some(Spacings(vec![3_000_000_000])),
                 duration: Some(Duration::from_secs(seconds)),
                 size: Sizes(vec![100]),

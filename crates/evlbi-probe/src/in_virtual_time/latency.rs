@@ -1,4 +1,4 @@
-//! Round trips, one-way delays, and how far the clocks of both ends are apart.
+//! Round-trip times, one-way delays, and clock offsets between the endpoints.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::latency::{self, ProbeLatencyOptions};
 use crate::sweep::{Sizes, Spacings};
 use crate::udp::ProbeUdpOptions;
 
-/// Round trips and one-way delays are those of the path, whatever the far clock shows.
+/// Round-trip times and one-way delays are those of the path, for any offset of the remote clock.
 #[test]
 fn delays_are_the_paths_and_far_clocks_are_found() {
     let mut path = Path::new([vec![delay(10)], vec![delay(10)]]);
@@ -51,8 +51,8 @@ fn delays_are_the_paths_and_far_clocks_are_found() {
     }
 }
 
-/// Of ways of 10 ms and 20 ms and a far clock that is wrong and drifts, both ends know the sum. The difference they cannot know: half of it
-/// is taken for the clock's, and the error that is stated bounds it.
+/// With 10 ms and 20 ms in the two directions, and a remote clock with offset and drift, both endpoints measure the sum exactly. The
+/// difference cannot be measured: half of it is counted as clock offset, and the stated error bounds that.
 #[test]
 fn delays_that_differ_are_known_by_their_sum() {
     let mut path = Path::new([vec![delay(10)], vec![delay(20)]]);
@@ -78,7 +78,7 @@ fn delays_that_differ_are_known_by_their_sum() {
         let clock = latency.clock.unwrap();
         let drift = far_clock[1] as f64 * 1e-9;
         let offset = far_clock[0] as f64 + drift * (clock.at - BEGINNING) as f64;
-        // Half of the difference, by the clock that drifts.
+        // Half of the difference, by the drifting clock.
         let off = clock.offset - (offset - 5e6 * (1.0 + drift));
         assert!(off.abs() < 1.1, "{clock:?} {offset}");
         assert!((clock.skew - drift).abs() < 1e-9, "{clock:?}");
@@ -91,14 +91,14 @@ fn delays_that_differ_are_known_by_their_sum() {
         for one_way in [of(&size.there), of(&size.back)].concat() {
             assert!(one_way.abs_diff(15_000_000) <= 1, "{one_way} {far_clock:?}");
         }
-        // Half of the round trip: that one way took no time at all.
+        // Half of the round-trip time: the case that one direction takes no time.
         assert!((15e6..15e6 + 2.0).contains(&clock.error), "{clock:?}");
 
         let delays = [0, 1].map(|way| udp.points[way].delay.unwrap());
         let sum = delays[0].mean + delays[1].mean;
         assert!((sum - 30e6).abs() < 1.0, "{delays:?}");
         for (delay, truth) in delays.iter().zip([10e6, 20e6]) {
-            // The clock is taken as it was in the middle of the stream, of 0.2 s.
+            // The clock is evaluated in the middle of the stream, which lasts 0.2 s.
             let drifts = 0.1e9 * drift;
             assert!(
                 (15e6..15e6 + 2.0 + drifts).contains(&delay.error),
@@ -112,7 +112,7 @@ fn delays_that_differ_are_known_by_their_sum() {
     }
 }
 
-/// A reply that takes longer than the loss timeout is lost, by a nanosecond as well, and one that takes as long is not.
+/// A reply that takes a nanosecond longer than the loss timeout is lost; one that takes exactly the timeout is not.
 #[test]
 fn replies_are_waited_for_as_long_as_asked() {
     for (later, lost) in [(0, 0), (1, 50)] {

@@ -1,4 +1,4 @@
-//! Paths without a way back: the receiver knows alone when a stream is over.
+//! Paths without a return direction: the receiver decides alone when a stream is over.
 
 use evlbi_core::path::{Law, Loss, Times};
 use evlbi_core::time::Nanos;
@@ -12,7 +12,7 @@ use crate::session::Target;
 use crate::sweep::{Sizes, Spacings};
 use crate::udp::{self, ProbeUdpOptions};
 
-/// A second one-way stream of a path without a way back is received like the first, and both are counted exactly.
+/// A second one-way stream on such a path is received like the first, and both are counted exactly.
 #[test]
 fn a_path_without_a_way_back() {
     let lossy = Law::Loss(Loss::Every {
@@ -52,13 +52,13 @@ fn a_path_without_a_way_back() {
     assert_eq!((received.points.len(), received.stopped), (2, None));
 }
 
-/// A receiver on a path without a way back takes a stream to be over when it has heard nothing for 2 s, and one of which nothing comes 15 s
-/// after it could have been over; then it waits for the loss timeout. All is seen at looks, 20 ms apart.
+/// The receiver ends a stream after 2 s of silence, and one of which nothing arrives 15 s after its calculated end; then it waits for the
+/// loss timeout. It polls every 20 ms.
 #[test]
 fn a_path_without_a_way_back_falls_silent() {
     let end = |points: usize| {
         let clock = Clock::simulated(BEGINNING);
-        // The first datagram leaves after a millisecond, so the one with number 500 is the first that is lost.
+        // The first datagram leaves after a millisecond, so number 500 is the first that is lost.
         let cut = Law::Loss(Loss::Within {
             times: Times::Once {
                 from: Nanos(500_500_000),
@@ -97,9 +97,9 @@ fn a_path_without_a_way_back_falls_silent() {
             over.as_secs_f64()
         })
     };
-    // The last has come after 525 ms, is seen at the look after 540 ms, and is long ago at that after 2.56 s; what the listener ends 1 s
-    // later is seen at the next look.
+    // The last arrives after 525 ms, is noticed by the poll after 540 ms, and is overdue at the poll after 2.56 s. The listener ends 1 s
+    // later, which the next poll notices.
     assert_eq!(end(1), 0.54 + 2.02 + 1.0 + 0.02);
-    // A stream of 1 s, 1 s for what is late, and 15 s.
+    // A stream of 1 s, 1 s for late datagrams, and 15 s.
     assert_eq!(end(2), 3.58 + 17.02 + 1.0 + 0.02);
 }

@@ -1,4 +1,4 @@
-//! How long responders wait, and for whom: clients by hand, message by message, over a path whose delay is known to the nanosecond.
+//! Timeouts of responders. Clients are scripted message by message, over a path whose delay is known to the nanosecond.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::endpoint::{Flows, FromClient, FromResponder, Test, VERSION};
 use crate::measure::{Channel, Nonce, Role, Spacing, Stream, Token};
 use crate::session::POLL_INTERVAL;
 
-/// Time that everything takes from one end to the other.
+/// One-way delay of the path.
 const WAY: Nanos = Nanos(5_000_000);
-/// Longer than anything is waited for.
+/// Longer than any timeout.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn seconds(seconds: u64) -> Nanos {
     Nanos(seconds * Nanos::SECOND.0)
 }
 
-/// What `work` says of a responder that grants one test at once.
+/// Runs `work` with a responder that grants one test at a time.
 fn play<T>(work: impl FnOnce(&Scene) -> T) -> T {
     let mut path = Path::of(&[delay(5)]);
     path.limits.tests = 1;
@@ -38,14 +38,14 @@ struct Client {
     run: Run,
 }
 
-/// A connection from a run's host.
+/// Connects from a run's host.
 fn connected(to: SocketAddr, run: &Run) -> tcp::Stream {
     let unconnected = Unconnected::new(to, run, |_| std::io::Result::Ok(()));
     unconnected.unwrap().connect(to, LONG, run).unwrap()
 }
 
 impl Client {
-    /// One that has only connected, and what the responder said first.
+    /// Returns a client that has only connected, and the responder's first message.
     fn stranger(scene: &Scene, number: u8) -> (Client, Nonce) {
         let run = Run::silent().on(&scene.network.near(number));
         let to = scene.responding.addresses()[0];
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// One that has shown that it knows the token.
+    /// Returns an authenticated client.
     fn known(scene: &Scene, number: u8) -> Client {
         let (mut client, theirs) = Client::stranger(scene, number);
         client.proves(&theirs);
@@ -86,7 +86,7 @@ impl Client {
         self.says(&FromClient::Open(Box::new(test.clone())));
     }
 
-    /// What the responder says next, but that it is there.
+    /// Returns the responder's next message, except keepalives.
     fn hears(&mut self) -> Result<FromResponder, ControlError> {
         loop {
             match self.control.receive(LONG)?.unwrap() {
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// The test's key, and the ports of its socket and its door.
+    /// Returns the test's key, and the ports of its UDP socket and its listener.
     fn is_granted(&mut self) -> (u64, u16, Option<u16>) {
         loop {
             match self.hears().unwrap() {
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// Why the responder does not do it.
+    /// Returns the reason of a refusal.
     fn is_refused(&mut self) -> String {
         loop {
             match self.hears().unwrap() {
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    /// Says why, of what has come so far, the test has to wait; it has not begun.
+    /// Returns the reason why the test still waits, from the messages so far; it has not started.
     fn still_waits(&mut self) -> String {
         let mut last = None;
         while let Some(said) = self.control.receive(Duration::ZERO).unwrap() {
@@ -136,19 +136,19 @@ impl Client {
         self.run.clock().now()
     }
 
-    /// Waits until what leaves now arrives at this moment.
+    /// Sleeps so that a message sent now arrives at this moment.
     fn until_it_arrives(&self, moment: Nanos) {
         let leaves = Nanos(moment.0 - WAY.0);
         self.run.clock().wait_until(leaves, Waiting::Sleep);
     }
 
-    /// When what has just come left the responder.
+    /// Returns the time at which the message that has just arrived left the responder.
     fn left(&self) -> Nanos {
         Nanos(self.now().0 - WAY.0)
     }
 }
 
-/// So slow that its sender does not miss what it sends.
+/// Returns a stream so slow that its sender does not notice the lack of arrivals.
 fn stream() -> Stream {
     Stream {
         size: 100,
@@ -166,7 +166,7 @@ fn to_the_responder() -> Test {
     }
 }
 
-/// A stranger has 5 s to show that it knows the token: what comes a nanosecond before the end counts, what comes at it does not.
+/// A client has 5 s to authenticate: a message a nanosecond before the end counts, one at the end does not.
 #[test]
 fn a_stranger_has_5_s() {
     for early in [None, Some(0), Some(1)] {
@@ -189,8 +189,8 @@ fn a_stranger_has_5_s() {
     }
 }
 
-/// A session without a test ends after 120 s, from its beginning on and from the end of a test on: what is asked for a nanosecond before
-/// is granted, what is asked for at the end is not.
+/// A session without a test ends after 120 s, from its start and from the end of each test: a request a nanosecond before that is granted,
+/// one at the end is not.
 #[test]
 fn a_session_without_a_test_ends_after_120_s() {
     for early in [None, Some(0), Some(1)] {
@@ -200,7 +200,7 @@ fn a_session_without_a_test_ends_after_120_s() {
             client.until_it_arrives(Nanos(end.0 - 1));
             client.asks(&to_the_responder());
             client.is_granted();
-            // A client that does not go on is refused after 8 s.
+            // A client that does not continue is refused after 8 s.
             assert_eq!(client.is_refused(), "the client does not go on");
             assert_eq!(client.left(), Nanos(end.0 - 1).plus(seconds(8)));
             let end = client.left().plus(seconds(120));
@@ -220,8 +220,7 @@ fn a_session_without_a_test_ends_after_120_s() {
     }
 }
 
-/// A client that is not heard in a test is gone at the first look after 8 s: what comes a nanosecond before that keeps the test, what comes
-/// with it does not.
+/// A silent client is gone at the first poll after 8 s: a message a nanosecond before that keeps the test, one at that moment does not.
 #[test]
 fn a_client_is_gone_at_the_first_look_after_8_s() {
     for early in [None, Some(0), Some(1)] {
@@ -246,7 +245,7 @@ fn a_client_is_gone_at_the_first_look_after_8_s() {
                 "the other end has said nothing for 8 s"
             );
             assert_eq!(client.left(), gone, "{early:?}");
-            // What it had taken is free.
+            // Its share is free.
             let mut other = Client::known(scene, 3);
             other.asks(&to_the_responder());
             assert!(matches!(other.hears(), Ok(FromResponder::Opened { .. })));
@@ -254,8 +253,8 @@ fn a_client_is_gone_at_the_first_look_after_8_s() {
     }
 }
 
-/// Tests that wait are served in the order in which they were asked for, whenever their clients came, each at the moment at which there is
-/// room; one whose client is gone is left out.
+/// Waiting tests are granted in the order of the requests, regardless of when their clients connected, each at the moment at which there is
+/// room. A test whose client is gone is skipped.
 #[test]
 fn tests_are_granted_in_the_order_in_which_they_were_asked_for() {
     play(|scene| {
@@ -279,7 +278,7 @@ fn tests_are_granted_in_the_order_in_which_they_were_asked_for() {
         let mut last = first;
         for (place, mut client) in waiting.into_iter().enumerate() {
             if place == 2 {
-                // It leaves while it waits.
+                // It disconnects while it waits.
                 drop(client);
                 continue;
             }
@@ -292,7 +291,7 @@ fn tests_are_granted_in_the_order_in_which_they_were_asked_for() {
     });
 }
 
-/// A path whose responder allows several tests, of 100 kbit/s in all: datagrams of 100 bytes have 166 on the wire.
+/// Returns a path whose responder allows several tests, 100 kbit/s in total: datagrams of 100 bytes take 166 on the wire.
 fn crowded() -> Path {
     let mut path = Path::of(&[delay(5)]);
     path.limits.tests = 8;
@@ -301,7 +300,7 @@ fn crowded() -> Path {
     path
 }
 
-/// A test of so many kbit/s, which waits for so many seconds.
+/// Returns a test at this rate, with this maximum wait in seconds.
 fn of_rate(kilobits: u64, wait: u64) -> Test {
     Test {
         there: Some(Stream {
@@ -313,8 +312,8 @@ fn of_rate(kilobits: u64, wait: u64) -> Test {
     }
 }
 
-/// A test that waits is not overtaken by smaller ones for which there is room, whenever they were asked for: what is free goes to the first,
-/// and from there on until one does not fit. One that gives up lets those behind it begin.
+/// Smaller tests never overtake a waiting one, even if they fit: free capacity goes to the first, then to the next until one does not fit.
+/// When a test gives up, those behind it start.
 #[test]
 fn large_tests_are_not_overtaken() {
     crowded().play(|scene| {
@@ -332,7 +331,7 @@ fn large_tests_are_not_overtaken() {
         large.asks(&of_rate(80, 60));
         small.asks(&of_rate(30, 60));
         tiny.asks(&of_rate(10, 60));
-        // In this direction nothing runs.
+        // Nothing runs in this direction.
         let there = of_rate(10, 60);
         back.asks(&Test {
             back: there.there,
@@ -394,7 +393,7 @@ fn large_tests_are_not_overtaken() {
     });
 }
 
-/// A client that falls silent while it waits holds up those behind it for 8 s at most: it is looked for once a second.
+/// A client that falls silent while it waits delays those behind it by 8 s at most: the responder polls it once a second.
 #[test]
 fn who_is_gone_holds_up_nobody() {
     let (done, _) = crowded().play(|scene| {
@@ -420,7 +419,7 @@ fn who_is_gone_holds_up_nobody() {
         next.asks(&of_rate(30, 60));
         assert_eq!(silent.is_refused(), "the client has said nothing for 8 s");
         next.is_granted();
-        // It was heard at the first look after it had asked.
+        // It was heard at the first poll after its request.
         assert_eq!([silent.left(), next.left()], [asked.plus(seconds(9)); 2]);
         drop(next);
         holding.join()
@@ -428,7 +427,7 @@ fn who_is_gone_holds_up_nobody() {
     assert_eq!(done.result.points[0].lost, 0);
 }
 
-/// Who does not want to wait is refused at once, and who wants to wait for longer than 600 s after these; both are told why.
+/// A client that does not wait is refused at once, and one that would wait longer than 600 s is refused after 600 s. Both get the reason.
 #[test]
 fn nobody_waits_for_longer_than_600_s() {
     play(|scene| {
@@ -462,7 +461,7 @@ fn nobody_waits_for_longer_than_600_s() {
                 }
             };
             assert_eq!(client.left().since(begun), seconds(waits));
-            // It is told every second that it waits.
+            // It receives a message every second that it waits.
             assert_eq!(told, (0..waits).map(seconds).collect::<Vec<Nanos>>());
             assert!(
                 reason.starts_with("1 tests run now") && reason.contains("it allows 1 tests"),
@@ -473,8 +472,8 @@ fn nobody_waits_for_longer_than_600_s() {
     });
 }
 
-/// A client whose first datagram has not come by UDP after 3 s is refused where a stream is to go to it, and the refusal says what may be
-/// the reason; one that comes a nanosecond before is heard.
+/// A client that receives a stream is refused if its first UDP datagram does not arrive within 3 s, and the refusal suggests a reason. One
+/// that arrives a nanosecond earlier counts.
 #[test]
 fn a_firewall_that_drops_udp_is_named() {
     for early in [None, Some(1)] {
@@ -515,8 +514,8 @@ fn a_firewall_that_drops_udp_is_named() {
     }
 }
 
-/// Connections that do not come are missed 8 s after the client said that it is there: 3 s it may take to be heard by UDP, and 5 s they may
-/// take. One that says who it is at the end has come, one that says so a nanosecond later has not.
+/// Connections must arrive within 8 s after the client reports that it is ready: 3 s to be found by UDP, and 5 s for them. A connection
+/// that identifies itself at the limit counts, one a nanosecond later does not.
 #[test]
 fn connections_that_do_not_come_are_missed_after_8_s() {
     for come in [0, 1, 2] {

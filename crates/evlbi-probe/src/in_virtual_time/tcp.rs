@@ -1,4 +1,4 @@
-//! Connections.
+//! TCP connections.
 
 mod recovery;
 
@@ -33,21 +33,21 @@ impl Scene {
     }
 }
 
-/// Bytes of a message and of a segment.
+/// Payload of a message and of a segment, in bytes.
 const SEGMENT: f64 = 1448.0;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Every message arrives, both ways, after the delay of the path, as each is due when the one before it has been handed over for longer than
-/// 0.1 ms; though the far clock is half a minute behind and drifts.
+/// Every message arrives after the path's delay, in both directions, even though the remote clock drifts and is half a minute behind. (Each
+/// message is due more than 0.1 ms after the previous one was sent.)
 #[test]
 fn messages_at_a_constant_rate_are_timely() {
     let mut path = Path::of(&[delay(10)]);
     path.far_clock = [-33_500_000_000, 30_000];
     let (result, _) = path.play(|scene| {
-        // Large enough from the beginning: slow start would hold messages up.
+        // Large from the start: slow start would delay messages.
         let settings = Settings {
             window: Some(1000.0),
             ..Settings::default()
@@ -78,7 +78,7 @@ fn messages_at_a_constant_rate_are_timely() {
             (24_000_000, 0, 0)
         );
         let delay = messages.delay.as_ref().unwrap();
-        // By the sender's clock: that there gains 30 us in a second. Clocks show whole nanoseconds, and the offset is one.
+        // By the sender's clock: the remote clock gains 30 us per second. Clocks show whole nanoseconds, and so does the offset.
         let way = match flow.direction {
             Direction::There => 10_000_000,
             Direction::Back => 10_000_300,
@@ -92,7 +92,7 @@ fn messages_at_a_constant_rate_are_timely() {
     assert!(said.contains("as asked"), "{said}");
 }
 
-/// What holds a connection back is named, and takes the part of the time that it should.
+/// Findings name the limit of a connection, with the expected fraction of the time.
 #[test]
 fn what_holds_a_connection_back_is_named() {
     let trip = 0.02;
@@ -127,7 +127,7 @@ fn what_holds_a_connection_back_is_named() {
     assert!(held.window + held.repair > 0.99, "{held:?}");
     assert!(result.flows[0].sent_again > 0);
 
-    // Of 60 kB each round trip.
+    // 60 kB per round trip.
     for (is_receiver, name) in [(false, "--buffer"), (true, "--receive-buffer")] {
         let bytes = Buffer::Bytes(60_000);
         let result = play(
@@ -147,7 +147,7 @@ fn what_holds_a_connection_back_is_named() {
         };
         assert!(part > 0.98, "{name}: {held:?}");
         if is_receiver {
-            // Whole segments of the window that the receiver has: 40.
+            // Whole segments of the receiver's window: 40.
             let window = f64::from(flow.readings[0].last().unwrap().info.peer_window);
             let carried = (window / SEGMENT).floor() * SEGMENT * 8.0 / trip;
             for interval in &flow.intervals[1..flow.intervals.len() - 1] {
@@ -165,17 +165,17 @@ fn what_holds_a_connection_back_is_named() {
     }
 }
 
-/// Bits per second of a send buffer. A writer is woken when a third of it is free. What is in flight is acknowledged all at once, two
-/// segments by two: when the first third is free, it is filled again, and so is the second. Each time the last acknowledgement may have
-/// freed up to two segments more, which the last third then lacks, so that it is not filled before the next round trip. Thus two thirds
-/// leave each round trip, and up to four segments more, two on average. Slow start costs up to a hundredth.
+/// Returns the range of rates, in bits per second, for a send buffer. A writer is woken when a third of the buffer is free. All in flight
+/// is acknowledged together, in pairs of segments: when the first third is free it is refilled, and so is the second. Each time the last
+/// acknowledgement may have freed up to two segments more. The last third then lacks them, and is refilled only in the next round trip. So
+/// two thirds leave per round trip, plus up to four segments, two on average. Slow start costs up to 1 %.
 fn of_buffer(buffer: f64, segment: f64, round_trip: f64) -> std::ops::Range<f64> {
     let two_thirds = buffer * 2.0 / 3.0;
     let most = two_thirds + 2.0 * segment;
     two_thirds * 0.99 * 8.0 / round_trip..most * 8.0 / round_trip
 }
 
-/// Throughput is what leaves of the send buffer in each round trip, until the path is full.
+/// Throughput is the data that leaves the send buffer per round trip, until the path is full.
 #[test]
 fn throughput_follows_the_buffer() {
     let path = Path::new([
@@ -200,7 +200,7 @@ fn throughput_follows_the_buffer() {
         let segment = of("segment");
         let full = 200e6 * segment / (segment + 52.0);
         let expected = match of("buffer") {
-            // Slow start takes its part of the 3 s.
+            // Slow start takes part of the 3 s.
             large if large > full * 0.02 / 8.0 * 1.5 => 0.96 * full..full,
             small => of_buffer(small, segment, 0.02),
         };
@@ -208,7 +208,7 @@ fn throughput_follows_the_buffer() {
     }
 }
 
-/// What came of a connection, by the log: bytes of its segments, each once, and when the last came.
+/// Returns the arrivals of a connection in the log: bytes of its segments, each counted once, and the time of the last.
 fn came(log: &str, [from, to]: [u16; 2]) -> (u64, u64) {
     let of = format!(": 10.0.0.1:{to} takes from 10.255.0.1:{from}: segment ");
     let (mut seen, mut sum, mut last) = (std::collections::BTreeSet::new(), 0, 0);
@@ -229,10 +229,10 @@ fn came(log: &str, [from, to]: [u16; 2]) -> (u64, u64) {
     (sum, last)
 }
 
-/// Connections that share a bottleneck carry together what it carries, and each has what is reported of it: what came of it.
+/// Connections that share a bottleneck fill it together, and the report of each matches its arrivals.
 #[test]
 fn connections_share_a_bottleneck() {
-    // Whose buffer is twice the product of rate and round trip, so that it never runs empty after a loss.
+    // Its buffer is twice the bandwidth-delay product, so that it never empties after a loss.
     let limited = vec![bottleneck(20_000_000, 100_000), delay(10)];
     for streams in [2, 4] {
         let path = Path::new([limited.clone(), vec![delay(10)]]);
@@ -252,7 +252,7 @@ fn connections_share_a_bottleneck() {
         let all: Vec<_> = all.collect();
         let mut begun = Vec::new();
         for (flow, (bytes, last)) in &all {
-            // Each says first which it is.
+            // Each first sends its number.
             assert_eq!(flow.bytes, bytes - 12);
             begun.push(last - (flow.seconds * 1e9).round() as u64);
             near(flow.rate, flow.bytes as f64 * 8.0 / flow.seconds, 1e-9);
@@ -270,13 +270,13 @@ fn connections_share_a_bottleneck() {
             rates.powi(2) / (f64::from(streams) * squares),
             1e-9,
         );
-        // Slow start takes three round trips of 20 ms of 13 s, and at the end the last has to take over what the others had.
+        // Slow start takes three round trips of 20 ms of 13 s, and at the end the last connection has to take over the others' share.
         let part = total.rate / (20e6 * SEGMENT / 1500.0);
         assert!((0.99..1.0).contains(&part), "{part}");
     }
 }
 
-/// Figures 8 and 10 of Meirosu et al.: 2 s of UDP beside a connection cost it what they take and the recovery of its window.
+/// Figures 8 and 10 of Meirosu et al.: 2 s of UDP alongside a connection cost it the stream's rate and the recovery of its window.
 #[test]
 fn a_burst_beside_a_connection_is_recovered_from() {
     let path = Path::new([
@@ -296,11 +296,11 @@ fn a_burst_beside_a_connection_is_recovered_from() {
     });
     let found = result.flows[0].disturbance.as_ref().unwrap();
     assert_eq!((found.from, found.to), (8.0, 10.0));
-    // The path is full before.
+    // The path was full before.
     let of_segments = SEGMENT / 1500.0;
     near(found.before, 100e6 * of_segments, 1e-3);
-    // Losses halve the window, each time, until it is what the stream leaves of the path with a full buffer: 89 segments. Each of more finds
-    // the buffer full a round trip later, where others may be lost in its stead.
+    // Losses halve the window until it fits the rest of the path and a full buffer: 89 segments. A larger window finds the buffer full a
+    // round trip later, and segments of the UDP stream may be lost instead.
     let flow = &result.flows[0];
     let left = 100e6 - 70e6 * 1500.0 / 1472.0;
     let full = 0.017 + f64::from(250 << 10) * 8.0 / 100e6;
@@ -316,8 +316,8 @@ fn a_burst_beside_a_connection_is_recovered_from() {
     }
     let last = during[during.len() - 1];
     near(f64::from(last.before), left * full / 8.0 / 1500.0, 0.05);
-    // The lowest rate is that of the tenth of a second of this loss: what comes until a round trip later was sent before it, and then half as
-    // much is sent each round trip. These get shorter meanwhile, while the buffer is emptied: by up to a fifth.
+    // The rate is lowest in the tenth of a second of this loss. Arrivals up to a round trip later were sent before it; then half as much is
+    // sent per round trip. Round trips get up to a fifth shorter while the buffer empties.
     let begin = (last.at * 10.0).floor() / 10.0;
     let before = (last.at + full - begin) / 0.1;
     let lowest = left * of_segments * (before + (1.0 - before) / 2.0);
@@ -325,9 +325,9 @@ fn a_burst_beside_a_connection_is_recovered_from() {
         (1.0..1.2).contains(&(found.lowest / lowest)),
         "{found:?} {lowest}"
     );
-    // From the end of the stream on, round trips are of 17 ms and 0.24 ms in which two segments leave, except that in which the buffer is
-    // emptied. In each the window grows by a segment, until it carries nine tenths of what was before. That is found in the tenth of a
-    // second in the middle of which it is so.
+    // After the end of the stream, each round trip takes 17 ms and 0.24 ms, the time of two segments, except the one in which the buffer
+    // empties. In each the window grows by a segment, until it carries nine tenths of the previous rate. This shows in the tenth of a
+    // second whose middle reaches it.
     let readings = &flow.readings[0];
     let ends = readings[0].at + 10_000_000_000;
     let end = readings
@@ -350,7 +350,7 @@ fn a_burst_beside_a_connection_is_recovered_from() {
     assert_eq!(stream.sent, stream.unique + stream.lost);
 }
 
-/// A path that drops whole segments, and the message that says so, is named.
+/// A path that drops full segments, with their ICMP messages, is reported.
 #[test]
 fn a_black_hole_of_the_path_mtu_is_named() {
     let hole = Law::Mtu {
@@ -364,7 +364,7 @@ fn a_black_hole_of_the_path_mtu_is_named() {
             ..ProbeTcpOptions::default()
         })
     });
-    // Within 10 s a timeout that begins with 0.2 s and a round trip, and doubles, comes five times.
+    // A timeout that starts at 0.2 s plus a round trip and doubles expires five times within 10 s.
     assert_eq!(
         result.findings,
         [

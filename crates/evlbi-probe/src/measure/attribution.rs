@@ -1,62 +1,62 @@
-//! Where lost datagrams were lost, by what both hosts counted meanwhile.
+//! Attribution of lost datagrams to places, by the counters of both hosts during the test.
 
 use serde::{Deserialize, Serialize};
 
-/// Where on its way a datagram can be lost.
+/// Place on the path where a datagram can be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossLocation {
-    /// In the sending host: its kernel refused it, or the queue before the card was full.
+    /// The sending host: its kernel refused it, or the queue before the NIC was full.
     SenderHost,
-    /// In the sending card or its driver.
+    /// The sending NIC or its driver.
     SenderNic,
-    /// In the receiving card, from which the host did not fetch it in time.
+    /// The receiving NIC, because the host did not fetch it in time.
     ReceiverNic,
-    /// In the receiving kernel, before a socket was found for it: the backlog of a core was full.
+    /// The receiving kernel, before socket lookup: the backlog of a CPU was full.
     ReceiverBacklog,
-    /// In the receiving kernel: the program had not made room in the socket's buffer in time.
+    /// The receiving kernel: the program had not made room in the socket's buffer in time.
     ReceiverSocket,
 }
 
-/// A counter that may have counted what was lost.
+/// A counter that may have counted lost datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspect {
-    /// Where it counts.
+    /// Place of the counter.
     pub place: LossLocation,
-    /// What it counted.
+    /// Its count.
     pub counted: u64,
-    /// Datagrams that one of these may stand for: more than one where the kernel handles them joined.
+    /// Maximum number of datagrams per count: more than one if the kernel handles joined datagrams.
     pub each: u64,
-    /// Whether it counts this stream alone, or nothing else was there that it could have counted.
+    /// Whether it counts only this stream, or nothing else was there to count.
     pub is_ours: bool,
 }
 
-/// Where the lost datagrams were lost. The parts sum to the whole.
+/// Number of lost datagrams by place. The places sum to the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attribution {
-    /// In the sending host, before its card.
+    /// In the sending host, before its NIC.
     pub sender_host: u64,
-    /// In the sending card.
+    /// In the sending NIC.
     pub sender_nic: u64,
-    /// Between the cards: what no counter of a host accounts for.
+    /// Between the NICs: not counted by any host.
     pub network: u64,
-    /// In the receiving card.
+    /// In the receiving NIC.
     pub receiver_nic: u64,
     /// In the receiving kernel's backlog.
     pub receiver_backlog: u64,
     /// In the receiving socket's buffer.
     pub receiver_socket: u64,
-    /// What the counters cannot tell.
+    /// At an unknown place.
     pub unattributed: u64,
 }
 
 impl Attribution {
-    /// Tells the places of `lost` datagrams by the suspects, those along the way first. What a suspect may have counted of
-    /// others' packets is not attributed, and no more than was lost is.
+    /// Assigns `lost` datagrams to the suspects, in the order of the path. Counts that may include others' packets are not assigned,
+    /// nor more than the loss.
     pub fn new(lost: u64, suspects: &[Suspect]) -> Attribution {
         let mut all = Attribution::default();
         let mut rest = lost;
-        // What is certain comes first: a counter of the whole host must not take what a socket is known to have dropped.
+        // Certain counts first: a counter of the whole host must not claim the known drops of a socket.
         let (ours, others): (Vec<Suspect>, Vec<Suspect>) =
             suspects.iter().partition(|suspect| suspect.is_ours);
         for suspect in ours.into_iter().chain(others) {
@@ -81,7 +81,7 @@ impl Attribution {
         }
     }
 
-    /// Lost in either host or its card.
+    /// Returns the losses in either host or its NIC.
     pub fn in_hosts(&self) -> u64 {
         self.sender_host
             + self.sender_nic
@@ -131,7 +131,7 @@ mod tests {
             (all.receiver_socket, all.unattributed, all.network),
             (30, 10, 0)
         );
-        // A drop of up to 40 joined datagrams.
+        // Drops of up to 40 joined datagrams each.
         let all = Attribution::new(100, &[suspect(LossLocation::ReceiverSocket, 2, 40, true)]);
         assert_eq!(
             (all.receiver_socket, all.unattributed, all.network),

@@ -1,23 +1,23 @@
-//! What both ends of a test say to each other, so that neither can be mistaken: messages one after the other over a stream
-//! of bytes, each with its length and, once both ends have shown that they know a token, an authentication code.
+//! Authenticated messages between the endpoints of a test, one after another over a stream of bytes. Each has a length and, once both
+//! endpoints have proved that they hold the token, an authentication code.
 //!
-//! A message is its length (4 bytes, big-endian), its bytes and, once the channel is secure, HMAC-SHA-256 (RFC 2104) over
-//! who sends it, its number and its bytes. The key is made of the token and a number of each end that is used once, so
-//! nothing that was recorded of another connection fits, and within a connection nothing can be repeated, left out or put
-//! elsewhere. Nothing is hidden: the messages can be read by whoever sees them.
+//! A message consists of its length (4 bytes, big-endian), its bytes and, once the channel is secure, HMAC-SHA-256 (RFC 2104) over its
+//! sender, its number and its bytes. The key is derived from the token and a nonce of each endpoint. So no recording of another connection
+//! is valid, and within a connection no message can be repeated, dropped or moved. Messages are not encrypted: anyone who captures the
+//! connection can read them.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// Length of an authentication code in bytes.
 pub const MAC_LEN: usize = 32;
-/// Length of the field that tells a message's length.
+/// Bytes of the length field.
 const LENGTH_LEN: usize = 4;
 
-/// Of each end, chosen at random and used once.
+/// Random number of an endpoint, used once.
 pub type Nonce = [u8; 16];
 
-/// A secret that both ends know.
+/// Shared secret of both endpoints.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
@@ -34,12 +34,12 @@ impl From<&str> for Token {
 }
 
 impl Token {
-    /// Whether everybody knows it.
+    /// Returns whether it is empty, which protects nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A number that nobody can tell who does not know the token, of something that all who do may know.
+    /// Returns a number derived from the token and `of`, which nobody without the token can calculate.
     pub fn key(&self, of: &str) -> u64 {
         let mut mac = new_mac(&self.0);
         mac.update(b"evlbi.probe/1 key ");
@@ -49,11 +49,11 @@ impl Token {
     }
 }
 
-/// Who speaks, by the byte that stands for it in authentication codes.
+/// Role of a sender, with its byte in authentication codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// Asks for tests.
+    /// Requests tests.
     Client = b'c',
     /// Grants them.
     Responder = b'r',
@@ -68,11 +68,11 @@ impl Role {
     }
 }
 
-/// Why a channel cannot go on.
+/// Reason why a channel cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// A message is longer than it may be.
+    /// A message exceeds the maximum length.
     #[error(
         "a message of {0} bytes, where {1} are the most: the other end is no evlbi, or of another version"
     )]
@@ -82,10 +82,10 @@ pub enum ChannelError {
     Forged,
 }
 
-/// One end of a conversation, without the connection that carries it.
+/// One endpoint of a channel, without the connection that carries it.
 pub struct Channel {
     role: Role,
-    /// Longest message that is taken.
+    /// Maximum length of a received message.
     longest: usize,
     key: Option<Hmac<Sha256>>,
     sealed: u64,
@@ -94,7 +94,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel without a key, that takes messages of no more than `longest` bytes.
+    /// Creates a channel without a key that accepts messages of up to `max` bytes.
     pub fn new(role: Role, longest: usize) -> Channel {
         Channel {
             role,
@@ -106,28 +106,28 @@ impl Channel {
         }
     }
 
-    /// What a client shows to prove that it knows the token: of both numbers, the responder's first.
+    /// Returns a client's proof that it holds the token: over both nonces, the responder's first.
     pub fn proof(token: &Token, nonces: [&Nonce; 2]) -> [u8; MAC_LEN] {
         let code = keyed(token, b"proof", nonces).finalize();
         code.into_bytes().into()
     }
 
-    /// Whether a client's proof is right, in a time that does not tell how wrong it is.
+    /// Returns whether a client's proof is valid, in constant time.
     pub fn is_proof(token: &Token, nonces: [&Nonce; 2], proof: &[u8]) -> bool {
         keyed(token, b"proof", nonces).verify_slice(proof).is_ok()
     }
 
-    /// From now on messages bear a code in both directions, and may be so long.
+    /// Adds an authentication code to messages in both directions from now on, and sets their maximum length.
     pub fn secure(&mut self, token: &Token, nonces: [&Nonce; 2], longest: usize) {
         let key = keyed(token, b"session", nonces).finalize().into_bytes();
         self.key = Some(new_mac(&key));
         self.longest = longest;
     }
 
-    /// A message as it goes over the connection.
+    /// Returns a message as sent over the connection.
     ///
     /// # Errors
-    /// [`ChannelError::TooLong`] where its length does not fit.
+    /// [`ChannelError::TooLong`] if its length does not fit the field.
     pub fn seal(&mut self, message: &[u8]) -> Result<Vec<u8>, ChannelError> {
         let too_long = |_| ChannelError::TooLong(message.len(), u32::MAX as usize);
         let length = u32::try_from(message.len()).map_err(too_long)?;
@@ -142,15 +142,15 @@ impl Channel {
         Ok(bytes)
     }
 
-    /// Bytes came over the connection.
+    /// Takes bytes received over the connection.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.incoming.extend_from_slice(bytes);
     }
 
-    /// The next message that is there as a whole.
+    /// Returns the next complete message.
     ///
     /// # Errors
-    /// [`ChannelError`]; nothing that comes after it can be trusted.
+    /// [`ChannelError`]; nothing after it can be trusted.
     pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, ChannelError> {
         let Some(length) = self.incoming.first_chunk::<LENGTH_LEN>() else {
             return Ok(None);
@@ -281,7 +281,7 @@ mod tests {
             let at = at % bytes.len();
             bytes[at] ^= 1 << bit;
             responder.feed(&bytes);
-            // It is refused, or more is waited for.
+            // It is refused, or incomplete.
             prop_assert!(!matches!(responder.next_message(), Ok(Some(_))));
         }
 

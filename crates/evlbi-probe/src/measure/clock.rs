@@ -1,80 +1,80 @@
-//! The clock at the far end, as round trips show it: offset, skew, and how much of that is certain.
+//! Estimate of the remote clock from round trips: offset, skew, and their certainty.
 //!
-//! Of an exchange four times are known, as of NTP and STAMP (RFC 8762): T1 and T4 of the clock here, T2 and T3 of the one
-//! there. T2 - T1 is the delay of the way there and the offset; T4 - T3 that of the way back less the offset. Waiting in
-//! queues only ever adds, so the smallest values of stretches of time lie on two lines of opposite slope: the skew. Half
-//! the distance of the lines is the offset if the smallest delays of both ways are alike. Nothing that is measured at the
-//! ends can tell whether they are; but neither is negative, which bounds the error by half the smallest round trip.
+//! Each exchange gives four times, as in NTP and STAMP (RFC 8762): T1 and T4 of the local clock, T2 and T3 of the remote one. T2 - T1 is
+//! the outbound delay plus the offset; T4 - T3 is the return delay minus the offset. Queueing only ever adds delay, so the minimum values
+//! of intervals lie on two lines of opposite slope: the skew. Half the distance between the lines is the offset if the minimum delays of
+//! both directions are equal. No measurement at the endpoints can tell whether they are. But neither is negative, which bounds the error by
+//! half the minimum round-trip time.
 
 use evlbi_core::time::apart;
 use serde::Serialize;
 
-/// Stretches of time whose smallest values are kept; when there are more, each gets twice as long.
+/// Maximum number of intervals with a minimum value; above it, each becomes twice as long.
 const STRETCHES: usize = 64;
-/// A first stretch in nanoseconds.
+/// Initial length of an interval, in nanoseconds.
 const MIN: u64 = 1_000_000;
-/// A skew counts from so many of its standard errors on.
+/// A skew is used if it is at least this many of its standard errors.
 const SURE: f64 = 3.0;
 
-/// The times of an exchange in nanoseconds.
+/// Times of an exchange, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The request left here.
+    /// Departure of the request (local clock).
     pub departed: u64,
-    /// It came there (clock there).
+    /// Arrival of the request (remote clock).
     pub arrived: u64,
-    /// The reply left there (clock there).
+    /// Departure of the reply (remote clock).
     pub replied: u64,
-    /// It came here.
+    /// Arrival of the reply (local clock).
     pub returned: u64,
 }
 
 impl Exchange {
-    /// The round trip without the time that the responder took, in nanoseconds.
+    /// Returns the round-trip time without the processing time of the responder, in nanoseconds.
     pub fn round_trip(&self) -> i64 {
         let here = apart(self.returned, self.departed);
         here.saturating_sub(apart(self.replied, self.arrived))
     }
 }
 
-/// Collects exchanges, in bounded memory.
+/// Collection of exchanges, in bounded memory.
 #[derive(Clone, Debug)]
 pub struct Exchanges {
-    /// Of the first exchange, here and there.
+    /// Local and remote time of the first exchange.
     origin: Option<(u64, u64)>,
     length: u64,
-    /// Of the way there, and of the way back.
+    /// Minimum values: outbound, and return.
     ways: [Vec<Option<Point>>; 2],
     round_trip: i64,
     count: u64,
 }
 
-/// The smallest value of a stretch, and when it was.
+/// Minimum value of an interval, and its time.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     time: f64,
     value: i64,
 }
 
-/// A clock there against the one here.
+/// The remote clock relative to the local one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockFit {
-    /// How much the clock there is ahead at the time `at`, in nanoseconds, if the smallest delays of both ways are alike.
+    /// Lead of the remote clock at the time `at`, in nanoseconds, if the minimum delays of both directions are equal.
     pub offset: f64,
-    /// When that is, by the clock here, in nanoseconds.
+    /// Time of this offset by the local clock, in nanoseconds.
     pub at: u64,
-    /// How much faster the clock there runs, in seconds per second; 0 where that cannot be told from 0.
+    /// Excess rate of the remote clock, in seconds per second; 0 if it is not significant.
     pub skew: f64,
-    /// Standard error of the skew; none of too few exchanges.
+    /// Standard error of the skew; `None` for too few exchanges.
     pub skew_error: Option<f64>,
-    /// How far the offset may be off, in nanoseconds, if the smallest delays of both ways are alike.
+    /// Maximum error of the offset, in nanoseconds, if the minimum delays of both directions are equal.
     pub error_if_symmetric: f64,
-    /// How far it may be off whatever they are, in nanoseconds: half of the smallest round trip more.
+    /// Maximum error of the offset for any delays, in nanoseconds: half of the minimum round-trip time more.
     pub error: f64,
-    /// The smallest round trip in nanoseconds.
+    /// Minimum round-trip time, in nanoseconds.
     pub round_trip: f64,
-    /// Exchanges that it was made of.
+    /// Number of exchanges.
     pub exchanges: u64,
 }
 
@@ -91,12 +91,12 @@ impl Default for Exchanges {
 }
 
 impl Exchanges {
-    /// One more exchange, not before the first.
+    /// Adds an exchange, not before the first.
     pub fn add(&mut self, exchange: &Exchange) {
         let origin = (exchange.departed, exchange.arrived);
         let (here, there) = *self.origin.get_or_insert(origin);
         let since = |time: u64| time.saturating_sub(here);
-        // Times against the first, so that the numbers stay small.
+        // Times relative to the first, so that the numbers stay small.
         let ahead = apart(exchange.arrived, there).saturating_sub(apart(exchange.departed, here));
         let behind = apart(exchange.returned, here).saturating_sub(apart(exchange.replied, there));
         self.count += 1;
@@ -105,7 +105,7 @@ impl Exchanges {
         self.note(since(exchange.returned), behind, 1);
     }
 
-    /// The value of a way (there 0, back 1) at a time.
+    /// Notes the value of a direction (outbound 0, return 1) at a time.
     fn note(&mut self, time: u64, value: i64, way: usize) {
         while time / self.length >= STRETCHES as u64 {
             self.length *= 2;
@@ -126,10 +126,10 @@ impl Exchanges {
         }
     }
 
-    /// What the exchanges say of the clock there; none without any.
+    /// Estimates the remote clock; `None` without exchanges.
     pub fn fit(&self) -> Option<ClockFit> {
         let (here, there) = self.origin?;
-        // The way back has the slope of the other sign.
+        // The return direction has the slope of opposite sign.
         let sides = [(0, 1.0), (1, -1.0)].map(|(way, sign)| {
             let points: &Vec<Option<Point>> = &self.ways[way];
             let points = points.iter().flatten();
@@ -148,7 +148,7 @@ impl Exchanges {
                 squares += (time - centre.0).powi(2);
             }
         }
-        // None of a single moment.
+        // Zero for a single time.
         let slope = products / f64::max(squares, f64::MIN_POSITIVE);
         let mut residue = 0.0;
         for (points, centre) in sides.iter().zip(centres) {
@@ -163,7 +163,7 @@ impl Exchanges {
             Some(error) if slope.abs() > SURE * error => slope,
             _ => 0.0,
         };
-        // The lines lie as low as the lowest point.
+        // The lines are as low as the lowest point.
         let at = (centres[0].0 + centres[1].0) / 2.0;
         let lowest = |side: usize, sign: f64| {
             let points = sides[side].iter();
@@ -171,13 +171,12 @@ impl Exchanges {
             heights.fold(f64::INFINITY, f64::min)
         };
         let (ahead, behind) = (lowest(0, 1.0), lowest(1, -1.0));
-        // The lines may lie closer than any exchange was, but not further apart.
+        // The lines may be closer together than any exchange, but not further apart.
         let round_trip = (self.round_trip as f64).max(0.0);
         let slack = (round_trip - (ahead + behind)).max(0.0);
         let times = sides.iter().flatten().map(|point| point.0);
         let span = times.fold(0.0, f64::max);
-        // What a skew that was left out, or is not known so well, does at the ends; and few exchanges tell nothing of how
-        // long they waited.
+        // Effect at both ends of a skew that is ignored or uncertain. A few exchanges do not show how long they were queued.
         let drift = match skew_error {
             Some(error) => ((slope - skew).abs() + error) * span,
             None => slope.abs() * span + round_trip / 2.0,
@@ -197,24 +196,24 @@ impl Exchanges {
 }
 
 impl ClockFit {
-    /// How much the clock there is ahead when the one here shows `time`, in nanoseconds.
+    /// Returns the lead of the remote clock when the local one shows `time`, in nanoseconds.
     pub fn offset_at(&self, time: u64) -> f64 {
         self.offset + self.skew * apart(time, self.at) as f64
     }
 
-    /// Delay of the way there in nanoseconds.
+    /// Returns the outbound delay in nanoseconds.
     pub fn there(&self, exchange: &Exchange) -> f64 {
         let ahead = apart(exchange.arrived, exchange.departed) as f64;
         self.of_here(ahead - self.offset_at(exchange.departed))
     }
 
-    /// Delay of the way back in nanoseconds.
+    /// Returns the return delay in nanoseconds.
     pub fn back(&self, exchange: &Exchange) -> f64 {
         let behind = apart(exchange.returned, exchange.replied) as f64;
         self.of_here(behind + self.offset_at(exchange.returned))
     }
 
-    /// Nanoseconds by the clock here, from a span in nanoseconds by the clock there.
+    /// Converts a duration of the remote clock to the local clock, in nanoseconds.
     pub fn of_here(&self, time: f64) -> f64 {
         time / (1.0 + self.skew)
     }
@@ -229,7 +228,7 @@ mod tests {
 
     const MS: f64 = 1e6;
 
-    /// Round trips every 10 ms over ways that take at least so long, and an exponential wait of this mean.
+    /// Returns round trips every 10 ms with these minimum delays, and exponential queueing of this mean.
     fn exchanges(
         count: u32,
         ways: [f64; 2],
@@ -250,7 +249,7 @@ mod tests {
             let arrived = departed + ways[0] + waits();
             let replied = arrived + 20_000.0;
             let returned = replied + ways[1] + waits();
-            // Of numbers of this size f64 keeps 256 ns; whole nanoseconds are kept as distances.
+            // At this size f64 resolves 256 ns; as differences, whole nanoseconds are kept.
             let exchange = Exchange {
                 departed: departed as u64,
                 arrived: there(arrived) as u64,
@@ -307,7 +306,7 @@ mod tests {
     }
 
     proptest! {
-        /// However unlike the ways are, the offset lies within what is said.
+        /// For any asymmetry of the delays, the offset is within its stated error.
         #[test]
         fn the_error_is_no_more_than_is_said(
             there in 0.0f64..50.0, back in 0.0f64..50.0, wait in 0.0f64..500_000.0, offset in -1e12f64..1e12, skew in -50e-6f64..50e-6,
@@ -318,7 +317,7 @@ mod tests {
             for exchange in &each {
                 let truth = offset + skew * (exchange.departed as f64 - 1.7e18);
                 let off = (fit.offset_at(exchange.departed) - truth).abs();
-                // And what f64 has lost in the making of the exchanges.
+                // Plus the rounding of f64 in the construction of the exchanges.
                 prop_assert!(off <= fit.error + 2000.0, "{} {:?}", off, fit);
             }
         }

@@ -1,51 +1,51 @@
-//! Whether loss is constant, comes in episodes, or in episodes that come back after the same time.
+//! Distribution of loss over time: constant, in episodes, or in periodic episodes.
 
 use serde::Serialize;
 
-/// Runs of loss from which on anything can be told.
+/// Minimum number of runs of loss for any judgement.
 const ENOUGH: u64 = 10;
-/// Datagrams of a run of loss in the mean from which on they are outages: few tell as much as many runs.
+/// Mean length of a run of loss, in datagrams, from which on runs are outages: few of these suffice for a judgement.
 const OUTAGE: f64 = 50.0;
-/// Windows from which on anything can be told.
+/// Minimum number of windows for any judgement.
 const WINDOWS: usize = 4;
-/// Loss is constant unless runs of loss differ from window to window by so many standard deviations more than by chance.
+/// Loss is constant unless the variation of its runs between windows exceeds chance by this many standard deviations.
 const SURE: f64 = 5.0;
-/// Episodes come periodically when the times between their beginnings differ by no more than this part of their mean...
+/// Episodes are periodic if the times between their starts differ by at most this fraction of their mean...
 const ALIKE: f64 = 0.1;
-/// ...or by a window at either end, and when there are so many of these times.
+/// ...or by a window at either end, and if there are at least this many such times.
 const REPEATED: usize = 2;
 
-/// Datagrams sent and lost in a stretch of time.
+/// Datagrams sent and lost in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// When it begins, in seconds.
+    /// Start, in seconds.
     pub begin: f64,
-    /// When it ends.
+    /// End, in seconds.
     pub end: f64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Of these, lost.
+    /// Datagrams of these that were lost.
     pub lost: u64,
-    /// Runs of consecutive losses that begin in it: what is lost together is one event.
+    /// Runs of consecutive losses that start in it: losses in a row are one event.
     pub runs: u64,
 }
 
-/// How loss is spread over time.
+/// Distribution of loss over time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", tag = "pattern")]
 pub enum Pattern {
-    /// Nothing was lost.
+    /// No loss.
     None,
-    /// Too few were lost, or for too short a time, to tell.
+    /// Too little loss, or too short a time, for a judgement.
     Unknown,
     /// The same at all times.
     Constant,
-    /// At times.
+    /// In episodes.
     Episodes(Episodes),
-    /// At times that come back.
+    /// In periodic episodes.
     Periodic {
-        /// Seconds from the beginning of an episode to that of the next.
+        /// Seconds from the start of an episode to that of the next.
         period: f64,
         /// The episodes.
         #[serde(flatten)]
@@ -53,24 +53,24 @@ pub enum Pattern {
     },
 }
 
-/// Times in which more is lost than in others.
+/// Periods with more loss than others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Episodes {
-    /// How many.
+    /// Number of episodes.
     pub count: usize,
-    /// How long they last in seconds, in the mean.
+    /// Mean length, in seconds.
     pub length: f64,
-    /// Part of the datagrams that is lost in them.
+    /// Loss fraction within them.
     pub loss: f64,
-    /// And outside of them.
+    /// Loss fraction outside of them.
     pub loss_outside: f64,
-    /// Between the beginnings of the first and the last one, over the number between, in seconds; 0 of one.
+    /// Mean time from the start of an episode to that of the next, in seconds; 0 for one.
     pub apart: f64,
 }
 
 impl Pattern {
-    /// Of windows one after the other.
+    /// Returns the pattern of consecutive windows.
     pub fn of(windows: &[Window]) -> Pattern {
         let (sent, lost) = sums(windows.iter());
         if lost == 0 {
@@ -125,19 +125,19 @@ fn sums<'a>(windows: impl Iterator<Item = &'a Window>) -> (u64, u64) {
     })
 }
 
-/// Their mean; 0 of none.
+/// Returns the mean; 0 for no values.
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     sum / f64::max(count, 1.0)
 }
 
-/// Part of the datagrams that is lost.
+/// Returns the loss fraction.
 fn rate(window: &Window) -> f64 {
     window.lost as f64 / window.sent as f64
 }
 
-/// Whether events come as often in every window as chance lets them: their index of dispersion, which for Poisson's
-/// distribution is one.
+/// Returns whether the number of events varies between windows only by chance: by the index of dispersion, which is one for a Poisson
+/// distribution.
 fn is_constant(windows: &[Window], events: u64, sent: u64) -> bool {
     let mean = events as f64 / sent as f64;
     let expected = |window: &Window| mean * window.sent as f64;
@@ -151,8 +151,8 @@ fn is_constant(windows: &[Window], events: u64, sent: u64) -> bool {
     squares.sum::<f64>() - (n - 1.0) < SURE * spread
 }
 
-/// Which windows belong to an episode: those that lose much, and beside them those that lose more than a little. Any part of
-/// an outage is one.
+/// Returns which windows belong to an episode: those with heavy loss, and neighbours of these with more than light loss. Any part of an
+/// outage counts.
 fn bad(windows: &[Window], are_outages: bool) -> Vec<bool> {
     let rates: Vec<f64> = windows.iter().map(rate).collect();
     if are_outages {
@@ -171,7 +171,7 @@ fn bad(windows: &[Window], are_outages: bool) -> Vec<bool> {
     bad
 }
 
-/// Between the windows with much loss and those with little: halfway between the means of both, which it makes itself.
+/// Returns the threshold between heavy and light loss: halfway between the means of the windows above and below it.
 fn threshold(windows: &[Window]) -> f64 {
     let most = windows.iter().map(rate).fold(0.0, f64::max);
     let mut threshold = most / 2.0;
@@ -190,7 +190,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    /// So many windows of a second with 10,000 datagrams each, of which a part is lost that depends on the time.
+    /// Returns `count` windows of a second with 10,000 datagrams each, with a loss fraction that depends on the time.
     fn windows(count: usize, loss: impl Fn(usize) -> f64, seed: u64) -> Vec<Window> {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         (0..count)
@@ -236,7 +236,7 @@ mod tests {
         assert!((all.loss - 0.01).abs() < 0.001);
     }
 
-    /// Nothing at all gets through for a while, and again; a window that begins in it has the rest of the run.
+    /// Nothing gets through for a while, repeatedly; a window that starts in an outage has the rest of the run.
     #[test]
     fn outages_are_episodes_however_few() {
         let outage = |lost: [(usize, u64); 2]| {
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_has_a_period() {
-        // Every 17 minutes for 12 s, seen in windows of 30 s.
+        // Every 17 minutes for 12 s, in windows of 30 s.
         let loss = |window: usize| match (window * 30) % 1020 < 30 {
             true => 0.004,
             false => 0.0,

@@ -1,4 +1,4 @@
-//! A stream of test datagrams as it is planned: how long they are, and when each leaves.
+//! Plan of a stream of test datagrams: their size, and the departure of each.
 
 use evlbi_core::packetise::Family;
 use evlbi_core::rate::BitRate;
@@ -7,10 +7,11 @@ use evlbi_core::time::Nanos;
 use evlbi_wire::probe::HEADER_LEN;
 use serde::{Deserialize, Serialize};
 
-/// Datagrams of a burst, and their bytes, at most: what leaves as fast as the host can, whatever the rate.
+/// Maximum number of datagrams in a burst, which leave as fast as the host can, regardless of the rate; [`MAX_BURST_BYTES`] is their
+/// maximum size.
 const MAX_BURST: u32 = 10_000;
 const MAX_BURST_BYTES: u64 = 4 << 20;
-/// Longest payload of UDP over IPv4 in bytes.
+/// Maximum payload of UDP over IPv4, in bytes.
 const MAX: usize = 65_507;
 
 /// A stream in one direction.
@@ -19,33 +20,33 @@ const MAX: usize = 65_507;
 pub struct Stream {
     /// UDP payload of each datagram in bytes.
     pub size: usize,
-    /// How far apart they leave.
+    /// Spacing of datagrams, or bursts.
     pub spacing: Spacing,
-    /// Datagrams that leave back to back; the spacing is that of such bursts then.
+    /// Datagrams per burst, sent back to back.
     pub burst: u32,
-    /// How many; `u64::MAX` as many as there is time for.
+    /// Number of datagrams; `u64::MAX` for as many as the time allows.
     pub count: u64,
 }
 
-/// How far apart datagrams, or bursts of them, leave.
+/// Spacing of datagrams, or of bursts of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Spacing {
-    /// So many nanoseconds from the beginning of one to that of the next; 0 is as fast as the host can.
+    /// Nanoseconds from the start of one to that of the next; 0 is as fast as the host can.
     Nanoseconds(u64),
-    /// So that their UDP payload makes so many bits per second.
+    /// Spacing that results in this rate of UDP payload.
     BitsPerSecond(BitRate),
 }
 
-/// Why a stream cannot be.
+/// Reason why a stream is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// Too short for the header, or too long for UDP.
     #[error("datagrams of a test carry {HEADER_LEN} to {MAX} bytes, not {0}")]
     Size(usize),
-    /// Too much back to back.
+    /// A burst is too large.
     #[error(
         "a burst is of {MAX_BURST} datagrams and {MAX_BURST_BYTES} bytes at most, not of {0} datagrams and {1} bytes"
     )]
@@ -58,7 +59,7 @@ pub enum StreamError {
 }
 
 impl Stream {
-    /// Says what is wrong with it, if anything.
+    /// Checks that it is valid.
     ///
     /// # Errors
     /// [`StreamError`].
@@ -76,7 +77,7 @@ impl Stream {
         Ok(())
     }
 
-    /// When a datagram leaves, counted from the first; it never drifts.
+    /// Returns the departure of a datagram, counted from the first, without cumulative error.
     pub fn due(&self, number: u64) -> Nanos {
         let burst = u64::from(self.burst.max(1));
         let before = u128::from(number / burst);
@@ -91,13 +92,13 @@ impl Stream {
         }
     }
 
-    /// How long it lasts: to when the datagram after its last would leave.
+    /// Returns its length: until the departure of a datagram after its last.
     pub fn duration(&self) -> Nanos {
         let burst = u64::from(self.burst.max(1));
         self.due(self.count.div_ceil(burst).saturating_mul(burst))
     }
 
-    /// How many datagrams leave in a time.
+    /// Returns the number of datagrams that leave in a time.
     pub fn within(&self, duration: Nanos) -> u64 {
         let burst = u128::from(self.burst.max(1));
         let bursts = match self.spacing {
@@ -112,7 +113,7 @@ impl Stream {
         u64::try_from(bursts * burst).unwrap_or(u64::MAX)
     }
 
-    /// Bits of its UDP payload per second, as asked for; none where it is as fast as the host can.
+    /// Returns the requested rate of UDP payload, in bits per second; `None` for as fast as the host can.
     pub fn rate(&self) -> Option<f64> {
         match self.spacing {
             Spacing::Nanoseconds(0) => None,
@@ -123,7 +124,7 @@ impl Stream {
         }
     }
 
-    /// Bits per second on an Ethernet, everything counted; none where it is as fast as the host can.
+    /// Returns the rate on Ethernet including all overhead, in bits per second; `None` for as fast as the host can.
     pub fn wire_rate(&self, family: Family) -> Option<f64> {
         let on_the_wire = wire_bytes(self.size, family) as f64;
         Some(self.rate()? * on_the_wire / self.size.max(1) as f64)

@@ -1,5 +1,5 @@
-//! What a receiver knows of a stream whose sender tells how much it sent: loss to the packet, head and tail included,
-//! reordering, duplicates, and how the times are distributed.
+//! Receiver's account of a stream whose sender reports its size: exact loss, including head and tail, reordering, duplicates, and
+//! distributions of times.
 
 use std::collections::BTreeMap;
 
@@ -7,75 +7,73 @@ use evlbi_core::account::{Account, Distribution, HISTORY, Report, Summary};
 use evlbi_core::time::{Nanos, apart, clamped};
 use serde::{Deserialize, Serialize};
 
-/// Accounts for the datagrams of one stream, as they arrive.
+/// Counts the datagrams of one stream as they arrive.
 #[derive(Debug)]
 pub struct Tally {
     account: Account,
-    /// Datagrams that there may be: a number beyond is no number of this stream.
+    /// Maximum number of datagrams: a number beyond does not belong to this stream.
     count: u64,
     arrivals: Option<Arrivals>,
     gaps: Distribution,
     delays: Distribution,
     variations: Distribution,
     patience: Nanos,
-    /// The result at the end, as far as it is known.
+    /// The final report, as far as known.
     told: Tallied,
 }
 
-/// What has come so far.
+/// Arrivals so far.
 #[derive(Clone, Copy, Debug)]
 struct Arrivals {
     first: u64,
     last: u64,
-    /// Between the two clocks: what the first datagram's delay seemed to be.
+    /// Apparent delay of the first datagram, which includes the clock offset.
     origin: i128,
-    /// Sequence number and delay of the last datagram that was no duplicate.
+    /// Sequence number and delay of the last datagram that was not a duplicate.
     before: (u64, i64),
-    /// The smallest delay so far.
+    /// Minimum delay so far.
     shortest: i64,
-    /// Numbers and departures of the datagrams that left first and last of those that arrived.
+    /// Of the arrived datagrams, those that left first and last: number and departure.
     departed: [(u64, u64); 2],
 }
 
-/// What is known of a stream at its end.
+/// Final report of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tallied {
     /// Datagrams that the sender sent: unique + lost.
     pub sent: u64,
-    /// Loss (RFC 7680), duplicates and reordering (RFC 4737), and where in the sequence.
+    /// Loss (RFC 7680), duplicates and reordering (RFC 4737), with their places in the sequence.
     pub account: Report,
-    /// Of the unique: took longer than the smallest delay so far and the time that a datagram is waited for, so lost in the
-    /// sense of RFC 7680 with that time.
+    /// Of the unique, those whose delay exceeds the minimum delay so far by more than the loss timeout; RFC 7680 counts them as lost.
     pub late: u64,
-    /// Packets from the beginning of one run of loss to that of the next: distance to count.
+    /// Number of distances, in datagrams from the start of a run of loss to that of the next, by distance.
     pub loss_distances: BTreeMap<u64, u64>,
-    /// Datagrams with the key of this stream whose number it does not have.
+    /// Datagrams with the key of this stream and an impossible number.
     pub foreign: u64,
-    /// From the first arrival to the last, in nanoseconds.
+    /// Time from the first arrival to the last, in nanoseconds.
     pub arrivals_ns: u64,
-    /// Numbers and departures, in nanoseconds of the sender's clock, of those that arrived and had left first and last.
+    /// Of the arrived datagrams, those that left first and last: number, and departure in nanoseconds of the sender's clock.
     pub departed: Option<[(u64, u64); 2]>,
     /// Times between arrivals, duplicates included, in nanoseconds.
     pub gaps: Option<Summary>,
-    /// One-way delays (RFC 7679) in nanoseconds by the two hosts' own clocks, less that of the first datagram.
+    /// One-way delays (RFC 7679) in nanoseconds, by the two hosts' own clocks, minus that of the first datagram.
     pub delays: Option<Summary>,
-    /// What that first delay seemed to be: the clocks may lie far apart.
+    /// Apparent delay of the first datagram, which includes the clock offset.
     pub first_delay_ns: f64,
-    /// Delays less the smallest (RFC 5481, PDV), in which a constant difference of the clocks cancels: median, 99 % and
-    /// 99.9 %, in nanoseconds.
+    /// Delays above the minimum (RFC 5481, PDV), in which a constant clock offset cancels: median, 99 % and 99.9 %, in nanoseconds.
     pub pdv: Option<[i64; 3]>,
-    /// Delay of a datagram less that of the one before it (RFC 3393, IPDV), of those that arrived one after the other.
+    /// Delay of a datagram minus that of the previous one (RFC 3393, IPDV), for consecutive arrivals.
     pub ipdv: Option<Summary>,
-    /// Smoothed size of that (RFC 3550, section 6.4.1), in nanoseconds.
+    /// Its smoothed magnitude (RFC 3550, section 6.4.1), in nanoseconds.
     pub jitter: f64,
 }
 
 impl Tally {
-    /// Of a stream of no more than `count` datagrams, each of which is waited for so long; with a `width` gaps are counted
-    /// in bins of so many nanoseconds too.
+    /// Creates an account of a stream of up to `count` datagrams with this loss timeout; with a `width`, gaps are also counted in bins of
+    /// that many nanoseconds.
     pub fn new(count: u64, patience: Nanos, width: Option<u64>) -> Tally {
-        // No more numbers need be remembered than there are.
+        // The history needs no more numbers than there are.
         let mut account = Account::new(count.clamp(1, HISTORY));
         account.open_segment(0);
         Tally {
@@ -90,19 +88,19 @@ impl Tally {
         }
     }
 
-    /// A datagram has arrived, by the clock here; it left at `departed` by the clock there. Both in nanoseconds.
-    /// Whether it is the first of its number.
+    /// Counts an arrival, in nanoseconds of the local clock; it left at `departed`, in nanoseconds of the remote clock. Returns whether it
+    /// is the first with its number.
     #[inline]
     pub fn arrived(&mut self, sequence: u64, departed: u64, arrived: u64) -> bool {
         let is_known = self.account.has_arrived(sequence);
         let Some(is_known) = is_known.filter(|_| sequence < self.count) else {
-            // So late that nobody knows any more whether it is a second one counts as foreign, too.
+            // A datagram so late that it may be a duplicate counts as foreign, too.
             self.told.foreign += 1;
             return false;
         };
         let seems = i128::from(arrived) - i128::from(departed);
         let Some(all) = &mut self.arrivals else {
-            // What comes before it is lost, however long the stream gets.
+            // Earlier numbers are lost, however long the stream gets.
             self.account.used(0);
             self.account.unique(sequence, false);
             self.delays.add(0);
@@ -144,7 +142,7 @@ impl Tally {
         true
     }
 
-    /// The sender says that it sent so many.
+    /// Ends the account, with the number of datagrams that the sender sent.
     pub fn finish(mut self, sent: u64) -> Tallied {
         if sent > 0 {
             self.account.used(0);
@@ -184,7 +182,7 @@ mod tests {
 
     const APART: u64 = 12_500;
 
-    /// Datagrams that left every 12.5 us and took 7.5 ms, where the clock here is an hour ahead.
+    /// Counts datagrams that left every 12.5 us and took 7.5 ms; the local clock is an hour ahead.
     fn tally(numbers: impl IntoIterator<Item = u64>, sent: u64) -> Tallied {
         let mut tally = Tally::new(sent, Nanos::SECOND, Some(1_000));
         for (place, number) in numbers.into_iter().enumerate() {
@@ -266,7 +264,7 @@ mod tests {
         assert_eq!((ipdv.count, ipdv.min, ipdv.max), (2, -20, 50));
         assert_eq!(all.jitter, 50.0 / 16.0 + (20.0 - 50.0 / 16.0) / 16.0);
         assert_eq!(all.pdv.unwrap()[2], 300);
-        // The last took 300 longer than the first, and 200 are waited for.
+        // The last took 300 longer than the first; the loss timeout is 200.
         assert_eq!(all.late, 1);
     }
 

@@ -1,4 +1,4 @@
-//! A stream that lasts for hours, accounted for in windows of so many datagrams: each is settled while the next arrive.
+//! Account of a stream that lasts for hours, in windows of a number of datagrams: each is settled while the next arrives.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,16 @@ use evlbi_core::time::Nanos;
 
 use super::tally::{Tallied, Tally};
 
-/// Windows that may be open at once, of long ones and of short ones, which take less memory: of a stream that skips more,
-/// what lies beyond is no part of it.
+/// Maximum number of open windows, for long ones and for short ones, which take less memory. If a stream skips more, datagrams beyond do
+/// not count as part of it.
 const MAX_OPEN: [u64; 2] = [128, 2048];
-/// Numbers that open windows remember, about.
+/// Approximate number of sequence numbers that open windows remember.
 const REMEMBERED: u64 = 1 << 26;
 
-/// Accounts for a stream, window by window.
+/// Counts a stream, window by window.
 #[derive(Debug)]
 pub struct Windows {
-    /// Datagrams of a window.
+    /// Datagrams per window.
     size: u64,
     most_open: u64,
     count: u64,
@@ -26,15 +26,15 @@ pub struct Windows {
     open: VecDeque<Tally>,
     /// Distinct datagrams of all windows.
     unique: u64,
-    /// After the highest number that arrived.
+    /// The number after the highest that arrived.
     reached: u64,
-    /// Of windows that are closed or far ahead, since the last one was closed.
+    /// Foreign datagrams, of windows that are closed or far ahead, since the last one was closed.
     foreign: u64,
 }
 
 impl Windows {
-    /// Of a stream of no more than `count` datagrams, in windows of so many, or in a single one. The other arguments are
-    /// those of [`Tally::new`].
+    /// Creates an account of a stream of up to `count` datagrams, in windows of `size`, or in a single one. The other arguments are those
+    /// of [`Tally::new`].
     pub fn new(count: u64, size: Option<u64>, patience: Nanos, width: Option<u64>) -> Windows {
         let size = size.unwrap_or(u64::MAX).max(1);
         Windows {
@@ -51,7 +51,7 @@ impl Windows {
         }
     }
 
-    /// A datagram has arrived: see [`Tally::arrived`].
+    /// Counts an arrival: see [`Tally::arrived`].
     #[inline]
     pub fn arrived(&mut self, sequence: u64, departed: u64, arrived: u64) {
         let (number, offset) = (sequence / self.size, sequence % self.size);
@@ -77,23 +77,23 @@ impl Windows {
             .push_back(Tally::new(count, self.patience, self.width));
     }
 
-    /// Number after that of the last window of which something has arrived, or that is closed.
+    /// Returns the number after that of the last window that is closed or has arrivals.
     pub fn next(&self) -> u64 {
         self.first + self.open.len() as u64
     }
 
-    /// The number after the highest that arrived.
+    /// Returns the number after the highest that arrived.
     pub fn reached(&self) -> u64 {
         self.reached
     }
 
-    /// Distinct datagrams that arrived so far.
+    /// Returns the distinct datagrams that have arrived so far.
     pub fn unique(&self) -> u64 {
         self.unique
     }
 
-    /// The sender had used so many numbers, so long ago that no more of these are waited for: the next window that lies
-    /// within them, and its number.
+    /// Closes the next window if all of its numbers are below `used`, the count of numbers for which the loss timeout has passed. Returns
+    /// its number and report.
     pub fn close(&mut self, used: u64) -> Option<(u64, Tallied)> {
         let end = (self.first + 1).checked_mul(self.size)?;
         // A single window ends with the stream.
@@ -113,7 +113,7 @@ impl Windows {
         (number, tallied)
     }
 
-    /// The sender says that it sent so many: the windows that are left, at least one.
+    /// Ends the account, with the number of datagrams that the sender sent. Returns the remaining windows, at least one.
     pub fn finish(mut self, sent: u64) -> Vec<(u64, Tallied)> {
         let mut all: Vec<(u64, Tallied)> = std::iter::from_fn(|| self.close(sent)).collect();
         let rest = sent.saturating_sub(self.first.saturating_mul(self.size));
@@ -141,12 +141,12 @@ mod tests {
             (number, first.sent, first.account.counters.lost),
             (0, 10, 2)
         );
-        // Too late, and told with the next window.
+        // Too late, and reported with the next window.
         windows.arrived(3, 3000, 99_000);
         let (number, second) = windows.close(25).unwrap();
         assert_eq!((number, second.sent, second.foreign), (1, 10, 1));
         assert_eq!(windows.close(25), None);
-        // Nothing of the last two arrived but the beginning of one.
+        // Of the last two only the start of one arrived.
         let rest = windows.finish(38);
         let shown: Vec<(u64, u64, u64)> = rest
             .iter()

@@ -1,4 +1,4 @@
-//! One loss of each law, packet by packet: the EXPReS report's figure 2.6 and what it says of buffers and times.
+//! One loss for each algorithm, packet by packet: figure 2.6 of the EXPReS report, with its buffers and times.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,56 +17,56 @@ use crate::csv::{self, Column, cell};
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
 use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
-/// The loss comes when the flow has settled.
+/// Time of the loss, when the flow has settled.
 const LOST_AT: Nanos = Nanos(1_000_000_000);
-/// A flow is simulated for longer than it should take to be timely again by this factor, and by so many seconds.
+/// Factor by which a simulation is longer than the predicted catch-up time; [`MARGIN`] is added.
 const LONGER: f64 = 1.5;
-const BESIDES: f64 = 20.0;
-/// Points of a curve.
+const MARGIN: f64 = 20.0;
+/// Number of points of a curve.
 pub(super) const POINTS: u64 = 2000;
-/// The rate of the path where none is given, as the report's.
+/// Default rate of the path, that of the report.
 const LINK: u64 = 1_000_000_000;
-/// Bytes that wait before the path: the host's own card does not drop.
+/// Queue before the path, in bytes: the host's own NIC does not drop.
 const QUEUE: u64 = 1 << 40;
 
-/// What was simulated. Times in seconds, data in bytes.
+/// Result of a simulation. Times in seconds, data in bytes.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Simulated<R> {
     schema: &'static str,
-    /// Bits of payload per second of each flow.
+    /// Payload of each flow, in bits per second.
     pub rate: u64,
     mss: u32,
     acks: u32,
-    /// Bits per second on the wire of the narrowest link.
+    /// Rate of the narrowest link on the wire, in bits per second.
     pub link: u64,
-    /// How long each flow is, where all are as long.
+    /// Length of each flow, if all have the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// A row for each round trip and algorithm, and each loss if there are several.
+    /// A row for each round-trip time and algorithm, and each loss fraction if there are several.
     pub rows: Vec<R>,
 }
 
-/// A flow and what one loss did to it. Times in seconds, data in bytes.
+/// A flow and the effect of one loss. Times in seconds, data in bytes.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     rtt_s: f64,
     algorithm: &'static str,
-    /// Until the window was as before the loss.
+    /// Time until the window has its size before the loss.
     recovery_s: Option<f64>,
-    /// Most that was late.
+    /// Maximum late data.
     delayed_bytes: u64,
-    /// Until messages were timely again.
+    /// Time until messages are on time again.
     timely_s: Option<f64>,
-    /// Most that the sender held.
+    /// Maximum data held by the sender.
     held_bytes: u64,
     sent_again: u64,
     shed: u64,
-    /// What the law's equations or steps say of recovery and delayed data.
+    /// Recovery time and delayed data, by the algorithm's equations or steps.
     expected_recovery_s: f64,
     expected_delayed_bytes: f64,
-    /// Message number after the loss, and its one-way delay in seconds.
+    /// Points: message number after the loss, and its one-way delay in seconds.
     #[serde(skip)]
     curve: Vec<(f64, f64)>,
 }
@@ -77,7 +77,7 @@ pub(super) struct Job<'a> {
     link: u64,
     pub flow: Cbr,
     pub algorithm: Algorithm,
-    /// Fraction that is lost by chance; none for a single loss.
+    /// Random loss fraction; `None` for a single loss.
     pub loss: Option<f64>,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn simulate<R: Send>(
     })
 }
 
-/// Works through jobs, one on each processor. Returns their results in the order of the jobs.
+/// Works through jobs, one on each CPU. Returns their results in the order of the jobs.
 ///
 /// # Errors
 /// If the run is stopped before the end.
@@ -154,7 +154,7 @@ fn queue<R: Send>(
         }
     };
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // This thread is one of them.
+    // This thread does jobs, too.
     let others = processors.min(jobs.len()).saturating_sub(1);
     let others = if run.clock().is_real() { others } else { 0 };
     std::thread::scope(|scope| {
@@ -173,7 +173,7 @@ fn queue<R: Send>(
 
 fn row(job: &Job) -> Row {
     let needs = job.flow.needs(job.algorithm);
-    let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + BESIDES;
+    let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + MARGIN;
     let length = LOST_AT.plus(Nanos::from_secs_f64(after));
     let scene = job.scene(Loss::At([LOST_AT].into()), length);
     let mut curve = Vec::new();
@@ -186,7 +186,7 @@ fn row(job: &Job) -> Row {
         }
     });
     let since = |at: Option<Nanos>| Some(at?.since(outcome.reduced_at?).as_secs_f64());
-    // What came after is timely.
+    // Later messages are on time.
     if let Some(timely) = outcome.timely_from {
         let part = timely.since(LOST_AT).as_secs_f64() / length.since(LOST_AT).as_secs_f64();
         curve.truncate((curve.len() as f64 * (part * 1.1).min(1.0)) as usize + 1);
@@ -219,7 +219,7 @@ impl Job<'_> {
         )
     }
 
-    /// The flow with a window that is enough, over the link and such losses.
+    /// Returns the flow with a sufficient window, over the link and with this loss.
     pub fn scene(&self, loss: Loss, length: Nanos) -> Scene {
         let (options, flow) = (self.options, &self.flow);
         let delay = Law::Delay {
@@ -228,7 +228,7 @@ impl Job<'_> {
             shape: Shape::Normal,
             reorders: false,
         };
-        // A packet takes the path some time, too, for which the window must last.
+        // A packet takes time on the path, too, for which the window must suffice.
         let wire = wire(options) as f64 * 8.0 / self.link as f64;
         let needed = flow.rate / 8.0 * (flow.round_trip + wire) / flow.segment;
         Scene {
@@ -261,7 +261,7 @@ impl Job<'_> {
     }
 }
 
-/// Formats it for people.
+/// Formats it as text.
 pub fn text(comparison: &Simulated<Row>) -> String {
     let seconds = |time: Option<f64>| time.map_or("never".into(), |time| format!("{time:.2} s"));
     let rows = comparison.rows.iter().map(|row| {
@@ -307,7 +307,7 @@ pub fn figure(comparison: &Simulated<Row>) -> Figure {
     }
 }
 
-/// The delays of a flow as a curve.
+/// Returns the delays of a flow as a curve.
 pub(super) fn curve(name: String, points: &[(f64, f64)]) -> Series {
     Series {
         name,

@@ -1,4 +1,4 @@
-//! What of a stream fits a link.
+//! Capacity of a link for a stream.
 
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ use crate::csv::{self, Column, cell};
 /// What SONET carries of a 10GBASE-W in bits per second (Meirosu, section 1.1), which is in blocks of 66 bits for 64.
 const WANPHY_PAYLOAD: f64 = 9.58464e9;
 const BLOCK: f64 = 64.0 / 66.0;
-/// Rate where nothing else is said.
+/// Default rate.
 const RATE: BitRate = BitRate::new(1_000_000_000).expect("above 0");
 
 /// A stream, and the link that is to carry it.
@@ -59,14 +59,14 @@ pub enum Carrier {
     Udp,
     /// UDP without a sequence number.
     Pudp,
-    /// TCP with time stamps.
+    /// TCP with timestamps.
     Tcp,
 }
 
-/// What a link is.
+/// Kind of link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Link {
-    /// Ethernet of so many bits per second.
+    /// Ethernet of this rate.
     Ethernet(BitRate),
     /// 10 gigabit Ethernet over SONET (10GBASE-W).
     WanPhy,
@@ -86,60 +86,60 @@ impl FromStr for Link {
     }
 }
 
-/// Why packets cannot carry a stream.
+/// Reason why packets cannot carry a stream.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanLinkError {
     /// Headers take the whole packet.
     #[error("an MTU of {mtu} leaves no room for data beside {headers} bytes of headers")]
     NoRoom {
-        /// Longest IP packet in bytes.
+        /// Maximum IP packet, in bytes.
         mtu: usize,
-        /// Headers of each in bytes.
+        /// Headers of each packet, in bytes.
         headers: usize,
     },
-    /// Frames that must be whole are longer than a packet.
+    /// Frames must not be split, and are longer than a packet.
     #[error("pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}")]
     Whole {
         /// Length of a frame in bytes.
         frame: usize,
-        /// Longest IP packet in bytes.
+        /// Maximum IP packet, in bytes.
         mtu: usize,
     },
-    /// Frames cannot be cut into packets.
+    /// Frames cannot be split into packets.
     #[error("{0}")]
     Cut(#[from] PacketiseError),
 }
 
-/// Rates in bits per second.
+/// A stream on a link. Rates in bits per second.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LinkPlan {
     schema: &'static str,
     rate: f64,
-    /// What the link carries beneath Ethernet, where that is coded.
+    /// Rate of the link below Ethernet, if its coding adds bits.
     payload: Option<f64>,
-    /// What it carries of Ethernet, gaps and preambles included.
+    /// Rate of Ethernet on the link, gaps and preambles included.
     ethernet: f64,
-    /// Data in each packet, and what it takes on the wire, in bytes.
+    /// Data in each packet, and its size on the wire, in bytes.
     data_bytes: usize,
     wire_bytes: u64,
-    /// Of all that is on the wire, what is data.
+    /// Fraction of data in all that is on the wire.
     efficiency: f64,
-    /// What the stream takes on the wire.
+    /// Rate of the stream on the wire.
     needed: f64,
-    /// Part of the link.
+    /// Fraction of the link that it takes.
     load: f64,
-    /// Most data that the link carries in such packets.
+    /// Maximum data rate of the link in such packets.
     most: f64,
-    /// Part of the data that must be left out; 0 if it fits.
+    /// Fraction of the data to shed; 0 if it fits.
     shed: f64,
     packets_per_second: f64,
-    /// Between beginnings of packets, in seconds.
+    /// Time from the start of a packet to that of the next, in seconds.
     spacing_s: f64,
 }
 
-/// Bytes of data in a packet, as `send` cuts frames.
+/// Returns the bytes of data in a packet, as `send` splits frames.
 fn data_bytes(
     options: &PlanLinkOptions,
     family: Family,
@@ -161,10 +161,10 @@ fn data_bytes(
     Ok(data)
 }
 
-/// Calculates what of a stream fits a link.
+/// Calculates how much of a stream fits a link.
 ///
 /// # Errors
-/// [`PlanLinkError`] if packets have no room for data, or for a frame that must be whole.
+/// [`PlanLinkError`] if packets have no room for data, or for a frame that must not be split.
 pub fn plan(options: &PlanLinkOptions) -> Result<LinkPlan, PlanLinkError> {
     let family = if options.v6 { Family::V6 } else { Family::V4 };
     let header = match options.carrier {
@@ -202,7 +202,7 @@ pub fn plan(options: &PlanLinkOptions) -> Result<LinkPlan, PlanLinkError> {
     })
 }
 
-/// Formats it for people.
+/// Formats it as text.
 pub fn text(plan: &LinkPlan) -> String {
     let lines = [
         format!(

@@ -1,4 +1,4 @@
-//! A flow of constant bit rate whose segments are lost by chance, for several parts of loss: the EXPReS report's figure 2.3.
+//! A constant-rate flow with random loss, for several loss fractions: figure 2.3 of the EXPReS report.
 
 use evlbi_core::path::Loss;
 use evlbi_core::time::Nanos;
@@ -13,23 +13,23 @@ use crate::csv::{self, Column};
 use evlbi_plot::{Axis, Figure, Panel, Unit};
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
-/// Times in seconds, data in bytes.
+/// A flow with random loss. Times in seconds, data in bytes.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     rtt_s: f64,
     algorithm: &'static str,
-    /// Part of the segments that is lost, each by itself.
+    /// Loss fraction of independently lost segments.
     loss: f64,
     messages: u64,
     delivered: u64,
     sent_again: u64,
     shed: u64,
-    /// Most that was late.
+    /// Maximum late data.
     delayed_bytes: u64,
-    /// One-way delay of the last message beyond the shortest.
+    /// One-way delay of the last message, above the minimum.
     late_at_end_s: f64,
-    /// Message number, and its one-way delay in seconds.
+    /// Points: message number, and its one-way delay in seconds.
     #[serde(skip)]
     curve: Vec<(f64, f64)>,
 }
@@ -68,7 +68,7 @@ fn row(job: &Job) -> Row {
     }
 }
 
-/// Formats it for people.
+/// Formats it as text.
 pub fn text(losses: &Simulated<Row>) -> String {
     let rows = losses.rows.iter().map(|row| {
         vec![

@@ -1,4 +1,4 @@
-//! Streams into a correlator whose baselines are computed on nodes of their own (EXPReS report, section 6.2).
+//! Streams into a correlator that computes baselines on separate nodes (EXPReS report, section 6.2).
 
 use evlbi_core::rate::BitRate;
 use evlbi_net::file::TableError;
@@ -8,7 +8,7 @@ use super::table;
 use crate::csv::{self, Column, cell};
 use evlbi_wire::units::show_rate;
 
-/// Maximum number of stations where nothing else is said.
+/// Default maximum number of stations.
 pub const STATIONS: u32 = 12;
 
 /// Streams with and without multicast.
@@ -16,7 +16,7 @@ pub const STATIONS: u32 = 12;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MulticastPlan {
     schema: &'static str,
-    /// Bits per second of each station.
+    /// Rate of each station, in bits per second.
     rate: Option<u64>,
     rows: Vec<Row>,
 }
@@ -28,9 +28,9 @@ struct Row {
     stations: u64,
     /// n (n - 1) / 2; the report's table has n (n - 1) in this column, and 71 for 9 stations.
     baselines: u64,
-    /// Two streams for each baseline: n (n - 1).
+    /// Two streams per baseline: n (n - 1).
     unicast: u64,
-    /// One for each station.
+    /// One stream per station.
     multicast: u64,
     saved: u64,
 }
@@ -54,7 +54,7 @@ pub fn plan(stations: u32, rate: Option<BitRate>) -> MulticastPlan {
     }
 }
 
-/// Formats it for people.
+/// Formats it as text.
 pub fn text(plan: &MulticastPlan) -> String {
     let streams = |count: u64| match plan.rate {
         Some(rate) => format!("{count} ({})", show_rate(count as f64 * rate as f64)),
@@ -95,7 +95,7 @@ pub fn csv(plan: &MulticastPlan) -> Result<String, TableError> {
 mod tests {
     use super::*;
 
-    /// The table of section 6.2, with its misprints mended.
+    /// The table of section 6.2, with its misprints corrected.
     #[test]
     fn the_table_of_the_report() {
         let rows = plan(12, None).rows;

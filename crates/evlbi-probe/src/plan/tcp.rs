@@ -1,4 +1,4 @@
-//! What a constant bit rate needs of TCP.
+//! Needs of a constant bit rate over TCP.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::table;
 use crate::csv::{self, Column, cell};
 use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 
-/// Rate where nothing else is said.
+/// Default rate.
 const RATE: BitRate = BitRate::new(512_000_000).expect("above 0");
-/// Reno's (EXPReS report, section 2.2.4, with b; Mathis et al. 1997).
+/// Source of Reno's equations (EXPReS report, section 2.2.4, with b; Mathis et al. 1997).
 const EQUATIONS: &str =
     "equations: recovery b C RTT^2 / (2 MSS), delayed C recovery / 4, loss 3 / (2 b W^2)";
 /// BBR's (Cardwell et al. 2016, version 1).
@@ -35,13 +35,13 @@ pub struct PlanTcpOptions {
     pub algorithm: Vec<Algorithm>,
     /// Segments for each step of the window: 1 where the kernel counts segments, 2 where it counts delayed acknowledgements.
     pub acks: u32,
-    /// Bytes that the sender can hold; `None` for any number.
+    /// Buffer of the sender, in bytes; `None` for no limit.
     pub buffer: Option<u64>,
-    /// Rate of the narrowest link on the wire; `None` for 1 Gbit/s in simulations, and any rate else.
+    /// Rate of the narrowest link on the wire; `None` for 1 Gbit/s in simulations, and no limit otherwise.
     pub link: Option<BitRate>,
-    /// Fractions of the segments that are lost; [`plan`] takes one.
+    /// Fractions of lost segments; [`plan`] takes one.
     pub loss: Vec<f64>,
-    /// Length of a simulation with losses by chance.
+    /// Length of a simulation with random loss.
     pub duration: Duration,
 }
 
@@ -61,17 +61,17 @@ impl Default for PlanTcpOptions {
     }
 }
 
-/// Why the needs of a flow cannot be calculated or simulated.
+/// Reason why the needs of a flow cannot be calculated or simulated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanTcpError {
     /// A calculation is for one round-trip time.
     #[error("a plan is for one round-trip time")]
     NotOneRtt,
-    /// A calculation is for one fraction of loss.
+    /// A calculation is for one loss fraction.
     #[error("a plan is for one fraction of loss")]
     NotOneLoss,
-    /// A round trip takes time.
+    /// The round-trip time is 0.
     #[error("a round trip of 0 is no path")]
     NoRtt,
     /// The link is too slow.
@@ -82,13 +82,13 @@ pub enum PlanTcpError {
         show_rate(*carried)
     )]
     TooSlow {
-        /// Bits of payload per second that it is to carry.
+        /// Requested payload, in bits per second.
         rate: f64,
         /// Bits per second on the wire.
         link: f64,
         /// Payload of a segment in bytes.
         segment: u32,
-        /// Bits of payload per second that it carries.
+        /// Payload that it carries, in bits per second.
         carried: f64,
     },
     /// The run was stopped.
@@ -96,7 +96,7 @@ pub enum PlanTcpError {
     Interrupted,
 }
 
-/// Data in bytes, times in seconds, rates in bits per second.
+/// Needs of a flow. Data in bytes, times in seconds, rates in bits per second.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TcpPlan {
@@ -110,45 +110,45 @@ pub struct TcpPlan {
     pub mss: u32,
     /// Segments for each step of the window (b).
     pub acks: u32,
-    /// Payload that the link carries, in bits per second; none where no link was given.
+    /// Payload that the link carries, in bits per second; `None` if no link was given.
     pub link_payload: Option<f64>,
     /// Bandwidth-delay product, in bytes.
     pub bdp_bytes: f64,
-    /// The same in segments.
+    /// Bandwidth-delay product, in segments.
     pub window: f64,
-    /// What the only algorithm asked for needs.
+    /// Needs of the algorithm, if only one was requested.
     #[serde(flatten)]
     pub only: Option<OfAlgorithm>,
-    /// What each needs, where several are.
+    /// Needs of each algorithm, if several were requested.
     #[serde(rename = "laws", skip_serializing_if = "Vec::is_empty")]
     pub algorithms: Vec<OfAlgorithm>,
 }
 
-/// What one algorithm of congestion control needs.
+/// Needs of one congestion control algorithm.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfAlgorithm {
-    /// Name of the congestion control.
+    /// Name of the algorithm.
     pub algorithm: &'static str,
-    /// Where the figures come from.
+    /// Source of the figures.
     pub by: &'static str,
-    /// Time after a loss until the window is as before, in seconds.
+    /// Recovery time after a loss, in seconds.
     pub recovery_s: f64,
     /// Maximum backlog in that time, in bytes.
     pub delayed_bytes: f64,
-    /// Time after a loss until messages are on time again, in seconds; none where they never are.
+    /// Catch-up time: from a loss until messages are on time again, in seconds; `None` if they never are.
     pub drain_s: Option<f64>,
-    /// What the sender must hold, in bytes.
+    /// Required buffer of the sender, in bytes.
     pub buffer_bytes: f64,
-    /// Highest fraction of segments lost at which the rate survives; none where any loss will do.
+    /// Maximum loss fraction at which the rate survives; `None` if any does.
     pub max_loss: Option<f64>,
-    /// Whether the buffer that was given holds what is late.
+    /// Whether the given buffer holds the late data.
     pub buffer_suffices: Option<bool>,
-    /// Whether the rate survives the loss that was given.
+    /// Whether the rate survives the given loss.
     pub rate_survives: Option<bool>,
 }
 
-/// What was asked for.
+/// Returns the requested flow.
 pub(super) fn flow(
     options: &PlanTcpOptions,
     round_trip: Duration,
@@ -177,12 +177,12 @@ pub(super) fn flow(
     })
 }
 
-/// Bytes on an Ethernet of a segment.
+/// Returns the bytes of a segment on Ethernet.
 pub(super) fn wire(options: &PlanTcpOptions) -> u64 {
     wire_bytes_of_segment(options.mss as usize, Family::V4)
 }
 
-/// The algorithms asked for, or all.
+/// Returns the requested algorithms, or all.
 pub(super) fn algorithms(options: &PlanTcpOptions) -> &[Algorithm] {
     match options.algorithm.as_slice() {
         [] => &Algorithm::ALL,
@@ -241,7 +241,7 @@ fn of_algorithm(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> O
     }
 }
 
-/// Formats it for people.
+/// Formats it as text.
 pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
     let mut lines = vec![format!(
         "{} over {}: {} under way, {:.0} segments of {} bytes; the window steps by {} segment{} acknowledged",

@@ -1,4 +1,4 @@
-//! The results of many probes in one table: a row for each pair of hosts and path, a column for each test.
+//! Results of many probes in one table: a row for each pair of hosts and path, a column for each test.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,33 +28,33 @@ pub struct Matrix {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
-    /// Both hosts, and the name of the path if it has one.
+    /// Both hosts, and the name of the path, if any.
     pub name: String,
-    /// A cell for each column; none where that test was not made.
+    /// A cell for each column; `None` if that test was not made.
     pub cells: Vec<Option<Cell>>,
 }
 
-/// A test's result; of several of one kind, the last.
+/// A test's result; the last, if there are several of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cell {
     /// Bits of UDP payload per second.
     pub rate_received: f64,
-    /// Part of the datagrams.
+    /// Loss fraction.
     pub loss: f64,
-    /// Of the lost, those that the path lost.
+    /// Of the lost, those lost in the network.
     pub network_lost: u64,
-    /// Of the lost, those that the hosts or their cards lost.
+    /// Of the lost, those dropped by the hosts or their NICs.
     pub host_lost: u64,
-    /// Of the lost, those that no counter tells the place of.
+    /// Of the lost, those at an unknown place.
     pub unattributed: u64,
-    /// When it was made.
+    /// Start, in UTC.
     pub begun: String,
-    /// The file that it is from.
+    /// File of the result.
     pub file: PathBuf,
 }
 
-/// What makes a test another one besides its size, rate and direction.
+/// Describes the options besides size, rate and direction that distinguish a test from others.
 fn besides(point: &Value) -> String {
     let mut text = String::new();
     if let Some(burst) = point["burst"].as_u64().filter(|burst| *burst > 1) {
@@ -75,7 +75,7 @@ fn besides(point: &Value) -> String {
     text
 }
 
-/// Why results cannot be put into a table.
+/// Reason why results cannot be put into a table.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MatrixError {
@@ -84,23 +84,23 @@ pub enum MatrixError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file holds something else than a result of a test of UDP.
+    /// A file is not a result of a UDP test.
     #[error("{} is no result of a test of UDP", path.display())]
     NoResult {
         /// The file.
         path: PathBuf,
-        /// Why it is no JSON; none if it is, but of something else.
+        /// The error of the JSON parser; `None` for JSON of another kind.
         source: Option<serde_json::Error>,
     },
 }
 
-/// Reads results of [`udp::probe`](crate::udp::probe), each in JSON in a file of its own.
+/// Reads results of [`udp::probe`](crate::udp::probe), one JSON file each.
 ///
 /// # Errors
-/// [`MatrixError`] if a file cannot be read, or holds something else.
+/// [`MatrixError`] if a file cannot be read, or has other content.
 pub fn read(files: &[PathBuf]) -> Result<Matrix, MatrixError> {
     let mut matrix = Matrix {
         schema: "evlbi.matrix/1",
@@ -180,7 +180,7 @@ impl Matrix {
         self.rows[row].cells[at] = Some(cell);
     }
 
-    /// For people.
+    /// Formats it as text.
     pub fn text(&self) -> String {
         let mut lines: Vec<Vec<String>> = vec![vec![String::new()]];
         lines[0].extend(self.columns.iter().cloned());
@@ -199,9 +199,9 @@ impl Matrix {
 }
 
 impl Cell {
-    /// Where most was lost.
+    /// Returns the place with the most loss.
     fn place(&self) -> &'static str {
-        // Of places with as many: the network before the hosts, and those before what is not known.
+        // If equal: the network before the hosts, and these before an unknown place.
         let places = [
             (self.unattributed, " (?)"),
             (self.host_lost, " (host)"),

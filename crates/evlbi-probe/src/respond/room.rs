@@ -1,4 +1,4 @@
-//! What the tests and sessions of a moment take of a responder's limits, and who waits for more.
+//! Use of a responder's limits by current tests and sessions, and the queue for more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::control::Control;
 use crate::endpoint::{FromClient, FromResponder, Limits, Test};
 use crate::session::{ALIVE, GONE};
 
-/// Longest time that a client waits for others' tests.
+/// Maximum wait of a client for others' tests.
 const MAX_QUEUE: Nanos = Nanos(600_000_000_000);
 
-/// What the tests and sessions of this moment take.
+/// Resources used by tests and sessions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
     pub(super) tests: u32,
     pub(super) sessions: usize,
-    /// Bits per second on the wire: to this host, and from it.
+    /// Bits per second on the wire: inbound, and outbound.
     pub(super) rates: [f64; 2],
 }
 
-/// What is taken, and who waits for more, in the order in which it was asked for.
+/// Used resources, and the queue in the order of requests.
 #[derive(Default)]
 pub(super) struct Room {
     taken: Taken,
@@ -33,7 +33,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Takes so much more, if it is there.
+    /// Takes these resources, if they are free.
     fn take(&mut self, more: Taken, limits: &Limits) -> bool {
         let rates = [0, 1].map(|at| self.taken.rates[at] + more.rates[at]);
         let all = Taken {
@@ -42,7 +42,7 @@ impl Room {
             rates,
         };
         let most = limits.rate.map_or(f64::INFINITY, |most| most.get() as f64);
-        // Sums and differences of rates leave a trace of rounding.
+        // Sums and differences of rates have rounding errors.
         let fits = rates.iter().all(|rate| *rate <= most * (1.0 + 1e-9));
         let has_room = all.tests <= limits.tests && all.sessions <= MAX_SESSIONS && fits;
         if has_room {
@@ -51,7 +51,7 @@ impl Room {
         has_room
     }
 
-    /// Gives so much back.
+    /// Returns these resources.
     fn give_back(&mut self, less: Taken, limits: &Limits) {
         let all = &mut self.taken;
         all.tests -= less.tests;
@@ -65,7 +65,7 @@ impl Room {
         self.serve(limits);
     }
 
-    /// Gives those who wait what they asked for, one after the other, until one does not fit: nobody is overtaken.
+    /// Grants waiting requests in order, until one does not fit: none is overtaken.
     fn serve(&mut self, limits: &Limits) {
         while let Some((_, more)) = self.waiting.front()
             && self.take(*more, limits)
@@ -77,12 +77,12 @@ impl Room {
 }
 
 impl Responder {
-    /// Waits until all that were asked for before have room, and the test fits in beside the others.
+    /// Waits until all earlier requests have room, and the test fits alongside the others.
     pub(super) fn make_room(&self, control: &mut Control, test: &Test) -> Served<Place<'_>> {
         let more = Taken {
             tests: 1,
             sessions: 0,
-            // What is as fast as its host can is allowed only where any rate is.
+            // A stream as fast as its host can is allowed only without a rate limit.
             rates: test.wire_rates().map(|rate| rate.unwrap_or(0.0)),
         };
         let place = self.ask(more);
@@ -95,7 +95,7 @@ impl Responder {
                 return Err(ServeError::Busy(reason));
             }
             control.send(&FromResponder::Waiting { reason })?;
-            // A client that is gone holds up nobody behind it. Older ones say nothing while they wait.
+            // A client that is gone delays nobody behind it. Older clients are silent while they wait.
             while control.receive::<FromClient>(Duration::ZERO)?.is_some() {
                 heard = Some(now);
             }
@@ -109,7 +109,7 @@ impl Responder {
         Ok(place)
     }
 
-    /// Takes so much more, or waits for it behind those who asked before.
+    /// Takes these resources, or queues for them behind earlier requests.
     fn ask(&self, more: Taken) -> Place<'_> {
         let is_there = Arc::<Signal>::default();
         let mut room = self.room.lock();
@@ -122,7 +122,7 @@ impl Responder {
         }
     }
 
-    /// Takes so much more, if it is there; for sessions, which do not wait.
+    /// Takes these resources, if they are free; for sessions, which do not wait.
     pub(super) fn place(&self, more: Taken) -> Option<Place<'_>> {
         let is_taken = self.room.lock().take(more, &self.options.limits);
         is_taken.then(|| Place {
@@ -132,7 +132,7 @@ impl Responder {
         })
     }
 
-    /// Why a test has no room, where so many wait before it.
+    /// Returns the reason why a test has no room, with this many waiting before it.
     fn why_not(&self, before: usize) -> String {
         let taken = self.room.lock().taken;
         let before = match before {
@@ -151,7 +151,7 @@ impl Responder {
     }
 }
 
-/// What a test or a session takes, or waits for, until it is dropped.
+/// Resources of a test or a session, taken or waited for, until it is dropped.
 pub(super) struct Place<'a> {
     responder: &'a Responder,
     taken: Taken,
@@ -159,13 +159,13 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Its number among those that wait, if it does.
+    /// Returns its index in the queue, if it waits.
     fn of_waiting(&self, room: &Room) -> Option<usize> {
         let of_this = |(waiting, _): &(Arc<Signal>, _)| Arc::ptr_eq(waiting, &self.is_there);
         room.waiting.iter().position(of_this)
     }
 
-    /// How many wait before it.
+    /// Returns how many wait before it.
     fn waits_behind(&self) -> usize {
         let room = self.responder.room.lock();
         self.of_waiting(&room).unwrap_or(0)
@@ -177,7 +177,7 @@ impl Drop for Place<'_> {
         let limits = &self.responder.options.limits;
         let mut room = self.responder.room.lock();
         match self.of_waiting(&room) {
-            // Those behind it may fit where it did not.
+            // Those behind it may fit although it did not.
             Some(waits) => {
                 room.waiting.remove(waits);
                 room.serve(limits);
@@ -225,10 +225,10 @@ mod tests {
             responder.why_not(0),
             "2 tests run now, which take 60.000 Mbit/s to this host and 0.000 bit/s from it; it allows 3 tests and 70.000 Mbit/s"
         );
-        // In the other direction there is room; but then there are three.
+        // There is room in the other direction; but then there are three.
         let back = place([0.0, 70e6]).expect("room");
         assert!(place([0.0, 0.0]).is_none());
-        // What ends leaves its room to others, all of it.
+        // An end frees all its resources.
         drop(first);
         drop(back);
         let third = place([40e6, 70e6]).expect("room");
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(responder.room.lock().taken.tests, 0);
     }
 
-    /// Sums and differences of rates leave a trace of rounding, which keeps nobody out.
+    /// Rounding errors in sums and differences of rates refuse nobody.
     #[test]
     fn rounding_keeps_nobody_out() {
         let responder = responder(100, 1_000_000);

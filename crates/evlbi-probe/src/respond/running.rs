@@ -1,4 +1,4 @@
-//! A test under way, as the responder sees it: its ports and files, its course, and what is told of it.
+//! A running test at the responder: its ports and files, its control loop, and its messages.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use crate::endpoint::{Files, FromClient, FromResponder, Port, Test, Work};
 use crate::measure::Stream;
 use crate::session::{GONE, Link, POLL_INTERVAL, draining, look, plain};
 
-/// A test may take so much longer than its streams: finding each other, round trips, results.
+/// Time that a test may take in addition to its streams: for finding each other, round trips, results.
 const AROUND: Duration = Duration::from_secs(30);
-/// A client's first datagram is waited for so long.
+/// Timeout for a client's first datagram.
 const CALLING: Duration = Duration::from_secs(3);
 
 impl Responder {
@@ -61,12 +61,12 @@ impl Responder {
             (Some(flows), Some(door)) => flows.take(door, key, &self.run)?,
             _ => Vec::new(),
         };
-        // A test that cannot begin makes no file.
+        // A test that cannot start creates no file.
         let files = self.files(test)?;
         let most = Some(test.reply_rate());
         let stream = test.there.as_ref();
         let mut work = Work::begin(port, Some(other), key, stream, test, most, &self.run)?;
-        // Before anything comes that may be dropped.
+        // Before anything arrives that may be dropped.
         work.observe()?;
         control.send(&FromResponder::Started)?;
         self.until(control, |message| {
@@ -84,14 +84,14 @@ impl Responder {
         Ok(control.send(&FromResponder::Done(Box::new(end)))?)
     }
 
-    /// Opens something at one of the ports that tests may listen on, which nobody else has.
+    /// Opens something at a free one of the ports for tests.
     fn at_a_port<T>(&self, local: SocketAddr, open: impl Fn(SocketAddr) -> Served<T>) -> Served<T> {
         let Some(ports) = &self.options.ports else {
             return open(local);
         };
         let (from, to) = (*ports.start(), *ports.end());
         let all = u32::from(to - from) + 1;
-        // Two tests that begin at once seldom try the same.
+        // Two tests that start at the same time seldom try the same port.
         let first = (self.run.clock().random() % u64::from(all)) as u32;
         for offset in 0..all {
             let port = from + ((first + offset) % all) as u16;
@@ -103,7 +103,7 @@ impl Responder {
         Err(ServeError::NoPort { from, to })
     }
 
-    /// The files of a test that are this end's.
+    /// Opens the local files of a test.
     fn files(&self, test: &Test) -> Served<Files> {
         let Some(flows) = &test.flows else {
             return Ok(Files::default());
@@ -132,10 +132,10 @@ impl Responder {
         Ok(files)
     }
 
-    /// While the streams last.
+    /// Runs while the streams last.
     fn watch(&self, control: &mut Control, work: &mut Work, test: &Test) -> Served {
-        // A sender that cannot keep its rate takes longer than it should, but no longer than a test may.
-        // What waits on TCP is waited for as long as it comes at all.
+        // A sender that cannot keep its rate takes longer than calculated, but not longer than a test may. Data that waits in TCP has time
+        // as long as any of it arrives.
         let longest = match test.flows {
             Some(_) => self.options.limits.duration,
             None => test.most_time.min(self.options.limits.duration),
@@ -145,7 +145,7 @@ impl Responder {
         let begun = clock.now();
         let mut link = Link::new(test, begun);
         let (mut is_over, mut in_haste, mut has_told) = (false, false, test.back.is_none());
-        // What came by TCP so far, and when that was so first.
+        // Bytes received by TCP so far, and the time since that count.
         let mut come = (0, begun);
         let counters = self.run.counters().unwrap_or_default();
         loop {
@@ -164,7 +164,7 @@ impl Responder {
                     if is_in_haste {
                         work.make_haste();
                     }
-                    // It asks whether somebody is there.
+                    // The client asks whether this endpoint is alive.
                     is_due |= is_in_haste;
                     (is_over, in_haste) = (true, is_in_haste);
                 }
@@ -208,7 +208,7 @@ impl Responder {
         }
     }
 
-    /// Tells of windows that are settled, and what this host has counted since the beginning.
+    /// Reports settled windows, and the counters of this host since the start.
     fn tell_windows(
         &self,
         control: &mut Control,

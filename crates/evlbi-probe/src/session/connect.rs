@@ -1,4 +1,4 @@
-//! How a responder is reached: its address, the look-up of its name, and the connection.
+//! Connecting to a responder: its address, name resolution, and the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,27 +16,27 @@ use super::{CONNECTING, Result, SessionError, go_on};
 use crate::endpoint::Test;
 use crate::measure::Token;
 
-/// Address of a responder, and how to reach it.
+/// Address of a responder, and how to connect to it.
 #[derive(Clone, Debug, SmartDefault)]
 pub struct Target {
     /// HOST or HOST:PORT, where the default port is [`responder::PORT`].
     pub address: String,
-    /// Secret that the responder was started with.
+    /// Token of the responder.
     #[default(Token::from(""))]
     pub token: Token,
     /// Local address.
     pub bind: Option<IpAddr>,
     /// The only interface to use.
     pub device: Option<String>,
-    /// Class of service of the datagrams (RFC 2474), 0 to 63.
+    /// DSCP of the datagrams (RFC 2474), 0 to 63.
     pub dscp: Option<u8>,
-    /// Time to wait for other clients' tests.
+    /// Maximum wait for other clients' tests.
     #[default(Duration::from_secs(30))]
     pub wait: Duration,
 }
 
 impl Target {
-    /// What all tests with it have in common.
+    /// Returns the common options of all tests with it.
     pub fn test(&self) -> Test {
         Test {
             dscp: self.dscp,
@@ -47,11 +47,11 @@ impl Target {
     }
 }
 
-/// Why a responder cannot be reached.
+/// Reason why a responder cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Its name has none of the addresses that may be used.
+    /// Its name has no address of the allowed family.
     #[error("`{0}` has no address of the family that is asked for")]
     NoAddress(String),
     /// The interface cannot be used.
@@ -59,7 +59,7 @@ pub enum ConnectError {
     Device {
         /// Name of the interface.
         device: String,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
     /// The local address cannot be used.
@@ -67,10 +67,10 @@ pub enum ConnectError {
     Bind {
         /// The local address.
         address: IpAddr,
-        /// What the kernel said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no connection.
+    /// The connection failed.
     #[error("{0}")]
     Connect(#[from] io::Error),
 }

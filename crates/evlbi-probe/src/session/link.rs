@@ -1,4 +1,4 @@
-//! Whether the other end of a test is still there, and how long either end waits for it: the times that rule it are here.
+//! Liveness of the other endpoint, with all timeouts of both endpoints.
 
 use std::time::Duration;
 
@@ -7,40 +7,40 @@ use evlbi_core::time::Nanos;
 use crate::control::Control;
 use crate::endpoint::Test;
 
-/// Each end says as often that it is there.
+/// Interval between keepalives of each endpoint.
 pub const ALIVE: Duration = Duration::from_secs(1);
-/// An end that has not been heard for so long is gone.
+/// Timeout for messages of the other endpoint.
 pub const GONE: Duration = Duration::from_secs(8);
-/// And a responder that has not been heard for so long since the run was stopped.
+/// Timeout for messages of a responder since the run was stopped.
 pub(super) const STOPPING: Duration = Duration::from_millis(700);
-/// A sender of whose stream nothing arrives for so long stops (RFC 8084, a circuit breaker); or for several spacings.
+/// Timeout for arrivals of a stream, after which its sender stops (RFC 8084, a circuit breaker); at least several spacings.
 const BREAKER: Duration = Duration::from_secs(5);
 const SPACINGS: u64 = 5;
-/// Both are so long where a path is watched, so that its outages are measured.
+/// Both timeouts for a monitored path, so that its outages are measured.
 const WATCHED: Duration = Duration::from_secs(60);
-/// And where TCP itself waits for a path to come back.
+/// Both timeouts for TCP, which itself waits for a path to come back.
 const STALLED: Duration = Duration::from_secs(30);
-/// But not that it never was there.
+/// Timeout for the first arrival by TCP.
 const NOTHING: Duration = Duration::from_secs(10);
-/// What connections hold when a test is stopped has so long to leave.
+/// Time for the data of connections to drain after the end of a test.
 const DRAINING: Duration = Duration::from_secs(5);
-/// And so long when the run is stopped.
+/// Time for it to drain after a stop of the run.
 const DRAINING_AT_STOP: Duration = Duration::from_millis(300);
-/// Time between looks at what comes.
+/// Interval between checks for messages and arrivals.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The same of what lasts: a test that is told window by window, for hours, or a responder.
+/// The same for long work: a responder, or a test that reports windows for hours.
 pub const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The other end is silent for too long.
+/// The other endpoint has been silent for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the other end has said nothing for {0} s")]
 pub struct Gone(u64);
 
-/// Who is there, and how far it is.
+/// Liveness of the other endpoint, and progress of the stream.
 pub struct Link {
     gone: Duration,
     breaker: Duration,
-    /// The same before anything has arrived.
+    /// The breaker's timeout before the first arrival.
     first: Duration,
     said: Nanos,
     pub(super) arrived: u64,
@@ -68,7 +68,7 @@ impl Link {
         }
     }
 
-    /// Whether the other end is still there.
+    /// Returns an error if the other endpoint is gone.
     pub fn check(&self, control: &Control, now: Nanos) -> Result<(), Gone> {
         match now.since(control.heard()) > self.gone.into() {
             true => Err(Gone(self.gone.as_secs())),
@@ -76,7 +76,7 @@ impl Link {
         }
     }
 
-    /// So much of the stream has arrived there.
+    /// Records that this much of the stream has arrived there.
     pub fn arrived(&mut self, unique: u64, now: Nanos) {
         if unique > self.arrived {
             self.arrived = unique;
@@ -84,7 +84,7 @@ impl Link {
         }
     }
 
-    /// Whether nothing has arrived for too long.
+    /// Returns whether nothing has arrived for too long.
     pub fn is_broken(&self, now: Nanos) -> bool {
         now.since(self.arrived_at) > self.patience().into()
     }
@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// What is said when a stream is stopped because nothing of it arrives.
+    /// Returns the text for a stream that is stopped because nothing of it arrives.
     pub fn broken(&self) -> String {
         format!(
             "nothing arrived at the other end for {} s, so sending was stopped (circuit breaker, RFC 8084)",
@@ -104,7 +104,7 @@ impl Link {
         )
     }
 
-    /// Whether it is time to say something.
+    /// Returns whether a keepalive is due.
     pub fn is_due(&mut self, now: Nanos) -> bool {
         let due = now.since(self.said) >= ALIVE.into();
         if due {
@@ -114,7 +114,7 @@ impl Link {
     }
 }
 
-/// Time between looks at what comes of a test.
+/// Returns the poll interval of a test.
 pub fn look(test: &Test, is_in_haste: bool) -> Duration {
     match test.window {
         Some(_) if !is_in_haste => SLOW_POLL_INTERVAL,
@@ -122,7 +122,7 @@ pub fn look(test: &Test, is_in_haste: bool) -> Duration {
     }
 }
 
-/// How long what connections hold has to leave.
+/// Returns the time that data of connections has to drain.
 pub fn draining(is_in_haste: bool) -> Duration {
     match is_in_haste {
         true => DRAINING_AT_STOP,
@@ -137,8 +137,8 @@ mod tests {
 
     use super::*;
 
-    /// Seconds after which the other end is gone, and after which a sender of whose stream nothing has arrived, or nothing more
-    /// arrives, stops.
+    /// Returns three timeouts in seconds: for the other endpoint; for a sender of whose stream nothing has arrived; and for one of whose
+    /// stream nothing more arrives.
     fn patience(test: &Test) -> [f64; 3] {
         let mut link = Link::new(test, Nanos(0));
         let first = link.patience();
@@ -159,23 +159,23 @@ mod tests {
         };
         let stream = of(1000, 1);
         assert_eq!(patience(&stream), [8.0, 5.0, 5.0]);
-        // One every three seconds, and trains every three: five of them.
+        // One datagram per three seconds, and bursts every three seconds: five of them.
         for burst in [1, 10] {
             assert_eq!(patience(&of(3_000_000_000, burst)), [8.0, 15.0, 15.0]);
         }
-        // Of the slower way.
+        // The slower direction counts.
         let both = Test {
             back: of(3_000_000_000, 1).there,
             ..stream.clone()
         };
         assert_eq!(patience(&both), [8.0, 15.0, 15.0]);
-        // Outages of a path that is watched are measured.
+        // Outages of a monitored path are measured.
         let watched = Test {
             window: Some(1000),
             ..stream
         };
         assert_eq!(patience(&watched), [60.0, 60.0, 60.0]);
-        // TCP itself waits for a path to come back, but not for one that never was.
+        // TCP itself waits for a path to come back; but not for one that never worked.
         let flows = Test {
             flows: Some(Flows::default()),
             ..Test::default()
@@ -191,7 +191,7 @@ mod tests {
         assert!(link.is_broken(late));
         link.arrived(5, late);
         assert!(!link.is_broken(late));
-        // A count that was reported before, or an older one, is not an arrival.
+        // A repeated count, or a lower one, is not an arrival.
         let later = late.plus(late);
         link.arrived(5, later);
         link.arrived(4, later);

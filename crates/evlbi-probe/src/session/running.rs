@@ -1,4 +1,4 @@
-//! A test under way, as the client sees it: round trips before and after, its course, its windows, and what both ends know in the end.
+//! A running test at the client: round trips before and after it, its control loop, its windows, and the reports of both endpoints.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,26 +14,26 @@ use crate::control::{Control, ControlError};
 use crate::direction::Direction;
 use crate::endpoint::{EndpointReport, FromClient, FromResponder, Requests, Test, Window, Work};
 
-/// Round trips before the streams and after them, which tell how the clocks lie.
+/// Number of clock requests before and after the streams.
 const ROUND_TRIPS: u64 = 10;
-/// Time between these.
+/// Time between clock requests.
 const APART: Nanos = Nanos(2_000_000);
-/// Length of such a request in bytes.
+/// Length of a clock request, in bytes.
 const REQUEST: usize = 64;
-/// What the socket still holds when a stream is over is taken up in this time.
+/// Timeout for reading what the socket still holds when a stream is over.
 const TAKING_UP: Duration = Duration::from_secs(30);
-/// Longest wait for their replies.
+/// Timeout for replies to clock requests.
 const REPLIES: Duration = Duration::from_millis(500);
 const REPLIES_AT_STOP: Duration = Duration::from_millis(200);
-/// They are asked for so often at most, where none replies.
+/// Maximum number of attempts if there is no reply.
 const CLOCK_TRIES: usize = 3;
 
-/// A test under way.
+/// A running test.
 pub(super) struct Testing<'a, 'b> {
     pub(super) control: &'a mut Control,
     pub(super) work: Work,
     pub(super) hosts: Hosts,
-    /// Number of the next request that tells how the clocks lie.
+    /// Number of the next clock request.
     pub(super) clock: u64,
     pub(super) test: &'a Test,
     pub(super) run: &'a Run,
@@ -41,11 +41,11 @@ pub(super) struct Testing<'a, 'b> {
 }
 
 impl Testing<'_, '_> {
-    /// Until both ends have done their part: why it ended before its time, requests that left, and what the responder knows.
+    /// Runs until both endpoints are done. Returns the reason of an early end, the number of sent requests, and the responder's report.
     pub(super) fn both(&mut self) -> Result<(Option<String>, u64, EndpointReport)> {
         let stopped = self.watch()?;
         let requests = self.test.requests.map_or(0, |_| self.work.asked());
-        // While the listener still takes up replies.
+        // While the listener still reads replies.
         self.look_at_clock()?;
         if let Some(used) = self.hosts.used_there {
             self.work.told_used(used, true);
@@ -53,7 +53,7 @@ impl Testing<'_, '_> {
         Ok((stopped, requests, self.done()?))
     }
 
-    /// Has the responder find this end's socket.
+    /// Sends requests until the responder has found the local socket.
     pub(super) fn be_found(&mut self, port: u16) -> Result<()> {
         go_on(self.run)?;
         let clock = self.run.clock();
@@ -71,7 +71,7 @@ impl Testing<'_, '_> {
         }
     }
 
-    /// Some round trips, while nothing else is under way; again where nothing comes back.
+    /// Measures some round trips for the clock offset, without other traffic; repeats them if there is no reply.
     pub(super) fn look_at_clock(&mut self) -> Result<()> {
         let replies = |work: &Work| work.heard().clock.load(Ordering::Relaxed);
         let before = replies(&self.work);
@@ -94,7 +94,7 @@ impl Testing<'_, '_> {
         Ok(())
     }
 
-    /// Sends requests that tell how the clocks lie.
+    /// Sends clock requests.
     fn ask_clock(&mut self, count: u64) -> Result<()> {
         let requests = Requests {
             count,
@@ -106,7 +106,7 @@ impl Testing<'_, '_> {
         Ok(())
     }
 
-    /// While the streams last. Says why they ended before their time.
+    /// Watches over the running streams. Returns the reason of an early end.
     fn watch(&mut self) -> Result<Option<String>> {
         let (test, run, clock) = (self.test, self.run, self.run.clock());
         let begun = clock.now();
@@ -155,10 +155,10 @@ impl Testing<'_, '_> {
             }
             let has_all = has_all && work.has_taken();
             if run.is_stopped() && has_sent && !has_all {
-                // The responder stops when this end says that it is over.
+                // The responder stops when it receives this endpoint's final message.
                 return Ok(Some("interrupted".to_owned()));
             }
-            // Replies are under way.
+            // Replies are in flight.
             let since = has_sent.then(|| *sent_at.get_or_insert(now));
             let has_replies = test.requests.is_none_or(|all| {
                 let replies = work.heard().replies.load(Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Testing<'_, '_> {
         }
     }
 
-    /// Takes up what the responder says, and what is settled here; what is neither is for the caller.
+    /// Processes messages of the responder, and settled windows; returns any other message to the caller.
     fn hear(&mut self, link: &mut Link) -> Result<Option<FromResponder>> {
         let message = self
             .control
@@ -204,7 +204,7 @@ impl Testing<'_, '_> {
         Ok(rest)
     }
 
-    /// Tells the responder that all was sent. After a stop neither host waits for missing datagrams: returns when that was.
+    /// Tells the responder that all was sent. After a stop neither host waits for missing datagrams: returns the time of the stop.
     fn say_over(&mut self) -> Result<Option<Nanos>> {
         let is_in_haste = self.run.is_stopped();
         if is_in_haste {
@@ -215,7 +215,7 @@ impl Testing<'_, '_> {
         Ok(is_in_haste.then(|| self.run.clock().now()))
     }
 
-    /// What the responder knows of the test; and what there is still to hear.
+    /// Waits for the responder's report, and processes the messages before it.
     fn done(&mut self) -> Result<EndpointReport> {
         let (test, run, clock) = (self.test, self.run, self.run.clock());
         let mut link = Link::new(test, clock.now());
@@ -257,7 +257,7 @@ impl Testing<'_, '_> {
         Ok(end)
     }
 
-    /// Tells of the windows that are settled here.
+    /// Reports the local windows that are settled.
     fn tell_windows(&mut self) -> Result<()> {
         while let Some(window) = self.work.window() {
             self.settled(Direction::Back, &window, self.hosts.not_sent_there)?;
@@ -265,12 +265,12 @@ impl Testing<'_, '_> {
         Ok(())
     }
 
-    /// Tells of a window.
+    /// Reports a window.
     fn settled(&mut self, direction: Direction, window: &Window, not_sent: u64) -> Result<()> {
         let hosts = &mut self.hosts;
         let here = self.run.counters().unwrap_or_default().since(&hosts.begin);
         let now = [here, hosts.there.clone()];
-        // A window is settled after the loss timeout; messages that say what has left, and bring the counters, come once a second.
+        // A window is settled after the loss timeout; messages with departures and counters arrive once a second.
         let stream = match direction {
             Direction::There => &self.test.there,
             Direction::Back => &self.test.back,
@@ -316,16 +316,17 @@ fn say_alive(control: &mut Control, work: &Work) -> Result<(), ControlError> {
     control.send(&FromClient::Alive { unique, used })
 }
 
-/// What both hosts have counted since the beginning, from window to window of either way.
+/// Counters of both hosts since the start, from window to window of either direction.
 #[derive(Default)]
 pub(super) struct Hosts {
     pub(super) begin: Counters,
     pub(super) there: Counters,
     pub(super) not_sent_there: u64,
-    /// Numbers of its stream that the responder has used in all, once it has said so.
+    /// Numbers that the responder's stream has used in total, once it has reported that.
     pub(super) used_there: Option<u64>,
-    /// Here and there.
+    /// Local and remote interface.
     pub(super) interfaces: [Option<String>; 2],
-    /// Of each way: here and there, when windows were told; back to before the next one that is told can have begun.
+    /// For each direction: local and remote counters at the times of reported windows, back to the earliest possible start of the next
+    /// window.
     pub(super) past: [VecDeque<(Nanos, [Counters; 2])>; 2],
 }

@@ -1,4 +1,4 @@
-//! What the kernels said, and messages one by one, as CSV.
+//! The kernels' samples, and single messages, as CSV.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::flow::Flow;
 
-/// Every reading of both ends; times by the sender's clock, in seconds from the first reading of the connection's sender.
+/// Writes every sample of both endpoints. Times are by the sender's clock, in seconds from the first sample of the connection's sender.
 pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<(), TableError> {
     let mut table = Table::create(path, "")?;
     let mut has_heads = false;
@@ -35,8 +35,7 @@ pub fn write_readings(path: &Path, flows: &[Flow]) -> Result<(), TableError> {
     table.flush()
 }
 
-/// Each message that was kept: its number, when it left and when it came, in nanoseconds from when the first was due, and how
-/// late that was.
+/// Writes each message that was kept: its number, departure and arrival in nanoseconds since the first was due, and its lateness.
 pub fn write_messages(path: &Path, flows: &[Flow]) -> Result<(), TableError> {
     let mut table = Table::create(path, "connection,message,departed_ns,arrived_ns,late_ns")?;
     for flow in flows {

@@ -1,7 +1,7 @@
-//! What a connection's course says, in sentences: what was carried, what held it back, loss and round trips, how steady it
-//! was, and what to change (questions i to v of Sansa 2006).
+//! Findings on a connection, in sentences: its throughput, what limited it, loss and round-trip times, steadiness, and what to change
+//! (questions i to v of Sansa 2006).
 //!
-//! Here belongs a further sentence, which names what was measured and the option or setting that changes it.
+//! A new finding belongs here. It names the measured value and the option or setting that changes it.
 
 use evlbi_trace::tcp::{Algorithm, Cbr, Late};
 
@@ -9,17 +9,17 @@ use super::flow::{Flow, Messages};
 use super::{Asked, ProbeTcp};
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
-/// Parts of the time that are too short to be said.
+/// Fractions of the time below this are not reported.
 const SHORT: f64 = 0.02;
-/// A thread that takes more of a processor has no more of it.
+/// Fraction of a CPU from which on a thread counts as limited by it.
 const WHOLE_CORE: f64 = 0.9;
-/// Rates that differ by less are steady.
+/// Rates that differ by less than this fraction are steady.
 const STEADY: f64 = 0.05;
-/// Stretches of late messages that are told one by one.
+/// Maximum number of periods of late messages that are listed.
 const MAX_TOLD: usize = 3;
-/// Timeouts in a row of a connection that carries nothing.
+/// Number of consecutive timeouts from which on a connection counts as stuck.
 const STUCK: u32 = 3;
-/// A flow carries what is asked for if it lacks no more.
+/// Maximum fraction of the requested rate that a flow may lack.
 const LACKING: f64 = 0.01;
 
 pub fn findings(result: &ProbeTcp) -> Vec<String> {
@@ -65,7 +65,7 @@ fn of_flow(flow: &Flow, asked: &Asked) -> Vec<String> {
     said
 }
 
-/// Small packets pass, whole segments do not.
+/// Reports a path that passes small packets and drops full segments.
 fn black_hole(flow: &Flow) -> Option<String> {
     let last = flow.readings[0].last()?.info;
     let timeouts = last.timeouts.max(last.backoff.into());
@@ -106,7 +106,7 @@ pub fn parts(flow: &Flow) -> Vec<(f64, &'static str)> {
     parts
 }
 
-/// What held a flow back, by its parts of the time.
+/// Describes what limited a flow, by the fractions of the time.
 pub fn held_back(parts: &[(f64, &str)]) -> String {
     let parts = parts.iter().filter(|(part, _)| *part >= SHORT);
     let parts: Vec<String> = parts
@@ -138,14 +138,14 @@ fn loss(flow: &Flow) -> String {
     }
 }
 
-/// How much the rates of intervals differ, if there are enough.
+/// Describes the spread of the intervals' rates, if there are enough intervals.
 pub fn steady(rates: &[f64]) -> Option<String> {
-    // The first has slow start, the last is not whole.
+    // The first interval has slow start, the last is incomplete.
     let mut whole = rates.get(1..rates.len().checked_sub(1)?)?;
     if whole.len() < 3 {
         return None;
     }
-    // Unless most was carried in the first: then the others are not what the connection did.
+    // Unless the first interval carried most: then the others do not represent the connection.
     if whole.iter().sum::<f64>() < rates[0] {
         whole = &rates[..rates.len() - 1];
     }
@@ -176,7 +176,7 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
             "messages waited for room in the send buffer for {blocked}"
         ));
     }
-    // The worst, in the order of time.
+    // The worst, in order of time.
     let mut worst: Vec<&Late> = messages.timely.late.iter().collect();
     worst.sort_by_key(|late| std::cmp::Reverse(late.worst));
     let others = worst.split_off(worst.len().min(MAX_TOLD));
@@ -235,7 +235,7 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
     said
 }
 
-/// Whether lateness was still going down at the end, by more than a hundredth in the last tenth of the messages.
+/// Returns whether lateness was still falling at the end: by more than 1 % in the last tenth of the messages.
 fn is_shrinking(messages: &Messages) -> bool {
     let kept = &messages.kept;
     let place = kept.len().checked_sub(kept.len() / 10 + 1);
@@ -243,7 +243,7 @@ fn is_shrinking(messages: &Messages) -> bool {
     before.is_some_and(|(.., late)| messages.timely.at_end as f64 * 1.01 < *late as f64)
 }
 
-/// The law of a connection and what it carries, where they are known.
+/// Returns the congestion control algorithm of a connection and its constant bit rate, if they are known.
 fn law(flow: &Flow, asked: &Asked) -> Option<(Algorithm, Cbr)> {
     let algorithm = flow.algorithm.parse().ok()?;
     Some((algorithm, cbr(flow, asked.rate? as f64)?))
@@ -288,7 +288,7 @@ fn disturbance(flow: &Flow) -> Option<String> {
     Some(format!("{rates}, and {end}"))
 }
 
-/// What to change, with what that would give.
+/// Recommends a change, with its predicted effect.
 fn advice(flow: &Flow, asked: &Asked) -> Option<String> {
     let lacks = asked
         .rate
@@ -326,8 +326,8 @@ fn advice(flow: &Flow, asked: &Asked) -> Option<String> {
     }
 }
 
-/// Another law that holds more of the rate with the losses that there were. Of a flow that goes as fast as it can these are of
-/// its own making, and tell nothing of others.
+/// Recommends another algorithm that sustains more of the rate at the measured loss. A flow that sends as fast as possible causes its own
+/// losses, which predict nothing for others.
 fn other_law(flow: &Flow, rate: f64) -> Option<String> {
     let losses = flow.course.losses.len();
     if losses == 0 {
@@ -354,7 +354,7 @@ fn other_law(flow: &Flow, rate: f64) -> Option<String> {
     })
 }
 
-/// The highest rate that a law holds where so many segments are lost, by search.
+/// Searches for the highest rate that an algorithm sustains at this loss fraction.
 fn highest(flow: &Flow, algorithm: Algorithm, loss: f64) -> f64 {
     let holds = |rate: f64| {
         let needs = cbr(flow, rate).map(|cbr| cbr.needs(algorithm));

@@ -1,4 +1,4 @@
-//! A connection: what both ends know of it together.
+//! A connection: the combined knowledge of both endpoints.
 
 use evlbi_core::account::{Distribution, Summary};
 use evlbi_core::rate::BitRate;
@@ -15,86 +15,86 @@ use super::{Asked, Direction, TestReport};
 use crate::endpoint::{EndpointReport, FlowEnd};
 use crate::measure::{ClockFit, Record};
 
-/// A message is late when it comes later than the most timely one by more than this part of the round trip, or this time.
+/// A message is late if it arrives this fraction of the round-trip time, and [`MIN_TOLERANCE`], later than the least delayed one.
 const TOLERANCE: f64 = 0.1;
 const MIN_TOLERANCE: Nanos = Nanos(5_000_000);
-/// Width of the bins of delays in nanoseconds.
+/// Width of the bins of delays, in nanoseconds.
 const BIN: u64 = 100_000;
 
-/// A connection. Times are in seconds where nothing else is said.
+/// A connection. Times are in seconds unless stated otherwise.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Flow {
-    /// Its place among the connections of the test, from 0 on.
+    /// Index of the connection in the test, from 0.
     pub number: usize,
-    /// Which way its data goes.
+    /// Direction of its data.
     pub direction: Direction,
-    /// Congestion control of the sender.
+    /// Congestion control algorithm of the sender.
     pub algorithm: String,
-    /// Ports here and there.
+    /// Local and remote port.
     pub ports: [u16; 2],
-    /// Bytes of a segment.
+    /// Payload of a segment, in bytes.
     pub segment: u32,
-    /// Bytes of the longest packet that the path is believed to carry.
+    /// Path MTU that the kernel assumes, in bytes.
     pub path_mtu: u32,
-    /// The sender's send buffer, where one was asked for.
+    /// The sender's send buffer, if one was requested.
     pub send_buffer: Option<GrantedBuffer>,
-    /// The receiver's receive buffer, likewise.
+    /// The receiver's receive buffer, if one was requested.
     pub receive_buffer: Option<GrantedBuffer>,
-    /// Bytes that the receiver took; where it is not known, that were acknowledged.
+    /// Bytes that the receiver read; if that is unknown, acknowledged bytes.
     pub bytes: u64,
-    /// In this time.
+    /// Time for these bytes.
     pub seconds: f64,
-    /// Bits per second.
+    /// Throughput, in bits per second.
     pub rate: f64,
-    /// Segments that were sent, in all.
+    /// Sent segments, including retransmissions.
     pub segments: u64,
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub sent_again: u32,
-    /// Of these, needlessly (DSACK, RFC 2883).
+    /// Retransmissions of these that were needless (DSACK, RFC 2883).
     pub needless: u32,
-    /// Times that nothing was acknowledged for too long.
+    /// Retransmission timeouts.
     pub timeouts: u32,
-    /// Segments that came out of order.
+    /// Segments that arrived out of order.
     pub out_of_order: u32,
-    /// Time in which the sender had something to send, in seconds as the kernel says.
+    /// Time in which the sender had data to send, by the kernel.
     pub busy: f64,
-    /// Of this, held back by the receiver's window.
+    /// Busy time limited by the receiver's window.
     pub receiver_limited: f64,
-    /// Of this, held back by the send buffer.
+    /// Busy time limited by the send buffer.
     pub buffer_limited: f64,
-    /// Time in which the connection took nothing of what the sender had.
+    /// Time in which the send buffer accepted no data.
     pub blocked: f64,
-    /// Processor time of the sender.
+    /// CPU time of the sender.
     pub sender_cpu_seconds: f64,
-    /// Processor time of the receiver.
+    /// CPU time of the receiver.
     pub receiver_cpu_seconds: f64,
-    /// Bits per second that each stage of a file's way reaches while it works, and does not wait for another.
+    /// Rate of each stage of a file transfer while it works, without waiting for another, in bits per second.
     pub stages: Vec<Stage>,
-    /// Losses, windows, round trips, what held it back.
+    /// Time series: losses, windows, round-trip times, limits.
     pub course: TimeSeries,
-    /// How evenly data came after the first loss.
+    /// Burstiness of arrivals after the first loss.
     pub bursts: Option<Bursts>,
-    /// The throughput in each interval of the test.
+    /// Throughput in each interval of the test.
     pub intervals: Vec<Interval>,
-    /// What the stream beside it did to its rate.
+    /// Effect of the background stream on its rate.
     pub disturbance: Option<Disturbance>,
-    /// Of messages at a constant rate.
+    /// Messages at a constant rate.
     pub messages: Option<Messages>,
-    /// What went wrong.
+    /// Errors.
     pub errors: Vec<String>,
-    /// What the kernels said, of the sender and of the receiver.
+    /// Samples of the sender's and of the receiver's kernel.
     #[serde(skip)]
     pub readings: [Vec<Reading>; 2],
 }
 
-/// A stage of a file's way.
+/// A stage of a file transfer.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stage {
-    /// What it does: `reading the file and sending`, `sending` or `writing the file`.
+    /// Work of the stage: `reading the file and sending`, `sending` or `writing the file`.
     pub name: &'static str,
-    /// Bits per second.
+    /// Rate, in bits per second.
     pub limit: f64,
 }
 
@@ -104,34 +104,34 @@ pub struct Stage {
 pub struct Messages {
     /// Messages that were due.
     pub due: u64,
-    /// Of these, given to the connection.
+    /// Messages of these that were written to the connection.
     pub sent: u64,
-    /// Of these, given up for want of room.
+    /// Messages of these that were shed for lack of room.
     pub shed: u64,
-    /// Of these, come.
+    /// Messages of these that were received.
     pub received: u64,
-    /// Most bytes that waited before the send buffer.
+    /// Maximum bytes that waited before the send buffer.
     pub most_waiting: u64,
-    /// Seconds that messages waited for room there.
+    /// Time that messages waited for room there.
     pub blocked: f64,
-    /// Whether they came when they should.
+    /// Lateness of the messages.
     pub timely: Timeliness,
-    /// From when each was handed to the sender's kernel to when it was taken from the receiver's, in nanoseconds, by the
-    /// clock as it was found.
+    /// One-way delay of messages, from the write at the sender to the read at the receiver, in nanoseconds, corrected by the estimated
+    /// clock offset.
     pub delay: Option<Summary>,
-    /// Each of so many is looked at.
+    /// One of this many messages is recorded.
     pub every: u64,
-    /// Those that were kept one by one.
+    /// Messages that were recorded one by one.
     #[serde(skip)]
     pub kept: Vec<Kept>,
 }
 
-/// A message's number, time in nanoseconds from when the first was due to departure and to arrival, and lateness.
+/// A message: its number; departure and arrival, in nanoseconds since the first was due; lateness.
 pub type Kept = (u64, i64, i64, i64);
 
 impl Flow {
-    /// Of a connection between two ends whose clocks are so far apart, with its throughput in intervals of so many seconds;
-    /// none of a connection that neither end knows.
+    /// Combines the reports of two endpoints whose clocks differ by `clock`, with the throughput in intervals of this many seconds. Returns
+    /// `None` for a connection that neither endpoint knows.
     pub(crate) fn new(
         number: usize,
         direction: Direction,
@@ -161,7 +161,7 @@ impl Flow {
         let span = first_and_last.map_or(0, |(first, last)| last.at.saturating_sub(first.at));
         let giving = given.map_or(0.0, |given| given.seconds);
         let (bytes, seconds) = match taken {
-            // What was given and did not come took its time, too.
+            // Data that was sent and did not arrive took time, too.
             Some(taken) => (taken.bytes, taken.seconds.max(giving)),
             None => (of_sender.acknowledged, span as f64 * 1e-9),
         };
@@ -219,7 +219,7 @@ impl Flow {
     }
 }
 
-/// What the ends of a file's way reach while they work.
+/// Returns the rates of a file transfer's stages while they work.
 fn stages(given: Option<&Given>, taken: Option<&Taken>) -> Vec<Stage> {
     let Some((given, taken)) = given.zip(taken) else {
         return Vec::new();
@@ -243,13 +243,13 @@ fn stages(given: Option<&Given>, taken: Option<&Taken>) -> Vec<Stage> {
     stages
 }
 
-/// A time of the receiver's, in nanoseconds, by the sender's clock.
+/// Converts a time of the receiver, in nanoseconds, to the sender's clock.
 fn by_sender(direction: Direction, clock: Option<&ClockFit>, at: u64) -> u64 {
     let Some(clock) = clock else {
         return at;
     };
     let ahead = match direction {
-        // It is known by the clock here.
+        // It is stated by the local clock.
         Direction::There => {
             let here = at.saturating_add_signed((-clock.offset).round() as i64);
             clock.offset_at(here).round() as i64

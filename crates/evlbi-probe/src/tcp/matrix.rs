@@ -1,4 +1,4 @@
-//! Throughput against the length of segments and the send buffer: figure 6 of Meirosu et al.
+//! Throughput against segment length and send buffer: figure 6 of Meirosu et al.
 
 use evlbi_net::file::TableError;
 use evlbi_net::run::Run;
@@ -13,7 +13,7 @@ use super::super::session::Session;
 use super::super::{now, sweep};
 use super::{ProbeTcp, ProbeTcpError, ProbeTcpOptions, measure};
 
-/// The result of `probe tcp` with several lengths of segments or send buffers.
+/// The result of `probe tcp` with several segment lengths or send buffers.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Matrix {
@@ -21,15 +21,15 @@ pub struct Matrix {
     pub schema: &'static str,
     /// Name of this host.
     pub host: String,
-    /// What the path is called.
+    /// Name of the path.
     pub label: Option<String>,
-    /// The responder as it was asked for.
+    /// The responder, as given in the options.
     pub target: String,
-    /// When it began.
+    /// Start, in UTC.
     pub begun: String,
-    /// For each length of segments and, within it, each send buffer.
+    /// A point for each segment length and, within it, each send buffer.
     pub points: Vec<Point>,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub stopped: Option<String>,
 }
 
@@ -37,17 +37,17 @@ pub struct Matrix {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Point {
-    /// Bytes of a segment.
+    /// Payload of a segment, in bytes.
     pub segment: u32,
-    /// Bytes of the send buffer that were asked for; none where the kernel adapts it.
+    /// Requested send buffer, in bytes; `None` if the kernel adapts it.
     pub buffer: Option<usize>,
-    /// Bytes of the send buffer that the kernel granted.
+    /// Send buffer that the kernel granted, in bytes.
     pub granted: Option<usize>,
-    /// Bits per second of all connections together.
+    /// Total of all connections, in bits per second.
     pub rate: f64,
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub sent_again: u64,
-    /// Processor time of both ends, in seconds per 10^9 bytes.
+    /// CPU time of both endpoints, in seconds per 10^9 bytes.
     pub cpu_seconds_per_gb: f64,
 }
 
@@ -71,7 +71,7 @@ impl Point {
     }
 }
 
-/// One test after the other.
+/// Runs the tests one after another.
 pub(super) fn probe(
     options: &ProbeTcpOptions,
     session: &mut Session,
@@ -87,7 +87,7 @@ pub(super) fn probe(
         stopped: None,
     };
     let mut parts = Parts::begin(options.out.as_deref(), result.schema, &result.target, run)?;
-    // Of each test the point, not what comes before it.
+    // The file has only the point of each test, not the test's own parts.
     let mut none = Parts::begin(None, result.schema, &result.target, run)?;
     'all: for segment in sweep::each(&options.mss) {
         for buffer in sweep::each(&options.buffer) {
@@ -101,7 +101,7 @@ pub(super) fn probe(
                         break 'all;
                     }
                 }
-                // What was measured before is not lost.
+                // Keep the points measured before.
                 Err(error) if !result.points.is_empty() => {
                     result.stopped = Some(run.explain(&error));
                     break 'all;
@@ -113,7 +113,7 @@ pub(super) fn probe(
     Ok(parts.finish(result))
 }
 
-/// The result for people.
+/// Formats the result as text.
 pub fn table(result: &Matrix) -> String {
     let heads = ["MSS", "buffer", "granted", "Mbit/s", "again", "CPU s/GB"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -132,7 +132,7 @@ pub fn table(result: &Matrix) -> String {
     columns(&rows, |_| false)
 }
 
-/// The result as a picture.
+/// Plots the result.
 pub fn figure(result: &Matrix) -> Figure {
     let mut segments: Vec<u32> = result.points.iter().map(|point| point.segment).collect();
     segments.dedup();

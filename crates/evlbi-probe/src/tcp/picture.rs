@@ -1,5 +1,5 @@
-//! Connections drawn as the EXPReS report does: window, throughput, retransmissions (figures 2.2, 2.4, 2.5), and lateness
-//! against message number (figures 2.3, 2.6).
+//! Plots of connections as in the EXPReS report: window, throughput, retransmissions (figures 2.2, 2.4, 2.5), and lateness against message
+//! number (figures 2.3, 2.6).
 
 use evlbi_trace::tcp::{Info, Interval, Reading, intervals};
 
@@ -8,15 +8,15 @@ use super::ProbeTcp;
 use super::flow::{Flow, Kept};
 use evlbi_plot::{Axis, Figure, Series, Unit};
 
-/// Points of a curve, at most.
+/// Maximum number of points of a curve.
 const MAX_POINTS: usize = 4000;
-/// Throughput is averaged over this part of the whole time, and no less than a few readings.
+/// Throughput is averaged over the whole time divided by this, and over [`READINGS`] samples at least.
 const PARTS: f64 = 200.0;
 const READINGS: f64 = 5.0;
-/// Slow start's threshold before the first loss.
+/// Slow start threshold before the first loss.
 const NO_THRESHOLD: u32 = i32::MAX as u32;
 
-/// The result as a picture: a curve for each connection.
+/// Plots the result: a curve for each connection.
 pub fn figure(result: &ProbeTcp) -> Figure {
     let time = || Axis::new("time", Unit::Si("s"));
     let name = |flow: &Flow| match result.flows.len() {
@@ -85,7 +85,7 @@ fn since(flow: &Flow, reading: &Reading) -> f64 {
     reading.at.saturating_sub(begin) as f64 * 1e-9
 }
 
-/// No more points than a picture shows.
+/// Thins out points to the number that a plot shows.
 fn thin<T>(all: &[T], point: impl Fn(&T) -> Option<(f64, f64)>) -> Vec<(f64, f64)> {
     let step = all.len().div_ceil(MAX_POINTS).max(1);
     all.iter().step_by(step).filter_map(point).collect()

@@ -1,4 +1,4 @@
-//! The connections as people read them.
+//! The connections as text.
 
 use evlbi_net::file::TableError;
 use evlbi_plot::columns;

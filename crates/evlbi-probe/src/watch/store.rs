@@ -1,5 +1,4 @@
-//! The file of a campaign: SQLite, each window a transaction of its own, so that whatever was settled is kept however the
-//! program ends.
+//! The file of a campaign: SQLite, with a transaction for each window, so that settled windows survive any end of the program.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::direction::Direction;
 use crate::measure::Stream;
 use crate::sqlite::{Schema, SchemaError, Unusable};
 
-/// The mark is "EVWA". What is committed is on the disk; another program may read meanwhile.
+/// The mark is "EVWA". A commit is durable; another program may read at the same time.
 const SCHEMA: Schema = Schema {
     application: 0x4556_5741,
     versions: &[M::up(TABLES)],
@@ -21,7 +20,7 @@ const SCHEMA: Schema = Schema {
     busy: Duration::from_secs(30),
 };
 
-/// Compared letter by letter with those of a file that is read: no comment in it may change.
+/// Compared with the tables of existing files, letter by letter: do not change even a comment in it.
 const TABLES: &str = "
 create table campaign (plan text not null) strict;
 create table run (
@@ -48,11 +47,11 @@ create table result (
 create index result_by_time on result(begin);
 ";
 
-/// Why the file of a campaign cannot be used.
+/// Reason why the file of a campaign cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is none.
+    /// It does not exist.
     #[error("there is no file {}", .0.display())]
     Missing(PathBuf),
     /// SQLite cannot open it.
@@ -60,7 +59,7 @@ pub enum StoreError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
     /// It is of another version.
@@ -70,7 +69,7 @@ pub enum StoreError {
         path: PathBuf,
         /// Version of its tables.
         version: i64,
-        /// The version that is known here.
+        /// Newest version that this program knows.
         known: i64,
     },
     /// It is another kind of file.
@@ -78,7 +77,7 @@ pub enum StoreError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The mismatch.
         source: TablesError,
     },
     /// It holds a campaign of another plan.
@@ -98,36 +97,36 @@ pub enum StoreError {
     /// A result in it cannot be read.
     #[error("a result in the file")]
     Result(#[source] rusqlite::Error),
-    /// A result in it has times or counts that cannot be.
+    /// A result in it has impossible times or counts.
     #[error("a result in the file, from {begin} to {end}, cannot be")]
     Impossible {
-        /// When it begins, in seconds since 1970.
+        /// Start, in seconds since 1970.
         begin: f64,
-        /// When it ends, in seconds since 1970.
+        /// End, in seconds since 1970.
         end: f64,
     },
-    /// When it went on cannot be read.
+    /// A run in it cannot be read.
     #[error("a run in the file")]
     Run(#[source] rusqlite::Error),
     /// A result cannot be written.
     #[error("cannot keep a result")]
     Keep(#[source] rusqlite::Error),
-    /// What is to be written cannot be put into JSON.
+    /// A value cannot be converted to JSON.
     #[error("{0}")]
     Encode(#[from] serde_json::Error),
-    /// SQLite refused something else.
+    /// Another error of SQLite.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// What is wrong with the tables of a file.
+/// Mismatch in the tables of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TablesError {
     /// They are of another kind, or cannot be read.
     #[error("{0}")]
     Schema(#[from] SchemaError),
-    /// They are not as this program makes them.
+    /// They differ from the tables that this program creates.
     #[error("its tables are not those of a campaign")]
     Changed,
 }
@@ -140,25 +139,25 @@ impl From<rusqlite::Error> for TablesError {
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// What a campaign does; a file holds one.
+/// Plan of a campaign; a file holds one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Plan {
-    /// Address of the responder, as it was given.
+    /// Address of the responder, as given by the user.
     pub target: String,
-    /// What is sent each way.
+    /// The stream in each direction.
     pub stream: Stream,
-    /// Whether a stream goes to the responder.
+    /// Whether to test the outbound direction.
     pub there: bool,
-    /// Whether a stream comes from the responder.
+    /// Whether to test the return direction.
     pub back: bool,
     /// Length of a window in seconds.
     pub window: f64,
-    /// Seconds from the beginning of a test to that of the next, where it is not one continuous flow.
+    /// Seconds from the start of a test to that of the next; `None` for one continuous flow.
     pub every: Option<f64>,
 }
 
-/// Columns of a result that are read again.
+/// Columns of a result, as they are read.
 const COLUMNS: &str = "direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, unattributed, duplicates, \
                        reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, pdv_p999_ns";
 
@@ -166,48 +165,48 @@ const COLUMNS: &str = "direction, begin, end, sent, received, uniq, lost, networ
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
-    /// The way that it is of.
+    /// Direction of its stream.
     pub direction: Direction,
-    /// When it begins, in seconds since 1970, UTC.
+    /// Start, in seconds since 1970, UTC.
     pub begin: f64,
-    /// When it ends, likewise.
+    /// End, in seconds since 1970, UTC.
     pub end: f64,
-    /// Datagrams that were sent.
+    /// Sent datagrams.
     pub sent: u64,
     /// Arrivals: unique and duplicates.
     pub received: u64,
-    /// Datagrams that came, each counted once.
+    /// Received datagrams, each counted once.
     pub unique: u64,
-    /// Datagrams that did not come, or too late: the sum of the next three.
+    /// Datagrams that never arrived, or too late: the sum of the next three.
     pub lost: u64,
-    /// Of the lost, those that the path lost.
+    /// Of the lost, those lost in the network.
     pub network_lost: u64,
-    /// Of the lost, those that the hosts or their cards lost.
+    /// Of the lost, those dropped by the hosts or their NICs.
     pub host_lost: u64,
-    /// Of the lost, those that no counter tells the place of.
+    /// Of the lost, those at an unknown place.
     pub unattributed: u64,
     /// Arrivals beyond the first of a datagram.
     pub duplicates: u64,
-    /// Datagrams that came after later ones (RFC 4737).
+    /// Datagrams that arrived after later ones (RFC 4737).
     pub reordered: u64,
-    /// Datagrams that came after the loss timeout.
+    /// Datagrams that arrived after the loss timeout.
     pub late: u64,
     /// Runs of consecutive losses.
     pub runs: u64,
-    /// Bits of UDP payload per second that were sent.
+    /// Sent bits of UDP payload per second.
     pub rate_sent: f64,
-    /// The same of what came.
+    /// Received bits of UDP payload per second.
     pub rate_received: f64,
-    /// Bytes on an Ethernet for each byte of payload.
+    /// Bytes on Ethernet per byte of payload.
     pub wire_factor: f64,
-    /// RFC 3550, in nanoseconds.
+    /// Jitter (RFC 3550), in nanoseconds.
     pub jitter: f64,
-    /// RFC 5481, 99.9 %, in nanoseconds.
+    /// Packet delay variation (RFC 5481), 99.9 % quantile, in nanoseconds.
     pub pdv_p999: Option<f64>,
 }
 
 impl Row {
-    /// The counts, in the order of their columns.
+    /// Returns the counts, in the order of their columns.
     fn counts(&mut self) -> [&mut u64; 11] {
         [
             &mut self.sent,
@@ -224,10 +223,10 @@ impl Row {
         ]
     }
 
-    /// Itself, if its times and counts can be: sums of all results must not overflow.
+    /// Returns itself if its times and counts are possible: sums of all results must not overflow.
     fn checked(mut self) -> Result<Row> {
         const MAX: u64 = 1 << 48;
-        // The year 2100 or so; times before 1970 are none.
+        // From 1970 to about 2100.
         let is_time = |time: f64| (0.0..4.2e9).contains(&time);
         let are_numbers = [
             self.rate_sent,
@@ -249,26 +248,26 @@ impl Row {
     }
 }
 
-/// A time in which the campaign was going on.
+/// A period in which the campaign was running.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stretch {
-    /// When it began, in seconds since 1970, UTC.
+    /// Start, in seconds since 1970, UTC.
     pub begun: f64,
-    /// When it ended, likewise; none if it goes on or was killed.
+    /// End, in seconds since 1970, UTC; `None` if it is running or was killed.
     pub ended: Option<f64>,
-    /// Why it ended before its time.
+    /// Reason for an early end.
     pub reason: Option<String>,
 }
 
-/// The file, open.
+/// An open file of a campaign.
 pub struct Store {
     connection: Connection,
     run: i64,
 }
 
 impl Store {
-    /// Makes the file, or goes on with it if it holds the same plan.
+    /// Creates the file, or continues it if it holds the same plan.
     pub fn open(path: &Path, plan: &Plan) -> Result<Store> {
         let mut connection = Connection::open(path).map_err(|error| cannot_open(path, error))?;
         SCHEMA
@@ -292,7 +291,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a file that is there, to read it.
+    /// Opens an existing file for reading.
     pub fn read(path: &Path) -> Result<Store> {
         if !path.is_file() {
             return Err(StoreError::Missing(path.to_owned()));
@@ -311,7 +310,7 @@ impl Store {
         Ok(Store { connection, run: 0 })
     }
 
-    /// What the campaign does.
+    /// Returns the plan of the campaign.
     pub fn plan(&self) -> Result<Option<Plan>> {
         let select = "select plan from campaign";
         let plan = self.connection.query_row(select, [], |row| row.get(0));
@@ -320,7 +319,7 @@ impl Store {
         plan.transpose().map_err(StoreError::Plan)
     }
 
-    /// It begins or continues, at this time in seconds since 1970.
+    /// Records the start or continuation of a run, in seconds since 1970.
     pub fn begin(&mut self, now: f64) -> Result<i64> {
         let insert = "insert into run (begun) values (?1)";
         self.connection.execute(insert, [now])?;
@@ -328,14 +327,14 @@ impl Store {
         Ok(self.run)
     }
 
-    /// It ends or is interrupted, at this time in seconds since 1970.
+    /// Records the end of a run, in seconds since 1970.
     pub fn end(&self, run: i64, now: f64, reason: Option<&str>) -> Result<()> {
         let update = "update run set ended = ?2, reason = ?3 where id = ?1";
         self.connection.execute(update, params![run, now, reason])?;
         Ok(())
     }
 
-    /// One more window, with its distributions. When this returns, it is on the disk.
+    /// Adds a window, with its distributions. When this returns, the window is on disk.
     pub fn add(&self, row: &Row, detail: &impl Serialize) -> Result<()> {
         let insert = format!(
             "insert into result (run, {COLUMNS}, detail) values ({})",
@@ -364,7 +363,7 @@ impl Store {
         Ok(())
     }
 
-    /// All windows in the order of time, without their distributions.
+    /// Returns all windows in order of time, without their distributions.
     pub fn rows(&self) -> Result<Vec<Row>> {
         let select = format!("select {COLUMNS} from result order by begin, id");
         let mut statement = self.connection.prepare(&select)?;
@@ -392,7 +391,7 @@ impl Store {
             .collect()
     }
 
-    /// When it went on.
+    /// Returns the periods in which it was running.
     pub fn runs(&self) -> Result<Vec<Stretch>> {
         let mut statement = self
             .connection
@@ -408,8 +407,8 @@ impl Store {
     }
 }
 
-/// A file of somebody else's may be made so that reading it never ends. A result takes some hundred steps of SQLite's machine and more
-/// than twenty bytes: what takes far more steps than there are bytes is stopped.
+/// Limits the work of SQLite: a crafted file can make a query endless. A result takes some hundred steps of SQLite's virtual machine and
+/// more than twenty bytes, so a query with far more steps than the file has bytes is stopped.
 fn limit_work(connection: &Connection, length: u64) -> rusqlite::Result<()> {
     const AT_ONCE: i32 = 10_000;
     let most = (10_000_000 + 100 * length) / AT_ONCE as u64;
@@ -425,7 +424,7 @@ fn limit_work(connection: &Connection, length: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether the tables are those that this program makes: neither views nor other columns, which could compute anything.
+/// Checks that the tables are those of this program: no views or other columns, which could compute anything.
 fn check_tables(connection: &Connection) -> Result<(), TablesError> {
     let made = Connection::open_in_memory()?;
     made.execute_batch(TABLES)?;
@@ -441,7 +440,7 @@ fn check_tables(connection: &Connection) -> Result<(), TablesError> {
     Ok(())
 }
 
-/// Why the file is not used, with its name.
+/// Returns the error for a refused file, with its name.
 fn refuse(path: &Path, error: TablesError) -> StoreError {
     let path = path.to_owned();
     match error {
@@ -482,7 +481,7 @@ mod tests {
         assert_eq!(Store::read(&path).unwrap().runs().unwrap().len(), 2);
     }
 
-    /// A file of a stranger's either is a campaign or is refused; whatever is in it, reading it ends.
+    /// A crafted file is read as a campaign or refused; in either case reading ends.
     #[test]
     fn crafted_files_are_refused() {
         let room = evlbi_testkit::Room::new();
@@ -498,7 +497,7 @@ mod tests {
                 .unwrap();
             path
         };
-        // Where a table should be, something that never ends.
+        // A view without an end in place of a table.
         let columns = "run, direction, begin, end, sent, received, uniq, lost, network_lost, host_lost, unattributed, duplicates,
             reordered, late, runs, rate_sent, rate_received, wire_factor, jitter_ns, pdv_p999_ns, detail";
         let ones = vec!["1"; 21].join(", ");
@@ -515,7 +514,7 @@ mod tests {
         let path = file("view.sqlite", &endless);
         let error = Store::read(&path).err().unwrap().to_string();
         assert!(error.contains("no file of a campaign"), "{error}");
-        // And if it came so far, it would be stopped.
+        // Without this check, the limit of work would stop it.
         let connection = Connection::open(&path).unwrap();
         limit_work(&connection, 0).unwrap();
         let count = "select count(*) from result";
@@ -528,7 +527,7 @@ mod tests {
             Some(rusqlite::ErrorCode::OperationInterrupted),
             "{error}"
         );
-        // Values that sums and pictures cannot take.
+        // Values that sums and plots cannot represent.
         for (values, is_well) in [
             (ones.replacen("1, 1, 1", "1, 'there', 1", 1), true),
             (

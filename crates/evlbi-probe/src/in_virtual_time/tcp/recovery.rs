@@ -1,4 +1,4 @@
-//! How flows at a constant rate recover from loss: as the equations say, and as is planned.
+//! Recovery of constant-rate flows from loss, compared with equations and with `plan tcp`.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::{SEGMENT, near, seconds};
 use crate::in_virtual_time::{Path, bits, bottleneck, delay};
 use crate::tcp::{Buffer, ProbeTcp, ProbeTcpOptions};
 
-/// A flow at a constant rate that loses a segment after 2 s, with a window that just carries it, by a kernel of 2009 which counts
-/// acknowledgements: as in figures 2-2 to 2-6 of the EXPReS report.
+/// A constant-rate flow that loses a segment after 2 s, with a window that just carries the rate, on a kernel of 2009, which counts
+/// acknowledgements: figures 2-2 to 2-6 of the EXPReS report.
 struct OneLoss {
     rate: u64,
-    /// In milliseconds.
+    /// Round-trip time, in milliseconds.
     round_trip: u64,
     algorithm: Algorithm,
     buffer: u64,
@@ -25,13 +25,13 @@ struct OneLoss {
     seconds: u64,
 }
 
-/// What is lost after 2 s.
+/// Returns one loss after 2 s.
 fn one() -> Loss {
     Loss::At([Nanos(2_000_000_000)].into())
 }
 
 impl OneLoss {
-    /// What the report's equations say.
+    /// Returns the needs by the report's equations.
     fn needs(&self) -> Needs {
         let rate = self.rate as f64;
         let flow = Cbr {
@@ -44,7 +44,7 @@ impl OneLoss {
         flow.needs(self.algorithm)
     }
 
-    /// What lies there and back.
+    /// Returns the path in both directions.
     fn laws(&self) -> [Vec<Law>; 2] {
         let line = bottleneck(2 * self.rate, 4 << 20);
         let half = delay(self.round_trip / 2);
@@ -52,13 +52,13 @@ impl OneLoss {
         [vec![line, half, Law::Loss(self.loss.clone())], vec![rest]]
     }
 
-    /// A window that just carries the rate.
+    /// Returns a window that just carries the rate.
     fn window(&self) -> f64 {
         let segments = self.rate as f64 / 8.0 * self.round_trip as f64 * 1e-3 / SEGMENT;
         segments.ceil() + 1.0
     }
 
-    /// The same, as `plan tcp` simulates it.
+    /// Simulates the same flow by `plan tcp`.
     fn planned(&self) -> Outcome {
         let [there, back] = self.laws();
         let scene = Plan {
@@ -106,7 +106,7 @@ impl OneLoss {
     }
 }
 
-/// Figure 2-4 (b) in small: with a buffer of what is late, messages are timely again when the equations say.
+/// Figure 2-4 (b), scaled down: with a buffer for all late data, messages are on time again when the equations predict.
 #[test]
 fn a_large_buffer_makes_messages_timely_again() {
     let flow = OneLoss {
@@ -130,8 +130,8 @@ fn a_large_buffer_makes_messages_timely_again() {
     assert_eq!(result.flows[0].sent_again, 1);
 }
 
-/// Figure 2-4 (a): with a buffer of the product of bandwidth and delay they never are, and the finding says so; what is shed instead of
-/// waiting makes them timely.
+/// Figure 2-4 (a): with a buffer of the bandwidth-delay product, they never are, which the finding states. Shedding instead of waiting
+/// keeps them on time.
 #[test]
 fn a_buffer_of_the_product_never_does() {
     let mut flow = OneLoss {
@@ -166,8 +166,8 @@ fn a_buffer_of_the_product_never_does() {
     assert!(last.until.is_some(), "{last:?}");
 }
 
-/// Reno's saw tooth as a kernel of today has it: one loss halves the window, which then grows by a segment each round trip, and is what it
-/// was after half of its segments in round trips.
+/// Reno's sawtooth on a current kernel: one loss halves the window, which then grows by a segment per round trip. It recovers after half as
+/// many round trips as it has segments.
 #[test]
 fn one_loss_makes_a_tooth_of_the_saw() {
     let flow = OneLoss {
@@ -203,7 +203,7 @@ fn one_loss_makes_a_tooth_of_the_saw() {
         .unwrap();
     let window = f64::from(rows[lost - 1].1.window);
     assert!((window - flow.window()).abs() <= 3.0, "{window}");
-    // Recovery takes a round trip, from which on the window is what it is reduced to.
+    // Recovery takes a round trip; then the window has its reduced size.
     let open = rows[lost..]
         .iter()
         .position(|(_, info)| info.phase == Phase::Open);
@@ -223,7 +223,7 @@ fn one_loss_makes_a_tooth_of_the_saw() {
     );
 }
 
-/// The real sender and receiver recover as `plan tcp --compare` says, by each algorithm.
+/// The real sender and receiver recover as `plan tcp --compare` predicts, for each algorithm.
 #[test]
 fn recoveries_are_those_that_are_planned() {
     for algorithm in Algorithm::ALL {
@@ -244,7 +244,7 @@ fn recoveries_are_those_that_are_planned() {
         let late: Vec<_> = late.filter(|late| late.from > 1.0).collect();
         let worst = late.iter().max_by_key(|late| late.worst).unwrap();
         near(worst.delayed_bytes as f64, planned.delayed as f64, 0.005);
-        // What a retransmission alone delays is over at once.
+        // A delay by a retransmission alone ends at once.
         if planned.delayed > 200_000 {
             let until = worst.until.unwrap() - late[0].from;
             let [from, to] = [planned.late_from, planned.timely_from].map(Option::unwrap);
@@ -253,11 +253,11 @@ fn recoveries_are_those_that_are_planned() {
     }
 }
 
-/// The figures themselves: they take minutes.
+/// The figures at full scale, which take minutes.
 mod soak {
     use super::*;
 
-    /// The longest stretch of late messages: most bytes that were late, and how long it lasted, from the loss on.
+    /// Returns the longest period of late messages: its maximum of late bytes, and its duration since the loss.
     fn late(result: &ProbeTcp) -> (f64, Option<f64>) {
         let messages = result.flows[0].messages.as_ref().unwrap();
         let late = &messages.timely.late;
@@ -278,8 +278,8 @@ mod soak {
         }
     }
 
-    /// Figures 2-1, 2-2 and 2-4: 512 Mbit/s over 15 ms. The rate recovers from one loss in 10 s, which delays 160 MB; with a buffer of as
-    /// much, messages are timely again after 20 s, with one of the product they never are.
+    /// Figures 2-1, 2-2 and 2-4: 512 Mbit/s over 15 ms. The rate recovers from one loss in 10 s, which delays 160 MB. With a buffer of that
+    /// size messages are on time again after 20 s; with the bandwidth-delay product they never are.
     #[test]
     #[ignore = "a soak: it simulates a minute of 512 Mbit/s"]
     fn one_loss_at_15_ms() {
@@ -293,7 +293,7 @@ mod soak {
         assert!(delayed > 160e6 && until.is_none(), "{delayed} {until:?}");
     }
 
-    /// Figure 2-3: 27 ms and a buffer of 1.8 MB. The more is lost, the later messages are, and they never catch up.
+    /// Figure 2-3: 27 ms and a buffer of 1.8 MB. More loss makes messages later, and they never catch up.
     #[test]
     #[ignore = "a soak: it simulates two minutes of 512 Mbit/s"]
     fn more_loss_makes_messages_later() {
@@ -316,9 +316,10 @@ mod soak {
         );
     }
 
-    /// Figures 2-5 and 2-6: over 95 ms Reno needs 820 s and 6.4 GB; the others are timely again 14 to 255 times sooner with less than
-    /// 200 MB. H-TCP needed 14 s and 40 MB; it takes 16 s, and 219 MB after a first loss, when it halves its window, as planned, or no
-    /// more than is lost in a round trip after a second one, when it knows that it need not.
+    /// Figures 2-5 and 2-6: over 95 ms Reno needs 820 s and 6.4 GB. The others are on time again 14 to 255 times sooner, with less than 200
+    /// MB.
+    /// H-TCP needed 14 s and 40 MB in the report. Here it takes 16 s, and 219 MB after a first loss, when it halves its window as planned.
+    /// After a second loss it knows that it need not, and delays no more than a round trip of data.
     #[test]
     #[ignore = "a soak: it simulates five minutes of 512 Mbit/s"]
     fn other_algorithms_at_95_ms() {

@@ -1,5 +1,5 @@
-//! Flows of a real kernel over emulated paths, each with something else that limits it: `tests/oracles/tcp` has what the kernel said
-//! and what both ends counted, and `tests/oracles/record.sh` what was done to them.
+//! Flows of a real kernel over emulated paths, each with a different limit. `tests/oracles/tcp` has the kernel's samples and the counts of
+//! both endpoints, and `tests/oracles/record.sh` has the commands that recorded them.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::endpoint::{EndpointReport, FlowEnd, FlowsEnd};
 use crate::measure::Record;
 use crate::session::TestReport;
 
-/// When the first message of a trace was due.
+/// Time at which the first message of a trace was due.
 const START: u64 = 1_800_000_000_000_000_000;
 
 fn folder() -> &'static Path {
@@ -30,7 +30,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(folder().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What the sender's kernel said, as `--samples` has written it.
+/// Reads the samples of the sender's kernel, as `--samples` wrote them.
 fn readings(name: &str) -> Vec<Reading> {
     let text = text(&format!("{name}.csv"));
     let mut lines = text.lines();
@@ -48,7 +48,7 @@ fn readings(name: &str) -> Vec<Reading> {
     lines.map(reading).collect()
 }
 
-/// Messages as `--records` has written them.
+/// Reads messages, as `--records` wrote them.
 fn records(name: &str) -> Vec<Record> {
     let text = text(&format!("{name}.messages.csv"));
     let numbers = |line: &str| -> Vec<i64> {
@@ -68,7 +68,7 @@ fn of<T: serde::de::DeserializeOwned>(value: &Value, name: &str) -> T {
     serde_json::from_value(value[name].clone()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// A recorded flow, and what was asked for.
+/// Reads a recorded flow, and its options.
 fn recorded(name: &str) -> (Flow, Asked) {
     let known: Value = serde_json::from_str(&text(&format!("{name}.json"))).unwrap();
     let (asked, flow) = (&known["asked"], &known["flow"]);
@@ -149,18 +149,18 @@ fn recorded(name: &str) -> (Flow, Asked) {
     (found.unwrap(), asked)
 }
 
-/// What limited a recorded flow, by how it was made.
+/// A recorded flow, and its limit by construction.
 struct Case {
     name: &'static str,
-    /// The part of the time that this took, and at least how much it is.
+    /// Fraction of the time that this limit took, and its minimum.
     part: fn(&LimitedBy) -> f64,
     least: f64,
-    /// Parts of its findings.
+    /// Texts that its findings contain.
     said: &'static [&'static str],
 }
 
 const CASES: [Case; 10] = [
-    // Messages at 5 Mbit/s over 100.
+    // Messages at 5 Mbit/s over a path of 100 Mbit/s.
     Case {
         name: "application",
         part: |held| held.application,
@@ -184,42 +184,43 @@ const CASES: [Case; 10] = [
         least: 0.9,
         said: &["held back by the send buffer", "--buffer"],
     },
-    // A queue of 20 Mbit/s on the sending host, which loses nothing.
+    // A queue of 20 Mbit/s on the sending host, without loss.
     Case {
         name: "host",
         part: |held| held.host,
         least: 0.9,
         said: &["held back by the sending host", "nothing was sent again"],
     },
-    // A loss in a hundred packets.
+    // Loss of 1 % of the packets.
     Case {
         name: "window",
         part: |held| held.window,
         least: 0.8,
         said: &["held back by the congestion window", "segments sent again"],
     },
-    // A bottleneck of 20 Mbit/s with a buffer of 100 KiB, which is full.
+    // A bottleneck of 20 Mbit/s whose buffer of 100 KiB is full.
     Case {
         name: "path",
         part: |held| held.window,
         least: 0.8,
         said: &["held back by the congestion window", "18."],
     },
-    // A stream of 35 Mbit/s beside it, from 5 s to 6 s.
+    // A competing stream of 35 Mbit/s, from 5 s to 6 s.
     Case {
         name: "burst",
         part: |held| held.window,
         least: 0.8,
         said: &["from 5.0000 s to 6.0000 s beside the other stream the rate went from"],
     },
-    // Packets longer than 1300 bytes vanish, and nothing says so.
+    // The path drops packets longer than 1300 bytes, without an ICMP message.
     Case {
         name: "black-hole",
         part: |held| held.repair,
         least: 0.9,
         said: &["a path MTU black hole", "--mss"],
     },
-    // Messages at 50 Mbit/s through a send buffer of a quarter of the bandwidth-delay product, of which Linux makes half, and losses.
+    // Losses, and messages at 50 Mbit/s through a send buffer of a quarter of the bandwidth-delay product, of which Linux halves the usable
+    // size.
     Case {
         name: "product",
         part: |held| held.buffer,
@@ -230,7 +231,7 @@ const CASES: [Case; 10] = [
             "reno needs a send buffer of",
         ],
     },
-    // The same, where what finds no room is given up.
+    // The same, but messages that find no room are shed.
     Case {
         name: "shedding",
         part: |held| held.buffer,
@@ -239,8 +240,8 @@ const CASES: [Case; 10] = [
     },
 ];
 
-/// What held each flow back is known from how it was made; its parts of the time and all sentences are those that are committed,
-/// so that a change to them is seen.
+/// The limit of each flow is known from its setup. Its fractions of the time and all sentences are compared with committed ones, so that
+/// each change to them is visible.
 #[test]
 fn what_limited_recorded_flows_is_named() {
     let mut found = Map::new();
@@ -263,7 +264,7 @@ fn what_limited_recorded_flows_is_named() {
             let is_said = sentences.iter().any(|sentence| sentence.contains(said));
             assert!(is_said, "{name}: {said}: {sentences:#?}");
         }
-        // In thousandths of the time, which no arithmetic changes.
+        // In thousandths of the time, which rounding errors do not change.
         let thousandths =
             parts.map(|(part, time)| (part.to_owned(), json!((time * 1000.0).round() as u64)));
         let thousandths: Map<String, Value> = thousandths.into_iter().collect();
@@ -275,7 +276,7 @@ fn what_limited_recorded_flows_is_named() {
     oracle::compare(&folder().join("findings.json"), &found.into());
 }
 
-/// Messages are late and shed as both ends counted.
+/// Messages are late and shed as both endpoints counted.
 #[test]
 fn timeliness_of_recorded_messages_is_told() {
     let (application, _) = recorded("application");
@@ -292,7 +293,7 @@ fn timeliness_of_recorded_messages_is_told() {
     assert!(messages.shed == 0 && messages.blocked > 1.0);
     let messages = shedding.messages.as_ref().unwrap();
     assert!(messages.shed > 1000);
-    // Who sheds is never as late as who waits.
+    // Shedding keeps messages less late than waiting.
     let longest = |flow: &Flow| flow.messages.as_ref().unwrap().timely.longest;
     assert!(longest(&shedding) < longest(&product));
 }

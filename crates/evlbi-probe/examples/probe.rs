@@ -1,5 +1,5 @@
-//! Probes a path to a responder, and says what was lost and where: `cargo run --example probe HOST:8620 TOKEN`.
-//! On the other host runs `evlbi respond`, or what [`evlbi_probe::respond::respond`] starts.
+//! Probes a path to a responder, and prints the losses and their places: `cargo run --example probe HOST:8620 TOKEN`.
+//! Run `evlbi respond` on the other host, or call [`evlbi_probe::respond::respond`] there.
 
 use std::error::Error;
 use std::time::Duration;

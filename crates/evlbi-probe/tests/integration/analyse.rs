@@ -1,4 +1,4 @@
-//! The analysis of captures of every kind, and of what is none.
+//! Analysis of captures of all formats, and of other files.
 
 use std::error::Error;
 use std::fs;
@@ -11,7 +11,7 @@ use evlbi_testkit::Room;
 use evlbi_testkit::result::{refused, shown};
 use serde_json::{Value, json};
 
-/// All of a file.
+/// Returns options for a whole file.
 fn of(file: &str) -> AnalyseOptions {
     AnalyseOptions {
         file: file.into(),
@@ -35,7 +35,7 @@ const THERE: [u8; 4] = [10, 0, 0, 2];
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A segment over Ethernet and IPv4, from here or from there.
+/// Returns a segment over Ethernet and IPv4, in either direction.
 fn frame(
     is_back: bool,
     id: u16,
@@ -80,7 +80,7 @@ fn frame(
     frame
 }
 
-/// A transfer of 40 segments of 1000 bytes in rounds of 10 ms, the ninth of which is sent twice: times in nanoseconds.
+/// Returns a transfer of 40 segments of 1000 bytes in rounds of 10 ms, the ninth of which is retransmitted: times in nanoseconds.
 fn transfer() -> Vec<(u64, Vec<u8>)> {
     let ms = 1_000_000;
     let begin = 1_700_000_000_000 * ms;
@@ -136,7 +136,7 @@ fn number(bytes: u32, is_big: bool) -> [u8; 4] {
     }
 }
 
-/// As pcap, of which so much of each packet was captured.
+/// Encodes packets as pcap, with this much of each captured.
 fn pcap(
     packets: &[(u64, Vec<u8>)],
     is_big: bool,
@@ -167,10 +167,10 @@ fn pcap(
     file
 }
 
-/// Seconds that are left out of the times of a pcapng, and told once.
+/// Time offset of a pcapng's interface, in seconds, stated once in the file.
 const OFFSET: u32 = 1_000_000;
 
-/// As pcapng with nanoseconds, and the count of what was dropped.
+/// Encodes packets as pcapng with nanoseconds, and a count of drops.
 fn pcapng(packets: &[(u64, Vec<u8>)], is_big: bool, dropped: u32) -> Vec<u8> {
     let word = |value: u32| number(value, is_big);
     let halves = |one: u16, other: u16| {
@@ -237,7 +237,7 @@ fn pcapng(packets: &[(u64, Vec<u8>)], is_big: bool, dropped: u32) -> Vec<u8> {
     file
 }
 
-/// What is found, without the file's own name and size.
+/// Returns the analysis without the file's name and size.
 fn found(mut analysis: Value) -> Value {
     for name in ["file", "bytes", "dropped", "findings"] {
         analysis[name].take();
@@ -307,7 +307,7 @@ fn captures_of_every_kind_tell_the_same() {
     }
 }
 
-/// A burst and then some bytes now and then: what is said of the course is what the rate as a whole is of.
+/// A burst and then occasional bytes: steadiness is that of the rate as a whole.
 #[test]
 fn a_burst_before_a_trickle_is_not_steady() {
     let room = Room::new();
@@ -320,7 +320,7 @@ fn a_burst_before_a_trickle_is_not_steady() {
         let answer = frame(true, 400, [500, next], ACK, &[], 0);
         packets.push((at + 10_000_000, answer));
     }
-    // Ten segments in each second make a rate worth a word.
+    // Ten segments per second are enough for a rate.
     for extra in 0..40 {
         let at = begun + 430_000_000 + extra * 1_000_000;
         packets.push((at, frame(false, 500, [39_100, 500], ACK, &[], 1000)));
@@ -367,13 +367,13 @@ fn what_a_capture_lacks_is_said() {
     let analysis = analysed(&path);
     assert!(analysis["packets"].as_u64().unwrap() > 10);
     assert!(!analysis["broken"].is_null());
-    // Times of two queues.
+    // Packets of two queues, out of order.
     let mut mixed = packets.clone();
     mixed.swap(20, 24);
     fs::write(&path, pcap(&mixed, false, false, 1, 65535)).unwrap();
     let said = analysed(&path)["findings"].to_string();
     assert!(said.contains("go back"), "{said}");
-    // The beginning of the connection.
+    // Without the start of the connection.
     fs::write(&path, pcap(&packets[10..], false, false, 1, 65535)).unwrap();
     let analysis = analysed(&path);
     let said = analysis["connections"][0]["findings"].to_string();
@@ -413,7 +413,7 @@ fn files_beside_the_result() {
     assert_eq!(figure.panels[0].title, "achieved throughput");
     let said = refused(attempt(&options));
     assert!(said.contains("exists"), "{said}");
-    // Others' ports and hosts.
+    // Other ports and hosts.
     let none = shown(attempt(&AnalyseOptions {
         port: vec![1],
         ..of(&path)
@@ -433,7 +433,7 @@ fn files_beside_the_result() {
     assert_eq!(one["left_out"], 0);
 }
 
-/// Of more connections than `most` names, the largest are remembered; of the others packets and bytes are counted.
+/// If there are more connections than `most`, the largest are kept; packets and bytes of the others are counted.
 #[test]
 fn most_connections_are_the_largest() {
     let room = Room::new();
@@ -455,7 +455,7 @@ fn most_connections_are_the_largest() {
     let all = analysed(&file);
     assert_eq!(all["connections"].as_array().unwrap().len(), 5);
     assert_eq!(all["others"]["flows"], 0);
-    // The fifth makes room by half of the four.
+    // The fifth evicts half of the four.
     let some = shown(attempt(&AnalyseOptions {
         most: 4,
         ..of(&file)
@@ -473,7 +473,7 @@ fn most_connections_are_the_largest() {
     );
 }
 
-/// A transfer over IPv6 tells what the same over IPv4 does.
+/// A transfer over IPv6 gives the same analysis as over IPv4.
 #[test]
 fn captures_of_ipv6_tell_the_same() {
     let room = Room::new();
@@ -513,7 +513,7 @@ fn captures_of_ipv6_tell_the_same() {
             expected["connections"][0]["findings"]
         );
     }
-    // Ten datagrams of VTP, of which number 4 is missing.
+    // Ten datagrams of VTP, without number 4.
     let ip = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
     let datagram = |number: u64| {
         let head = [0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 + 8 + 100, 17, 64];

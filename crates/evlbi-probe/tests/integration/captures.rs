@@ -1,5 +1,4 @@
-//! Captures of our own flows: `analyse` finds in them what tshark found, what the kernels and the ends counted, and what was done
-//! to the flows.
+//! Captures of recorded flows: `analyse` agrees with tshark, with the counts of the kernels and the endpoints, and with the path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::analyse::attempt;
 
-/// A file beside the captures, which the program's tests read too.
+/// Returns the path of a file next to the captures, which the program's tests read too.
 fn path(name: &str) -> PathBuf {
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -46,7 +45,7 @@ const CAPTURES: [&str; 17] = [
     "vlan-far",
 ];
 
-/// What tshark calls an event, and our names of it.
+/// Events of tshark, and the names in `analyse`.
 const EVENTS: [(&str, &[&str]); 8] = [
     (
         "retransmission or out of order",
@@ -68,7 +67,7 @@ const EVENTS: [(&str, &[&str]); 8] = [
     ("ack lost segment", &["acknowledged_unseen"]),
 ];
 
-/// What `analyse` says of a capture, and the packets of each event.
+/// Returns the analysis of a capture, and the packets of each event.
 fn analyse(name: &str) -> (Value, BTreeMap<String, BTreeSet<u64>>) {
     let room = Room::new();
     let analysis = shown(attempt(&AnalyseOptions {
@@ -81,7 +80,7 @@ fn analyse(name: &str) -> (Value, BTreeMap<String, BTreeSet<u64>>) {
     (analysis, packets_by_event(&room.text("events.csv")))
 }
 
-/// The connection or stream between these ends.
+/// Returns the connection or stream between these endpoints.
 fn between<'a>(all: &'a Value, ends: &Value) -> &'a Value {
     let mut found = all.as_array().unwrap().iter();
     found
@@ -100,9 +99,8 @@ fn nanos(seconds: &Value) -> Option<u64> {
         .map(|seconds| (seconds * 1e9).round() as u64)
 }
 
-/// Every packet that was sent again, overtaken, repeated or filled a window; every connection and stream with its packets, bytes,
-/// round trips, windows, data under way and times between packets: all are those of tshark, over IPv4 and IPv6, under VLAN tags
-/// and beside fragments.
+/// All retransmissions, overtaken or duplicate packets and full windows, and all connections and streams with their packets, bytes,
+/// round-trip times, windows, data in flight and times between packets match tshark: over IPv4 and IPv6, in VLANs and with fragments.
 #[test]
 fn captures_tell_what_tshark_told() {
     let folder = fs::read_dir(path("")).unwrap();
@@ -172,8 +170,8 @@ fn same_connection(name: &str, ours: &Value, theirs: &Value) {
         let most = |extent: &Value| [extent["least"].clone(), extent["most"].clone()];
         let max = |extent: &Value| [extent["min"].clone(), extent["max"].clone()];
         assert_eq!(most(&own["window"]), max(&their["window"]), "{name}: {own}");
-        // Known difference: tshark takes the acknowledgement of what was sent twice for a round trip. No one knows of which
-        // (Karn and Partridge 1987).
+        // Known difference: tshark uses the acknowledgement of retransmitted data for a round-trip time. It is unknown which of the two was
+        // acknowledged (Karn and Partridge 1987).
         let is_clean = number(&own["sent_again"], "segments") == 0 && number(own, "reordered") == 0;
         let (trips, their_trips) = (&own["round_trip"], &their["round trip"]);
         assert_eq!(trips["min"], their_trips["min"], "{name}: {own}");
@@ -190,8 +188,8 @@ fn same_connection(name: &str, ours: &Value, theirs: &Value) {
             assert!(number(trips, "count") <= number(their_trips, "count"));
             assert!(number(trips, "max") <= number(their_trips, "max"));
         }
-        // Known difference: where a capture is not taken at the sender, tshark counts what no acknowledgement has passed here
-        // for, and `analyse` what the sender had under way.
+        // Known difference: if a capture is not from the sender, tshark counts data whose acknowledgement has not passed the capture, and
+        // `analyse` the data in flight from the sender.
         let is_sender = own["behind"].as_f64().is_none_or(|behind| behind < 1e-3);
         if is_clean && is_sender {
             assert_eq!(
@@ -203,8 +201,8 @@ fn same_connection(name: &str, ours: &Value, theirs: &Value) {
     }
 }
 
-/// What was sent again, why, and what came twice is as the sender's kernel and both ends counted; at the receiver the losses lie
-/// before.
+/// Retransmissions, their causes and duplicates match the counts of the sender's kernel and both endpoints; at the receiver the losses are
+/// before the capture.
 #[test]
 fn a_lossy_capture_tells_what_the_kernel_counted() {
     let known = answer("lossy.json");
@@ -212,12 +210,12 @@ fn a_lossy_capture_tells_what_the_kernel_counted() {
     let (near, _) = analyse("lossy-near");
     let way = largest(&near);
     assert_eq!(way["segments"], known["flow"]["segments"]);
-    // Each connection of a test greets first.
+    // Each connection of a test starts with a greeting.
     assert_eq!(
         number(way, "acknowledged"),
         number(&known["flow"], "bytes") + 12
     );
-    // Of all connections of this host.
+    // Over all connections of this host.
     let connections = near["connections"].as_array().unwrap().iter();
     let sent: Vec<&Value> = connections
         .map(|one| {
@@ -252,8 +250,8 @@ fn a_lossy_capture_tells_what_the_kernel_counted() {
     }
 }
 
-/// What holds a connection back is told from the capture alone: an application that sends at a rate or in bursts with idle times
-/// between (Sansa 2006), a receiver's or a sender's buffer, a full path, losses.
+/// The capture alone shows what limits a connection: an application that sends at a rate or in bursts with idle times (Sansa 2006), a
+/// receiver's or a sender's buffer, a full path, losses.
 #[test]
 fn what_holds_a_connection_back_is_told() {
     for (name, part, said) in [
@@ -297,8 +295,8 @@ fn what_holds_a_connection_back_is_told() {
     assert_eq!(number(idle, "periods"), 11);
 }
 
-/// What the path lost, doubled and reordered is what the receiver of the stream counted, and so is what it did to probes; before the
-/// path nothing is missing.
+/// Losses, duplicates and reordering of the path match the counts of the stream's receiver, and those of the probes; before the path
+/// nothing is lost.
 #[test]
 fn losses_of_streams_are_the_paths() {
     let stream = |capture: &str, port: &str| -> Value {
@@ -326,7 +324,7 @@ fn losses_of_streams_are_the_paths() {
         assert_eq!(of(&far, counter), expected, "{counter}");
         assert!(expected > 0);
     }
-    // With segmentation offload captures have trains: nothing of them is missing before the path, and behind it what it lost.
+    // With segmentation offload captures have bursts: before the path they are complete, behind it they lack the path's losses.
     let known = answer("train.json");
     let train = stream("train-near", ":2631");
     assert_eq!(number(&train, "datagrams"), number(&known["sent"], "sent"));
@@ -339,7 +337,7 @@ fn losses_of_streams_are_the_paths() {
         number(&known["sent"], "sent")
     );
     let known = answer("probe.json");
-    // Beside the test datagrams go those that compare the clocks, with numbers from the same sequence.
+    // Clock requests have numbers of the same sequence.
     let probes = |capture: &str, is_there: bool| {
         let (analysis, _) = analyse(capture);
         let mut streams = analysis["streams"].as_array().unwrap().iter();

@@ -1,5 +1,5 @@
-//! No message makes the parser of the control channel panic or contradict itself: the corpus of the fuzz target, and the same with
-//! damage, go through its body.
+//! No message makes the control channel's parser panic or contradict itself: the fuzz target's corpus, also with damage, runs through its
+//! body.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
-//! `evlbi-probe` from outside: captures, plans, streams over paths of cells, fuzz corpora, and probes over real sockets.
+//! Tests of `evlbi-probe` from outside: captures, plans, streams over emulated paths, fuzz corpora, and probes over real sockets.
 //!
-//! Here belongs what a user of the library relies on: over real sockets in `live`, else in virtual time, if it can be.
+//! What a user of the library relies on belongs here: over real sockets in `live`, otherwise in virtual time where possible.
 
 mod analyse;
 mod captures;

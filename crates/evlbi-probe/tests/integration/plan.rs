@@ -1,4 +1,4 @@
-//! What is planned before anything is sent: figures that the papers give.
+//! Calculations before anything is sent, compared with the papers' figures.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn rate(text: &str) -> BitRate {
     text.parse().unwrap()
 }
 
-/// A rate over a round trip of so many milliseconds.
+/// Returns options for a rate at a round-trip time in milliseconds.
 fn over(text: &str, milliseconds: u64) -> PlanTcpOptions {
     PlanTcpOptions {
         rate: rate(text),
@@ -24,7 +24,7 @@ fn over(text: &str, milliseconds: u64) -> PlanTcpOptions {
     }
 }
 
-/// A rate over a link.
+/// Returns options for a rate over a link.
 fn through(text: &str, link: &str) -> PlanLinkOptions {
     PlanLinkOptions {
         rate: rate(text),
@@ -48,7 +48,7 @@ fn near(result: &Value, name: &str, expected: f64, tolerance: f64) {
     );
 }
 
-/// The EXPReS report's 512 Mbit/s over 15 ms, and its law of loss.
+/// The EXPReS report's 512 Mbit/s over 15 ms, and its equation for loss.
 #[test]
 fn tcp_needs_what_the_report_says() {
     let plan = shown(tcp::plan(&PlanTcpOptions {
@@ -70,7 +70,7 @@ fn tcp_needs_what_the_report_says() {
     }));
     let laws = all["laws"].as_array().unwrap();
     assert_eq!(laws.len(), 7);
-    // Every other law needs less than 250 MB where Reno needs 3.2 GB.
+    // Each of the others needs less than 250 MB where Reno needs 3.2 GB.
     for law in laws {
         let is_reno = law["algorithm"] == "reno";
         assert_eq!(law["buffer_suffices"], !is_reno, "{law}");
@@ -78,7 +78,7 @@ fn tcp_needs_what_the_report_says() {
     }
 }
 
-/// A part that may be lost is none beyond all: a window below a segment holds the rate whatever is lost.
+/// The maximum loss fraction is at most 1: a window below a segment sustains the rate at any loss.
 #[test]
 fn no_part_beyond_all_may_be_lost() {
     let plan = shown(tcp::plan(&PlanTcpOptions {
@@ -91,7 +91,7 @@ fn no_part_beyond_all_may_be_lost() {
     }
 }
 
-/// The same packet by packet.
+/// The simulation packet by packet agrees.
 #[test]
 fn each_packet_says_the_same() {
     evlbi_testkit::watch();
@@ -118,8 +118,8 @@ fn each_packet_says_the_same() {
     assert_eq!(titles.collect::<Vec<_>>(), ["one-way delay at 10.0000 ms"]);
 }
 
-/// The EXPReS report's figure 2.3: with a buffer of the bandwidth-delay product messages are later for ever, the more so the
-/// more is lost, and without loss not at all.
+/// The EXPReS report's figure 2.3: with a buffer of the bandwidth-delay product lateness never ends and grows with loss; without loss there
+/// is none.
 #[test]
 fn messages_are_later_the_more_is_lost() {
     evlbi_testkit::watch();
@@ -140,7 +140,7 @@ fn messages_are_later_the_more_is_lost() {
     let late = of("late_at_end_s");
     assert!(late[0] < 1e-3 && late.is_sorted(), "{late:?}");
     assert!(late[1] > 0.1 && late[3] > 5.0, "{late:?}");
-    // What is late did not come: the rate that Reno holds with such a loss (Mathis et al. 1997, b = 2).
+    // Late data has not arrived: the rate that Reno sustains at this loss (Mathis et al. 1997, b = 2).
     let come = of("delivered")[3] * 1448.0 * 8.0 / 20.0;
     let law = 1448.0 * 8.0 / 0.027 * (0.75_f64 / 1e-3).sqrt();
     assert!((0.7..1.3).contains(&(come / law)), "{come} {law}");
@@ -153,7 +153,7 @@ fn messages_are_later_the_more_is_lost() {
 #[test]
 fn what_fits_a_link() {
     let gigabit = || through("1024M", "1G");
-    // As `send` cuts frames of 8032 bytes by default: in eight.
+    // As `send` splits frames of 8032 bytes by default: in eight.
     let plan = fits(&gigabit());
     near(&plan, "shed", 1.0 - 1004.0 / 1078.0 / 1.024, 1e-9);
     let plan = fits(&PlanLinkOptions {
@@ -161,7 +161,7 @@ fn what_fits_a_link() {
         ..gigabit()
     });
     near(&plan, "shed", 1.0 - 1464.0 / 1538.0 / 1.024, 1e-9);
-    // On the wire beside the data: 20 (40) of IP, 8 of UDP, 8 of VTP, 32 of TCP, 38 of Ethernet.
+    // Overhead on the wire: 20 (40) of IP, 8 of UDP, 8 of VTP, 32 of TCP, 38 of Ethernet.
     let (v4, v6) = (false, true);
     for (carrier, frame, mtu, v6, data, beside) in [
         (Carrier::Udp, 8032, 1500, v4, 1004, 74),

@@ -1,4 +1,4 @@
-//! A probe over a path of cells, in virtual time.
+//! A probe over an emulated path, in virtual time.
 
 use evlbi_core::path::{Identity, Law, Loss, Network, Output, Piece, Shape, Train};
 use evlbi_core::rate::BitRate;
@@ -15,7 +15,7 @@ impl Identity for Numbered {
     }
 }
 
-/// IP and UDP headers, and what an Ethernet adds to a packet: its own header of 14 bytes among it.
+/// IP and UDP headers, and the overhead of Ethernet per packet, including its header of 14 bytes.
 const HEADERS: u32 = 28;
 const OVERHEAD: u32 = 38;
 const LINK_HEADER: u32 = 14;
@@ -24,7 +24,8 @@ fn rate(bits: u64) -> BitRate {
     BitRate::new(bits).unwrap()
 }
 
-/// The switch of examples/cisco7600.toml: a link of 1 Gbit/s, 7.5 ms, and a loss of 3000 in 50 million above 900 Mbit/s.
+/// Sends a stream over the switch of examples/cisco7600.toml: a link of 1 Gbit/s, 7.5 ms, and a loss of 3000 in 50 million above 900
+/// Mbit/s.
 fn over_the_switch(stream: &Stream, clock_ahead: u64) -> Tallied {
     let cells = [
         Law::Rate {
@@ -67,14 +68,14 @@ fn over_the_switch(stream: &Stream, clock_ahead: u64) -> Tallied {
     tally.finish(stream.count)
 }
 
-/// The paper's count is about 3000 of 50 million lost at 940 Mbit/s, and none at 800: a tenth of that.
+/// The paper counts about 3000 of 50 million lost at 940 Mbit/s, and none at 800: a tenth of that.
 #[test]
 fn five_million_datagrams_over_the_switch() {
     evlbi_testkit::watch();
     datagrams_over_the_switch(5_000_000);
 }
 
-/// All of the paper's.
+/// The paper's full count.
 #[test]
 #[ignore = "soak: half a minute of a processor"]
 fn soak_fifty_million_datagrams_over_the_switch() {
@@ -98,7 +99,7 @@ fn datagrams_over_the_switch(count: u64) {
     assert_eq!(all.account.counters.unique + lost, count);
     let gaps = all.gaps.unwrap();
     assert!((gaps.median - 12_527).abs() <= 8, "{}", gaps.median);
-    // 7.5 ms and the 1538 bytes' time on the link.
+    // 7.5 ms, and the time of 1538 bytes on the link.
     assert_eq!(all.first_delay_ns, 3_600_007_512_304.0);
     let slow = over_the_switch(&at(800_000_000, count / 10), 0);
     assert_eq!(slow.account.counters.lost, 0);

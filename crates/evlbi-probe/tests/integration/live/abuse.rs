@@ -1,4 +1,4 @@
-//! A responder under abuse: refused or cleaned up, and the next honest test works.
+//! Abuse of a responder: it refuses or cleans up, and the next valid test works.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ use super::support::{
     Probing, TOKEN, assert_sums, end, kept, open, respond_here, stream, target, whole,
 };
 
-/// A responder that allows 100 Mbit/s on the wire, and so many tests at once.
+/// Returns options of a responder that allows 100 Mbit/s on the wire, and this many concurrent tests.
 fn strict(tests: u32) -> RespondOptions {
     RespondOptions {
         limits: Limits {
@@ -94,7 +94,7 @@ fn what_is_not_allowed_is_refused_with_the_reason() {
     );
 }
 
-/// One test at once: others are refused where they will not wait, and else wait for the first.
+/// With one test at a time, others are refused if they do not wait, and otherwise wait for the first.
 #[test]
 fn others_wait_for_a_test_or_are_refused() {
     assert_fits(10, 100);
@@ -107,7 +107,7 @@ fn others_wait_for_a_test_or_are_refused() {
         let options = ProbeUdpOptions { target, ..options };
         Probing::begin(move |run| udp::probe(&options, run))
     };
-    // Ten datagrams a second, until it is interrupted.
+    // Ten datagrams per second, until it is interrupted.
     let endless = ProbeUdpOptions {
         duration: Some(Duration::from_hours(1)),
         count: None,
@@ -127,7 +127,7 @@ fn others_wait_for_a_test_or_are_refused() {
     end(responder);
 }
 
-/// A client that does as it likes.
+/// A client that violates the protocol.
 struct Rogue {
     stream: TcpStream,
     channel: Channel,
@@ -152,7 +152,7 @@ impl Rogue {
         bytes
     }
 
-    /// The next message; none when the connection was closed.
+    /// Returns the next message; `None` if the connection was closed.
     fn receive(&mut self) -> Option<FromResponder> {
         loop {
             if let Some(message) = self.channel.next_message().unwrap() {
@@ -166,7 +166,7 @@ impl Rogue {
         }
     }
 
-    /// Shows that it knows the token; what it said, and its limits.
+    /// Authenticates; returns its message, and the limits.
     fn log_in(&mut self) -> (Vec<u8>, Limits) {
         let Some(FromResponder::Hello { nonce: theirs, .. }) = self.receive() else {
             panic!("no hello");
@@ -186,12 +186,12 @@ impl Rogue {
     }
 }
 
-/// The next honest test works.
+/// Asserts that the next valid test works.
 #[track_caller]
 fn assert_works(responder: &Responding) {
     assert_fits(100, 100);
     let options = ProbeUdpOptions {
-        // It may wait for a test that is yet to be ended, but not for the end of that test.
+        // It may wait for an aborted test to be cleaned up, but not for a running one.
         target: Target {
             wait: Duration::from_mins(10),
             ..target(responder)
@@ -206,7 +206,7 @@ fn assert_works(responder: &Responding) {
 fn a_responder_survives_strangers() {
     let responder = respond_here(&strict(8));
     let address = responder.addresses()[0];
-    // Garbage, at once and as a length that never ends.
+    // Garbage, both as a message and as an endless length.
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &[0xff; 5000],
@@ -216,7 +216,7 @@ fn a_responder_survives_strangers() {
         let mut stranger = TcpStream::connect(address).unwrap();
         let _ = stranger.write_all(garbage);
     }
-    // What somebody else said to prove that he knows the token.
+    // A replay of another client's proof.
     let mut honest = Rogue::connect(address);
     let (proof, _) = honest.log_in();
     let mut thief = Rogue::connect(address);
@@ -226,11 +226,11 @@ fn a_responder_survives_strangers() {
         Some(FromResponder::Refused { reason }) => assert!(reason.contains("token"), "{reason}"),
         other => panic!("{other:?}"),
     }
-    // A message that was sealed once is not taken again.
+    // A sealed message is not accepted twice.
     let sealed = honest.send(&FromClient::Alive { unique: 0, used: 0 });
     honest.stream.write_all(&sealed).unwrap();
     assert!(honest.receive().is_none());
-    // Many who say nothing: the oldest are closed, so that no more than 64 stay.
+    // Many silent connections: the oldest are closed, so that at most 64 remain.
     let mut silent: Vec<TcpStream> = (0..200)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
@@ -239,7 +239,7 @@ fn a_responder_survives_strangers() {
         let mut hello = Vec::new();
         match stream.read_to_end(&mut hello) {
             Ok(_) => {}
-            // What is still on its way from here when it is closed.
+            // Data in flight from here when it is closed.
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
         }
     }
@@ -249,7 +249,7 @@ fn a_responder_survives_strangers() {
     end(responder);
 }
 
-/// Gone after it asked for a test, and for more than is allowed, by a client that does not look.
+/// A client disconnects after a request for a test, and after one above the limits, without reading the answer.
 #[test]
 fn a_client_that_vanishes_leaves_nothing_behind() {
     let responder = respond_here(&strict(1));

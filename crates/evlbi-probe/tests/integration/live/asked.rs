@@ -1,4 +1,4 @@
-//! What can be asked of a probe is what it does: class of service, interface, direction, buffers, paces, schedules.
+//! Options of a probe take effect: DSCP, interface, direction, buffers, paces, schedules.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn datagrams_carry_their_class_of_service() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
-    // Data, requests and replies begin with EVPD, EVPQ and EVPR.
+    // Data, requests and replies start with EVPD, EVPQ and EVPR.
     let rules = ["0x45565044", "0x45565051", "0x45565052"].map(|magic| {
         format!("meta l4proto udp @th,64,32 {magic} ip dscp 46 counter comment \"{magic}\"")
     });
@@ -89,7 +89,7 @@ fn only_the_interface_that_is_named_is_used() {
         assert_sums(&point);
         assert_eq!(point.lost, 0, "{}", point.finding);
     }
-    // There is no way from lo, and there is no eth77.
+    // There is no route from lo, and no eth77.
     let down = ["link", "set", "lo", "down"];
     pair.near.namespace.command("ip", &down).unwrap();
     for (device, reason) in [("lo", "cannot reach"), ("eth77", "the interface eth77")] {
@@ -99,7 +99,7 @@ fn only_the_interface_that_is_named_is_used() {
     end(responder);
 }
 
-/// Several buffers in one sweep: whatever is lost, the receiver's socket had no room for it.
+/// Several buffers in one sweep: all losses found no room in the receiver's socket.
 #[test]
 fn buffers_are_drawn() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
@@ -122,7 +122,7 @@ fn buffers_are_drawn() {
         assert_sums(point);
         assert_eq!(point.attribution.receiver_socket, point.lost);
     }
-    // The kernel also counts dropped requests for the clock, which are not datagrams of the test: as many as the responder needs time.
+    // The kernel also counts dropped clock requests, which are not datagrams of the test; their number depends on the responder's time.
     assert!(pair.far.no_room() >= small.lost, "{}", small.finding);
     assert_eq!(large.lost, 0, "{}", large.finding);
     let drawn = drawn(&picture::figure(&result));
@@ -131,8 +131,7 @@ fn buffers_are_drawn() {
     }
 }
 
-/// The points of a sweep come in its order, each with what it was asked for; tests in `src/region.rs`
-/// check what limits them.
+/// The points of a sweep are in order, each with its options; tests in `src/region.rs` check their limits.
 #[test]
 fn a_sweep_has_all_of_its_points() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
@@ -156,7 +155,7 @@ fn a_sweep_has_all_of_its_points() {
     for point in &result.points {
         assert_sums(point);
         assert_eq!([point.sent, point.lost], [50, 0], "{}", point.finding);
-        // As asked, or held up by a host that had other things to do.
+        // As requested, or delayed by a stalled host.
         let is_as_asked = point.rate_received >= 0.97 * point.rate_asked.unwrap();
         let region = serde_json::to_value(point.region).unwrap();
         assert!(region == "A" || !is_as_asked, "{}", point.finding);
@@ -165,7 +164,7 @@ fn a_sweep_has_all_of_its_points() {
     assert!(drawn.contains("500 B there") && drawn.contains("1400 B there"));
 }
 
-/// Tests on a schedule, both ways, some of which lose; what there is so far can be looked at.
+/// Scheduled tests in both directions, some with losses; results can be read while it runs.
 #[test]
 fn tests_every_now_and_then() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
@@ -205,7 +204,7 @@ fn tests_every_now_and_then() {
     let report = report::read(&file).unwrap();
     let [there, back] = Direction::BOTH.map(|way| windows(&report, way));
     assert_eq!(there.len(), back.len());
-    // What was reported during the campaign stays as it was.
+    // Results reported during the campaign are unchanged.
     let before = windows(&so_far, Direction::There);
     assert!(!before.is_empty());
     assert_eq!(
@@ -217,7 +216,7 @@ fn tests_every_now_and_then() {
     for window in there {
         assert_eq!(window.sent, window.unique + window.lost);
         assert_eq!(window.network_lost, window.lost);
-        // One in ten, wherever the rule's counter stood.
+        // One in ten, for any start of the rule's counter.
         let tenths = [window.sent / 10, window.sent.div_ceil(10)];
         assert!(tenths.contains(&window.lost), "{window:?}");
     }

@@ -1,4 +1,4 @@
-//! What is lost, and where: packet filters and token buckets are the truth.
+//! Loss and its places: packet filters and token buckets are the ground truth.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,12 +26,12 @@ use super::support::{
     target, udp, whole,
 };
 
-/// Datagrams of a stream, of which every 50th, from the first on, is dropped.
+/// Datagrams of a stream, of which every 50th, from the first, is dropped.
 const COUNT: usize = 350;
 
 /// Drops one in 50 of a stream's datagrams, and nothing of the control connection and the round trips.
 fn drop_one_in_fifty(pair: &Pair) {
-    // Data datagrams begin with EVPD.
+    // Data datagrams start with EVPD.
     let rule = "meta l4proto udp @th,64,32 0x45565044 numgen inc mod 50 0 counter drop";
     filter(&pair.far, &[rule]);
 }
@@ -89,7 +89,7 @@ fn one_in_fifty_is_lost_in_the_network() {
     assert_eq!(row[1..3], ["100", "10.000"]);
     assert_eq!(row[7..15], ["350", "7", "2.0000", "7", "0", "0", "0", "0"]);
     assert_eq!(point.loss_distances, BTreeMap::from([(50, 6)]));
-    // The rule drops the very first, which only the sender can tell.
+    // The rule drops the very first, which only the sender knows.
     assert_eq!(point.intervals[0].first, 0);
     let finding = &point.finding;
     assert!(
@@ -98,17 +98,17 @@ fn one_in_fifty_is_lost_in_the_network() {
     );
 }
 
-/// A token bucket before a host's card, which lets a hundredth through of what is sent at 100 Mbit/s and bridges no more than some
-/// milliseconds; and packet filters before it and behind it.
+/// A token bucket before a host's NIC that passes a hundredth of 100 Mbit/s and buffers some milliseconds at most; and packet filters
+/// before and behind it.
 struct Bucket<'a> {
     from: &'a End,
     to: &'a End,
 }
 
 impl<'a> Bucket<'a> {
-    /// None where it cannot be had here.
+    /// Creates it; returns `None` if it is unavailable here.
     fn set(from: &'a End, to: &'a End) -> Option<Bucket<'a>> {
-        // Data datagrams begin with EVPD.
+        // Data datagrams start with EVPD.
         let stream = "meta l4proto udp @th,64,32 0x45565044 counter comment \"stream\"";
         let all = "meta l4proto udp counter comment \"all\"";
         let bucket = "root tbf rate 1mbit burst 5kb limit 5kb".split(' ');
@@ -132,13 +132,13 @@ impl<'a> Bucket<'a> {
         Some(Bucket { from, to })
     }
 
-    /// Datagrams of the stream, and all datagrams, that it has dropped.
+    /// Returns how many datagrams it dropped: of the stream, and in total.
     fn dropped(&self) -> [u64; 2] {
         ["stream", "all"].map(|what| self.from.counted(what) - self.to.counted(what))
     }
 }
 
-/// A wire whose packets a small bucket holds.
+/// Returns a wire whose packets fit a small bucket.
 fn short_wire() -> Wire {
     Wire {
         mtu: 1500,
@@ -146,8 +146,7 @@ fn short_wire() -> Wire {
     }
 }
 
-/// A token bucket at the sending host's card lets too little through: its queue overflows in that host, and what it dropped is
-/// what is lost.
+/// A token bucket at the sender's NIC passes too little: its queue overflows in that host, and the loss equals its drops.
 #[test]
 fn a_full_queue_before_the_card_is_the_senders() {
     let Some(pair) = pair_with(&["nft", "tc"], &short_wire(), name!()) else {
@@ -156,7 +155,7 @@ fn a_full_queue_before_the_card_is_the_senders() {
     let Some(bucket) = Bucket::set(&pair.near, &pair.far) else {
         return;
     };
-    // Even eight seconds would not let a thousand through.
+    // Even in eight seconds it would not pass a thousand.
     let point = &between(&pair, stream("100M", 1200, 1000))[0];
     assert_sums(point);
     let [dropped, of_all] = bucket.dropped();
@@ -166,7 +165,7 @@ fn a_full_queue_before_the_card_is_the_senders() {
         [1000, dropped, dropped]
     );
     assert_eq!(point.attribution.sender_host, dropped);
-    // Some requests that tell the clock find no room either.
+    // Some clock requests find no room either.
     let change = &point.sender.host.change.udp;
     assert_eq!(change.send_buffer_errors, of_all);
     assert!(
@@ -176,7 +175,7 @@ fn a_full_queue_before_the_card_is_the_senders() {
     );
 }
 
-/// A search with these options.
+/// Runs a search with these options.
 fn capacity(pair: &Pair, options: ProbeCapacityOptions) -> ProbeCapacity {
     let responder = respond_far(pair, &open());
     let options = ProbeCapacityOptions {
@@ -194,7 +193,7 @@ fn capacity(pair: &Pair, options: ProbeCapacityOptions) -> ProbeCapacity {
     result
 }
 
-/// Whatever a search for a capacity found, it follows from its trials.
+/// Asserts that the result of any search follows from its trials.
 #[track_caller]
 fn assert_follows(result: &ProbeCapacity, options: &ProbeCapacityOptions) {
     let [lowest, highest] = [options.lowest, options.highest].map(|rate| rate.get() as f64);
@@ -204,7 +203,7 @@ fn assert_follows(result: &ProbeCapacity, options: &ProbeCapacityOptions) {
     for trial in trials {
         assert!((lowest..=highest).contains(&trial.asked), "{trial:?}");
         trial.point.iter().for_each(assert_sums);
-        // A rate that is asked for is not a capacity if its sender did not reach it.
+        // A requested rate that its sender did not reach is not a capacity.
         let point = trial.point.as_ref();
         let is_reached = point.is_some_and(|point| point.rate_sent >= 0.98 * trial.asked);
         let has_passed = is_reached && is_lossless(&trial.point);
@@ -212,7 +211,7 @@ fn assert_follows(result: &ProbeCapacity, options: &ProbeCapacityOptions) {
     }
     let lossless = trials.iter().filter(|trial| is_lossless(&trial.point));
     if lossless.clone().any(|trial| !trial.passed) {
-        // A host stood still, and a rate was not reached: then what was sent without a loss may be what is found.
+        // If a host stalled and a rate was not reached, the result may be what was sent without loss.
         let mut sent = lossless.flat_map(|trial| &trial.point);
         let found = result.rate;
         let is_sent = |found: f64| sent.any(|point| point.rate_sent == found);
@@ -249,7 +248,7 @@ fn bits(text: &str) -> BitRate {
     text.parse().unwrap()
 }
 
-/// Nothing is lost but by a host that stands still: what is found follows from what was tried.
+/// Only a stalled host loses anything: the result follows from the trials.
 #[test]
 fn a_capacity_follows_from_its_trials() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
@@ -265,7 +264,7 @@ fn a_capacity_follows_from_its_trials() {
     capacity(&pair, options);
 }
 
-/// Behind a bucket that lets less through than the lowest rate no rate passes, and the host that sends is named.
+/// Behind a bucket below the lowest rate no rate passes, and the sender is reported as the limit.
 #[test]
 fn a_bucket_is_the_limit_of_a_capacity() {
     let Some(pair) = pair_with(&["nft", "tc"], &short_wire(), name!()) else {
@@ -292,7 +291,7 @@ fn a_bucket_is_the_limit_of_a_capacity() {
         lost.push(point.lost);
     }
     let (lost_in_all, dropped) = (lost.iter().sum::<u64>(), bucket.dropped()[0]);
-    // Of a trial that could not be finished nothing is known but that the bucket may have dropped some of it.
+    // A trial that could not be finished has an unknown result, except that the bucket may have dropped some of it.
     if lost.len() == result.trials.len() {
         assert_eq!(lost_in_all, dropped);
     } else {
@@ -302,11 +301,10 @@ fn a_bucket_is_the_limit_of_a_capacity() {
     assert!(finding.contains("all in the sending host"), "{finding}");
 }
 
-/// Threads of this process that have this name, each with its nice value and its processor time in ticks as the kernel knows them
-/// (proc(5)).
+/// Returns this process's threads of this name, each with its nice value and its CPU time in ticks (proc(5)).
 fn threads(name: &str) -> Vec<(String, u64)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    // One may have ended meanwhile.
+    // One may have ended in the meantime.
     let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
     let named = stats.filter_map(|stat| {
         let (head, fields) = stat.rsplit_once(')')?;
@@ -317,7 +315,7 @@ fn threads(name: &str) -> Vec<(String, u64)> {
     named.collect()
 }
 
-/// Tasks that compete with the receiver, where the responder allows that.
+/// Tasks compete with the receiver, if the responder allows that.
 #[test]
 fn a_receiver_under_load() {
     let load = |nice: &[i8], responder: &_, seconds| ProbeUdpOptions {
@@ -344,7 +342,7 @@ fn a_receiver_under_load() {
     for nice in [0, 19] {
         let options = load(&[nice], &responder, HOUR);
         let probing = Probing::begin(move |run| udp::probe(&options, run));
-        // Of the tests of this process this one alone has such.
+        // Only this test of the process has such threads.
         until("both tasks and the receiver run as asked for", || {
             let listening = threads("listen").into_iter();
             let ours = listening.filter(|(nice, _)| nice == "10");
@@ -369,7 +367,7 @@ fn a_receiver_under_load() {
         // They end with the test.
         until("the tasks have ended", || threads("burden").is_empty());
     }
-    // One test for each nice value; each ends after its time.
+    // One test for each nice value; each ends on time.
     let points = udp(&responder, load(&[0, 19], &responder, 0.1)).points;
     let burdens = points.iter().flat_map(|point| &point.burden);
     let nice: Vec<i8> = burdens.map(|burden| burden.tasks_nice).collect();
@@ -378,7 +376,7 @@ fn a_receiver_under_load() {
     end(responder);
 }
 
-/// Stops a run where it says that it listens, until it may continue.
+/// Stops a run when it reports that it listens, until it may continue.
 struct Doorkeeper {
     listens: Mutex<Sender<String>>,
     goes_on: Mutex<Receiver<()>>,
@@ -388,13 +386,13 @@ impl Notes for Doorkeeper {
     fn take(&self, note: &Note<'_>) {
         if let Note::Listens(at) = note {
             self.listens.lock().unwrap().send(at.to_string()).unwrap();
-            // Or when nobody is left who could say so.
+            // Or when the sender of the signal is gone.
             let _ = self.goes_on.lock().unwrap().recv();
         }
     }
 }
 
-/// A path without a way back: what is sent and what is received is known by the plan alone.
+/// A path without a return direction: sent and received counts follow from the plan alone.
 #[test]
 fn a_path_without_a_way_back() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
@@ -402,7 +400,7 @@ fn a_path_without_a_way_back() {
     };
     drop_one_in_fifty(&pair);
     assert_fits(COUNT, 100);
-    // Not even a route leads back.
+    // Not even a return route exists.
     let routes = ["route", "flush", "table", "main"];
     pair.far.namespace.command("ip", &routes).unwrap();
     let plan = |address: String, one_way| ProbeUdpOptions {

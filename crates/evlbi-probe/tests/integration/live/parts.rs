@@ -1,4 +1,4 @@
-//! Results that are on the disk as they grow.
+//! Results that are on disk as they grow.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Out {
         Out { room, path }
     }
 
-    /// So many parts or more of this name are there, and then the whole.
+    /// Asserts that at least `least` parts of this name are in the file, followed by the whole result.
     #[track_caller]
     fn assert_has(&self, part: &str, least: usize, result: &impl Serialize) {
         let text = self.room.text("parts.jsonl");
@@ -61,7 +61,7 @@ fn each_part_of_a_result_is_a_line() {
         ..stream("1M,2M", 1472, 20)
     };
     out.assert_has("point", 2, &kept(udp::probe(&options, &run)));
-    // What is there is not overwritten by accident.
+    // Existing files are not overwritten by accident.
     let again = refused(udp::probe(&options, &run));
     assert!(again.contains("parts.jsonl exists"), "{again}");
 

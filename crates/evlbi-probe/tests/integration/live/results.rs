@@ -1,4 +1,4 @@
-//! What is told, and in which form: times, clocks, histograms, tables, pictures, files.
+//! Content and formats of results: times, clocks, histograms, tables, plots, files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use super::support::{
     stream, target, udp, whole,
 };
 
-/// Both ends have one clock, which is found within the reported error.
+/// Asserts that the clock of both endpoints is found to be the same, within the reported error.
 #[track_caller]
 fn assert_one_clock(clock: Option<ClockFit>) {
     let clock = clock.unwrap();
@@ -34,7 +34,7 @@ fn assert_one_clock(clock: Option<ClockFit>) {
 
 type Latency = Result<Measured<ProbeLatency>, ProbeLatencyError>;
 
-/// Sent, received and lost requests of each length.
+/// Returns sent, received and lost requests of each length.
 fn counts(result: &ProbeLatency) -> Vec<[u64; 3]> {
     let points = result.points.iter();
     let counts = points.map(|point| [point.sent, point.received, point.lost]);
@@ -46,7 +46,7 @@ fn round_trips_are_counted() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
-    // Requests begin with EVPQ; those of a hundred bytes lose each tenth. Replies begin with EVPR.
+    // Requests start with EVPQ; every tenth one of a hundred bytes is dropped. Replies start with EVPR.
     let requests = "meta l4proto udp udp length 108 @th,64,32 0x45565051";
     let rules = [
         format!("{requests} counter comment \"requests\""),
@@ -72,9 +72,9 @@ fn round_trips_are_counted() {
             latency::probe(&options, run)
         })
     };
-    // Whatever stands still, it waits for a reply that is on its way.
+    // Long enough for a reply in flight during any stall.
     let patient = Duration::from_mins(1);
-    // It waits for those that were dropped until it is interrupted. Nobody else has a socket there, nor had one before.
+    // It waits for the dropped ones until it is interrupted. No other program has a socket there, nor had one before.
     let lossy = begin(&[100], 50, patient);
     until("all requests and replies have come", || {
         pair.far.counted("requests") == 50 && pair.near.counted("replies") == 45
@@ -85,7 +85,7 @@ fn round_trips_are_counted() {
         counters.unwrap().unwrap().udp.in_datagrams >= come
     });
     let result = kept(lossy.interrupt());
-    // It may not know yet that it has sent the last, and then says that it was interrupted.
+    // It may not have noticed yet that it has sent the last, and then reports an interruption.
     let stopped = result.stopped.as_deref();
     assert!(
         stopped.is_none_or(|why| why == "interrupted"),
@@ -98,7 +98,7 @@ fn round_trips_are_counted() {
     assert!(drawn(&latency::figure(&result)).contains("round trip"));
     assert_eq!(counts(&result), [[100, 100, 0], [100, 100, 0]]);
     assert_one_clock(result.clock);
-    // By itself it ends as well; replies that come too late are lost.
+    // Without interruption it ends, too; late replies are lost.
     let result = kept(begin(&[100], 50, Duration::from_millis(500)).end());
     let [sent, received, lost] = counts(&result)[0];
     assert!(
@@ -145,7 +145,7 @@ fn both_ways_in_every_shape() {
         assert_eq!([point.sent, point.lost], [count, 0]);
         let departures = point.departures.as_ref().unwrap();
         assert_eq!(departures.count, count - 1);
-        // Never sooner than asked, but for 2 % by which a late one is caught up, whatever stands still.
+        // Stalls never make it faster than requested, except for the 2 % by which a late datagram is caught up.
         let asked = point.spacing_asked.unwrap();
         assert!(departures.min as f64 >= asked * 0.97, "{departures:?}");
         let wire = 1.0 + 66.0 / point.size as f64;
@@ -154,7 +154,7 @@ fn both_ways_in_every_shape() {
     }
     let ways: Vec<Direction> = points.iter().map(|point| point.direction).collect();
     assert_eq!(ways[..2], Direction::BOTH);
-    // Trains, back, over IPv6.
+    // Bursts, in the return direction, over IPv6.
     assert_fits(100, 200);
     let responder = respond_at(&pair, pair.far.v6, &open());
     let options = ProbeUdpOptions {
@@ -180,7 +180,7 @@ fn both_ways_in_every_shape() {
     assert!((wire - (1.0 + 86.0 / 200.0)).abs() < 1e-9);
 }
 
-/// What is written for other programs and for people to look at.
+/// Formats for other programs and for people.
 #[test]
 fn results_are_shown_in_every_form() {
     assert_fits(200, 200);
@@ -232,14 +232,14 @@ fn results_are_shown_in_every_form() {
         "{}",
         lines[1]
     );
-    // They are not overwritten by accident.
+    // Existing files are not overwritten by accident.
     let again = ProbeUdpOptions {
         target: target(&responder),
         ..options
     };
     let said = refused(udp::probe(&again, &Run::silent()));
     assert!(said.contains("records.csv exists"), "{said}");
-    // Many results make one table.
+    // A table of many results.
     let files = [("one.json", "fibre"), ("two.json", "campus")].map(|(name, label)| {
         let options = ProbeUdpOptions {
             label: Some(label.to_owned()),
@@ -277,16 +277,16 @@ fn files_that_cannot_be_written_are_named_first() {
     end(responder);
 }
 
-/// Datagrams that are captured.
+/// Number of captured datagrams.
 const COUNT: usize = 300;
 
-/// The histogram of times between arrivals is that of a capture of the same packets, bin by bin.
+/// The histogram of times between arrivals matches a capture of the same packets, bin by bin.
 #[test]
 fn the_histogram_is_tsharks() {
     let Some(pair) = pair_with(&["tcpdump", "tshark"], &Wire::exact(), name!()) else {
         return;
     };
-    // It gives up its groups first, which the root of a user namespace may not.
+    // It drops its groups first, which the root of a user namespace may not.
     if fs::read_to_string("/proc/self/setgroups").is_ok_and(|may| may.trim() == "deny") {
         return skip(Kind::Tool, "captures by tcpdump (root)");
     }
@@ -302,7 +302,7 @@ fn the_histogram_is_tsharks() {
             "--nano",
             "-B",
             "16384",
-            // Headers: of whole packets the buffer would hold sixty-four.
+            // Headers only: the buffer would hold sixty-four whole packets.
             "-s",
             "128",
             "-U",
@@ -319,7 +319,7 @@ fn the_histogram_is_tsharks() {
         .stderr(Stdio::piped());
     let capture = pair.far.namespace.run(|| capture.spawn()).unwrap();
     let mut capture = Running(capture.unwrap());
-    // It says that it listens once it does.
+    // It prints a line when it listens.
     let mut said = Lines::of(capture.0.stderr.take().unwrap());
     assert!(
         said.any(|line| line.contains("listening on")),
@@ -347,7 +347,7 @@ fn the_histogram_is_tsharks() {
         .arg(&file)
         .output();
     let text = String::from_utf8(shown.unwrap().stdout).unwrap();
-    // Of the first packet there is none before it.
+    // There is none before the first packet.
     let mut bins = BTreeMap::<u64, u64>::new();
     let gaps = text.lines().skip(1).map(|gap| {
         let (seconds, nanos) = gap.split_once('.').unwrap();

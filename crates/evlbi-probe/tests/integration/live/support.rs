@@ -1,4 +1,4 @@
-//! Probes and responders at work in this process.
+//! Probes and responders that run in this process.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use evlbi_testkit::netns::Pair;
 
 pub const TOKEN: &str = "a token of tests";
 
-/// Of a responder that allows whatever is asked for, but load.
+/// Returns options of a responder that allows everything but extra load.
 pub fn open() -> RespondOptions {
     RespondOptions {
         bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
@@ -25,12 +25,12 @@ pub fn open() -> RespondOptions {
     }
 }
 
-/// A responder on loopback.
+/// Starts a responder on loopback.
 pub fn respond_here(options: &RespondOptions) -> Responding {
     respond(options, &Run::silent()).unwrap()
 }
 
-/// A responder at this address of the far namespace.
+/// Starts a responder at this address of the remote namespace.
 pub fn respond_at(pair: &Pair, address: impl Into<IpAddr>, options: &RespondOptions) -> Responding {
     let options = RespondOptions {
         bind: SocketAddr::new(address.into(), 0),
@@ -40,19 +40,19 @@ pub fn respond_at(pair: &Pair, address: impl Into<IpAddr>, options: &RespondOpti
     far.run(|| respond_here(&options)).unwrap()
 }
 
-/// A responder in the far namespace.
+/// Starts a responder in the remote namespace.
 pub fn respond_far(pair: &Pair, options: &RespondOptions) -> Responding {
     respond_at(pair, pair.far.v4, options)
 }
 
-/// Ends a responder, of which no session may have panicked.
+/// Stops a responder, and asserts that no session panicked.
 #[track_caller]
 pub fn end(responder: Responding) {
     responder.stop();
     responder.join().unwrap();
 }
 
-/// A responder as a client is told of it.
+/// Returns the target for a client of the responder.
 pub fn target(responder: &Responding) -> Target {
     Target {
         address: responder.addresses()[0].to_string(),
@@ -61,7 +61,7 @@ pub fn target(responder: &Responding) -> Target {
     }
 }
 
-/// A stream of so many datagrams of this size.
+/// Returns a stream of `count` datagrams of this size.
 pub fn stream(rate: &str, size: usize, count: usize) -> ProbeUdpOptions {
     ProbeUdpOptions {
         rate: Some(rate.parse().unwrap()),
@@ -71,7 +71,7 @@ pub fn stream(rate: &str, size: usize, count: usize) -> ProbeUdpOptions {
     }
 }
 
-/// What was measured, and is in its file if one was asked for.
+/// Returns the measured result, after checking that its file, if any, was written.
 #[track_caller]
 pub fn kept<R, E>(measured: Result<Measured<R>, E>) -> R
 where
@@ -82,7 +82,7 @@ where
     measured.result
 }
 
-/// The result of a probe that ends well.
+/// Returns the result of a probe that completes.
 #[track_caller]
 pub fn whole(measured: Result<Measured<ProbeUdp>, ProbeUdpError>) -> ProbeUdp {
     let result = kept(measured);
@@ -90,7 +90,7 @@ pub fn whole(measured: Result<Measured<ProbeUdp>, ProbeUdpError>) -> ProbeUdp {
     result
 }
 
-/// The result of a probe with these options.
+/// Returns the result of a probe with these options.
 #[track_caller]
 pub fn udp(responder: &Responding, options: ProbeUdpOptions) -> ProbeUdp {
     let target = target(responder);
@@ -100,7 +100,7 @@ pub fn udp(responder: &Responding, options: ProbeUdpOptions) -> ProbeUdp {
     ))
 }
 
-/// The result of one from the near namespace, with a responder of its own in the far one.
+/// Returns the result of a probe from the local namespace, with a responder of its own in the remote one.
 #[track_caller]
 pub fn once(pair: &Pair, options: ProbeUdpOptions) -> ProbeUdp {
     let responder = respond_far(pair, &open());
@@ -110,13 +110,13 @@ pub fn once(pair: &Pair, options: ProbeUdpOptions) -> ProbeUdp {
     result
 }
 
-/// Its points.
+/// Returns its points.
 #[track_caller]
 pub fn between(pair: &Pair, options: ProbeUdpOptions) -> Vec<Point> {
     once(pair, options).points
 }
 
-/// Whatever was measured, the sums hold.
+/// Asserts the sums that hold for any measurement.
 #[track_caller]
 pub fn assert_sums(point: &Point) {
     let Point {
@@ -135,14 +135,14 @@ pub fn assert_sums(point: &Point) {
     assert_eq!(*lost, in_runs, "{:?}", point.loss_runs);
 }
 
-/// A probe at work.
+/// A running probe.
 pub struct Probing<T> {
     run: Run,
     working: Option<JoinHandle<T>>,
     lines: Arc<Lines>,
 }
 
-/// What a run says that it does.
+/// Progress lines of a run.
 #[derive(Default)]
 struct Lines(Mutex<Vec<String>>);
 
@@ -157,7 +157,7 @@ impl Notes for Lines {
 }
 
 impl<T: Send + 'static> Probing<T> {
-    /// Begins it on this host.
+    /// Starts it on this host.
     pub fn begin(work: impl FnOnce(&Run) -> T + Send + 'static) -> Probing<T> {
         let lines = Arc::new(Lines::default());
         let run = Run::new(Arc::<Lines>::clone(&lines));
@@ -170,13 +170,13 @@ impl<T: Send + 'static> Probing<T> {
         }
     }
 
-    /// Begins it in the near namespace.
+    /// Starts it in the local namespace.
     pub fn begin_near(pair: &Pair, work: impl FnOnce(&Run) -> T + Send + 'static) -> Probing<T> {
         let near = &pair.near.namespace;
         near.run(|| Probing::begin(work)).unwrap()
     }
 
-    /// Whether it has said this.
+    /// Returns whether it has printed this.
     pub fn has_said(&self, what: &str) -> bool {
         let lines = self.lines.0.lock().unwrap();
         lines.iter().any(|line| line.contains(what))
@@ -189,7 +189,7 @@ impl<T: Send + 'static> Probing<T> {
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Has it end before its time.
+    /// Interrupts it.
     #[track_caller]
     pub fn interrupt(self) -> T {
         self.run.stop();
@@ -203,7 +203,7 @@ impl<T> Drop for Probing<T> {
     }
 }
 
-/// A picture as a terminal shows it, wide enough for all of its words.
+/// Returns a plot as shown by a terminal that is wide enough for all of its words.
 pub fn drawn(figure: &Figure) -> String {
     figure.text(400, 60)
 }

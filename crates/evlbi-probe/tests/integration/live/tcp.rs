@@ -1,5 +1,4 @@
-//! Connections between two namespaces: every byte, what the kernels say, what is refused and what is cut off, and what holds a
-//! flow back.
+//! TCP connections between two namespaces: every byte, the kernels' state, refusals and aborts, and limits.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +13,7 @@ use evlbi_testkit::{Room, disk, name, until};
 
 use super::support::{Probing, drawn, end, kept, open, respond_far, target};
 
-/// The result of one test.
+/// Returns the result of a single test.
 #[track_caller]
 fn one(tested: Result<Tested, ProbeTcpError>) -> ProbeTcp {
     let measured = tested.map(|tested| match tested {
@@ -24,7 +23,7 @@ fn one(tested: Result<Tested, ProbeTcpError>) -> ProbeTcp {
     *kept(measured)
 }
 
-/// The result of one that ends well.
+/// Returns the result of a test that completes.
 #[track_caller]
 fn whole(tested: Result<Tested, ProbeTcpError>) -> ProbeTcp {
     let result = one(tested);
@@ -32,7 +31,7 @@ fn whole(tested: Result<Tested, ProbeTcpError>) -> ProbeTcp {
     result
 }
 
-/// A test from the near namespace.
+/// Runs a test from the local namespace.
 fn tcp(
     pair: &Pair,
     responder: &Responding,
@@ -41,7 +40,7 @@ fn tcp(
     begin(pair, responder, options).end()
 }
 
-/// The same, without waiting for its end.
+/// Starts a test, without waiting for its end.
 fn begin(
     pair: &Pair,
     responder: &Responding,
@@ -54,7 +53,7 @@ fn begin(
     Probing::begin_near(pair, move |run| tcp::probe(&options, run))
 }
 
-/// One with a responder of its own.
+/// Runs a test with a responder of its own.
 #[track_caller]
 fn once(pair: &Pair, options: ProbeTcpOptions) -> ProbeTcp {
     let responder = respond_far(pair, &open());
@@ -71,19 +70,19 @@ fn of_rate(rate: &str, seconds: f64) -> ProbeTcpOptions {
     }
 }
 
-/// What `ss` says of a host's connections, a line each.
+/// Returns the output of `ss` for a host's connections, one line each.
 fn connections(end: &End) -> Vec<String> {
     let listed = end.namespace.command("ss", &["-tinOH"]).unwrap();
     listed.lines().map(str::to_owned).collect()
 }
 
-/// A number of a line of `ss`.
+/// Returns a number in a line of `ss`.
 fn of_ss(line: &str, name: &str) -> Option<u64> {
     let mut words = line.split_whitespace();
     words.find_map(|word| word.strip_prefix(name))?.parse().ok()
 }
 
-/// What an end says of what was under way when a test was interrupted, if it does not come within a moment.
+/// Errors of an endpoint about data in flight when a test is interrupted, if it does not arrive within a moment.
 const GIVEN_UP: [&str; 4] = [
     "sender: the other end has not taken all",
     "sender: the remote host takes no more",
@@ -145,13 +144,13 @@ fn connections_share_what_there_is_both_ways() {
         let squares: f64 = of().map(|flow| flow.rate * flow.rate).sum();
         let fairness = sum * sum / (2.0 * squares);
         assert!((total.fairness - fairness).abs() < 1e-9);
-        // All bytes, in the time until the last was there.
+        // All bytes, in the time until the arrival of the last.
         let seconds = of().map(|flow| flow.seconds).fold(0.0, f64::max);
         let bytes: u64 = of().map(|flow| flow.bytes).sum();
         let rate = bytes as f64 * 8.0 / seconds;
         assert!((total.rate / rate - 1.0).abs() < 1e-9);
     }
-    // What the observers have read is what is written.
+    // The file holds the samples of the observers.
     let text = room.text("s.csv");
     let heads = text.lines().next().unwrap();
     assert!(heads.starts_with("connection,end,seconds,backlog,") && heads.contains(",window"));
@@ -166,8 +165,7 @@ fn connections_share_what_there_is_both_ways() {
     assert!(drawn(&picture::figure(&result)).contains("congestion window"));
 }
 
-/// Samples of a connection are what ss shows of it. Between messages a connection rests, so that both see it as it is for most
-/// of the time.
+/// Samples of a connection match `ss`. Between messages a connection is idle, so that both see the same state most of the time.
 #[test]
 fn samples_are_what_ss_says() {
     let Some(pair) = pair_with(&["ss"], &Wire::exact(), name!()) else {
@@ -175,7 +173,7 @@ fn samples_are_what_ss_says() {
     };
     let responder = respond_far(&pair, &open());
     let room = Room::new();
-    // Ten messages a second, by which the window grows at first.
+    // Ten messages per second, with which the window grows at first.
     let options = ProbeTcpOptions {
         message: 200_000,
         sample: Some(Duration::from_millis(1)),
@@ -184,7 +182,7 @@ fn samples_are_what_ss_says() {
         ..of_rate("16M", 180.0)
     };
     let probing = begin(&pair, &responder, options);
-    // Each with other acknowledgements.
+    // By the number of acknowledged bytes.
     let mut said = BTreeMap::new();
     until("thirty states of the connection were seen", || {
         for line in connections(&pair.near) {
@@ -228,7 +226,7 @@ fn samples_are_what_ss_says() {
         }
         let same = sampled.iter().filter(|sample| sample[0] == acknowledged);
         let same: Vec<&Vec<u64>> = same.collect();
-        // What changes with acknowledgements alone is the same at the same one; a timeout does without.
+        // Values that change only with acknowledgements are equal at the same one; except after a timeout.
         if same.is_empty() || line.contains(" backoff:") || line.contains(" lost:") {
             continue;
         }
@@ -240,7 +238,7 @@ fn samples_are_what_ss_says() {
             Some(milliseconds * 1e3)
         };
         let theirs = ["cwnd:", "mss:", "pmtu:"].map(|name| of_ss(&line, name));
-        // It prints six digits.
+        // `ss` prints six digits.
         let is_time = |ours: u64, theirs: f64| (ours as f64 - theirs).abs() <= 0.5 + 5e-6 * theirs;
         let is_same = |sample: &&&Vec<u64>| {
             theirs == [1, 2, 3].map(|place| Some(sample[place]))
@@ -255,14 +253,14 @@ fn samples_are_what_ss_says() {
     assert!(compared >= 5, "{compared}");
 }
 
-/// What an application gives is what comes, as slow as that is; and what the network drops is sent again. What holds a flow back
-/// has its tests in `src/tcp/diagnosis`.
+/// All that an application sends arrives, at its pace; the network's drops are retransmitted. Limits of a flow are tested in
+/// `src/tcp/diagnosis`.
 #[test]
 fn what_is_asked_for_comes_although_some_is_dropped() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
-    // Of segments with data each fiftieth, from the first on; those of the control connection are shorter.
+    // Every fiftieth segment with data, from the first; packets of the control connection are shorter.
     let rule = "ip length > 1400 tcp flags & syn == 0 numgen inc mod 50 0 counter drop comment \"dropped\"";
     // A message fills a segment.
     let asked = ProbeTcpOptions {
@@ -284,7 +282,7 @@ fn what_is_asked_for_comes_although_some_is_dropped() {
             [1000, 1000, 1000, 0]
         );
         assert_eq!(flow.bytes, 1_448_000);
-        // A host that was held up took longer for it, and says so.
+        // A stalled host took longer, and a finding reports it.
         let said = result.findings.join("\n");
         assert_eq!(
             said.contains("as asked"),
@@ -316,7 +314,7 @@ fn what_is_asked_for_comes_although_some_is_dropped() {
     );
 }
 
-/// What cannot be is refused, and says why.
+/// Invalid tests are refused, with the reason.
 #[test]
 fn what_cannot_be_is_refused() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
@@ -367,12 +365,12 @@ fn what_cannot_be_is_refused() {
         let said = refused(tcp(&pair, &responder, options));
         assert!(said.contains(reason), "{said}");
     }
-    // And the next is served.
+    // The next test works.
     whole(tcp(&pair, &responder, of_rate("10M", 0.5)));
     end(responder);
 }
 
-/// Connections that a firewall holds back are missed.
+/// Connections blocked by a firewall are reported.
 #[test]
 fn connections_that_do_not_come_are_missed() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
@@ -391,7 +389,7 @@ fn connections_that_do_not_come_are_missed() {
     end(responder);
 }
 
-/// A file goes there, and comes back, byte by byte; what is there already stays, and so does what is nobody's business.
+/// Files are transferred in both directions, byte by byte; existing files and files outside of the directory are refused.
 #[test]
 fn files_go_there_and_come_back() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
@@ -454,7 +452,7 @@ fn files_go_there_and_come_back() {
     end(responder);
 }
 
-/// A disk that is full ends the test, says so, and what went until then is told.
+/// A full disk ends the test with an error, and the result until then is reported.
 #[test]
 fn a_full_disk_is_told() {
     disk::small(8, name!(), |folder| {
@@ -478,7 +476,7 @@ fn a_full_disk_is_told() {
         let flow = &result.flows[0];
         let written = std::fs::metadata(folder.join("scan.vdif")).unwrap().len();
         assert_eq!(written, 8 << 20);
-        // Of the last piece a part may have been written.
+        // The last piece may have been written in part.
         let taken = flow.bytes;
         assert!((written - (1 << 20)..=written).contains(&taken), "{taken}");
         let errors = flow.errors.join("\n");

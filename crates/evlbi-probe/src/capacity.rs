@@ -85,10 +85,10 @@ pub enum ProbeCapacityError {
         lowest: BitRate,
     },
     /// The responder has not reported what it sent.
-    #[error("the responder does not say what it sent")]
+    #[error("the responder does not report what it sent")]
     Untold,
     /// The responder cannot be reached again after a trial that failed.
-    #[error("after a trial that failed ({failed})")]
+    #[error("no new session after a failed trial ({failed})")]
     Again {
         /// Reason of the failed trial.
         failed: String,

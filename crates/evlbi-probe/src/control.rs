@@ -26,22 +26,22 @@ const WRITING: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum ControlError {
     /// A message cannot be converted to JSON.
-    #[error("cannot write a message")]
+    #[error("cannot encode a message")]
     Encode(#[source] serde_json::Error),
     /// A received message is not authentic, or one to send is too long.
     #[error("{0}")]
     Channel(#[from] ChannelError),
     /// Sending is no longer possible.
-    #[error("cannot reach the other end")]
+    #[error("cannot reach the other endpoint")]
     Send(#[source] io::Error),
     /// A message cannot be read.
     #[error("a message of another version")]
     Decode(#[source] serde_json::Error),
     /// The other endpoint has closed it.
-    #[error("the other end has closed the connection")]
+    #[error("the other endpoint closed the connection")]
     Closed,
     /// Receiving is no longer possible.
-    #[error("the connection has failed")]
+    #[error("the connection failed")]
     Receive(#[source] io::Error),
 }
 

@@ -254,7 +254,7 @@ fn a_stream_that_nobody_gets_is_stopped() {
         match way {
             Direction::There => assert_eq!(
                 stopped,
-                "nothing arrived at the other end for 5 s, so sending was stopped (circuit breaker, RFC 8084)"
+                "nothing arrived at the other endpoint for 5 s: sending was stopped (circuit breaker, RFC 8084)"
             ),
             Direction::Back => {
                 assert_eq!(stopped, format!("sending ended after {sent} datagrams"));

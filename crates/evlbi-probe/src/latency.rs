@@ -57,7 +57,7 @@ pub struct ProbeLatencyOptions {
 #[non_exhaustive]
 pub enum ProbeLatencyError {
     /// A request of this many bytes is shorter than a reply.
-    #[error("a request of {0} bytes is too short: a reply has {MIN}")]
+    #[error("request of {0} bytes too short: the minimum is {MIN}")]
     Short(usize),
     /// A file must not be written.
     #[error("{0}")]

@@ -67,10 +67,10 @@ pub struct RespondOptions {
 #[non_exhaustive]
 pub enum RespondError {
     /// The token is empty.
-    #[error("an empty token keeps nobody out")]
+    #[error("empty token: anyone could use the responder")]
     NoToken,
     /// The directory for clients' files does not exist.
-    #[error("{}: there is no such folder", .0.display())]
+    #[error("{} is not a directory", .0.display())]
     NoFolder(PathBuf),
     /// The address for control connections cannot be opened.
     #[error("cannot listen on {address}")]
@@ -96,10 +96,10 @@ pub enum ServeError {
     #[error("{0}")]
     Stranger(String),
     /// Its connection ended before it authenticated.
-    #[error("closed before it showed that it knows the token")]
+    #[error("connection closed before authentication")]
     Unproven(#[source] ControlError),
     /// Too many sessions are open.
-    #[error("{0} sessions are open, which are the most")]
+    #[error("too many sessions: {0} are open")]
     Full(usize),
     /// The test is invalid, or exceeds the limits.
     #[error("{0}")]
@@ -108,7 +108,7 @@ pub enum ServeError {
     #[error("{0}")]
     Busy(String),
     /// All ports for tests are in use.
-    #[error("all ports from {from} to {to}, which tests may listen on here, are in use")]
+    #[error("all ports for tests ({from} to {to}) are in use")]
     NoPort {
         /// The first of the ports.
         from: u16,
@@ -117,7 +117,7 @@ pub enum ServeError {
     },
     /// Nothing arrives by UDP.
     #[error(
-        "nothing came by UDP from {from} to port {to} here: something on the way, such as a firewall, drops it"
+        "no UDP datagram arrived from {from} at port {to} here: a firewall or another device on the path drops them"
     )]
     Blocked {
         /// The client's address.
@@ -126,10 +126,10 @@ pub enum ServeError {
         to: u16,
     },
     /// The test is of a file, and there is no directory for files.
-    #[error("this responder gives and takes no files")]
+    #[error("this responder does not transfer files")]
     NoFiles,
     /// The file would not be in the directory itself.
-    #[error("`{0}` is no name of a file in the responder's folder")]
+    #[error("invalid file name `{0}`: it must be in the responder's directory itself")]
     FileName(String),
     /// The file cannot be sent.
     #[error("the responder cannot read {}", path.display())]
@@ -140,7 +140,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The file cannot be created: often it exists.
-    #[error("the responder cannot make {}", path.display())]
+    #[error("the responder cannot create {}", path.display())]
     Make {
         /// The file.
         path: PathBuf,
@@ -154,16 +154,16 @@ pub enum ServeError {
     #[error("{0}")]
     Gone(#[from] Gone),
     /// The client fell silent while it waited for others' tests.
-    #[error("the client has said nothing for {0} s")]
+    #[error("no message from the client for {0} s")]
     GoneWaiting(u64),
     /// The client does not start its test.
-    #[error("the client does not go on")]
+    #[error("the client does not start its test")]
     Stuck,
     /// The test takes longer than it may.
-    #[error("the test takes longer than it was to take, and was ended")]
+    #[error("the test exceeded its time limit and was stopped")]
     TooLong,
     /// The responder is stopped.
-    #[error("the responder is being ended")]
+    #[error("the responder is stopping")]
     Ending,
     /// There is no UDP socket.
     #[error("{0}")]
@@ -321,7 +321,7 @@ impl Responder {
                 }
                 // From one aborted connection, or too many open files: others continue.
                 Err(error) => {
-                    tracing::warn!("a connection could not be taken: {error}");
+                    tracing::warn!("cannot accept a connection: {error}");
                     clock.sleep(Duration::from_millis(50));
                 }
             }
@@ -383,7 +383,7 @@ impl Responder {
         };
         let limits = self.options.limits;
         control.send(&FromResponder::Welcome { limits })?;
-        tracing::info!("{peer} begins a session");
+        tracing::info!("{peer} starts a session");
         self.session(&mut control, peer)
     }
 
@@ -422,8 +422,8 @@ impl Responder {
         let stranger = |why: String| Err(ServeError::Stranger(why));
         match control.receive(PROVING) {
             Ok(Some(FromClient::Proof { version, .. })) if version != VERSION => {
-                refuse(control, &format!("this responder speaks version {VERSION}"));
-                stranger(format!("refused: it speaks version {version}"))
+                refuse(control, &format!("this responder has version {VERSION}"));
+                stranger(format!("refused: its version is {version}"))
             }
             Ok(Some(FromClient::Proof { nonce, proof, .. })) => {
                 if !Channel::is_proof(&self.options.token, [&ours, &nonce], &proof) {
@@ -433,11 +433,8 @@ impl Responder {
                 control.secure(&self.options.token, [&ours, &nonce]);
                 Ok(())
             }
-            Ok(Some(_)) => stranger("refused: it does not show that it knows the token".to_owned()),
-            Ok(None) => stranger(format!(
-                "closed: it said nothing for {} s",
-                PROVING.as_secs()
-            )),
+            Ok(Some(_)) => stranger("refused: it does not authenticate".to_owned()),
+            Ok(None) => stranger(format!("closed: no message for {} s", PROVING.as_secs())),
             Err(error) => Err(ServeError::Unproven(error)),
         }
     }

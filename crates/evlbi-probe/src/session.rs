@@ -55,7 +55,7 @@ pub enum SessionError {
         source: ConnectError,
     },
     /// The server does not speak the responder's protocol.
-    #[error("{address} is no responder")]
+    #[error("{address} is not a responder")]
     NoResponder {
         /// The address.
         address: String,
@@ -63,14 +63,14 @@ pub enum SessionError {
         source: ControlError,
     },
     /// The server is silent.
-    #[error("{address} says nothing: it is no responder")]
+    #[error("{address} is silent: it is not a responder")]
     Silent {
         /// The address.
         address: String,
     },
     /// The responder is of another version.
     #[error(
-        "{address} speaks version {theirs} of the messages, this program {ours}: use the same version of evlbi at both ends"
+        "{address} has version {theirs} of the messages, this program {ours}: use the same version of evlbi on both hosts"
     )]
     Version {
         /// The responder.
@@ -89,7 +89,7 @@ pub enum SessionError {
         reason: String,
     },
     /// The responder does not continue after authentication.
-    #[error("{address} refused: is the token the one that it was given?")]
+    #[error("{address} did not accept the token: use the same one as the responder")]
     Token {
         /// The responder.
         address: String,
@@ -108,7 +108,7 @@ pub enum SessionError {
     #[error("the responder refuses: {0}")]
     Refused(String),
     /// The responder sends an unexpected message.
-    #[error("the responder said what makes no sense here")]
+    #[error("unexpected message from the responder")]
     Unexpected,
     /// The responder does not answer.
     #[error("the responder does not answer")]

@@ -38,7 +38,7 @@ pub enum Unusable {
     #[error("it was not made by evlbi")]
     Foreign,
     /// Its tables are of another version.
-    #[error("it is of version {version} of the tables, and this program knows {known}")]
+    #[error("its tables have version {version}; this program knows version {known}")]
     Version {
         /// Version of the tables in the file.
         version: i64,

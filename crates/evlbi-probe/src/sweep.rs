@@ -87,12 +87,12 @@ fn values<E: Into<String>>(
             continue;
         };
         let (to, step) = rest.split_once(':').ok_or_else(|| {
-            format!("`{part}` has no step; write it as FROM..TO:STEP, as 0..50us:0.5us")
+            format!("no step in `{part}`: give FROM..TO:STEP, e.g. 0..50us:0.5us")
         })?;
         let (from, to, step) = (value(from)?, value(to)?, value(step)?);
         if step == 0 || to < from {
             return Err(format!(
-                "`{part}` leads nowhere; write FROM..TO:STEP with TO not below FROM and STEP above 0"
+                "invalid range `{part}`: give FROM..TO:STEP with TO not below FROM and STEP above 0"
             ));
         }
         if (to - from) / step >= MAX_POINTS as u64 {

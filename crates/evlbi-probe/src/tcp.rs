@@ -131,7 +131,7 @@ impl FromStr for Buffer {
         let times = times.parse().ok();
         let times = times.filter(|times| (0.01..=1e6).contains(times));
         times.map(Buffer::Products).ok_or_else(|| {
-            format!("`{text}` is no buffer; write bytes, as 160M, or bdp, 2bdp, 0.5bdp")
+            format!("invalid buffer `{text}`: give bytes, e.g. 160M, or bdp, 2bdp, 0.5bdp")
         })
     }
 }
@@ -141,13 +141,13 @@ impl FromStr for Buffer {
 #[non_exhaustive]
 pub enum ProbeTcpError {
     /// Files of a single test are requested, and there are several segment lengths or buffers.
-    #[error("the files that are asked for are of one test, and there are several")]
+    #[error("the requested files need a single test, and there are several")]
     NotOne,
     /// A buffer is given in bandwidth-delay products, and there is no rate.
     #[error("a buffer of the bandwidth-delay product needs a rate")]
     NoRate,
     /// The UDP stream in the background would start too late.
-    #[error("the UDP stream in the background begins after the end of the test")]
+    #[error("the background stream starts after the end of the test")]
     LateBackground,
     /// A size is more than this host can address.
     #[error("{0}")]

@@ -90,10 +90,10 @@ pub enum ProbeUdpError {
     #[error("neither a rate nor a spacing is given")]
     NoPace,
     /// There are nice values of competing tasks, and no such tasks.
-    #[error("there are nice values of competing tasks, and no such tasks")]
+    #[error("nice values of competing tasks without such tasks")]
     NoTasks,
     /// There are too many points.
-    #[error("{0} points are more than {max}", max = sweep::MAX_POINTS)]
+    #[error("{0} points exceed the maximum of {max}", max = sweep::MAX_POINTS)]
     TooMany(usize),
     /// A buffer is longer than this host can address.
     #[error("{0}")]

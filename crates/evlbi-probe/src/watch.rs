@@ -77,7 +77,7 @@ pub enum WatchError {
     #[error("neither a rate nor a spacing is given")]
     NoPace,
     /// The stream would be as fast as the host can send.
-    #[error("a path is watched at a rate")]
+    #[error("a monitored stream needs a rate")]
     Unspaced,
     /// Tests are longer than the interval between them.
     #[error("tests of {test:?} do not fit into intervals of {every:?}")]
@@ -97,7 +97,7 @@ pub enum WatchError {
     #[error("{0}")]
     Session(#[from] SessionError),
     /// The responder allows only shorter tests than are useful.
-    #[error("the responder allows tests of {0:?} only")]
+    #[error("the responder allows only tests up to {0:?}")]
     TooShort(Duration),
     /// The flow ended early.
     #[error("{0}")]

@@ -246,7 +246,7 @@ impl Reader {
                 }
                 Err(PcapError::UnexpectedEof) => "it ends within a packet".into(),
                 Err(PcapError::NomError(..) | PcapError::OwnedNomError(..)) => {
-                    "what comes there is no block".into()
+                    "no valid block is there".into()
                 }
                 Err(other) => format!("{other:?}"),
             };

@@ -126,45 +126,47 @@ pub enum TestError {
     #[error("{0}")]
     Stream(#[from] StreamError),
     /// Too many datagrams are to be kept.
-    #[error("{0} datagrams are to be kept one by one, and {MAX_KEPT} are the most")]
+    #[error("cannot keep {0} datagrams one by one: the maximum is {MAX_KEPT}")]
     Keep(u64),
     /// The loss timeout is too long.
-    #[error("a datagram is waited for {} s at most", MAX_TIMEOUT.as_secs_f64())]
+    #[error("loss timeout too long: the maximum is {} s", MAX_TIMEOUT.as_secs_f64())]
     Patience,
     /// The DSCP is out of range.
-    #[error("{0} is no class of service (DSCP): 0 to 63")]
+    #[error("invalid DSCP {0}: give 0 to 63")]
     Class(u8),
     /// Windows are too short.
-    #[error("windows last {} s at least, and a hundredth of the time that a datagram is waited for", MIN_WINDOW.as_secs_f64())]
+    #[error("window too short: the minimum is {} s, and a hundredth of the loss timeout", MIN_WINDOW.as_secs_f64())]
     Window,
     /// Too few connections, or too many.
-    #[error("{0} connections: 1 to 64 can be tested at once")]
+    #[error("invalid number of connections {0}: give 1 to 64")]
     Flows(usize),
     /// The name cannot be that of a congestion control algorithm.
-    #[error("`{0}` is no name of a congestion control")]
+    #[error("invalid congestion control algorithm `{0}`")]
     Algorithm(String),
     /// A message is too short for its header, or too long.
-    #[error("a message of {0} bytes: 16 to 1048576 can be")]
+    #[error("invalid message length {0}: give 16 to 1048576 bytes")]
     Message(usize),
     /// A write is empty, or too long.
-    #[error("{0} bytes are to be handed over at once: 1 to 1048576 can be")]
+    #[error("invalid write length {0}: give 1 to 1048576 bytes")]
     Write(usize),
     /// The buffers are too large.
-    #[error("the buffers of all connections would be more than 16 GiB")]
+    #[error("the buffers of all connections exceed 16 GiB")]
     Buffers,
     /// Files go over one connection, as bytes.
-    #[error("a file goes over one connection in one direction, as fast as it goes")]
+    #[error("a file needs a single connection in one direction, without a rate")]
     Files,
     /// Too many samples.
     #[error(
-        "connections are looked at every 0.1 ms at most, and {MAX_SAMPLES} times in all at most: do so less often, or test for a shorter time"
+        "connections can be sampled every 0.1 ms at most, and {MAX_SAMPLES} times in total: use a longer interval, or a shorter test"
     )]
     Samples,
     /// The extra load is out of range.
-    #[error("a nice value is -20 to 19, and {MAX_TASKS} competing tasks are the most")]
+    #[error(
+        "invalid load: nice values are -20 to 19, and the maximum is {MAX_TASKS} competing tasks"
+    )]
     Burden,
     /// The responder allows no extra load.
-    #[error("this responder runs no competing load")]
+    #[error("this responder allows no competing load")]
     NoBurdens,
     /// It lasts too long.
     #[error("the test would last {0:.1} s, and this responder allows {1:.1} s")]

@@ -106,7 +106,7 @@ impl Work {
         let burdened = (0..burden.tasks).try_for_each(|_| begin_task(burden.tasks_nice, &heard));
         if let Err(error) = burdened {
             heard.stop();
-            let what = "cannot run a competing task as asked for";
+            let what = "cannot run a competing task as requested";
             return Err(WorkError::Io(what, error));
         }
         Ok(Work {

@@ -201,7 +201,7 @@ fn a_session_without_a_test_ends_after_120_s() {
             client.asks(&to_the_responder());
             client.is_granted();
             // A client that does not continue is refused after 8 s.
-            assert_eq!(client.is_refused(), "the client does not go on");
+            assert_eq!(client.is_refused(), "the client does not start its test");
             assert_eq!(client.left(), Nanos(end.0 - 1).plus(seconds(8)));
             let end = client.left().plus(seconds(120));
             if let Some(early) = early {
@@ -242,7 +242,7 @@ fn a_client_is_gone_at_the_first_look_after_8_s() {
             }
             assert_eq!(
                 client.is_refused(),
-                "the other end has said nothing for 8 s"
+                "no message from the other endpoint for 8 s"
             );
             assert_eq!(client.left(), gone, "{early:?}");
             // Its share is free.
@@ -417,7 +417,7 @@ fn who_is_gone_holds_up_nobody() {
         assert!(matches!(silent.hears(), Ok(FromResponder::Waiting { .. })));
         silent.says(&FromClient::Alive { unique: 0, used: 0 });
         next.asks(&of_rate(30, 60));
-        assert_eq!(silent.is_refused(), "the client has said nothing for 8 s");
+        assert_eq!(silent.is_refused(), "no message from the client for 8 s");
         next.is_granted();
         // It was heard at the first poll after its request.
         assert_eq!([silent.left(), next.left()], [asked.plus(seconds(9)); 2]);
@@ -505,7 +505,7 @@ fn a_firewall_that_drops_udp_is_named() {
                 assert_eq!(
                     client.is_refused(),
                     format!(
-                        "nothing came by UDP from 10.255.0.2 to port {port} here: something on the way, such as a firewall, drops it"
+                        "no UDP datagram arrived from 10.255.0.2 at port {port} here: a firewall or another device on the path drops them"
                     )
                 );
             }

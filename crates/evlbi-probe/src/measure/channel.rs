@@ -74,11 +74,11 @@ impl Role {
 pub enum ChannelError {
     /// A message exceeds the maximum length.
     #[error(
-        "a message of {0} bytes, where {1} are the most: the other end is no evlbi, or of another version"
+        "message of {0} bytes exceeds the maximum of {1}: the other endpoint is not evlbi, or another version"
     )]
     TooLong(usize, usize),
     /// An authentication code is wrong.
-    #[error("a message was changed on its way, or its sender does not know the token")]
+    #[error("a message was changed in transit, or its sender does not hold the token")]
     Forged,
 }
 

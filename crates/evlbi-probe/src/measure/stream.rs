@@ -44,17 +44,15 @@ pub enum Spacing {
 #[non_exhaustive]
 pub enum StreamError {
     /// Too short for the header, or too long for UDP.
-    #[error("datagrams of a test carry {HEADER_LEN} to {MAX} bytes, not {0}")]
+    #[error("invalid datagram size {0}: give {HEADER_LEN} to {MAX} bytes")]
     Size(usize),
     /// A burst is too large.
     #[error(
-        "a burst is of {MAX_BURST} datagrams and {MAX_BURST_BYTES} bytes at most, not of {0} datagrams and {1} bytes"
+        "burst of {0} datagrams and {1} bytes too large: the maximum is {MAX_BURST} datagrams and {MAX_BURST_BYTES} bytes"
     )]
     Burst(u32, u64),
     /// Nothing to send.
-    #[error(
-        "a stream of no datagrams tests nothing; ask for one or more, in bursts of one or more"
-    )]
+    #[error("empty stream: give one or more datagrams, in bursts of one or more")]
     Nothing,
 }
 

@@ -81,7 +81,7 @@ impl FromStr for Link {
             rate => rate
                 .parse()
                 .map(Link::Ethernet)
-                .map_err(|error| format!("{error}; a link is a rate, as 1G, or wanphy")),
+                .map_err(|error| format!("{error}, or wanphy")),
         }
     }
 }
@@ -91,7 +91,7 @@ impl FromStr for Link {
 #[non_exhaustive]
 pub enum PlanLinkError {
     /// Headers take the whole packet.
-    #[error("an MTU of {mtu} leaves no room for data beside {headers} bytes of headers")]
+    #[error("an MTU of {mtu} leaves no room for data after {headers} bytes of headers")]
     NoRoom {
         /// Maximum IP packet, in bytes.
         mtu: usize,

@@ -69,10 +69,10 @@ pub enum PlanTcpError {
     #[error("a plan is for one round-trip time")]
     NotOneRtt,
     /// A calculation is for one loss fraction.
-    #[error("a plan is for one fraction of loss")]
+    #[error("a plan is for one loss fraction")]
     NotOneLoss,
     /// The round-trip time is 0.
-    #[error("a round trip of 0 is no path")]
+    #[error("round-trip time of 0")]
     NoRtt,
     /// The link is too slow.
     #[error(

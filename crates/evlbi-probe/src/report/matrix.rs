@@ -88,7 +88,7 @@ pub enum MatrixError {
         source: io::Error,
     },
     /// A file is not a result of a UDP test.
-    #[error("{} is no result of a test of UDP", path.display())]
+    #[error("{} is not a result of a UDP test", path.display())]
     NoResult {
         /// The file.
         path: PathBuf,

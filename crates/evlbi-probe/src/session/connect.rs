@@ -52,7 +52,7 @@ impl Target {
 #[non_exhaustive]
 pub enum ConnectError {
     /// Its name has no address of the allowed family.
-    #[error("`{0}` has no address of the family that is asked for")]
+    #[error("`{0}` has no address of the requested family")]
     NoAddress(String),
     /// The interface cannot be used.
     #[error("cannot use the interface {device}")]

@@ -33,7 +33,7 @@ pub const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The other endpoint has been silent for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other end has said nothing for {0} s")]
+#[error("no message from the other endpoint for {0} s")]
 pub struct Gone(u64);
 
 /// Liveness of the other endpoint, and progress of the stream.
@@ -99,7 +99,7 @@ impl Link {
     /// Returns the text for a stream that is stopped because nothing of it arrives.
     pub fn broken(&self) -> String {
         format!(
-            "nothing arrived at the other end for {} s, so sending was stopped (circuit breaker, RFC 8084)",
+            "nothing arrived at the other endpoint for {} s: sending was stopped (circuit breaker, RFC 8084)",
             self.patience().as_secs()
         )
     }

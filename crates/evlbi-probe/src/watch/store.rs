@@ -63,7 +63,7 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// It is of another version.
-    #[error("{} is of version {version}; this program reads version {known}", path.display())]
+    #[error("{} has version {version}; this program reads version {known}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -73,7 +73,7 @@ pub enum StoreError {
         known: i64,
     },
     /// It is another kind of file.
-    #[error("{} is no file of a campaign", path.display())]
+    #[error("{} is not a campaign file", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum StoreError {
     },
     /// It holds a campaign of another plan.
     #[error(
-        "{} holds a campaign of another plan ({plan}); give the same options to go on with it, or another file",
+        "{} holds a campaign with another plan ({plan}): give the same options to continue it, or another file",
         path.display()
     )]
     OtherPlan {
@@ -92,13 +92,13 @@ pub enum StoreError {
         plan: String,
     },
     /// The plan in it cannot be read.
-    #[error("the plan in the file")]
+    #[error("invalid plan in the file")]
     Plan(#[source] serde_json::Error),
     /// A result in it cannot be read.
-    #[error("a result in the file")]
+    #[error("invalid result in the file")]
     Result(#[source] rusqlite::Error),
     /// A result in it has impossible times or counts.
-    #[error("a result in the file, from {begin} to {end}, cannot be")]
+    #[error("impossible result in the file, from {begin} to {end}")]
     Impossible {
         /// Start, in seconds since 1970.
         begin: f64,
@@ -106,10 +106,10 @@ pub enum StoreError {
         end: f64,
     },
     /// A run in it cannot be read.
-    #[error("a run in the file")]
+    #[error("invalid run in the file")]
     Run(#[source] rusqlite::Error),
     /// A result cannot be written.
-    #[error("cannot keep a result")]
+    #[error("cannot store a result")]
     Keep(#[source] rusqlite::Error),
     /// A value cannot be converted to JSON.
     #[error("{0}")]
@@ -513,7 +513,7 @@ mod tests {
         );
         let path = file("view.sqlite", &endless);
         let error = Store::read(&path).err().unwrap().to_string();
-        assert!(error.contains("no file of a campaign"), "{error}");
+        assert!(error.contains("not a campaign file"), "{error}");
         // Without this check, the limit of work would stop it.
         let connection = Connection::open(&path).unwrap();
         limit_work(&connection, 0).unwrap();

@@ -35,8 +35,8 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 
 fn of_test(error: &TestError) -> Option<String> {
     Some(match error {
-        TestError::Files => format!("{error}: not with --streams, --both or --rate"),
-        TestError::NoBurdens => format!("{error} (its --allow-load)"),
+        TestError::Files => format!("{error}: leave out --streams, --both and --rate"),
+        TestError::NoBurdens => format!("{error}: start it with --allow-load"),
         TestError::Duration(..) => format!("{error} (its --max-duration)"),
         TestError::Rate(..) => format!("{error} (its --max-rate)"),
         _ => return None,
@@ -46,17 +46,19 @@ fn of_test(error: &TestError) -> Option<String> {
 fn of_session(error: &SessionError) -> Option<String> {
     Some(match error {
         SessionError::Unreachable { address, .. } => format!(
-            "cannot reach {address}; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`"
+            "cannot reach {address}: run `evlbi respond --bind ADDRESS:PORT --token TOKEN` there"
         ),
         SessionError::Unknown { .. } => {
             format!("{error}; give HOST or HOST:PORT, e.g. jive, jive:8620, [2001:db8::5]:8620")
         }
         SessionError::NoResponder { address, .. } => format!("{address} is no evlbi respond"),
         SessionError::Silent { address } => {
-            format!("{address} says nothing: it is no evlbi respond")
+            format!("no greeting from {address}: is `evlbi respond` listening there?")
         }
         SessionError::Token { address, .. } => {
-            format!("{address} refused: is the token the one that its `evlbi respond` was given?")
+            format!(
+                "{address} did not accept the token: use the same --token (or EVLBI_TOKEN) as its `evlbi respond`"
+            )
         }
         _ => return None,
     })
@@ -65,9 +67,11 @@ fn of_session(error: &SessionError) -> Option<String> {
 fn of_udp(error: &ProbeUdpError) -> Option<String> {
     let text = match error {
         ProbeUdpError::NoPace => {
-            "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)"
+            "no rate: give --rate, e.g. 500M, or --spacing, e.g. 12.5us (0 for as fast as this host can)"
         }
-        ProbeUdpError::NoTasks => "--load-nice is of competing tasks: give --load-tasks, too",
+        ProbeUdpError::NoTasks => {
+            "--load-nice has no effect without competing tasks: give --load-tasks, too"
+        }
         _ => return None,
     };
     Some(text.to_owned())
@@ -76,13 +80,13 @@ fn of_udp(error: &ProbeUdpError) -> Option<String> {
 fn of_tcp(error: &ProbeTcpError) -> Option<String> {
     let text = match error {
         ProbeTcpError::NotOne => {
-            "--samples, --records, --from and --into are of one test: give one --mss and one --buffer"
+            "--samples, --records, --from and --into need a single test: give one --mss and one --buffer"
         }
         ProbeTcpError::NoRate => {
             "a buffer of the bandwidth-delay product needs a rate: give --rate, or the buffer in bytes"
         }
         ProbeTcpError::LateBackground => {
-            "the --background begins after the end of the test: give an earlier --background-at"
+            "--background starts after the end of the test: give an earlier --background-at"
         }
         _ => return None,
     };
@@ -104,9 +108,9 @@ fn of_capacity(error: &ProbeCapacityError) -> Option<String> {
 
 fn of_responder(error: &RespondError) -> Option<String> {
     Some(match error {
-        RespondError::NoToken => "an empty --token keeps nobody out".to_owned(),
+        RespondError::NoToken => "empty --token: give a long secret".to_owned(),
         RespondError::NoFolder(folder) => {
-            format!("--files {}: there is no such folder", folder.display())
+            format!("--files {}: not a directory", folder.display())
         }
         _ => return None,
     })
@@ -115,9 +119,9 @@ fn of_responder(error: &RespondError) -> Option<String> {
 /// Clients get these texts, too.
 fn of_serving(error: &ServeError) -> Option<String> {
     Some(match error {
-        ServeError::NoFiles => format!("{error} (its --files)"),
+        ServeError::NoFiles => format!("{error}: start it with --files"),
         ServeError::Make { .. } => format!("{error}: give another --into"),
-        ServeError::Busy(_) => format!("{error}; try again later, or wait longer with --wait"),
+        ServeError::Busy(_) => format!("{error}: try again later, or wait longer with --wait"),
         _ => return None,
     })
 }
@@ -125,9 +129,9 @@ fn of_serving(error: &ServeError) -> Option<String> {
 fn of_watching(error: &WatchError) -> Option<String> {
     Some(match error {
         WatchError::NoPace => {
-            "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us".to_owned()
+            "no rate: give --rate, e.g. 500M, or --spacing, e.g. 12.5us".to_owned()
         }
-        WatchError::Unspaced => format!("{error}; give a --spacing above 0"),
+        WatchError::Unspaced => format!("{error}: give a --spacing above 0"),
         WatchError::Every { test, every } => {
             format!("tests of {test:?} do not fit into --every {every:?}")
         }
@@ -138,7 +142,7 @@ fn of_watching(error: &WatchError) -> Option<String> {
 fn of_campaign(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Foreign { path, .. } => {
-            Some(format!("{} is no file of evlbi watch", path.display()))
+            Some(format!("{} is not a file of evlbi watch", path.display()))
         }
         StoreError::Version { version, known, .. } if version > known => {
             Some(format!("{error}: use a newer evlbi"))
@@ -150,8 +154,8 @@ fn of_campaign(error: &StoreError) -> Option<String> {
 fn of_table(error: &MatrixError) -> Option<String> {
     match error {
         MatrixError::NoResult { path, .. } => Some(format!(
-            "{} is no result of `evlbi probe udp --json`, of which there may be many, and no file of `evlbi watch`, \
-             of which one is reported at a time",
+            "{} is neither a result of `evlbi probe udp --json` nor a file of `evlbi watch`: give any number of results, \
+             or one file of watch",
             path.display()
         )),
         _ => None,
@@ -161,7 +165,7 @@ fn of_table(error: &MatrixError) -> Option<String> {
 fn of_analysis(error: &AnalyseError) -> Option<String> {
     match error {
         AnalyseError::NoConnection { .. } => {
-            Some(format!("{error}: without --connection all are listed"))
+            Some(format!("{error}: leave out --connection to list all"))
         }
         _ => None,
     }
@@ -169,9 +173,9 @@ fn of_analysis(error: &AnalyseError) -> Option<String> {
 
 fn of_plan(error: &PlanTcpError) -> Option<String> {
     Some(match error {
-        PlanTcpError::NotOneRtt => "give one --rtt, or --compare them".to_owned(),
-        PlanTcpError::NotOneLoss => "give one --loss, or --compare them".to_owned(),
-        PlanTcpError::NoRtt => "--rtt 0 is no path; give the round trip, as 15ms".to_owned(),
+        PlanTcpError::NotOneRtt => "several --rtt: give one, or --compare them".to_owned(),
+        PlanTcpError::NotOneLoss => "several --loss: give one, or --compare them".to_owned(),
+        PlanTcpError::NoRtt => "invalid --rtt 0: give the round-trip time, e.g. 15ms".to_owned(),
         PlanTcpError::TooSlow {
             rate,
             link,
@@ -190,9 +194,9 @@ fn of_plan(error: &PlanTcpError) -> Option<String> {
 fn of_link(error: &PlanLinkError) -> Option<String> {
     Some(match error {
         PlanLinkError::NoRoom { mtu, headers } => {
-            format!("--mtu {mtu} leaves no room for data beside {headers} bytes of headers")
+            format!("--mtu {mtu} leaves no room for data after {headers} bytes of headers")
         }
-        PlanLinkError::Whole { .. } => format!("{error}; raise --mtu"),
+        PlanLinkError::Whole { .. } => format!("{error}: raise --mtu"),
         _ => return None,
     })
 }

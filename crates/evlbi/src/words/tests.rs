@@ -182,14 +182,13 @@ fn errors_of_tests_name_the_arguments() {
         path: "a".into(),
         source: TablesError::Changed,
     };
-    let no_pace =
-        "how fast? Give a --rate, as 500M, or a --spacing, as 12.5us (0: as fast as this host can)";
+    let no_pace = "no rate: give --rate, e.g. 500M, or --spacing, e.g. 12.5us (0 for as fast as this host can)";
     let cases: [(Error, &str); 6] = [
         (ProbeUdpError::NoPace.into(), no_pace),
         (
             ProbeUdpError::from(unreachable).into(),
-            "cannot reach jive:8620; there, run `evlbi respond --bind ADDRESS:PORT --token TOKEN`: \
-             `jive:8620` has no address of the family that is asked for",
+            "cannot reach jive:8620: run `evlbi respond --bind ADDRESS:PORT --token TOKEN` there: \
+             `jive:8620` has no address of the requested family",
         ),
         (
             ProbeTcpError::from(SessionError::from(TestError::Duration(20.0, 10.0))).into(),
@@ -197,11 +196,11 @@ fn errors_of_tests_name_the_arguments() {
         ),
         (
             Error::from(ServeError::Busy("1 tests run now".to_owned())),
-            "1 tests run now; try again later, or wait longer with --wait",
+            "1 tests run now: try again later, or wait longer with --wait",
         ),
         (
             WatchError::from(foreign).into(),
-            "a is no file of evlbi watch: its tables are not those of a campaign",
+            "a is not a file of evlbi watch: its tables are not those of a campaign",
         ),
         (
             SessionError::Token {
@@ -209,7 +208,7 @@ fn errors_of_tests_name_the_arguments() {
                 source: None,
             }
             .into(),
-            "jive:8620 refused: is the token the one that its `evlbi respond` was given?",
+            "jive:8620 did not accept the token: use the same --token (or EVLBI_TOKEN) as its `evlbi respond`",
         ),
     ];
     for (error, line) in cases {

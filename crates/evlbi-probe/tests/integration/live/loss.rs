@@ -330,7 +330,7 @@ fn a_receiver_under_load() {
     const HOUR: f64 = 3600.0;
     let responder = respond_here(&open());
     let refused = refused(udp::probe(&load(&[0], &responder, HOUR), &Run::silent()));
-    assert!(refused.contains("runs no competing load"), "{refused}");
+    assert!(refused.contains("allows no competing load"), "{refused}");
     end(responder);
     let responder = respond_here(&RespondOptions {
         limits: Limits {

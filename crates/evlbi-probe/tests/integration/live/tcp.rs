@@ -352,8 +352,8 @@ fn what_cannot_be_is_refused() {
             with_law("nosuch"),
             "congestion control `nosuch` is not available",
         ),
-        (with_law("No such"), "no name of a congestion control"),
-        (short, "a message of 8 bytes"),
+        (with_law("No such"), "invalid congestion control algorithm"),
+        (short, "invalid message length 8"),
         (often, "0.1 ms at most"),
         (products, "needs a rate"),
         (of_rate("200M", 10.0), "more than this responder allows"),
@@ -439,7 +439,7 @@ fn files_go_there_and_come_back() {
             ..long()
         };
         let said = refused(tcp(&pair, &responder, options));
-        assert!(said.contains("no name of a file"), "{said}");
+        assert!(said.contains("invalid file name"), "{said}");
     }
     end(responder);
     let responder = respond_far(&pair, &open());
@@ -448,7 +448,7 @@ fn files_go_there_and_come_back() {
         ..long()
     };
     let said = refused(tcp(&pair, &responder, options));
-    assert!(said.contains("gives and takes no files"), "{said}");
+    assert!(said.contains("does not transfer files"), "{said}");
     end(responder);
 }
 

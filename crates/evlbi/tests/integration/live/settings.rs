@@ -49,7 +49,7 @@ fn verbose_says_more() {
         respond.signal("TERM");
         let said = respond.end().stderr;
         assert_eq!(
-            said.contains("begins a session"),
+            said.contains("starts a session"),
             is_said,
             "{verbose:?}: {said}"
         );

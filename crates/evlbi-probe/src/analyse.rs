@@ -29,7 +29,7 @@ const TURN: u64 = 4096;
 /// Capture to analyse, and output files.
 #[derive(Clone, Debug)]
 pub struct AnalyseOptions {
-    /// The capture, pcap or pcapng, also packed by gzip; `-` is standard input.
+    /// The capture, pcap or pcapng, also compressed by gzip; `-` is standard input.
     pub file: PathBuf,
     /// Interval of the time series.
     pub interval: Duration,
@@ -94,7 +94,7 @@ pub enum AnalyseError {
 pub struct Analysis {
     schema: &'static str,
     file: PathBuf,
-    /// Length of the capture, unpacked, as far as it was read.
+    /// Bytes of the decompressed capture that were read.
     bytes: u64,
     /// Time of the first packet (RFC 3339).
     begun: Option<String>,

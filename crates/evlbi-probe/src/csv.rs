@@ -1,4 +1,4 @@
-//! Results as CSV: tables of their rows, and datagrams and losses one by one.
+//! Results as CSV: tables of their rows, and single datagrams and losses.
 
 use std::borrow::Borrow;
 use std::fs::File;
@@ -28,7 +28,7 @@ pub fn table<T>(
     table_text(&names.join(","), rows)
 }
 
-/// Formats a cell, which is empty where there is no value.
+/// Formats a cell, which is empty without a value.
 pub fn cell(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
@@ -74,7 +74,7 @@ pub const POINT: &[Column<Point>] = &[
     ("jitter_ns", |p| p.jitter.to_string()),
 ];
 
-/// The files, where they are asked for.
+/// The requested files.
 pub struct Records {
     datagrams: Option<Table<File>>,
     losses: Option<Table<File>>,

@@ -1,6 +1,6 @@
-//! The usual tests of a path, one after another, and what the path is fit for (`evlbi probe HOST`).
+//! Standard tests of a path, one after another, with a verdict on its fitness (`evlbi probe HOST`).
 //!
-//! The tests are those of [`latency`], [`capacity`], [`udp`] and [`tcp`]; here belongs what follows from all of them together.
+//! The tests are those of [`latency`], [`capacity`], [`udp`] and [`tcp`]. Conclusions from all of them together belong here.
 
 use std::time::Duration;
 
@@ -18,22 +18,22 @@ use super::{Measured, now};
 
 /// Maximum loss fraction of a rate that a path is fit for.
 pub const MAX_LOSS: f64 = 0.001;
-/// Fraction of the capacity that the longer test of UDP sends: a rate at the limit has no room for other traffic.
+/// Fraction of the capacity for the longer UDP test: a rate at the limit leaves no room for other traffic.
 const FRACTION: f64 = 0.9;
-/// A test reached its rate if it carried this fraction of it.
+/// Fraction of a rate from which on a test has reached it.
 const REACHED: f64 = 0.98;
-/// TCP is short of UDP if it carries a smaller fraction of its rate.
+/// Fraction of the UDP rate below which TCP falls short of it.
 const SHORT: f64 = 0.8;
-/// Requests for the round-trip time.
+/// Number of requests for the round-trip time.
 const REQUESTS: u64 = 200;
 /// Length of each trial of the search for the capacity.
 const TRIAL: Duration = Duration::from_secs(1);
 /// Precision of that search, as a fraction of the rate.
 const PRECISION: f64 = 0.05;
-/// Length of the tests of UDP and of TCP.
+/// Length of the UDP and TCP tests.
 const LENGTH: Duration = Duration::from_secs(5);
 
-/// Path to test, and the rate that it is tested for.
+/// Path to test, and the required rate.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeFitnessOptions {
     /// The responder.
@@ -44,15 +44,15 @@ pub struct ProbeFitnessOptions {
     pub reverse: bool,
 }
 
-/// The result of `probe HOST`: those of its tests, `None` where one could not be done, and the verdict.
+/// The result of `probe HOST`: the results of its tests, `None` for a test that failed, and the verdict.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeFitness {
     /// Name and version of the result's JSON.
     pub schema: &'static str,
-    /// The responder, as it was asked for.
+    /// The responder, as given in the options.
     pub target: String,
-    /// When it began: UTC after RFC 3339.
+    /// Start, in UTC (RFC 3339).
     pub begun: String,
     /// Rate that the path must carry, in bits of payload per second.
     pub rate: Option<BitRate>,
@@ -62,11 +62,11 @@ pub struct ProbeFitness {
     pub latency: ProbeLatency,
     /// The highest rate of UDP that lost no more than [`MAX_LOSS`].
     pub capacity: Option<ProbeCapacity>,
-    /// UDP at the rate asked for if it passed, else at nine tenths of the capacity.
+    /// UDP at the requested rate if it passed, otherwise at nine tenths of the capacity.
     pub udp: Option<ProbeUdp>,
-    /// One connection at the rate asked for, else as fast as TCP sends.
+    /// One connection at the requested rate; without one, as fast as TCP sends.
     pub tcp: Option<Box<ProbeTcp>>,
-    /// Errors of tests that could not be done.
+    /// Errors of failed tests.
     pub failed: Vec<String>,
     /// Conclusion from the tests.
     pub verdict: Verdict,
@@ -78,9 +78,9 @@ pub struct ProbeFitness {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// Rate that UDP carries with a loss of at most [`MAX_LOSS`]; `None` if no rate passed.
+    /// Rate that UDP carries with a loss fraction of at most [`MAX_LOSS`]; `None` if no rate passed.
     pub udp: Option<f64>,
-    /// Loss fraction of the test of UDP.
+    /// Loss fraction of the UDP test.
     pub udp_loss: Option<f64>,
     /// Limit of UDP.
     pub limit: Limit,
@@ -88,16 +88,16 @@ pub struct Verdict {
     pub tcp: Option<f64>,
     /// Limit of TCP for most of the time.
     pub tcp_limit: Option<&'static str>,
-    /// Whether UDP carries the rate asked for; `None` if none was.
+    /// Whether UDP carries the requested rate; `None` if none was requested.
     pub udp_fits: Option<bool>,
-    /// Whether TCP carries the rate asked for; `None` if none was.
+    /// Whether TCP carries the requested rate; `None` if none was requested.
     pub tcp_fits: Option<bool>,
     /// Next step.
     pub next: Next,
 }
 
 impl Verdict {
-    /// Whether the path carries the rate asked for by UDP or by TCP; `None` if no rate was asked for.
+    /// Returns whether the path carries the requested rate by UDP or by TCP; `None` if none was requested.
     pub fn fits(&self) -> Option<bool> {
         Some(self.udp_fits? || self.tcp_fits?)
     }
@@ -111,7 +111,7 @@ pub enum Next {
     /// Send data.
     #[default]
     Send,
-    /// Let the ports of tests through a firewall: nothing that was sent by UDP arrived.
+    /// Open a firewall for the ports of tests: no UDP datagram arrived.
     OpenPorts,
     /// Tune the sending host.
     TuneSender,
@@ -125,7 +125,7 @@ pub enum Next {
     PlanTcp,
 }
 
-/// Runs the tests, until all are done or the run is stopped. A test that fails does not keep the others from running.
+/// Runs the tests until all are done or the run is stopped. The others run even if a test fails.
 ///
 /// # Errors
 /// [`ProbeLatencyError`] if the responder cannot be reached, or the first test fails.
@@ -216,7 +216,7 @@ fn done<T, E: std::error::Error + 'static>(
         .ok()
 }
 
-/// Rate of the longer test of UDP: that which is asked for if it passed.
+/// Returns the rate of the longer UDP test: the requested one if it passed.
 fn steady(found: &ProbeCapacity, asked: Option<BitRate>) -> Option<BitRate> {
     let rate = found.rate?;
     match asked {
@@ -225,14 +225,14 @@ fn steady(found: &ProbeCapacity, asked: Option<BitRate>) -> Option<BitRate> {
     }
 }
 
-/// Measurements that the verdict follows from.
+/// Measurements for the verdict.
 #[derive(Clone, Debug, Default)]
 struct Facts {
     asked: Option<f64>,
-    /// Whether replies to requests by UDP arrived.
+    /// Whether replies to UDP requests arrived.
     is_answered: bool,
     limit: Limit,
-    /// Rate and loss fraction of the test of UDP.
+    /// Rate and loss fraction of the UDP test.
     udp: Option<(f64, f64)>,
     tcp: Option<f64>,
     tcp_limit: Option<&'static str>,
@@ -328,7 +328,7 @@ mod tests {
                 ..gigabit()
             })
         };
-        // As well as it can be measured.
+        // Within the precision of the measurement.
         assert_eq!(asked(950e6).fits(), Some(true));
         let found = asked(1e9);
         assert_eq!((found.udp_fits, found.tcp_fits), (Some(false), Some(false)));
@@ -383,7 +383,7 @@ mod tests {
         for tcp in [None, Some(300e6)] {
             assert_eq!(next(Facts { tcp, ..gigabit() }), Next::PlanTcp);
         }
-        // What limits higher rates does not matter to one that fits.
+        // The limit of higher rates does not matter to a rate that fits.
         let asked = Some(500e6);
         assert_eq!(
             next(Facts {

@@ -4,9 +4,9 @@
 //!
 //! - tests between two hosts, one of which runs a responder ([`respond`](mod@respond)): loss and throughput of UDP ([`udp`]), round
 //!   trips ([`latency`]), the highest rate without loss ([`capacity`]), connections of TCP ([`tcp`]), and campaigns of days
-//!   ([`watch`](mod@watch)) with their reports ([`report`]), or all of them once, and what a path is fit for ([`fitness`]);
-//! - what captures of others' traffic tell ([`analyse`](mod@analyse));
-//! - what can be known before anything is sent ([`plan`]).
+//!   ([`watch`](mod@watch)) with their reports ([`report`]), or all of them once, with a verdict ([`fitness`]);
+//! - analysis of captures of other programs' traffic ([`analyse`](mod@analyse));
+//! - calculations before anything is sent ([`plan`]).
 //!
 //! Both endpoints of a test are in [`endpoint`], and their measurements in [`measure`]. Results serialize as JSON; their modules also
 //! format them as text and plots. Everything runs in real time, or in virtual time between simulated hosts:

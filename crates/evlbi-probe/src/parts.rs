@@ -25,9 +25,9 @@ pub struct PartsHead {
     pub schema: &'static str,
     /// Schema of the result, which is the last line.
     pub of: String,
-    /// The responder as it was asked for.
+    /// The responder, as given in the options.
     pub target: String,
-    /// When the test began: UTC after RFC 3339.
+    /// Start of the test, in UTC (RFC 3339).
     pub begun: String,
 }
 

@@ -101,7 +101,7 @@ pub struct Point {
     pub loss_runs: BTreeMap<u64, u64>,
     /// The same as a table.
     pub loss_runs_table: Vec<Bin>,
-    /// Datagrams from the beginning of one run to that of the next, to how often.
+    /// Number of distances, in datagrams from the start of a run to that of the next, by distance.
     pub loss_distances: BTreeMap<u64, u64>,
     /// The same as a table.
     pub loss_distances_table: Vec<Bin>,

@@ -38,7 +38,7 @@ pub fn csv(result: &ProbeUdp) -> Result<String, TableError> {
     csv_table(POINT, &result.points)
 }
 
-/// How the far clock lies, in a sentence.
+/// Describes the remote clock in a sentence.
 pub(crate) fn clock(clock: &ClockFit) -> String {
     let skew = match clock.skew {
         0.0 => String::new(),

@@ -1,4 +1,4 @@
-//! Captures as files, pcap and pcapng, also packed by gzip, read through once.
+//! Capture files, pcap and pcapng, also compressed by gzip, read in one pass.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
@@ -16,7 +16,7 @@ use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 /// Size of a read, and maximum accepted block, in bytes.
 const BUFFER: usize = 1 << 20;
 const MAX: usize = 64 << 20;
-/// First bytes of a file that gzip packed (RFC 1952).
+/// First bytes of a gzip file (RFC 1952).
 const PACKED: [u8; 2] = [0x1f, 0x8b];
 
 /// Reason why a file cannot be read as a capture.
@@ -34,17 +34,17 @@ pub enum CaptureError {
     /// It is empty.
     #[error("{} is empty", .0.display())]
     Empty(PathBuf),
-    /// Its beginning cannot be read.
+    /// Its start cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Error of the kernel, or defect of the packed file.
+        /// The system's error, or defect of the compressed file.
         source: io::Error,
     },
-    /// It begins otherwise.
+    /// It starts with something else.
     #[error(
-        "{} is not a capture: it begins neither as pcap nor as pcapng (tcpdump -w, dumpcap), packed by gzip or not; unpack other formats first",
+        "{} is not a capture: it starts neither like pcap nor like pcapng (tcpdump -w, dumpcap), compressed by gzip or not; decompress other formats first",
         .0.display()
     )]
     NoCapture(PathBuf),
@@ -96,23 +96,23 @@ struct Interface {
     dropped: Option<u64>,
 }
 
-/// State of an input that its reader shows.
+/// State of an input, for its reader.
 #[derive(Default)]
 struct InputState {
-    /// Bytes of the file, as it is packed, that were read.
+    /// Bytes of the file that were read, before decompression.
     position: AtomicU64,
-    /// Why it ended too early.
+    /// Reason for an early end.
     failed: OnceLock<io::Error>,
 }
 
-/// A file or standard input, unpacked.
+/// A file or standard input, decompressed.
 struct Input {
     unpacked: Box<dyn Read + Send>,
     state: Arc<InputState>,
 }
 
 impl Input {
-    /// Detects by its first bytes whether `file` is packed.
+    /// Detects compression of `file` by its first bytes.
     fn new(file: impl Read + Send + 'static) -> Input {
         let state = Arc::new(InputState::default());
         let mut file = Counted(file, Arc::clone(&state));
@@ -134,8 +134,7 @@ impl Input {
 }
 
 impl Read for Input {
-    /// Reads as much as there is room for, so that a pipe and a file look the same. An error ends the input, so that
-    /// nothing that was read before it is lost.
+    /// Fills the buffer if possible, so that a pipe behaves like a file. An error ends the input, which keeps all data before it.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < into.len() && self.state.failed.get().is_none() {
@@ -152,7 +151,7 @@ impl Read for Input {
     }
 }
 
-/// A file whose bytes are counted as they are read.
+/// A file that counts the bytes read from it.
 struct Counted<R>(R, Arc<InputState>);
 
 impl<R: Read> Read for Counted<R> {
@@ -202,17 +201,17 @@ impl Reader {
         })
     }
 
-    /// Bytes of the capture, unpacked, that were read so far.
+    /// Returns the bytes of the decompressed capture that were read so far.
     pub(super) fn read(&self) -> u64 {
         self.read
     }
 
-    /// Bytes of the file that were read so far: fewer than of the capture, if it is packed.
+    /// Returns the bytes of the file that were read so far: fewer than of the capture, if it is compressed.
     pub(super) fn position(&self) -> u64 {
         self.input.position.load(Ordering::Relaxed)
     }
 
-    /// Gives the next packet to `take`; false at the end.
+    /// Gives the next packet to `take`; returns false at the end.
     pub(super) fn next(&mut self, mut take: impl FnMut(Record)) -> bool {
         loop {
             let mut why = match self.blocks.next() {

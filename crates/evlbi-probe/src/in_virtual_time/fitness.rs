@@ -1,4 +1,4 @@
-//! The usual tests of a path, and the verdict on it.
+//! Standard tests of a path, and the verdict on it.
 
 use evlbi_core::path::{Law, Loss};
 
@@ -37,7 +37,7 @@ fn a_path_with_room_is_fit_in_both_directions() {
         assert_eq!(fits, (Some(true), Some(true)), "{verdict:?}");
         assert_eq!(verdict.udp_loss, Some(0.0));
         assert_eq!((verdict.limit, verdict.next), (Limit::Asked, Next::Send));
-        // At the rate that was asked for, and no higher one.
+        // At the requested rate, and no higher one.
         let sent = found.udp.unwrap().points[0].rate_sent;
         assert!((19.9e6..20.1e6).contains(&sent), "{sent}");
         assert_eq!(

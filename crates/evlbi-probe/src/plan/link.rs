@@ -13,7 +13,7 @@ use evlbi_wire::units::show_rate;
 
 use crate::csv::{self, Column, cell};
 
-/// What SONET carries of a 10GBASE-W in bits per second (Meirosu, section 1.1), which is in blocks of 66 bits for 64.
+/// Capacity of SONET for a 10GBASE-W, in bits per second (Meirosu, section 1.1), in blocks of 66 bits for 64.
 const WANPHY_PAYLOAD: f64 = 9.58464e9;
 const BLOCK: f64 = 64.0 / 66.0;
 /// Default rate.

@@ -18,7 +18,7 @@ const RATE: BitRate = BitRate::new(512_000_000).expect("above 0");
 /// Source of Reno's equations (EXPReS report, section 2.2.4, with b; Mathis et al. 1997).
 const EQUATIONS: &str =
     "equations: recovery b C RTT^2 / (2 MSS), delayed C recovery / 4, loss 3 / (2 b W^2)";
-/// BBR's (Cardwell et al. 2016, version 1).
+/// Source of BBR's figures (Cardwell et al. 2016, version 1).
 const PROBE: &str = "its probe of the round-trip time, every 10 s: 4 segments in flight for 200 ms or a round trip; a loss alone does \
      not slow it down, up to 1 - 1 / 1.25 of the segments";
 

@@ -75,7 +75,7 @@ pub enum ConnectError {
     Connect(#[from] io::Error),
 }
 
-/// Looks up a responder, in a separate thread because a look-up cannot be cancelled.
+/// Looks up a responder, in a separate thread because a lookup cannot be cancelled.
 fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
     let (tell, told) = mpsc::channel();
     let name = address.to_owned();

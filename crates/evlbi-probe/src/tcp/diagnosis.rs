@@ -336,7 +336,7 @@ fn other_law(flow: &Flow, rate: f64) -> Option<String> {
     let loss = losses as f64 / flow.segments.max(1) as f64;
     let holds = |algorithm: Algorithm| highest(flow, algorithm, loss).min(rate);
     let own = flow.algorithm.parse().ok().map(holds)?;
-    // These follow what they measure, and no figure of loss tells what they do to other traffic.
+    // These follow their measurements; their effect on other traffic cannot be calculated from loss.
     let measuring = [Algorithm::Westwood, Algorithm::Bbr];
     let others = Algorithm::ALL.into_iter();
     let others = others.filter(|other| !measuring.contains(other));

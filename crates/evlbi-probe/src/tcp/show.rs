@@ -45,7 +45,7 @@ pub fn csv(result: &ProbeTcp) -> Result<String, TableError> {
     super::super::csv::table(columns, &result.flows)
 }
 
-/// The result for people: a row for each connection, and what was found.
+/// Formats the result as text: a row for each connection, and the findings.
 pub fn table(result: &ProbeTcp) -> String {
     let heads = [
         "", "way", "law", "Mbit/s", "bytes", "segments", "again", "timeouts", "window", "RTT",

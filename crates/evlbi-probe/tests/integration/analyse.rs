@@ -546,14 +546,14 @@ fn captures_of_ipv6_tell_the_same() {
     assert_eq!(host("2001:db8::9"), v6.len());
 }
 
-/// Packs bytes as gzip does.
+/// Compresses bytes by gzip.
 fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packer.write_all(bytes).unwrap();
     packer.finish().unwrap()
 }
 
-/// A capture that gzip packed, whole or in several members and whatever its name, is the same capture.
+/// A capture compressed by gzip, in one or several members and with any name, gives the same analysis.
 #[test]
 fn packed_captures_are_read() {
     let room = Room::new();
@@ -568,7 +568,7 @@ fn packed_captures_are_read() {
     }
 }
 
-/// Of a packed file that is cut off or damaged, everything before that is analysed.
+/// A truncated or damaged gzip file is analysed up to there.
 #[test]
 fn packed_captures_that_are_cut_off_are_read_as_far_as_they_go() {
     let room = Room::new();
@@ -593,20 +593,20 @@ fn packed_captures_that_are_cut_off_are_read_as_far_as_they_go() {
     damaged.extend([0xff; 1000]);
     fs::write(&path, damaged).unwrap();
     assert!(analysed(&path)["broken"].is_string());
-    // Nothing of it can be read.
+    // None of it can be read.
     fs::write(&path, &whole[..12]).unwrap();
     let error = refused(attempt(&of(&path)));
     assert!(error.contains("cannot read"), "{error}");
 }
 
-/// A small file that unpacks to a huge packet is given up before it takes memory.
+/// A small file that decompresses to a huge packet is refused before it takes memory.
 #[test]
 fn a_packed_packet_of_any_length_takes_no_more_memory() {
     let room = Room::new();
     let path = room.path("bomb.pcap.gz");
     let head = pcap(&[], false, false, 1, 65535);
     let packet = [[0; 8], [0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]].concat();
-    // Members that follow one another are one file.
+    // Consecutive members are one file.
     let zeros = packed(&vec![0; 1 << 20]).repeat(1 << 10);
     fs::write(&path, [packed(&head), packed(&packet), zeros].concat()).unwrap();
     let analysis = analysed(&path);

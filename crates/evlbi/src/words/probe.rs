@@ -49,9 +49,11 @@ fn of_session(error: &SessionError) -> Option<String> {
             "cannot reach {address}: run `evlbi respond --bind ADDRESS:PORT --token TOKEN` there"
         ),
         SessionError::Unknown { .. } => {
-            format!("{error}; give HOST or HOST:PORT, e.g. jive, jive:8620, [2001:db8::5]:8620")
+            format!("{error}: give HOST or HOST:PORT, e.g. jive, jive:8620, [2001:db8::5]:8620")
         }
-        SessionError::NoResponder { address, .. } => format!("{address} is no evlbi respond"),
+        SessionError::NoResponder { address, .. } => {
+            format!("no valid greeting from {address}: is `evlbi respond` listening there?")
+        }
         SessionError::Silent { address } => {
             format!("no greeting from {address}: is `evlbi respond` listening there?")
         }

@@ -201,18 +201,18 @@ impl Limit {
         match self {
             Limit::Path => "the path is the limit",
             Limit::Sender => {
-                "the sender is the limit (its host or its card): what the path carries beyond that is not known"
+                "the sender is the limit (its host or NIC): the capacity of the path beyond that is unknown"
             }
             Limit::Receiver => {
-                "the receiving host is the limit (it or its card): what the path carries beyond that is not known"
+                "the receiver is the limit (its host or NIC): the capacity of the path beyond that is unknown"
             }
             Limit::Asked => {
-                "no higher rate was asked for: what the path carries beyond that is not known"
+                "no higher rate was requested: the capacity of the path beyond that is unknown"
             }
             Limit::Responder => {
-                "the responder allows no higher rate (its --max-rate): what the path carries beyond that is not known"
+                "the responder allows no higher rate (its --max-rate): the capacity of the path beyond that is unknown"
             }
-            Limit::Unknown => "what limits it cannot be told",
+            Limit::Unknown => "its limit is unknown",
         }
     }
 }
@@ -339,7 +339,7 @@ pub fn probe(
         size: options.size,
         burst: options.burst,
         stop_rule: format!(
-            "halving, until a rate that passed {} times for {:.1} s with a loss of no more than {:.6} % and one that did not differ by {:.2} %",
+            "bisection until a rate that passed {} times for {:.1} s with at most {:.6} % loss and one that failed differ by {:.2} %",
             options.confirm,
             options.duration.as_secs_f64(),
             options.loss * 100.0,
@@ -511,7 +511,7 @@ pub fn text(result: &ProbeCapacity) -> String {
     let mut lines: Vec<String> = result.trials.iter().map(of_trial).collect();
     lines.push(match (result.rate, result.wire_rate) {
         (Some(rate), Some(wire)) => format!(
-            "{} {} of UDP payload in datagrams of {} bytes, {} on the wire, {} datagrams a second",
+            "{} {} of UDP payload in datagrams of {} bytes, {} on the wire, {} datagrams per second",
             match result.limit {
                 Limit::Path => "capacity",
                 _ => "capacity at least",
@@ -525,7 +525,7 @@ pub fn text(result: &ProbeCapacity) -> String {
     });
     if let Some(bound) = result.loss_bound {
         lines.push(format!(
-            "with 95 % confidence at most {:.2e} of the datagrams is lost there ({} were sent)",
+            "with 95 % confidence at most {:.2e} of the datagrams are lost at that rate ({} sent)",
             bound,
             show_count(result.datagrams)
         ));
@@ -653,7 +653,7 @@ mod tests {
             Limit::Asked,
             Limit::Responder,
         ] {
-            assert!(limit.sentence().ends_with("is not known"), "{limit:?}");
+            assert!(limit.sentence().ends_with("is unknown"), "{limit:?}");
         }
     }
 

@@ -19,7 +19,7 @@ const SLOWER: f64 = 0.01;
 pub fn of_point(point: &Point) -> String {
     let mut said = vec![loss(point)];
     if point.duplicates > 0 {
-        said.push(format!("{} came twice", show_count(point.duplicates)));
+        said.push(format!("{} duplicates", show_count(point.duplicates)));
     }
     if point.reordered > 0 {
         said.push(format!("{} out of order", show_count(point.reordered)));
@@ -47,19 +47,19 @@ fn loss(point: &Point) -> String {
     let of = &point.attribution;
     let places = [
         (of.sender_host, "in the sending host"),
-        (of.sender_nic, "in the sending card"),
+        (of.sender_nic, "in the sending NIC"),
         (of.network, "in the network"),
-        (of.receiver_nic, "in the receiving card"),
+        (of.receiver_nic, "in the receiving NIC"),
         (of.receiver_backlog, "in the receiving kernel's backlog"),
         (of.receiver_socket, "in the receiving socket's buffer"),
-        (of.unattributed, "no counter tells where"),
+        (of.unattributed, "at an unknown place"),
     ];
     let many = |count: u64| match count == point.lost {
         true => "all".to_owned(),
         false => show_count(count),
     };
     let places = where_lost(&places, many);
-    text += &format!(": {}", places.replace("all no counter", "no counter"));
+    text += &format!(": {places}");
     if let Some(period) = period(point) {
         text += &format!(", one every {} datagrams", show_count(period));
     }
@@ -83,7 +83,7 @@ pub fn where_lost(places: &[(u64, &str)], many: impl Fn(u64) -> String) -> Strin
 pub fn in_time(pattern: &Pattern) -> String {
     let (episodes, period) = match pattern {
         Pattern::None | Pattern::Unknown => return String::new(),
-        Pattern::Constant => return ", at all times alike".to_owned(),
+        Pattern::Constant => return ", evenly over time".to_owned(),
         Pattern::Episodes(episodes) => (episodes, None),
         Pattern::Periodic { period, episodes } => (episodes, Some(*period)),
     };
@@ -92,7 +92,7 @@ pub fn in_time(pattern: &Pattern) -> String {
         count => format!("{count} episodes"),
     };
     let mut text = format!(
-        ", in {times} of {:.3} s, in which {:.3} % is lost",
+        ", in {times} of {:.3} s with {:.3} % loss",
         episodes.length,
         episodes.loss * 100.0
     );

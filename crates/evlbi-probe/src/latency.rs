@@ -253,7 +253,7 @@ fn slope(points: &[Size]) -> Option<Slope> {
 
 /// Formats the result as text.
 pub fn text(result: &ProbeLatency) -> String {
-    let mut lines = vec!["bytes      sent   lost  twice  reord  round trip: min       median          p99        p99.9    there: min     back: min".to_owned()];
+    let mut lines = vec!["bytes      sent   lost    dup  reord         RTT: min       median          p99        p99.9    there: min     back: min".to_owned()];
     let micro = |time: i64| format!("{:.3} us", time as f64 * 1e-3);
     let time = |value: Option<i64>| value.map_or("-".to_owned(), micro);
     for point in &result.points {
@@ -277,7 +277,7 @@ pub fn text(result: &ProbeLatency) -> String {
         let error = slope.error.map(|error| format!(" +- {error:.3}"));
         let error = error.unwrap_or_default();
         lines.push(format!(
-            "a byte costs {:.3}{error} ns there and back; a round trip of none takes {}",
+            "each byte adds {:.3}{error} ns to the round trip; without any it takes {}",
             slope.per_byte,
             show_seconds(slope.at_zero * 1e-9)
         ));

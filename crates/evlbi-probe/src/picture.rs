@@ -172,9 +172,9 @@ impl Sweep {
 
     fn axis(self) -> Axis {
         match self {
-            Sweep::Spacing => Axis::new("spacing asked", Unit::Si("s")),
-            Sweep::Rate => Axis::new("rate of UDP payload asked", Unit::Si("bit/s")),
-            Sweep::Buffer => log_axis("receive buffer asked", Unit::Si("B")),
+            Sweep::Spacing => Axis::new("requested spacing", Unit::Si("s")),
+            Sweep::Rate => Axis::new("requested rate of UDP payload", Unit::Si("bit/s")),
+            Sweep::Buffer => log_axis("requested receive buffer", Unit::Si("B")),
             Sweep::LoadNice => Axis::new("nice value of the competing tasks", Unit::Bare),
             Sweep::ReceiverNice => Axis::new("nice value of the receiver", Unit::Bare),
             Sweep::Size => Axis::new("UDP payload (bytes)", Unit::Bare),
@@ -189,7 +189,7 @@ impl Sweep {
             return Vec::new();
         }
         let all = [
-            (Region::A, "A: as asked for"),
+            (Region::A, "A: as requested"),
             (Region::B, "B: the path is full"),
             (Region::C, "C: the hosts are busy"),
         ];

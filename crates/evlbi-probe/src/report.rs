@@ -184,7 +184,7 @@ fn finding(way: &DirectionReport) -> String {
     let places = [
         (way.network_lost, "in the network"),
         (way.host_lost, "in the hosts"),
-        (way.unattributed, "no counter tells where"),
+        (way.unattributed, "at an unknown place"),
     ];
     let places = where_lost(&places, show_count);
     let pattern = in_time(&way.pattern);
@@ -234,7 +234,7 @@ pub fn text(report: &Report) -> String {
         let begun = utc(run.begun);
         match (&run.reason, run.ended) {
             (Some(reason), _) => lines.push(format!("the run of {begun} ended: {reason}")),
-            (None, None) => lines.push(format!("the run of {begun} goes on, or was killed")),
+            (None, None) => lines.push(format!("the run of {begun} is running, or was killed")),
             _ => {}
         }
     }
@@ -282,7 +282,7 @@ pub fn figure(report: &Report) -> Figure {
         panel("lost", loss_to(most), lost.clone()),
     ];
     if small < most / 2.0 {
-        let title = "the same, larger; what is above lies beyond";
+        let title = "the same, enlarged; larger values are outside";
         panels.push(panel(title, loss_to(small), lost));
     }
     panels.push(panel(

@@ -17,8 +17,22 @@ use crate::measure::ClockFit;
 /// Formats the points as a table, with a finding for each point and the clock offset.
 pub fn table(result: &ProbeUdp) -> String {
     let heads = [
-        "way", "bytes", "asked", "sent at", "wire", "received", "spacing", "sent", "lost",
-        "loss %", "network", "host", "?", "twice", "reord", "jitter",
+        "direction",
+        "bytes",
+        "requested",
+        "sent at",
+        "wire",
+        "received",
+        "spacing",
+        "sent",
+        "lost",
+        "loss %",
+        "network",
+        "host",
+        "?",
+        "dup",
+        "reord",
+        "jitter",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(result.points.iter().map(row));
@@ -42,10 +56,10 @@ pub fn csv(result: &ProbeUdp) -> Result<String, TableError> {
 pub(crate) fn clock(clock: &ClockFit) -> String {
     let skew = match clock.skew {
         0.0 => String::new(),
-        skew => format!(", gains {:.3} us a second", skew * 1e6),
+        skew => format!(", gains {:.3} us per second", skew * 1e6),
     };
     format!(
-        "the far clock is {} ahead{skew}: +- {} if the shortest ways there and back are alike, +- {} whatever they are",
+        "the remote clock is {} ahead{skew}: +- {} if the minimum delays in both directions are equal, +- {} otherwise",
         show_seconds(clock.offset * 1e-9),
         show_seconds(clock.error_if_symmetric * 1e-9),
         show_seconds(clock.error * 1e-9),
@@ -91,7 +105,7 @@ fn sentence(point: &Point) -> String {
     }
     if let Some(delay) = &point.delay {
         let [min, median] = [delay.min, delay.median].map(|time| show_seconds(time * 1e-9));
-        let _ = write!(text, "; delay {min} at least, {median} in the median");
+        let _ = write!(text, "; delay: minimum {min}, median {median}");
     }
     text
 }

@@ -380,7 +380,7 @@ fn burdens(options: &ProbeUdpOptions) -> Vec<Option<Burden>> {
 fn label(stream: &Stream, buffer: Option<u64>, burden: Option<Burden>) -> String {
     let pace = stream
         .rate()
-        .map_or("as fast as can be".to_owned(), show_rate);
+        .map_or("as fast as possible".to_owned(), show_rate);
     let mut label = format!("{} bytes, {pace}", stream.size);
     if let Some(size) = buffer {
         label += &format!(", buffer {}", units::show_size(size));

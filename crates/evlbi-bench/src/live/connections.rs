@@ -334,8 +334,8 @@ fn held_back(record: &mut Record) -> Result<()> {
     );
     let rate = app["flows"][0].real("rate")?;
     record.fact(
-        "`as asked` is printed for a rate that was reached, and for no other",
-        app["findings"].to_string().contains("as asked") == (rate >= 0.99 * 5e6),
+        "`as requested` is printed for a rate that was reached, and for no other",
+        app["findings"].to_string().contains("as requested") == (rate >= 0.99 * 5e6),
         format!("{:.3} Mbit/s", rate * 1e-6),
     );
     record.near("rate of 5 Mbit/s", "Mbit/s", rate * 1e-6, 5.0, 0.01);

@@ -422,7 +422,7 @@ fn product_buffer(record: &mut Record) -> Result<()> {
     let said = result["findings"].to_string();
     for part in [
         "never on time again",
-        "held back by the send buffer",
+        "limited by the send buffer",
         "reno needs a send buffer of",
     ] {
         record.said(format!("finding: {part}"), said.contains(part));

@@ -7,7 +7,7 @@ use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 use super::{Analysis, show};
 use crate::tcp::{held_back, steady};
 
-const TWICE: &str = "most packets came twice: captured on two interfaces? then nothing here is told rightly (capture one: tcpdump -i)";
+const TWICE: &str = "most packets are duplicates: if the capture is of two interfaces, nothing here is reliable (capture one: tcpdump -i)";
 /// Minimum fraction that results in advice.
 const LARGE: f64 = 0.2;
 /// Minimum number of segments in an interval for a rate.
@@ -33,12 +33,12 @@ pub fn of_connection(connection: &Connection, some_forgotten: bool) -> Vec<Strin
         }));
     }
     if connection.is_reset {
-        said.push("an end broke it off (RST)".to_owned());
+        said.push("an endpoint reset it (RST)".to_owned());
     }
     if !connection.is_whole {
         let counted = some_forgotten.then_some(", or counted only (--most)");
         said.push(format!(
-            "its beginning was not captured{}: windows and the length of segments are not known",
+            "its start was not captured{}: windows and the length of segments are unknown",
             counted.unwrap_or_default()
         ));
     }
@@ -53,12 +53,12 @@ fn of_way(way: &DirectionReport) -> Vec<String> {
             "the application, which had no more to send",
         ),
         (held.receiver, "the receiver's window"),
-        (held.repair, "the repair of losses"),
+        (held.repair, "loss recovery"),
         (held.path, "a full path, with a queue"),
         (held.window, "the growing congestion window"),
         (
             held.sender,
-            "the sender: its own rate, its send buffer, or a window that stays",
+            "the sender: its own rate, its send buffer, or a constant window",
         ),
     ];
     parts.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -78,7 +78,7 @@ fn of_way(way: &DirectionReport) -> Vec<String> {
     said.extend(order(way));
     if way.idle.periods > 0 {
         said.push(format!(
-            "idle {}, {} in all and {} at the longest: all was acknowledged, and nothing came from the application",
+            "idle {}, {} in total, {} at the longest: all data was acknowledged, and the application sent none",
             times(way.idle.periods),
             show_seconds(way.idle.seconds),
             show_seconds(way.idle.longest)
@@ -86,7 +86,7 @@ fn of_way(way: &DirectionReport) -> Vec<String> {
     }
     if way.zero_windows > 0 {
         said.push(format!(
-            "the receiver took nothing at all {}, for {} in all: what reads there, or its disk, is too slow",
+            "the receiver's window was closed {}, for {} in total: its application or disk is too slow",
             times(way.zero_windows),
             show_seconds(way.zero_seconds)
         ));
@@ -123,17 +123,17 @@ fn round_trip(way: &DirectionReport) -> Option<f64> {
 fn loss(way: &DirectionReport) -> String {
     let trip = way.round_trip.as_ref().map_or(String::new(), |trip| {
         let [least, median, most] = [trip.min, trip.median, trip.max].map(show_nanoseconds);
-        format!("; round trip from here {least} to {most}, half of them {median} at most")
+        format!("; RTT from here {least} to {most}, median {median}")
     });
     let again = &way.sent_again;
     if again.segments == 0 {
-        return format!("nothing was sent again{trip}");
+        return format!("no retransmissions{trip}");
     }
     let kinds = [
-        (again.fast, "since acknowledgements told of a gap"),
+        (again.fast, "after acknowledgements showed a gap"),
         (again.timeout, "after timeouts"),
-        (again.probe, "as probes of the tail"),
-        (again.unneeded, "although acknowledged before"),
+        (again.probe, "as tail loss probes"),
+        (again.unneeded, "although already acknowledged"),
     ];
     let place = match again.lost_before {
         0 => "all had passed here before".to_owned(),
@@ -146,7 +146,7 @@ fn loss(way: &DirectionReport) -> String {
         ),
     };
     format!(
-        "{} of {} segments sent again ({:.5} %): {}; {place}{trip}",
+        "{} of {} segments retransmitted ({:.5} %): {}; {place}{trip}",
         show_count(again.segments),
         show_count(way.segments),
         again.segments as f64 / way.segments.max(1) as f64 * 100.0,
@@ -159,18 +159,18 @@ fn order(way: &DirectionReport) -> Option<String> {
     if way.reordered > 0 {
         let extent = way.reordering.as_ref().map_or(0, |extent| extent.max);
         parts.push(format!(
-            "{} packets were overtaken before here, by {} at most",
+            "{} packets were reordered before here, by {} at most",
             show_count(way.reordered),
             show_bytes(extent as f64)
         ));
     }
     if way.reordered_beyond > 0 {
         let times = times(way.reordered_beyond);
-        parts.push(format!("behind here that happened {times}"));
+        parts.push(format!("packets were reordered behind here {times}"));
     }
     if way.duplicates > 0 {
         let copies = show_count(way.duplicates);
-        parts.push(format!("{copies} packets came as copies"));
+        parts.push(format!("{copies} packets were duplicates"));
     }
     (!parts.is_empty()).then(|| parts.join("; "))
 }
@@ -188,7 +188,7 @@ fn advice(way: &DirectionReport) -> Vec<String> {
         && let Some(window) = &way.window
     {
         said.push(format!(
-            "the receiver takes {} in a round trip of {}, so {} at most; {twice} need {needed} there (sysctl net.ipv4.tcp_rmem)",
+            "the receiver accepts {} per round trip of {}, so at most {}; {twice} need {needed} there (sysctl net.ipv4.tcp_rmem)",
             show_bytes(window.most as f64),
             show_seconds(trip),
             show_rate(window.most as f64 * 8.0 / trip)
@@ -198,7 +198,7 @@ fn advice(way: &DirectionReport) -> Vec<String> {
         && let Some(flight) = &way.flight
     {
         said.push(format!(
-            "the sender had {} under way and no more: if that is its send buffer, {twice} need {needed} there (sysctl net.ipv4.tcp_wmem)",
+            "the sender had at most {} in flight: if that is its send buffer, {twice} need {needed} there (sysctl net.ipv4.tcp_wmem)",
             show_bytes(flight.most as f64)
         ));
     }
@@ -210,7 +210,7 @@ fn advice(way: &DirectionReport) -> Vec<String> {
         let part = lost as f64 / way.segments.max(1) as f64;
         let most = f64::from(segment) * 8.0 / trip * (MATHIS / part).sqrt();
         said.push(format!(
-            "if each loss comes by itself, Reno holds {} at most with so many (Mathis et al. 1997); other laws need fewer: evlbi plan tcp --compare",
+            "at this loss Reno sustains at most {} if losses are independent (Mathis et al. 1997); others may sustain more: evlbi plan tcp --compare",
             show_rate(most)
         ));
     }
@@ -218,7 +218,7 @@ fn advice(way: &DirectionReport) -> Vec<String> {
         && let Some(rate) = way.path_rate
     {
         said.push(format!(
-            "while a queue stood the path carried {}: that is what was available",
+            "with a queue the path carried {}: this was the available rate",
             show_rate(rate)
         ));
     }
@@ -230,7 +230,7 @@ fn trust(way: &DirectionReport) -> Vec<String> {
     let mut said = Vec::new();
     if way.missed > 0 || way.acknowledged_unseen > 0 {
         said.push(format!(
-            "the capture is not complete: {} were acknowledged that it does not have",
+            "the capture is incomplete: it lacks {} that were acknowledged",
             show_bytes(way.missed as f64)
         ));
     }
@@ -240,7 +240,7 @@ fn trust(way: &DirectionReport) -> Vec<String> {
     let full = way.segment.unwrap_or(u32::MAX);
     if way.longest > full {
         said.push(format!(
-            "packets of up to {} bytes: captured before segmentation or after its undoing, so segments of {full} bytes are reckoned",
+            "packets of up to {} bytes: captured before segmentation or after reassembly, so segments of {full} bytes are assumed",
             show_count(way.longest.into())
         ));
     }
@@ -249,11 +249,11 @@ fn trust(way: &DirectionReport) -> Vec<String> {
         let place = match behind / (ahead + behind).max(1e-9) {
             part if part <= NEAR => None,
             part if part >= 1.0 - NEAR => Some("at the receiver"),
-            _ => Some("on the way"),
+            _ => Some("on the path"),
         };
         said.extend(place.map(|place| {
             format!(
-                "captured {place}: {} to the sender and back, which what is under way allows for",
+                "captured {place}: {} to the sender and back, which data in flight accounts for",
                 show_seconds(behind)
             )
         }));
@@ -282,14 +282,14 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
         });
         if counters.reordered > 0 || counters.duplicates > 0 {
             said.push(format!(
-                "{} were overtaken, {} came twice",
+                "{} reordered, {} duplicates",
                 show_count(counters.reordered),
                 show_count(counters.duplicates)
             ));
         }
         if counters.restarts > 0 {
             let times = times(counters.restarts);
-            said.push(format!("the sender began again {times}"));
+            said.push(format!("the sender restarted {times}"));
         }
         if counters.duplicates * 2 > counters.unique {
             said.push(TWICE.to_owned());
@@ -297,7 +297,7 @@ pub fn of_stream(stream: &Stream) -> Vec<String> {
     }
     if let Some(step) = stream.step {
         said.push(format!(
-            "the numbers go on by {step} from packet to packet: either each packet holds {step} datagrams (captured before segmentation), and none of these is lost, or only one in {step} came; capture packets whole to tell (tcpdump -s 0)"
+            "the numbers increase by {step} per packet: either each packet holds {step} datagrams (captured before segmentation) and none is lost, or only one in {step} arrived; capture whole packets to find out (tcpdump -s 0)"
         ));
     }
     if stream.numbers == Numbers::Vdif && stream.account.is_none() {
@@ -326,15 +326,15 @@ pub fn of_capture(analysis: &Analysis, unknown_links: &[i32]) -> Vec<String> {
     let mut said = Vec::new();
     let unread = &analysis.totals.unread;
     let counts = [
-        (unread.not_ip, "are not of IP"),
-        (unread.other_protocols, "are neither of TCP nor of UDP"),
+        (unread.not_ip, "are not IP"),
+        (unread.other_protocols, "are neither TCP nor UDP"),
         (unread.fragments, "are fragments"),
         (
             unread.damaged,
             "have damaged headers, or were not captured far enough",
         ),
         (unread.without_time, "have no time"),
-        (analysis.totals.left_out, "were left out, as asked"),
+        (analysis.totals.left_out, "were left out, as requested"),
     ];
     let counts = counted(&counts);
     if !counts.is_empty() {
@@ -342,19 +342,19 @@ pub fn of_capture(analysis: &Analysis, unknown_links: &[i32]) -> Vec<String> {
     }
     if unread.unknown_link > 0 {
         said.push(format!(
-            "{} packets are of links that are not known here (LINKTYPE {unknown_links:?}): Ethernet, raw IP, Linux cooked and loopback are",
+            "{} packets have an unknown link type (LINKTYPE {unknown_links:?}): known are Ethernet, raw IP, Linux cooked and loopback",
             show_count(unread.unknown_link)
         ));
     }
     if let Some(dropped) = analysis.dropped.filter(|dropped| *dropped > 0) {
         said.push(format!(
-            "the capturing host dropped {} packets itself: what is missing may be no loss of the path",
+            "the capturing host dropped {} packets itself: missing packets may not be lost on the path",
             show_count(dropped)
         ));
     }
     if analysis.totals.backward_times > 0 {
         said.push(format!(
-            "times of packets go back {}: those of several queues or interfaces are mixed (reordercap puts them in order)",
+            "times of packets go back {}: several queues or interfaces are mixed (reordercap sorts them)",
             times(analysis.totals.backward_times)
         ));
     }

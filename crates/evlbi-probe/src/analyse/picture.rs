@@ -51,14 +51,9 @@ pub fn figure(analysis: &Analysis) -> Figure {
                 ..window
             }));
         }
-        panels.push(panel("data under way", "at most", Unit::Si("B"), flights));
+        panels.push(panel("data in flight", "maximum", Unit::Si("B"), flights));
         let trips = series(&|_, interval| Some(interval.round_trip? as f64 * 1e-9));
-        panels.push(panel(
-            "round trip from here",
-            "shortest",
-            Unit::Si("s"),
-            trips,
-        ));
+        panels.push(panel("RTT from here", "shortest", Unit::Si("s"), trips));
         let mut again = series(&|_, interval| Some(interval.sent_again as f64));
         for series in &mut again {
             let mut sum = 0.0;
@@ -67,7 +62,12 @@ pub fn figure(analysis: &Analysis) -> Figure {
                 *count = sum;
             }
         }
-        panels.push(panel("sent again", "segments so far", Unit::Bare, again));
+        panels.push(panel(
+            "retransmissions",
+            "segments so far",
+            Unit::Bare,
+            again,
+        ));
     }
     let streams = analysis.streams.iter().take(MAX);
     let of_streams = |get: &dyn Fn(&Stream, &StreamInterval) -> f64| -> Vec<Series> {

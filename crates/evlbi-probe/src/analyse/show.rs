@@ -19,7 +19,7 @@ pub fn text(analysis: &Analysis) -> String {
     if !connections.is_empty() {
         let _ = write!(
             text,
-            "\n\nTCP; RTT: from here to the receiver and back, least/median\n{}",
+            "\n\nTCP; RTT: from here to the receiver and back, minimum/median\n{}",
             table(connections)
         );
         told(&mut text, connections, "connections");
@@ -63,7 +63,7 @@ fn overview(analysis: &Analysis) -> String {
 }
 
 fn table(connections: &[Seen<Connection>]) -> String {
-    let heads = ",from,to,Mbit/s,bytes,segments,again,reordered,RTT,under way,window";
+    let heads = ",from,to,Mbit/s,bytes,segments,retrans,reordered,RTT,in flight,window";
     let mut rows = vec![heads.split(',').map(str::to_owned).collect()];
     for seen in connections.iter().take(ROWS) {
         let [one, other] = seen.found.ends;
@@ -93,7 +93,7 @@ fn table(connections: &[Seen<Connection>]) -> String {
 }
 
 fn streams(streams: &[Seen<Stream>]) -> String {
-    let heads = ",from,to,numbers,Mbit/s,datagrams,lost,loss,twice,reordered,apart";
+    let heads = ",from,to,numbers,Mbit/s,datagrams,lost,loss,dup,reordered,spacing";
     let mut rows = vec![heads.split(',').map(str::to_owned).collect()];
     rows.extend(streams.iter().take(ROWS).map(|seen| {
         let stream = &seen.found;

@@ -512,7 +512,7 @@ fn a_constant_loss_is_told_from_its_episodes() {
     let said = &way.finding;
     assert!(said.contains("for 30.0 h"), "{said}");
     assert!(
-        said.contains("in 3 episodes of 800.000 s, in which 1.200 % is lost (0.0060 % outside)"),
+        said.contains("in 3 episodes of 800.000 s with 1.200 % loss (0.0060 % outside)"),
         "{said}"
     );
 }

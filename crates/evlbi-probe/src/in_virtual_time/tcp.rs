@@ -89,7 +89,7 @@ fn messages_at_a_constant_rate_are_timely() {
         assert!(messages.timely.late.is_empty(), "{:?}", messages.timely);
     }
     let said = result.findings.join(" ");
-    assert!(said.contains("as asked"), "{said}");
+    assert!(said.contains("as requested"), "{said}");
 }
 
 /// Findings name the limit of a connection, with the expected fraction of the time.
@@ -368,7 +368,7 @@ fn a_black_hole_of_the_path_mtu_is_named() {
     assert_eq!(
         result.findings,
         [
-            "the connection came about, but no whole segment of 1448 bytes was acknowledged in 5 timeouts: something on the way drops packets of 1500 bytes and the message that says so (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1"
+            "the connection was established, but no full segment of 1448 bytes was acknowledged in 5 timeouts: a device on the path drops packets of 1500 bytes and the ICMP message about it (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1"
         ]
     );
 }

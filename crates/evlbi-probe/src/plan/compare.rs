@@ -276,9 +276,9 @@ pub fn text(comparison: &Simulated<Row>) -> String {
             show_bytes(row.held_bytes as f64),
         ]
     });
-    let heads = ",RTT,recovery,(law),delayed,(law),timely after,held";
+    let heads = ",RTT,recovery,(calc.),delayed,(calc.),on time after,held";
     format!(
-        "one segment lost of {} on a link of {}, packet by packet; (law): by its equations or steps\n{}",
+        "one segment lost of {} on a link of {}, packet by packet; (calc.): by the algorithm's equations or steps\n{}",
         show_rate(comparison.rate as f64),
         show_rate(comparison.link as f64),
         table(heads, rows)

@@ -224,13 +224,13 @@ pub fn text(plan: &LinkPlan) -> String {
         match plan.shed > 0.0 {
             false => format!("it fits: {:.1} % of the link", plan.load * 100.0),
             true => format!(
-                "it does not fit: {:.3} % must be left out, {} of data go through",
+                "it does not fit: {:.3} % must be shed, {} of data pass",
                 plan.shed * 100.0,
                 show_rate(plan.most)
             ),
         },
         format!(
-            "{:.0} packets per second, one each {:.3} us",
+            "{:.0} packets per second, one per {:.3} us",
             plan.packets_per_second,
             plan.spacing_s * 1e6
         ),

@@ -82,9 +82,9 @@ pub fn text(losses: &Simulated<Row>) -> String {
             show_seconds(row.late_at_end_s),
         ]
     });
-    let heads = ",RTT,loss,messages,come,sent again,late at most,late at the end";
+    let heads = ",RTT,loss,messages,arrived,retrans,max. late,late at the end";
     format!(
-        "segments lost by chance of {} on a link of {} for {}, packet by packet\n{}",
+        "random loss of segments at {} on a link of {} for {}, packet by packet\n{}",
         show_rate(losses.rate as f64),
         show_rate(losses.link as f64),
         show_seconds(losses.seconds.unwrap_or_default()),

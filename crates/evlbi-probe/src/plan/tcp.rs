@@ -228,7 +228,7 @@ fn of_algorithm(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> O
         by: match algorithm {
             Algorithm::Reno => EQUATIONS,
             Algorithm::Bbr => PROBE,
-            _ => "steps of the law, a round trip at a time",
+            _ => "steps of the algorithm, one round trip at a time",
         },
         recovery_s: needs.recovery,
         delayed_bytes: needs.delayed,
@@ -244,7 +244,7 @@ fn of_algorithm(options: &PlanTcpOptions, flow: &Cbr, algorithm: Algorithm) -> O
 /// Formats it as text.
 pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
     let mut lines = vec![format!(
-        "{} over {}: {} under way, {:.0} segments of {} bytes; the window steps by {} segment{} acknowledged",
+        "{} over {}: {} in flight, {:.0} segments of {} bytes; the window steps by {} segment{} acknowledged",
         show_rate(plan.rate as f64),
         show_seconds(plan.rtt_s),
         show_bytes(plan.bdp_bytes),
@@ -266,7 +266,7 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
             loss.unwrap_or("any".into()),
         ]
     });
-    let heads = ",recovery,delayed,timely after,buffer,loss at most";
+    let heads = ",recovery,delayed,on time after,buffer,max. loss";
     lines.push(table(heads, rows));
     let failed = |holds: fn(&OfAlgorithm) -> Option<bool>| {
         let some = all().filter(|of| holds(of) == Some(false));
@@ -278,7 +278,7 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
         let buffer = show_bytes(buffer as f64);
         let too_small = failed(|of| of.buffer_suffices);
         lines.push(match too_small.is_empty() {
-            true => format!("{buffer} hold what is late"),
+            true => format!("{buffer} hold the late data"),
             false => {
                 format!("{buffer} are too few for {too_small}: the source blocks, or must shed")
             }

@@ -46,7 +46,7 @@ fn of_flow(flow: &Flow, asked: &Asked) -> Vec<String> {
     }
     for stage in &flow.stages {
         let limit = show_rate(stage.limit);
-        said.push(format!("{} reaches {limit} by itself", stage.name));
+        said.push(format!("{} alone reaches {limit}", stage.name));
     }
     said.extend(bursts(flow));
     said.extend(disturbance(flow));
@@ -57,7 +57,7 @@ fn of_flow(flow: &Flow, asked: &Asked) -> Vec<String> {
                 [buffer.asked, buffer.granted].map(|size| show_bytes(size as f64));
             let remedy = buffer.remedy.as_ref()?;
             Some(format!(
-                "of a buffer of {asked} the kernel granted {granted}; {remedy}"
+                "the kernel granted {granted} of a buffer of {asked}; {remedy}"
             ))
         }));
     }
@@ -73,7 +73,7 @@ fn black_hole(flow: &Flow) -> Option<String> {
     let has_got_nowhere = last.acknowledged < few && flow.bytes < few;
     (timeouts >= STUCK && last.in_flight > 0 && has_got_nowhere).then(|| {
         format!(
-            "the connection came about, but no whole segment of {} bytes was acknowledged in {timeouts} timeouts: something on the way drops packets of {} bytes and the message that says so (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1",
+            "the connection was established, but no full segment of {} bytes was acknowledged in {timeouts} timeouts: a device on the path drops packets of {} bytes and the ICMP message about it (a path MTU black hole, RFC 2923); try --mss 1200, or as root: sysctl -w net.ipv4.tcp_mtu_probing=1",
             last.segment,
             last.path_mtu
         )
@@ -84,10 +84,13 @@ fn carried(flow: &Flow, asked: &Asked) -> String {
     let rate = show_rate(flow.rate);
     match asked.rate {
         Some(wanted) if flow.rate < wanted as f64 * (1.0 - LACKING) => {
-            format!("{rate} of {} came through", show_rate(wanted as f64))
+            format!(
+                "throughput {rate} of {} requested",
+                show_rate(wanted as f64)
+            )
         }
-        Some(_) => format!("{rate} came through, as asked"),
-        None => format!("{rate} came through: the path carries that at least"),
+        Some(_) => format!("throughput {rate}, as requested"),
+        None => format!("throughput {rate}: the path carries at least that"),
     }
 }
 
@@ -99,7 +102,7 @@ pub fn parts(flow: &Flow) -> Vec<(f64, &'static str)> {
         (of.window, "the congestion window"),
         (of.receiver, "the receiver's window"),
         (of.buffer, "the send buffer"),
-        (of.repair, "the repair of losses"),
+        (of.repair, "loss recovery"),
         (of.host, "the sending host"),
     ];
     parts.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -113,20 +116,20 @@ pub fn held_back(parts: &[(f64, &str)]) -> String {
         .map(|(part, name)| format!("{name} ({:.0} % of the time)", part * 100.0))
         .collect();
     match parts.as_slice() {
-        [] => "what held it back is not known".to_owned(),
-        some => format!("held back by {}", some.join(", ")),
+        [] => "its limit is unknown".to_owned(),
+        some => format!("limited by {}", some.join(", ")),
     }
 }
 
 fn loss(flow: &Flow) -> String {
     let trip = flow.course.round_trip.map_or(String::new(), |times| {
         let [least, mean, most] = times.map(|time| show_seconds(time * 1e-6));
-        format!("; round trip {least} to {most}, {mean} on average")
+        format!("; RTT {least} to {most}, {mean} on average")
     });
     match flow.sent_again {
-        0 => format!("nothing was sent again{trip}"),
+        0 => format!("no retransmissions{trip}"),
         again => format!(
-            "{} of {} segments sent again ({:.5} %), in {}{trip}",
+            "{} of {} segments retransmitted ({:.5} %), in {}{trip}",
             show_count(again.into()),
             show_count(flow.segments),
             f64::from(again) / flow.segments.max(1) as f64 * 100.0,
@@ -183,35 +186,35 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
     worst.sort_by_key(|late| late.message);
     for late in worst {
         let what = format!(
-            "late from message {} at {} on, by {} and {} at most",
+            "late from message {} at {}, by up to {} and {}",
             show_count(late.message),
             show_seconds(late.from),
             show_seconds(late.worst as f64 * 1e-9),
             show_bytes(late.delayed_bytes as f64)
         );
         let end = match late.until {
-            Some(until) => format!("timely again after {}", show_seconds(until - late.from)),
+            Some(until) => format!("on time again after {}", show_seconds(until - late.from)),
             None if is_shrinking(messages) => {
                 let at_end = show_seconds(messages.timely.at_end as f64 * 1e-9);
-                format!("still by {at_end} at the end")
+                format!("still late by {at_end} at the end")
             }
-            None => "never timely again".to_owned(),
+            None => "never on time again".to_owned(),
         };
         said.push(format!("{what}; {end}"));
     }
     if let Some(longest) = others.first() {
         let times = show_count(others.len() as u64);
         let worst = show_seconds(longest.worst as f64 * 1e-9);
-        said.push(format!("and {times} times more, by {worst} at most"));
+        said.push(format!("late {times} more times, by up to {worst}"));
     }
     if messages.timely.late.is_empty() {
         let tolerance = show_seconds(messages.timely.tolerance as f64 * 1e-9);
-        said.push(format!("all messages were timely, within {tolerance}"));
+        said.push(format!("all messages were on time, within {tolerance}"));
     }
     for loss in &flow.course.losses {
         if let Some(recovery) = loss.recovery {
             said.push(format!(
-                "the loss at {} took the window from {} to {} segments; as before after {}",
+                "the loss at {} reduced the window from {} to {} segments; recovered after {}",
                 show_seconds(loss.at),
                 loss.before,
                 loss.lowest,
@@ -223,11 +226,11 @@ fn timely(messages: &Messages, flow: &Flow, asked: &Asked) -> Vec<String> {
     let never = last.is_some_and(|late| late.until.is_none()) && !is_shrinking(messages);
     if never
         && messages.blocked > 0.0
-        && let Some((algorithm, cbr)) = law(flow, asked)
+        && let Some((algorithm, cbr)) = model(flow, asked)
     {
         let needs = cbr.needs(algorithm);
         said.push(format!(
-            "to be timely again after a loss, {algorithm} needs a send buffer of {} here, and {} of time (evlbi plan tcp)",
+            "to be on time again after a loss, {algorithm} needs a send buffer of {} here, and {} of time (evlbi plan tcp)",
             show_bytes(needs.buffer),
             needs.drain.map_or("no end".to_owned(), show_seconds)
         ));
@@ -244,7 +247,7 @@ fn is_shrinking(messages: &Messages) -> bool {
 }
 
 /// Returns the congestion control algorithm of a connection and its constant bit rate, if they are known.
-fn law(flow: &Flow, asked: &Asked) -> Option<(Algorithm, Cbr)> {
+fn model(flow: &Flow, asked: &Asked) -> Option<(Algorithm, Cbr)> {
     let algorithm = flow.algorithm.parse().ok()?;
     Some((algorithm, cbr(flow, asked.rate? as f64)?))
 }
@@ -264,7 +267,7 @@ fn cbr(flow: &Flow, rate: f64) -> Option<Cbr> {
 fn bursts(flow: &Flow) -> Option<String> {
     let bursts = flow.bursts.as_ref().filter(|bursts| bursts.silences > 0)?;
     Some(format!(
-        "after the first loss data came in bursts: {} silences in {}, {} at the longest, {:.0} % of the time; {} at most between",
+        "after the first loss data arrived in bursts: {} silences in {}, the longest {}, {:.0} % of the time; at most {} between them",
         bursts.silences,
         show_seconds(bursts.seconds),
         show_seconds(bursts.longest_silence),
@@ -278,12 +281,12 @@ fn disturbance(flow: &Flow) -> Option<String> {
     let [from, to] = [found.from, found.to].map(show_seconds);
     let [before, lowest] = [found.before, found.lowest].map(show_rate);
     let rates = format!(
-        "from {from} to {to} beside the other stream the rate went from {before} to {lowest}"
+        "from {from} to {to}, next to the background stream, the rate fell from {before} to {lowest}"
     );
     let end = found
         .recovery
-        .map_or("did not come back".to_owned(), |after| {
-            format!("was as before {} after its end", show_seconds(after))
+        .map_or("did not recover".to_owned(), |after| {
+            format!("recovered {} after its end", show_seconds(after))
         });
     Some(format!("{rates}, and {end}"))
 }
@@ -304,7 +307,7 @@ fn advice(flow: &Flow, asked: &Asked) -> Option<String> {
     if let Some(end) = cpu.iter().position(|used| *used > WHOLE_CORE) {
         let who = ["sender", "receiver"][end];
         return Some(format!(
-            "the {who} takes {:.0} % of a processor: more connections (--streams), larger segments or larger --write carry more",
+            "the {who} uses {:.0} % of a CPU: use more connections (--streams), larger segments or a larger --write",
             cpu[end] * 100.0
         ));
     }
@@ -313,7 +316,7 @@ fn advice(flow: &Flow, asked: &Asked) -> Option<String> {
     let goal_shown = show_rate(goal);
     match name {
         "the receiver's window" => Some(format!(
-            "the receiver takes {} in a round trip; {goal_shown} need {} there: --receive-buffer, or as root at the receiver: sysctl net.ipv4.tcp_rmem",
+            "the receiver accepts {} per round trip; {goal_shown} need {} there: --receive-buffer, or as root at the receiver: sysctl net.ipv4.tcp_rmem",
             show_bytes(last.peer_window.into()),
             needed(goal),
         )),
@@ -321,14 +324,14 @@ fn advice(flow: &Flow, asked: &Asked) -> Option<String> {
             "{goal_shown} need a send buffer of {}: --buffer, or as root at the sender: sysctl net.ipv4.tcp_wmem",
             needed(goal),
         )),
-        "the congestion window" | "the repair of losses" => other_law(flow, asked.rate? as f64),
+        "the congestion window" | "loss recovery" => other_algorithm(flow, asked.rate? as f64),
         _ => None,
     }
 }
 
 /// Recommends another algorithm that sustains more of the rate at the measured loss. A flow that sends as fast as possible causes its own
 /// losses, which predict nothing for others.
-fn other_law(flow: &Flow, rate: f64) -> Option<String> {
+fn other_algorithm(flow: &Flow, rate: f64) -> Option<String> {
     let losses = flow.course.losses.len();
     if losses == 0 {
         return None;
@@ -345,7 +348,7 @@ fn other_law(flow: &Flow, rate: f64) -> Option<String> {
         .max_by(|a, b| a.0.total_cmp(&b.0))?;
     (best > own * (1.0 + LACKING)).then(|| {
         format!(
-            "with one loss in {} segments {} holds {} over this round trip, by its law; {algorithm} holds {} (--algorithm {algorithm})",
+            "with one loss in {} segments {} sustains {} at this round-trip time, by its equations; {algorithm} sustains {} (--algorithm {algorithm})",
             show_count((1.0 / loss) as u64),
             flow.algorithm,
             show_rate(own),

@@ -115,7 +115,7 @@ pub(super) fn probe(
 
 /// Formats the result as text.
 pub fn table(result: &Matrix) -> String {
-    let heads = ["MSS", "buffer", "granted", "Mbit/s", "again", "CPU s/GB"];
+    let heads = ["MSS", "buffer", "granted", "Mbit/s", "retrans", "CPU s/GB"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let bytes =
         |bytes: Option<usize>| bytes.map_or("-".to_owned(), |bytes| show_bytes(bytes as f64));

@@ -48,13 +48,21 @@ pub fn csv(result: &ProbeTcp) -> Result<String, TableError> {
 /// Formats the result as text: a row for each connection, and the findings.
 pub fn table(result: &ProbeTcp) -> String {
     let heads = [
-        "", "way", "law", "Mbit/s", "bytes", "segments", "again", "timeouts", "window", "RTT",
+        "",
+        "direction",
+        "algorithm",
+        "Mbit/s",
+        "bytes",
+        "segments",
+        "retrans",
+        "timeouts",
+        "window",
+        "RTT",
         "MSS",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(result.flows.iter().map(row));
-    let about =
-        "Mbit/s taken by the receiver; window and RTT: least, mean and most of the sender's kernel";
+    let about = "Mbit/s read by the receiver; window and RTT: minimum, mean and maximum of the sender's kernel";
     let mut lines = vec![about.to_owned(), columns(&rows, |column| column == 2)];
     for total in result.totals.iter().filter(|_| result.flows.len() > 1) {
         let (way, rate) = (total.direction.name(), show_rate(total.rate));
@@ -75,18 +83,18 @@ pub fn table(result: &ProbeTcp) -> String {
     }
     for point in &result.background {
         let (way, finding) = (point.direction.name(), &point.finding);
-        lines.push(format!("the stream beside them {way}: {finding}"));
+        lines.push(format!("background stream {way}: {finding}"));
     }
     lines.extend(result.findings.iter().cloned());
     for observer in &result.observers {
         lines.push(format!(
-            "looking at the connections {} {} times took {:.2} % of a processor{}",
-            if observer.is_far { "there" } else { "here" },
+            "sampling the connections on the {} host {} times took {:.2} % of a CPU{}",
+            if observer.is_far { "remote" } else { "local" },
             show_count(observer.readings as u64),
             observer.cpu * 100.0,
             match observer.missed {
                 0 => String::new(),
-                missed => format!(", {} times were missed", show_count(missed)),
+                missed => format!(", {} samples were missed", show_count(missed)),
             }
         ));
     }

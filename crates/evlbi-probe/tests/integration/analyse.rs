@@ -284,7 +284,7 @@ fn captures_of_every_kind_tell_the_same() {
     );
     assert_eq!(expected["begun"], "2023-11-14T22:13:20Z");
     let said = connection["findings"].to_string();
-    assert!(said.contains("1 of 41 segments sent again"), "{said}");
+    assert!(said.contains("1 of 41 segments retransmitted"), "{said}");
     let expected = found(expected);
     for (name, bytes) in [
         ("fine", pcap(&packets, false, true, 1, 65535)),
@@ -377,7 +377,7 @@ fn what_a_capture_lacks_is_said() {
     fs::write(&path, pcap(&packets[10..], false, false, 1, 65535)).unwrap();
     let analysis = analysed(&path);
     let said = analysis["connections"][0]["findings"].to_string();
-    assert!(said.contains("beginning was not captured"), "{said}");
+    assert!(said.contains("start was not captured"), "{said}");
     assert!(analysis["connections"][0]["ways"][0]["window"].is_null());
 }
 
@@ -397,8 +397,8 @@ fn files_beside_the_result() {
     let text = show::text(&analysis);
     for part in [
         "10.0.0.1:40000",
-        "held back by",
-        "1 of 41 segments sent again",
+        "limited by",
+        "1 of 41 segments retransmitted",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

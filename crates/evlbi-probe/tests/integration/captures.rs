@@ -258,27 +258,27 @@ fn what_holds_a_connection_back_is_told() {
         (
             "constant-near",
             "application",
-            "held back by the application, which had no more to send (99 % of the time)",
+            "limited by the application, which had no more to send (99 % of the time)",
         ),
         (
             "bursts-near",
             "application",
-            "held back by the application, which had no more to send (90 % of the time), the growing congestion window (10 % of the time)",
+            "limited by the application, which had no more to send (90 % of the time), the growing congestion window (10 % of the time)",
         ),
         (
             "receiver-near",
             "receiver",
-            "held back by the receiver's window (90 % of the time), the application, which had no more to send (8 % of the time)",
+            "limited by the receiver's window (90 % of the time), the application, which had no more to send (8 % of the time)",
         ),
         (
             "sender-near",
             "sender",
-            "held back by the sender: its own rate, its send buffer, or a window that stays (93 % of the time), the growing congestion window (3 % of the time), the application, which had no more to send (3 % of the time)",
+            "limited by the sender: its own rate, its send buffer, or a constant window (93 % of the time), the growing congestion window (3 % of the time), the application, which had no more to send (3 % of the time)",
         ),
         (
             "path-near",
             "path",
-            "held back by a full path, with a queue (66 % of the time), the repair of losses (21 % of the time), the growing congestion window (8 % of the time), the application, which had no more to send (5 % of the time)",
+            "limited by a full path, with a queue (66 % of the time), loss recovery (21 % of the time), the growing congestion window (8 % of the time), the application, which had no more to send (5 % of the time)",
         ),
     ] {
         let (analysis, _) = analyse(name);

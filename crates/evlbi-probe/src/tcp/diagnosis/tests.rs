@@ -166,8 +166,8 @@ const CASES: [Case; 10] = [
         part: |held| held.application,
         least: 0.98,
         said: &[
-            "came through, as asked",
-            "held back by the application, which had no more to send",
+            ", as requested",
+            "limited by the application, which had no more to send",
         ],
     },
     // A receive buffer of 60 kB.
@@ -175,42 +175,42 @@ const CASES: [Case; 10] = [
         name: "receiver",
         part: |held| held.receiver,
         least: 0.9,
-        said: &["held back by the receiver's window", "--receive-buffer"],
+        said: &["limited by the receiver's window", "--receive-buffer"],
     },
     // A send buffer of 20 kB.
     Case {
         name: "buffer",
         part: |held| held.buffer,
         least: 0.9,
-        said: &["held back by the send buffer", "--buffer"],
+        said: &["limited by the send buffer", "--buffer"],
     },
     // A queue of 20 Mbit/s on the sending host, without loss.
     Case {
         name: "host",
         part: |held| held.host,
         least: 0.9,
-        said: &["held back by the sending host", "nothing was sent again"],
+        said: &["limited by the sending host", "no retransmissions"],
     },
     // Loss of 1 % of the packets.
     Case {
         name: "window",
         part: |held| held.window,
         least: 0.8,
-        said: &["held back by the congestion window", "segments sent again"],
+        said: &["limited by the congestion window", "segments retransmitted"],
     },
     // A bottleneck of 20 Mbit/s whose buffer of 100 KiB is full.
     Case {
         name: "path",
         part: |held| held.window,
         least: 0.8,
-        said: &["held back by the congestion window", "18."],
+        said: &["limited by the congestion window", "18."],
     },
     // A competing stream of 35 Mbit/s, from 5 s to 6 s.
     Case {
         name: "burst",
         part: |held| held.window,
         least: 0.8,
-        said: &["from 5.0000 s to 6.0000 s beside the other stream the rate went from"],
+        said: &["from 5.0000 s to 6.0000 s, next to the background stream, the rate fell from"],
     },
     // The path drops packets longer than 1300 bytes, without an ICMP message.
     Case {
@@ -226,8 +226,8 @@ const CASES: [Case; 10] = [
         part: |held| held.buffer,
         least: 0.5,
         said: &[
-            "held back by the send buffer",
-            "never timely again",
+            "limited by the send buffer",
+            "never on time again",
             "reno needs a send buffer of",
         ],
     },
@@ -236,7 +236,7 @@ const CASES: [Case; 10] = [
         name: "shedding",
         part: |held| held.buffer,
         least: 0.5,
-        said: &["held back by the send buffer", "messages were shed"],
+        said: &["limited by the send buffer", "messages were shed"],
     },
 ];
 

@@ -285,7 +285,7 @@ fn what_is_asked_for_comes_although_some_is_dropped() {
         // A stalled host took longer, and a finding reports it.
         let said = result.findings.join("\n");
         assert_eq!(
-            said.contains("as asked"),
+            said.contains("as requested"),
             flow.rate >= 0.99 * 23.168e6,
             "{said}"
         );
@@ -309,7 +309,7 @@ fn what_is_asked_for_comes_although_some_is_dropped() {
     assert!(dropped > 0 && again >= dropped, "{again} for {dropped}");
     let said = lossy.findings.join("\n");
     assert!(
-        said.contains(&format!("{again} of ")) && said.contains("sent again"),
+        said.contains(&format!("{again} of ")) && said.contains("retransmitted"),
         "{said}"
     );
 }

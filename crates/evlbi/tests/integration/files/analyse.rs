@@ -51,7 +51,7 @@ fn files_beside_the_result() {
     let output = evlbi(&command);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("held back by"), "{text}");
+    assert!(text.contains("limited by"), "{text}");
     assert!(room.text("p.svg").contains("achieved throughput"));
     assert!(files.iter().all(|file| Path::new(file).exists()));
     let said = failure(&command);

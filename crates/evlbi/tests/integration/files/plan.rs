@@ -29,7 +29,7 @@ fn results_are_printed() {
         (
             "tcp --rate 512M --rtt 15ms --algorithm reno",
             "evlbi.plan.tcp/1",
-            "under way",
+            "in flight",
         ),
         (
             "link --rate 1024M --link 1G",

@@ -188,7 +188,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
         let connections = analysis["connections"].as_array().unwrap();
         assert_eq!(connections.len(), syns.count());
         assert!(way["held_back"]["repair"].as_f64().unwrap() > 0.0, "{way}");
-        assert!(room.text(&format!("{name}.svg")).contains("data under way"));
+        assert!(room.text(&format!("{name}.svg")).contains("data in flight"));
     }
     // The kernel's own account, of the host that sent.
     let flow = &result["flows"][0];

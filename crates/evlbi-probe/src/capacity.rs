@@ -431,7 +431,7 @@ fn test(options: &ProbeCapacityOptions, rate: f64) -> Test {
     Test {
         there: (!options.reverse).then_some(stream),
         back: options.reverse.then_some(stream),
-        most_time: options.duration.into(),
+        max_time: options.duration.into(),
         join: options.burst > 1,
         ..options.target.test()
     }

@@ -14,7 +14,7 @@ mod port;
 mod transmit;
 mod work;
 
-pub use flows::{Files, FlowEnd, Flows, FlowsEnd, usual_sampling};
+pub use flows::{Files, FlowEnd, Flows, FlowsEnd, default_sampling};
 pub use listen::{CLOCK_FROM, Heard, Listened, RoundTrip, Window};
 pub use message::{
     Burden, EndpointReport, FromClient, FromResponder, Keep, Limits, Requests, Test, TestError,

@@ -140,8 +140,8 @@ pub fn probe(
     }
     let apart = Nanos::from(options.interval);
     let test = Test {
-        most_time: Nanos(apart.0.saturating_mul(options.count)).plus(Nanos::SECOND),
-        patience: options.loss_timeout.into(),
+        max_time: Nanos(apart.0.saturating_mul(options.count)).plus(Nanos::SECOND),
+        timeout: options.loss_timeout.into(),
         ..options.target.test()
     };
     let mut session = Session::begin(&options.target, run)?;
@@ -180,9 +180,9 @@ pub fn probe(
         };
         let mut here = ends.here.listened;
         // A reply that arrives after the timeout is lost.
-        let patience = i64::try_from(test.patience.0).unwrap_or(i64::MAX);
+        let timeout = i64::try_from(test.timeout.0).unwrap_or(i64::MAX);
         here.round_trips
-            .retain(|trip| trip.times.round_trip() <= patience);
+            .retain(|trip| trip.times.round_trip() <= timeout);
         // Without one-way delays: they need the clock offset from all round trips, at the end.
         parts.add("point", &of_size(*size, &here, ends.requests, None, bins));
         measured.push((*size, here, ends.requests));

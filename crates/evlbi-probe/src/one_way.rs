@@ -119,7 +119,7 @@ pub fn receive(
     }
     let clock = run.clock();
     let listening = clock.now();
-    let length = Nanos(stream.duration().0.saturating_add(test.patience.0));
+    let length = Nanos(stream.duration().0.saturating_add(test.timeout.0));
     let (mut heard, mut begun, mut last) = (0, None, listening);
     while !work.has_heard() {
         let unique = work.heard().unique.load(Ordering::Relaxed);

@@ -391,7 +391,7 @@ impl Responder {
     fn let_in(&self, stream: &Connection) -> Served<u64> {
         let mut peers = self.peers.lock();
         // Otherwise nothing would end it.
-        self.go_on()?;
+        self.ensure_running()?;
         peers.next += 1;
         let number = peers.next;
         peers.all.push(Peer {
@@ -453,7 +453,7 @@ impl Responder {
             // Anything else belongs to a test that has just ended.
             if let Some(FromClient::Open(test)) = message {
                 if let Err(error) = self.test(control, &test, peer) {
-                    self.go_on()?;
+                    self.ensure_running()?;
                     let reason = self.run.explain(&error);
                     tracing::warn!("{peer}: {reason}");
                     control.send(&FromResponder::Refused { reason })?;
@@ -464,7 +464,7 @@ impl Responder {
         Ok(())
     }
 
-    fn go_on(&self) -> Served {
+    fn ensure_running(&self) -> Served {
         match self.run.is_stopped() {
             true => Err(ServeError::Ending),
             false => Ok(()),

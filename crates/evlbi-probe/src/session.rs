@@ -29,7 +29,9 @@ use crate::endpoint::{
 use crate::measure::{Channel, Role};
 
 pub use self::connect::{ConnectError, Target};
-pub use self::link::{ALIVE, GONE, Gone, Link, POLL_INTERVAL, SLOW_POLL_INTERVAL, draining, look};
+pub use self::link::{
+    ALIVE, GONE, Gone, Link, POLL_INTERVAL, SLOW_POLL_INTERVAL, draining, poll_interval,
+};
 
 /// Timeout for a reply from the responder.
 const CONNECTING: Duration = Duration::from_secs(10);
@@ -224,7 +226,7 @@ impl Session {
             address: address(),
             source,
         })?;
-        go_on(run)?;
+        ensure_running(run)?;
         let theirs = match hello {
             Some(FromResponder::Hello { version, nonce }) if version == VERSION => nonce,
             Some(FromResponder::Hello { version, .. }) => {
@@ -252,7 +254,7 @@ impl Session {
             source,
         };
         let welcome = first(&mut control, run).map_err(|error| refused(Some(error)))?;
-        go_on(run)?;
+        ensure_running(run)?;
         match welcome {
             Some(FromResponder::Welcome { limits }) => Ok(Session {
                 control,
@@ -321,7 +323,7 @@ impl Session {
             show,
         };
         testing.be_found(local.port())?;
-        testing.look_at_clock()?;
+        testing.measure_clock()?;
         testing.work.observe()?;
         testing.control.send(&FromClient::Go)?;
         match (test.there, test.requests) {
@@ -332,7 +334,7 @@ impl Session {
         if let Some(flows) = &test.flows {
             let files = std::mem::take(&mut self.files);
             let work = &mut testing.work;
-            work.begin_flows(connections, flows, files, true, test.most_time)?;
+            work.begin_flows(connections, flows, files, true, test.max_time)?;
         }
         testing.hosts.begin = run.counters().unwrap_or_default();
         let (stopped, requests, there) = match testing.both() {
@@ -364,7 +366,7 @@ impl Session {
         let clock = run.clock();
         let mut heard = clock.now();
         loop {
-            go_on(run)?;
+            ensure_running(run)?;
             match self.control.receive(POLL_INTERVAL * 5)? {
                 Some(FromResponder::Opened {
                     key,
@@ -406,7 +408,7 @@ fn unexpected(message: Option<FromResponder>) -> SessionError {
 }
 
 /// Returns an error once the run is stopped.
-fn go_on(run: &Run) -> Result<()> {
+fn ensure_running(run: &Run) -> Result<()> {
     match run.is_stopped() {
         true => Err(SessionError::Interrupted),
         false => Ok(()),

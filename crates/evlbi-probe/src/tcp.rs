@@ -25,7 +25,7 @@ use evlbi_trace::tcp::Full;
 use serde::Serialize;
 use smart_default::SmartDefault;
 
-use crate::endpoint::{EndpointReport, Files, Flows, Test, TestError, usual_sampling};
+use crate::endpoint::{EndpointReport, Files, Flows, Test, TestError, default_sampling};
 use crate::measure::{ClockFit, Spacing, Stream};
 
 pub(crate) use self::diagnosis::{held_back, parts, steady};
@@ -398,7 +398,7 @@ fn connections(options: &ProbeTcpOptions) -> u64 {
 
 /// Returns the interval between samples.
 fn sample(options: &ProbeTcpOptions) -> Nanos {
-    let usual = || usual_sampling(options.duration.into(), connections(options));
+    let usual = || default_sampling(options.duration.into(), connections(options));
     options.sample.map_or_else(usual, Nanos::from)
 }
 
@@ -475,7 +475,7 @@ fn test(
         back: background.filter(|_| options.reverse || options.both),
         delay: Nanos::from_secs_f64(asked.background.map_or(0.0, |other| other.from)),
         flows: Some(flows),
-        most_time: options.duration.into(),
+        max_time: options.duration.into(),
         ..options.target.test()
     })
 }

@@ -218,8 +218,8 @@ pub fn probe(options: &ProbeUdpOptions, run: &Run) -> Result<Measured<ProbeUdp>,
 pub fn within(test: &Test, limits: &Limits) -> Test {
     let mut test = test.clone();
     let takes_as_long = test.duration() == FOREVER || test.duration() <= limits.duration;
-    if test.most_time == FOREVER && takes_as_long {
-        test.most_time = limits.duration;
+    if test.max_time == FOREVER && takes_as_long {
+        test.max_time = limits.duration;
     }
     test
 }
@@ -279,8 +279,8 @@ pub fn send_one_way(options: &ProbeUdpOptions, run: &Run) -> Result<Sent, ProbeU
         };
         if number > 0 {
             // The receiver waits for late datagrams of the previous stream, and then listens for this one.
-            let patience = Duration::from_nanos(test.patience.0);
-            pause(patience + one_way::SILENCE * 2, run);
+            let timeout = Duration::from_nanos(test.timeout.0);
+            pause(timeout + one_way::SILENCE * 2, run);
         }
         let end = one_way::send(&options.target, test, stream, run, &mut |now| {
             if progress.is_due() {
@@ -307,7 +307,7 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>, ProbeUdpE
     if options.rate.is_none() && options.spacing.is_none() {
         return Err(ProbeUdpError::NoPace);
     }
-    let most_time = match options.count {
+    let max_time = match options.count {
         // Up to the responder's limit: a host may take longer than calculated.
         Some(_) => FOREVER,
         None => options.duration.map_or(LENGTH, Nanos::from),
@@ -335,13 +335,13 @@ pub fn tests(options: &ProbeUdpOptions) -> Result<Vec<(Test, String)>, ProbeUdpE
                 let test = Test {
                     there: (!options.reverse).then_some(stream),
                     back: (options.reverse || options.both).then_some(stream),
-                    most_time,
+                    max_time,
                     buffer: buffer.map(usize::try_from).transpose()?,
                     join: options.burst > 1 || stream.rate().is_none(),
                     burden: *burden,
                     bin_width: Some(Nanos::from(options.bins).0.max(1)),
                     keep: options.records.is_some().then(|| keep(options)),
-                    patience: options.loss_timeout.into(),
+                    timeout: options.loss_timeout.into(),
                     ..options.target.test()
                 };
                 test.check()?;

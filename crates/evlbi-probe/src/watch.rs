@@ -198,10 +198,10 @@ impl Campaign<'_> {
         let test = Test {
             there: plan.there.then_some(stream),
             back: plan.back.then_some(stream),
-            most_time: length.min(allowed.into()),
+            max_time: length.min(allowed.into()),
             join: stream.burst > 1,
             window: every.is_none().then_some(window),
-            patience: options.loss_timeout.into(),
+            timeout: options.loss_timeout.into(),
             ..options.target.test()
         };
         let is_v6 = session.is_v6();

@@ -102,7 +102,7 @@ pub struct FlowsEnd {
 
 /// Returns the default interval between samples: 10 ms, or longer if a test of that length would result in more samples than an endpoint
 /// keeps.
-pub fn usual_sampling(length: Nanos, connections: u64) -> Nanos {
+pub fn default_sampling(length: Nanos, connections: u64) -> Nanos {
     let least = length.0 / (MAX_SAMPLES / connections.max(1)).max(1);
     let mut steps = (7..).flat_map(|power| {
         let power = 10u64.saturating_pow(power);
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn a_test_of_any_length_can_be_looked_at() {
         let hours = |hours: u64| Nanos(hours * 3600 * Nanos::SECOND.0);
-        let every = |length, connections| usual_sampling(length, connections).as_secs_f64();
+        let every = |length, connections| default_sampling(length, connections).as_secs_f64();
         assert_eq!(every(Nanos::SECOND, 1), 0.01);
         assert_eq!(every(Nanos(0), 0), 0.01);
         assert_eq!(every(hours(15), 1), 0.5);
@@ -399,12 +399,12 @@ mod tests {
                 let flows = Flows {
                     there: vec![None; connections],
                     write: 1,
-                    every: usual_sampling(Nanos(length), connections as u64),
+                    every: default_sampling(Nanos(length), connections as u64),
                     ..Flows::default()
                 };
                 assert_eq!(flows.check(Nanos(length)), Ok(()), "{connections} {length}");
             }
         }
-        usual_sampling(Nanos(u64::MAX), u64::MAX);
+        default_sampling(Nanos(u64::MAX), u64::MAX);
     }
 }

@@ -162,7 +162,7 @@ pub(super) fn listen(
     let test = &options.test;
     let mut listener = Listener {
         options,
-        windows: Windows::new(options.count, test.window, test.patience, test.bin_width),
+        windows: Windows::new(options.count, test.window, test.timeout, test.bin_width),
         seen: 0,
         found: Listened::default(),
         replies_measured: 0,
@@ -195,10 +195,10 @@ pub(super) fn listen(
             show(&heard.replies, measured);
             let all = listener.found.round_trips.len() as u64;
             show(&heard.clock, all - measured);
-            settling.look(listener.windows.next(), || drops(incoming));
+            settling.mark(listener.windows.next(), || drops(incoming));
         }
         let used = heard.used.load(Ordering::Relaxed);
-        if let Some(used) = settling.settled(used, now, test.patience) {
+        if let Some(used) = settling.settled(used, now, test.timeout) {
             while !stop && let Some((number, tallied)) = listener.windows.close(used) {
                 let most_joined = std::mem::take(&mut most_joined);
                 let drops = drops(incoming);
@@ -209,12 +209,12 @@ pub(super) fn listen(
             let since = *told.get_or_insert(now);
             // The last datagrams may be duplicated.
             let is_complete = listener.windows.unique() >= sent && now.since(last) >= LINGER;
-            let patience = match heard.is_in_haste.load(Ordering::Relaxed) {
-                true => test.patience.min(HASTE),
-                false => test.patience,
+            let timeout = match heard.is_in_haste.load(Ordering::Relaxed) {
+                true => test.timeout.min(HASTE),
+                false => test.timeout,
             };
             // What the socket still holds arrived in time.
-            let is_over = is_empty && now.since(since) >= patience;
+            let is_over = is_empty && now.since(since) >= timeout;
             if is_complete || is_over {
                 break;
             }
@@ -226,10 +226,10 @@ pub(super) fn listen(
             rest(&[incoming], clock, last);
         } else if is_empty {
             let due = [
-                settling.next(test.patience),
+                settling.next(test.timeout),
                 told.map(|_| last.plus(LINGER)),
-                told.map(|since| since.plus(test.patience.min(HASTE))),
-                told.map(|since| since.plus(test.patience)),
+                told.map(|since| since.plus(test.timeout.min(HASTE))),
+                told.map(|since| since.plus(test.timeout)),
             ];
             let due = due.into_iter().flatten().filter(|due| *due > now).min();
             let until = due.unwrap_or(Nanos(u64::MAX));
@@ -248,7 +248,7 @@ pub(super) fn listen(
     // For other threads.
     heard.stop();
     Ok(Listened {
-        tallied: last.unwrap_or_else(|| Tally::new(0, test.patience, None).finish(0)),
+        tallied: last.unwrap_or_else(|| Tally::new(0, test.timeout, None).finish(0)),
         socket_drops: all_drops,
         most_joined,
         buffer: incoming.buffer().cloned(),
@@ -276,7 +276,7 @@ fn drops(incoming: &mut dyn Incoming) -> u64 {
 
 impl Settling {
     /// Notes that the windows before this one have started; the socket's drops until then are theirs.
-    fn look(&mut self, next: u64, drops: impl FnOnce() -> u64) {
+    fn mark(&mut self, next: u64, drops: impl FnOnce() -> u64) {
         if self.marks.back().is_none_or(|(last, _)| *last < next) {
             self.marks.push_back((next, drops()));
         }
@@ -299,16 +299,16 @@ impl Settling {
     }
 
     /// Returns the time at which the next numbers are settled.
-    fn next(&self, patience: Nanos) -> Option<Nanos> {
-        self.told.front().map(|(_, at)| at.plus(patience))
+    fn next(&self, timeout: Nanos) -> Option<Nanos> {
+        self.told.front().map(|(_, at)| at.plus(timeout))
     }
 
     /// Returns how many numbers have passed the loss timeout, if that has changed.
-    fn settled(&mut self, used: u64, now: Nanos, patience: Nanos) -> Option<u64> {
+    fn settled(&mut self, used: u64, now: Nanos, timeout: Nanos) -> Option<u64> {
         if self.told.back().is_none_or(|(last, _)| *last < used) {
             self.told.push_back((used, now));
         }
-        let is_old = |told: &&(u64, Nanos)| now.since(told.1) >= patience;
+        let is_old = |told: &&(u64, Nanos)| now.since(told.1) >= timeout;
         let old = self.told.iter().take_while(is_old).count();
         self.told.drain(..old).next_back().map(|(used, _)| used)
     }

@@ -47,12 +47,13 @@ pub struct Test {
     pub back: Option<Stream>,
     /// Requests from the client to the responder, instead of a stream.
     pub requests: Option<Requests>,
-    /// TCP connections, for [`Test::most_time`].
+    /// TCP connections, for [`Test::max_time`].
     pub flows: Option<Flows>,
     /// Time from the start of the connections to that of the streams.
     pub delay: Nanos,
     /// Maximum length of the streams, even if they have not sent all: it is the length of streams without a spacing.
-    pub most_time: Nanos,
+    #[serde(rename = "most_time")]
+    pub max_time: Nanos,
     /// Requested receive buffer of both endpoints.
     pub buffer: Option<usize>,
     /// Whether the kernels may join received datagrams (GRO).
@@ -68,7 +69,8 @@ pub struct Test {
     /// Extra load of the receiver.
     pub burden: Option<Burden>,
     /// Loss timeout of a datagram.
-    pub patience: Nanos,
+    #[serde(rename = "patience")]
+    pub timeout: Nanos,
     /// Maximum wait for other clients' tests.
     pub queue: Nanos,
 }
@@ -188,7 +190,7 @@ impl Test {
         if let Some(window) = self.window {
             let length = |stream: &Stream| stream.due(window);
             let shortest = self.streams().map(length).min().unwrap_or_default();
-            if shortest < MIN_WINDOW || shortest.0 < self.patience.0 / MAX_WAITING {
+            if shortest < MIN_WINDOW || shortest.0 < self.timeout.0 / MAX_WAITING {
                 return Err(TestError::Window);
             }
         }
@@ -198,9 +200,9 @@ impl Test {
             return Err(TestError::Keep(keep.limit));
         }
         if let Some(flows) = &self.flows {
-            flows.check(self.most_time)?;
+            flows.check(self.max_time)?;
         }
-        if self.patience > MAX_TIMEOUT {
+        if self.timeout > MAX_TIMEOUT {
             return Err(TestError::Patience);
         }
         let burden = self.burden.unwrap_or_default();
@@ -229,8 +231,8 @@ impl Test {
         let longest = self.streams().map(Stream::duration).max();
         let is_unspaced = self.streams().any(|stream| stream.rate().is_none());
         match longest {
-            Some(longest) if !is_unspaced && self.flows.is_none() => longest.min(self.most_time),
-            _ => self.most_time,
+            Some(longest) if !is_unspaced && self.flows.is_none() => longest.min(self.max_time),
+            _ => self.max_time,
         }
     }
 
@@ -428,7 +430,7 @@ mod tests {
                 burst: 1,
                 count,
             }),
-            most_time: Nanos(u64::MAX),
+            max_time: Nanos(u64::MAX),
             ..Test::default()
         }
     }
@@ -456,7 +458,7 @@ mod tests {
         );
         let mut unspaced = test(1, 1);
         unspaced.there.as_mut().unwrap().spacing = Spacing::Nanoseconds(0);
-        unspaced.most_time = Nanos::SECOND;
+        unspaced.max_time = Nanos::SECOND;
         assert!(said(&unspaced).contains("as many"));
         let free = Limits {
             rate: None,
@@ -476,7 +478,7 @@ mod tests {
                 ..Test::default()
             },
             Test {
-                patience: Nanos(u64::MAX),
+                timeout: Nanos(u64::MAX),
                 ..Test::default()
             },
             Test {

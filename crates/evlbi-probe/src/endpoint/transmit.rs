@@ -81,7 +81,7 @@ pub(super) fn transmit(
     let burst = if spaced { stream.burst } else { AT_ONCE };
     let span = stream.due(u64::from(stream.burst));
     let start = clock.now().plus(READY).plus(test.delay);
-    let end = start.plus(test.most_time);
+    let end = start.plus(test.max_time);
     let max_lag = match stream.spacing {
         Spacing::Nanoseconds(_) => span,
         Spacing::BitsPerSecond(_) => MAX_LAG.max(span),

@@ -173,7 +173,7 @@ impl Work {
 
     /// Notes how many numbers the incoming stream has used, by its sender, and whether that is final. Limits the count to the maximum at
     /// its rate, so that windows that never were are not settled.
-    pub fn told_used(&self, used: u64, are_all: bool) {
+    pub fn note_used(&self, used: u64, are_all: bool) {
         let since = self.run.clock().now().since(self.begun).plus(SLACK);
         let most = match &self.expected {
             Some(stream) if self.in_windows => stream.within(Nanos(since.0.saturating_mul(2))),

@@ -161,7 +161,7 @@ fn stream() -> Stream {
 fn to_the_responder() -> Test {
     Test {
         there: Some(stream()),
-        most_time: seconds(600),
+        max_time: seconds(600),
         ..Test::default()
     }
 }
@@ -231,13 +231,13 @@ fn a_client_is_gone_at_the_first_look_after_8_s() {
             client.says(&FromClient::Start { port: 9 });
             assert_eq!(client.hears().unwrap(), FromResponder::Started);
             client.says(&FromClient::Go);
-            let patience = seconds(8).plus(POLL_INTERVAL.into());
-            let mut gone = client.now().plus(WAY).plus(patience);
+            let timeout = seconds(8).plus(POLL_INTERVAL.into());
+            let mut gone = client.now().plus(WAY).plus(timeout);
             if let Some(early) = early {
                 client.until_it_arrives(Nanos(gone.0 - early));
                 client.says(&FromClient::Alive { unique: 0, used: 0 });
                 if early > 0 {
-                    gone = Nanos(gone.0 - early).plus(patience);
+                    gone = Nanos(gone.0 - early).plus(timeout);
                 }
             }
             assert_eq!(
@@ -481,7 +481,7 @@ fn a_firewall_that_drops_udp_is_named() {
             let mut client = Client::known(scene, 2);
             client.asks(&Test {
                 back: Some(stream()),
-                most_time: seconds(600),
+                max_time: seconds(600),
                 ..Test::default()
             });
             let (key, port, _) = client.is_granted();
@@ -528,7 +528,7 @@ fn connections_that_do_not_come_are_missed_after_8_s() {
                     every: Nanos(10_000_000),
                     ..Flows::default()
                 }),
-                most_time: seconds(1),
+                max_time: seconds(1),
                 ..Test::default()
             });
             let (key, _, door) = client.is_granted();

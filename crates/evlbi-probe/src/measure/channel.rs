@@ -86,7 +86,7 @@ pub enum ChannelError {
 pub struct Channel {
     role: Role,
     /// Maximum length of a received message.
-    longest: usize,
+    max_len: usize,
     key: Option<Hmac<Sha256>>,
     sealed: u64,
     opened: u64,
@@ -94,11 +94,11 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Creates a channel without a key that accepts messages of up to `max` bytes.
-    pub fn new(role: Role, longest: usize) -> Channel {
+    /// Creates a channel without a key that accepts messages of up to `max_len` bytes.
+    pub fn new(role: Role, max_len: usize) -> Channel {
         Channel {
             role,
-            longest,
+            max_len,
             key: None,
             sealed: 0,
             opened: 0,
@@ -118,10 +118,10 @@ impl Channel {
     }
 
     /// Adds an authentication code to messages in both directions from now on, and sets their maximum length.
-    pub fn secure(&mut self, token: &Token, nonces: [&Nonce; 2], longest: usize) {
+    pub fn secure(&mut self, token: &Token, nonces: [&Nonce; 2], max_len: usize) {
         let key = keyed(token, b"session", nonces).finalize().into_bytes();
         self.key = Some(new_mac(&key));
-        self.longest = longest;
+        self.max_len = max_len;
     }
 
     /// Returns a message as sent over the connection.
@@ -156,8 +156,8 @@ impl Channel {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*length) as usize;
-        if length > self.longest {
-            return Err(ChannelError::TooLong(length, self.longest));
+        if length > self.max_len {
+            return Err(ChannelError::TooLong(length, self.max_len));
         }
         let mac = if self.key.is_some() { MAC_LEN } else { 0 };
         let (begin, end) = (LENGTH_LEN, LENGTH_LEN + length);

@@ -17,7 +17,7 @@ pub struct Tally {
     gaps: Distribution,
     delays: Distribution,
     variations: Distribution,
-    patience: Nanos,
+    timeout: Nanos,
     /// The final report, as far as known.
     told: Tallied,
 }
@@ -72,7 +72,7 @@ pub struct Tallied {
 impl Tally {
     /// Creates an account of a stream of up to `count` datagrams with this loss timeout; with a `width`, gaps are also counted in bins of
     /// that many nanoseconds.
-    pub fn new(count: u64, patience: Nanos, width: Option<u64>) -> Tally {
+    pub fn new(count: u64, timeout: Nanos, width: Option<u64>) -> Tally {
         // The history needs no more numbers than there are.
         let mut account = Account::new(count.clamp(1, HISTORY));
         account.open_segment(0);
@@ -83,7 +83,7 @@ impl Tally {
             gaps: Distribution::new(width),
             delays: Distribution::new(None),
             variations: Distribution::new(None),
-            patience,
+            timeout,
             told: Tallied::default(),
         }
     }
@@ -128,7 +128,7 @@ impl Tally {
         } else if sequence > last.0 {
             *last = (sequence, departed);
         }
-        let is_late = delay.abs_diff(all.shortest) > self.patience.0;
+        let is_late = delay.abs_diff(all.shortest) > self.timeout.0;
         self.told.late += u64::from(is_late);
         self.account.unique(sequence, false);
         self.delays.add(delay);

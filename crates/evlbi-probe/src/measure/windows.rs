@@ -19,7 +19,7 @@ pub struct Windows {
     size: u64,
     most_open: u64,
     count: u64,
-    patience: Nanos,
+    timeout: Nanos,
     width: Option<u64>,
     /// Number of the first open window.
     first: u64,
@@ -35,13 +35,13 @@ pub struct Windows {
 impl Windows {
     /// Creates an account of a stream of up to `count` datagrams, in windows of `size`, or in a single one. The other arguments are those
     /// of [`Tally::new`].
-    pub fn new(count: u64, size: Option<u64>, patience: Nanos, width: Option<u64>) -> Windows {
+    pub fn new(count: u64, size: Option<u64>, timeout: Nanos, width: Option<u64>) -> Windows {
         let size = size.unwrap_or(u64::MAX).max(1);
         Windows {
             size,
             most_open: (REMEMBERED / size).clamp(MAX_OPEN[0], MAX_OPEN[1]),
             count,
-            patience,
+            timeout,
             width,
             first: 0,
             open: VecDeque::new(),
@@ -74,7 +74,7 @@ impl Windows {
         let begin = (self.first + self.open.len() as u64).saturating_mul(self.size);
         let count = self.count.saturating_sub(begin).min(self.size);
         self.open
-            .push_back(Tally::new(count, self.patience, self.width));
+            .push_back(Tally::new(count, self.timeout, self.width));
     }
 
     /// Returns the number after that of the last window that is closed or has arrivals.
@@ -106,7 +106,7 @@ impl Windows {
         }
         let number = self.first;
         let tally = self.open.pop_front();
-        let tally = tally.unwrap_or_else(|| Tally::new(0, self.patience, self.width));
+        let tally = tally.unwrap_or_else(|| Tally::new(0, self.timeout, self.width));
         self.first += 1;
         let mut tallied = tally.finish(sent);
         tallied.foreign += std::mem::take(&mut self.foreign);

@@ -102,10 +102,10 @@ impl Responder {
             if heard.is_some_and(|heard| now.since(heard) >= GONE.into()) {
                 return Err(ServeError::GoneWaiting(GONE.as_secs()));
             }
-            self.go_on()?;
+            self.ensure_running()?;
             until = end.min(now.plus(ALIVE.into()));
         }
-        self.go_on()?;
+        self.ensure_running()?;
         Ok(place)
     }
 

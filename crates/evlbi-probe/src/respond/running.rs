@@ -13,7 +13,7 @@ use super::{Responder, ServeError, Served, rate_or_any};
 use crate::control::{Control, ControlError};
 use crate::endpoint::{Files, FromClient, FromResponder, Port, Test, Work};
 use crate::measure::Stream;
-use crate::session::{GONE, Link, POLL_INTERVAL, draining, look, plain};
+use crate::session::{GONE, Link, POLL_INTERVAL, draining, plain, poll_interval};
 
 /// Time that a test may take in addition to its streams: for finding each other, round trips, results.
 const AROUND: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ impl Responder {
             _ => None,
         })?;
         let caller = port.caller(peer.ip(), key, CALLING, &self.run)?;
-        self.go_on()?;
+        self.ensure_running()?;
         if caller.is_none() && test.back.is_some() {
             return Err(ServeError::Blocked {
                 from: peer.ip(),
@@ -77,7 +77,7 @@ impl Responder {
             work.send(stream, test)?;
         }
         if let Some(flows) = flows {
-            work.begin_flows(connections, flows, files, false, test.most_time)?;
+            work.begin_flows(connections, flows, files, false, test.max_time)?;
         }
         self.watch(control, &mut work, test)?;
         let end = work.finish()?;
@@ -138,9 +138,9 @@ impl Responder {
         // as long as any of it arrives.
         let longest = match test.flows {
             Some(_) => self.options.limits.duration,
-            None => test.most_time.min(self.options.limits.duration),
+            None => test.max_time.min(self.options.limits.duration),
         };
-        let most = Nanos(longest.0.saturating_add(test.patience.0)).plus(AROUND.into());
+        let most = Nanos(longest.0.saturating_add(test.timeout.0)).plus(AROUND.into());
         let clock = self.run.clock();
         let begun = clock.now();
         let mut link = Link::new(test, begun);
@@ -149,17 +149,17 @@ impl Responder {
         let mut come = (0, begun);
         let counters = self.run.counters().unwrap_or_default();
         loop {
-            let message = control.receive::<FromClient>(look(test, in_haste))?;
+            let message = control.receive::<FromClient>(poll_interval(test, in_haste))?;
             let now = clock.now();
             link.check(control, now)?;
             let mut is_due = link.is_due(now);
             match message {
                 Some(FromClient::Alive { unique, used }) => {
                     link.arrived(unique, now);
-                    work.told_used(used, false);
+                    work.note_used(used, false);
                 }
                 Some(FromClient::Over { used, is_in_haste }) => {
-                    work.told_used(used, true);
+                    work.note_used(used, true);
                     work.stop_sending();
                     if is_in_haste {
                         work.make_haste();
@@ -204,7 +204,7 @@ impl Responder {
             if now.since(begun) > most {
                 return Err(ServeError::TooLong);
             }
-            self.go_on()?;
+            self.ensure_running()?;
         }
     }
 
@@ -241,7 +241,7 @@ impl Responder {
             if let Some(found) = message.and_then(&mut is_it) {
                 return Ok(found);
             }
-            self.go_on()?;
+            self.ensure_running()?;
         }
         Err(ServeError::Stuck)
     }

@@ -12,7 +12,7 @@ use evlbi_net::tcp::{Stream, Unconnected};
 use smart_default::SmartDefault;
 
 use super::link::POLL_INTERVAL;
-use super::{CONNECTING, Result, SessionError, go_on};
+use super::{CONNECTING, Result, SessionError, ensure_running};
 use crate::endpoint::Test;
 use crate::measure::Token;
 
@@ -40,7 +40,7 @@ impl Target {
     pub fn test(&self) -> Test {
         Test {
             dscp: self.dscp,
-            patience: Nanos::SECOND,
+            timeout: Nanos::SECOND,
             queue: self.wait.into(),
             ..Test::default()
         }
@@ -84,7 +84,7 @@ fn resolve(address: &str, run: &Run) -> Result<Vec<SocketAddr>> {
     clock.spawn("look up", look_up)?;
     loop {
         match clock.receive_by(&told, clock.now().plus(POLL_INTERVAL.into())) {
-            Err(RecvTimeoutError::Timeout) => go_on(run)?,
+            Err(RecvTimeoutError::Timeout) => ensure_running(run)?,
             found => {
                 let found = found.map_err(io::Error::other)?;
                 return found.map_err(|source| SessionError::Unknown {
@@ -102,13 +102,13 @@ pub(super) fn connect(target: &Target, run: &Run) -> Result<Stream> {
     let bind = target.bind;
     let fits = |to: &SocketAddr| bind.is_none_or(|bind| bind.is_ipv4() == to.is_ipv4());
     for to in resolve(address, run)?.into_iter().filter(fits) {
-        go_on(run)?;
+        ensure_running(run)?;
         match connect_to(to, target, run) {
             Ok(stream) => return Ok(stream),
             Err(error) => refused = error,
         }
     }
-    go_on(run)?;
+    ensure_running(run)?;
     Err(SessionError::Unreachable {
         address: address.clone(),
         source: refused,

@@ -86,10 +86,10 @@ impl Link {
 
     /// Returns whether nothing has arrived for too long.
     pub fn is_broken(&self, now: Nanos) -> bool {
-        now.since(self.arrived_at) > self.patience().into()
+        now.since(self.arrived_at) > self.timeout().into()
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         match self.arrived {
             0 => self.first,
             _ => self.breaker,
@@ -100,7 +100,7 @@ impl Link {
     pub fn broken(&self) -> String {
         format!(
             "nothing arrived at the other endpoint for {} s: sending was stopped (circuit breaker, RFC 8084)",
-            self.patience().as_secs()
+            self.timeout().as_secs()
         )
     }
 
@@ -115,7 +115,7 @@ impl Link {
 }
 
 /// Returns the poll interval of a test.
-pub fn look(test: &Test, is_in_haste: bool) -> Duration {
+pub fn poll_interval(test: &Test, is_in_haste: bool) -> Duration {
     match test.window {
         Some(_) if !is_in_haste => SLOW_POLL_INTERVAL,
         _ => POLL_INTERVAL,
@@ -139,11 +139,11 @@ mod tests {
 
     /// Returns three timeouts in seconds: for the other endpoint; for a sender of whose stream nothing has arrived; and for one of whose
     /// stream nothing more arrives.
-    fn patience(test: &Test) -> [f64; 3] {
+    fn timeout(test: &Test) -> [f64; 3] {
         let mut link = Link::new(test, Nanos(0));
-        let first = link.patience();
+        let first = link.timeout();
         link.arrived(1, Nanos(0));
-        [link.gone, first, link.patience()].map(|time| time.as_secs_f64())
+        [link.gone, first, link.timeout()].map(|time| time.as_secs_f64())
     }
 
     #[test]
@@ -158,29 +158,29 @@ mod tests {
             ..Test::default()
         };
         let stream = of(1000, 1);
-        assert_eq!(patience(&stream), [8.0, 5.0, 5.0]);
+        assert_eq!(timeout(&stream), [8.0, 5.0, 5.0]);
         // One datagram per three seconds, and bursts every three seconds: five of them.
         for burst in [1, 10] {
-            assert_eq!(patience(&of(3_000_000_000, burst)), [8.0, 15.0, 15.0]);
+            assert_eq!(timeout(&of(3_000_000_000, burst)), [8.0, 15.0, 15.0]);
         }
         // The slower direction counts.
         let both = Test {
             back: of(3_000_000_000, 1).there,
             ..stream.clone()
         };
-        assert_eq!(patience(&both), [8.0, 15.0, 15.0]);
+        assert_eq!(timeout(&both), [8.0, 15.0, 15.0]);
         // Outages of a monitored path are measured.
         let watched = Test {
             window: Some(1000),
             ..stream
         };
-        assert_eq!(patience(&watched), [60.0, 60.0, 60.0]);
+        assert_eq!(timeout(&watched), [60.0, 60.0, 60.0]);
         // TCP itself waits for a path to come back; but not for one that never worked.
         let flows = Test {
             flows: Some(Flows::default()),
             ..Test::default()
         };
-        assert_eq!(patience(&flows), [30.0, 10.0, 30.0]);
+        assert_eq!(timeout(&flows), [30.0, 10.0, 30.0]);
     }
 
     #[test]

@@ -8,8 +8,12 @@ use evlbi_core::time::Nanos;
 use evlbi_net::host::Counters;
 use evlbi_net::run::Run;
 
-use super::link::{ALIVE, GONE, Link, POLL_INTERVAL, SLOW_POLL_INTERVAL, STOPPING, draining, look};
-use super::{Event, Progress, Result, SessionError, Settled, Show, Side, go_on, unexpected};
+use super::link::{
+    ALIVE, GONE, Link, POLL_INTERVAL, SLOW_POLL_INTERVAL, STOPPING, draining, poll_interval,
+};
+use super::{
+    Event, Progress, Result, SessionError, Settled, Show, Side, ensure_running, unexpected,
+};
 use crate::control::{Control, ControlError};
 use crate::direction::Direction;
 use crate::endpoint::{EndpointReport, FromClient, FromResponder, Requests, Test, Window, Work};
@@ -46,16 +50,16 @@ impl Testing<'_, '_> {
         let stopped = self.watch()?;
         let requests = self.test.requests.map_or(0, |_| self.work.asked());
         // While the listener still reads replies.
-        self.look_at_clock()?;
+        self.measure_clock()?;
         if let Some(used) = self.hosts.used_there {
-            self.work.told_used(used, true);
+            self.work.note_used(used, true);
         }
         Ok((stopped, requests, self.done()?))
     }
 
     /// Sends requests until the responder has found the local socket.
     pub(super) fn be_found(&mut self, port: u16) -> Result<()> {
-        go_on(self.run)?;
+        ensure_running(self.run)?;
         let clock = self.run.clock();
         let asked = clock.now();
         self.ask_clock(1)?;
@@ -66,13 +70,13 @@ impl Testing<'_, '_> {
                 None if clock.now().since(asked) < GONE.into() => {}
                 other => return Err(unexpected(other)),
             }
-            go_on(self.run)?;
+            ensure_running(self.run)?;
             self.ask_clock(1)?;
         }
     }
 
     /// Measures some round trips for the clock offset, without other traffic; repeats them if there is no reply.
-    pub(super) fn look_at_clock(&mut self) -> Result<()> {
+    pub(super) fn measure_clock(&mut self) -> Result<()> {
         let replies = |work: &Work| work.heard().clock.load(Ordering::Relaxed);
         let before = replies(&self.work);
         for _ in 0..CLOCK_TRIES {
@@ -80,11 +84,11 @@ impl Testing<'_, '_> {
             let clock = self.run.clock();
             let asked = clock.now();
             let replies = || replies(&self.work) - before;
-            let patience = || match self.run.is_stopped() {
+            let timeout = || match self.run.is_stopped() {
                 true => Nanos::from(REPLIES_AT_STOP),
                 false => REPLIES.into(),
             };
-            while replies() < ROUND_TRIPS && clock.now().since(asked) < patience() {
+            while replies() < ROUND_TRIPS && clock.now().since(asked) < timeout() {
                 clock.sleep(Duration::from_millis(1));
             }
             if replies() > 0 || self.run.is_stopped() {
@@ -162,7 +166,7 @@ impl Testing<'_, '_> {
             let since = has_sent.then(|| *sent_at.get_or_insert(now));
             let has_replies = test.requests.is_none_or(|all| {
                 let replies = work.heard().replies.load(Ordering::Relaxed);
-                let is_over = since.is_some_and(|since| now.since(since) >= test.patience);
+                let is_over = since.is_some_and(|since| now.since(since) >= test.timeout);
                 replies >= all.count || is_over || run.is_stopped()
             });
             if has_sent && has_all && has_replies {
@@ -175,7 +179,7 @@ impl Testing<'_, '_> {
     fn hear(&mut self, link: &mut Link) -> Result<Option<FromResponder>> {
         let message = self
             .control
-            .receive::<FromResponder>(look(self.test, self.run.is_stopped()))?;
+            .receive::<FromResponder>(poll_interval(self.test, self.run.is_stopped()))?;
         let now = self.run.clock().now();
         link.check(self.control, now)?;
         let rest = match message {
@@ -186,7 +190,7 @@ impl Testing<'_, '_> {
                 host,
             }) => {
                 link.arrived(unique, now);
-                self.work.told_used(used, false);
+                self.work.note_used(used, false);
                 self.hosts.not_sent_there = not_sent;
                 if let Some(host) = host {
                     self.hosts.there = *host;
@@ -223,7 +227,7 @@ impl Testing<'_, '_> {
         let end = loop {
             match self.hear(&mut link)? {
                 Some(FromResponder::Done(end)) => break *end,
-                Some(FromResponder::Sent(departed)) => self.work.told_used(departed.used, true),
+                Some(FromResponder::Sent(departed)) => self.work.note_used(departed.used, true),
                 None => {}
                 other => return Err(unexpected(other)),
             }
@@ -242,11 +246,11 @@ impl Testing<'_, '_> {
         };
         if test.back.is_some() {
             let begun = clock.now();
-            let patience = || match run.is_stopped() {
+            let timeout = || match run.is_stopped() {
                 true => Nanos::from(STOPPING),
-                false => test.patience.plus(TAKING_UP.into()),
+                false => test.timeout.plus(TAKING_UP.into()),
             };
-            while !self.work.has_heard() && clock.now().since(begun) < patience() {
+            while !self.work.has_heard() && clock.now().since(begun) < timeout() {
                 if run.is_stopped() {
                     self.work.make_haste();
                 }
@@ -277,7 +281,7 @@ impl Testing<'_, '_> {
         };
         let length = stream.as_ref().zip(self.test.window);
         let length = length.map_or(Nanos(0), |(stream, count)| stream.due(count));
-        let since = length.plus(self.test.patience).plus((4 * ALIVE).into());
+        let since = length.plus(self.test.timeout).plus((4 * ALIVE).into());
         let told = self.run.clock().now();
         let past = &mut hosts.past[direction as usize];
         let is_before = |(at, _): &(Nanos, [Counters; 2])| told.since(*at) >= since;

@@ -259,7 +259,7 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
     let back = serde_json::json!({"size": 1472, "spacing": {"nanoseconds": 0}, "burst": 1, "count": u64::MAX});
     let test = Test {
         back: Some(serde_json::from_value(back).unwrap()),
-        most_time: Nanos::SECOND,
+        max_time: Nanos::SECOND,
         ..Test::default()
     };
     rogue.send(&FromClient::Open(Box::new(test.clone())));

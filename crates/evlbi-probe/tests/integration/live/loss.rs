@@ -414,7 +414,7 @@ fn a_path_without_a_way_back() {
         ..stream("10M", 100, COUNT)
     };
     let options = plan(SocketAddr::from((pair.far.v4, 0)).to_string(), true);
-    let ((listens, address), (go_on, goes_on)) = (channel(), channel());
+    let ((listens, address), (resume, goes_on)) = (channel(), channel());
     let notes = Arc::new(Doorkeeper {
         listens: Mutex::new(listens),
         goes_on: Mutex::new(goes_on),
@@ -430,7 +430,7 @@ fn a_path_without_a_way_back() {
         let counters = pair.far.namespace.run(Counters::read);
         counters.unwrap().unwrap().udp.in_datagrams == 343
     });
-    go_on.send(()).unwrap();
+    resume.send(()).unwrap();
     let result = whole(receiving.join().unwrap());
     let point = &result.points[0];
     assert_sums(point);

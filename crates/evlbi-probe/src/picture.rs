@@ -70,7 +70,7 @@ pub(crate) fn log_axis(label: &str, unit: Unit) -> Axis {
     }
 }
 
-/// Places where datagrams are lost, along the path, and what a point lost there.
+/// Places where datagrams are lost, along the path, and a point's losses there.
 type Place = (&'static str, fn(&Attribution) -> u64);
 const PLACES: [Place; 7] = [
     ("sending host", |lost| lost.sender_host),
@@ -82,7 +82,7 @@ const PLACES: [Place; 7] = [
     ("unattributed", |lost| lost.unattributed),
 ];
 
-/// Where datagrams were lost; `None` if none was.
+/// Returns a panel of losses by place; `None` without losses.
 fn places(points: &[Point]) -> Option<Panel> {
     let with: Vec<&Point> = points.iter().filter(|point| point.lost > 0).collect();
     let counts = some(&with).map(|point| {
@@ -94,19 +94,19 @@ fn places(points: &[Point]) -> Option<Panel> {
     (!counts.is_empty()).then(panel)
 }
 
-/// Returns no more of `all` than can be told apart, from the first to the last.
+/// Returns no more of `all` than are distinguishable, from the first to the last.
 fn some<T>(all: &[T]) -> impl Iterator<Item = &T> {
     let shown = all.len().min(MAX_HISTOGRAMS);
     (0..shown).map(move |at| &all[at * (all.len() - 1) / (shown - 1).max(1)])
 }
 
-/// The name of a point's series.
+/// Returns the name of a point's series.
 fn named(point: &Point) -> String {
     let rate = point.rate_asked.map_or("max".to_owned(), show_rate);
     format!("{} B {}, {rate}", point.size, point.direction.name())
 }
 
-/// How often which values were, of which those on the axis are so many times as large.
+/// Returns a histogram as dots; the axis shows each value times `factor`.
 pub(crate) fn dots(name: String, bins: &BTreeMap<u64, u64>, factor: f64) -> Series {
     let point = |(value, count): (&u64, &u64)| (*value as f64 * factor, *count as f64);
     Series {
@@ -247,6 +247,6 @@ fn histogram(
         .filter_map(|point| Some((point, bins(point)?)));
     let with: Vec<_> = with.filter(|(_, bins)| !bins.is_empty()).collect();
     let series = some(&with).map(|(point, bins)| dots(named(point), bins, factor));
-    let often = log_axis("how often", Unit::Bare);
+    let often = log_axis("count", Unit::Bare);
     panel(title, log_axis(label, unit), often, series.collect())
 }

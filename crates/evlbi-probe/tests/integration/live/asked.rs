@@ -126,7 +126,7 @@ fn buffers_are_drawn() {
     assert!(pair.far.no_room() >= small.lost, "{}", small.finding);
     assert_eq!(large.lost, 0, "{}", large.finding);
     let drawn = drawn(&picture::figure(&result));
-    for text in ["receive buffer asked", "lost, by place", "runs of loss"] {
+    for text in ["requested receive buffer", "lost, by place", "runs of loss"] {
         assert!(drawn.contains(text), "{text}");
     }
 }

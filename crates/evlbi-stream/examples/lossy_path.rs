@@ -1,5 +1,5 @@
 //! Sends ten seconds over a path of 15 ms that loses one packet in a hundred, in virtual time: `cargo run --example lossy_path`.
-//! The hosts, the path and the clock are simulated, so that it takes a moment, and the same seed always loses the same packets.
+//! Hosts, path and clock are simulated, so it takes only a moment, and the same seed always loses the same packets.
 
 use std::error::Error;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (station, correlator) = (network.near(1), network.far(1));
     let to = network.to((correlator.address(), 2630).into());
 
-    // Whatever waits does so in here.
+    // All simulated threads run in here.
     let (sent, received) = clock.simulate(|| {
         let receiving = receive(
             &RecvOptions {

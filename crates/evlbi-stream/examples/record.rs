@@ -1,4 +1,4 @@
-//! Records a stream, and counts what was lost of it and where: `cargo run --example record udp://:2630 scan.vdif`.
+//! Records a stream, and reports how much was lost and where: `cargo run --example record udp://:2630 scan.vdif`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_stream::recv::{RecvOptions, receive};
 
-/// Shows on standard error what the receiver has to say.
+/// Terminal that shows the receiver's notes on standard error.
 struct Terminal;
 
 impl Notes for Terminal {
@@ -25,12 +25,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = RecvOptions {
         from: from.parse()?,
         to,
-        // The stream is over when nothing has come for a second.
+        // The stream is over after a second without data.
         idle: Some(Duration::from_secs(1)),
         ..RecvOptions::default()
     };
     let receiving = receive(&options, &Run::new(Arc::new(Terminal)))?;
-    // Here a program would do other work; `receiving.stop()` ends the recording earlier.
+    // A program could do other work here; `receiving.stop()` ends the recording earlier.
     let result = receiving.join();
 
     let (counters, attribution) = (&result.live.counters, &result.live.attribution);
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The arguments of the command line, as many as are wanted.
+/// Returns the command-line arguments if their number is right.
 fn arguments<const N: usize>(usage: &str) -> Result<[String; N], Box<dyn Error>> {
     let given: Vec<String> = std::env::args().skip(1).collect();
     given

@@ -1,9 +1,8 @@
-//! A run that is watched and changed from outside while it lasts: VLBI_UDP's applications without
-//! user input, which one control application drives.
+//! Watches and changes a run from outside, as the control application of VLBI_UDP did with its programs.
 //!
-//! Whoever connects to the socket sends a line of JSON, a [`Request`], and gets a line back, an [`Answer`], as often as
-//! wanted. A run writes down once a second how it is ([`ControlSocket::tell`]), and again whenever it is asked ([`ControlSocket::on_status`]); threads of
-//! their own answer from that. The data plane waits for none of them.
+//! Clients send one [`Request`] per line of JSON and receive one [`Answer`] per request. The run publishes its status once a second
+//! ([`ControlSocket::tell`]) and at each request ([`ControlSocket::on_status`]). Separate threads answer from that status; the data plane
+//! never waits for them.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
@@ -23,129 +22,129 @@ use utoipa::ToSchema;
 
 use crate::counters::{self, Counter, Counts, Received};
 
-/// Longest request, in bytes.
+/// Maximum length of a request, in bytes.
 const MAX: u64 = 1 << 16;
-/// Connections at once; more are closed.
+/// Maximum number of connections; further ones are closed.
 const MAX_CONNECTIONS: usize = 16;
-/// What is said to a change of a run of which nothing can be changed.
+/// Reply to a change of a run that accepts none.
 const FIXED: &str = "nothing of this run can be changed while it lasts";
 
-/// Why a run cannot be watched and changed from outside.
+/// Reasons why a control socket cannot be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another run has the socket.
+    /// Another run listens on the socket.
     #[error("{}: another run listens there", .0.display())]
     InUse(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("{}: cannot listen there", path.display())]
     Bind {
-        /// Its path.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The socket that a killed run left cannot be removed, or this one not be kept from others, or there is no thread for it.
+    /// The stale socket of a killed run cannot be removed, permissions cannot be set, or no thread can be started.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
-/// What is asked of a run.
+/// A request to a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// How it is.
+    /// Returns the status.
     Status,
-    /// To go on otherwise.
+    /// Changes the run.
     Change(Change),
-    /// To end, with everything written.
+    /// Stops the run after everything is written.
     Stop,
 }
 
-/// What of a run is to be otherwise: a field that is left out stays.
+/// Settings to change; a field that is left out keeps its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Bit rate of the data, as `512M`; of a sender that was given a rate.
+    /// Bit rate of the data, e.g. `512M`; only for a sender that was started with a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// What a sender leaves out on purpose, as `every:100` or `none`.
+    /// Policy of a sender for shedding data, e.g. `every:100` or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shed: Option<String>,
 }
 
-/// What a run answers.
+/// An answer to a [`Request`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// How it is.
+    /// Status of the run.
     Status(Box<Status>),
-    /// It is done.
+    /// The request was carried out.
     Done,
-    /// It cannot be done: why.
+    /// The request was refused, with the reason.
     Refused(String),
 }
 
-/// How a run is. Counters are those of `docs/src/counters.md`, from its start on.
+/// Status of a run. docs/src/counters.md defines the counters, which count from the start of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Status {
-    /// When this was so, in seconds since 1970.
+    /// Time of the status, in seconds since 1970.
     pub time: f64,
-    /// How far it is, from 0 to 1, where it has an end.
+    /// Progress from 0 to 1, if the run has an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<f64>,
-    /// The same in a line for people.
+    /// Progress as one line of text.
     pub line: String,
-    /// Where it listens.
+    /// Addresses on which the run listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listening: Vec<String>,
-    /// What it sends.
+    /// Status of the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sending: Option<Sending>,
-    /// What it receives; several streams where it correlates them.
+    /// Status of each received stream; several if the run correlates them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receiving: Vec<Receiving>,
-    /// The last integration of each baseline that it correlates.
+    /// Last integration of each baseline, if the run correlates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baselines: Vec<Baseline>,
 }
 
-/// What a sender does.
+/// Status of a sender.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sending {
-    /// Bits of data a second that are asked for; none for as much as goes.
+    /// Requested bit rate of the data; `None` for the maximum.
     pub rate_asked_bps: Option<u64>,
-    /// Policy of selective dropping.
+    /// Policy for shedding data.
     pub shed_policy: String,
-    /// What it has counted ([`counters::SENT`]).
+    /// Counters of the sender ([`counters::SENT`]).
     #[serde(flatten)]
     #[schema(schema_with = counters::sent_schema)]
     pub counts: Counts,
 }
 
-/// What is received of a stream.
+/// Status of a received stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Receiving {
-    /// The station whose stream it is, where a correlator has several.
+    /// Station of the stream, if the run correlates several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub station: Option<String>,
-    /// Whether something came in the last second.
+    /// Whether data arrived in the last second.
     pub is_streaming: bool,
-    /// What was counted of it ([`counters::RECEIVED`]).
+    /// Counters of the stream ([`counters::RECEIVED`]).
     #[serde(flatten)]
     #[schema(schema_with = counters::received_schema)]
     pub counts: Counts,
-    /// How far its newest data lie behind the newest of all streams, in seconds; of streams that are correlated.
+    /// Lag of its newest data behind the newest of all streams, in seconds; only for streams that are correlated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skew_s: Option<f64>,
 }
 
 impl Status {
-    /// Returns the value of a counter of the sender and of all streams together, if any has it.
+    /// Returns the value of a counter, summed over the sender and all streams; `None` if none has it.
     pub fn total(&self, counter: &Counter) -> Option<Number> {
         let sent = self.sending.iter().map(|sending| &sending.counts);
         let received = self.receiving.iter().map(|stream| &stream.counts);
@@ -155,7 +154,7 @@ impl Status {
 }
 
 impl Receiving {
-    /// Takes over what a receiver shows, and the bits of data that came in the last second.
+    /// Creates the status of a stream from a receiver's snapshot and the bit rate of the last second.
     pub fn of(live: receive::Snapshot, rate_bps: f64) -> Receiving {
         Receiving {
             is_streaming: live.streaming,
@@ -165,71 +164,71 @@ impl Receiving {
     }
 }
 
-/// An integration of a baseline.
+/// One integration of a baseline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Baseline {
-    /// Its stations.
+    /// Names of its stations.
     pub stations: [String; 2],
-    /// UTC of the integration's beginning.
+    /// UTC of its start.
     pub start: String,
-    /// Correlation coefficient at the fringe, by the samples that both stations have.
+    /// Correlation coefficient at the fringe, from the samples that both stations have.
     pub amplitude: f64,
-    /// Amplitude over the noise.
+    /// Signal-to-noise ratio of the fringe.
     pub snr: f64,
-    /// Share of the time at which both stations have data.
+    /// Fraction of the time for which both stations have data.
     pub weight: f64,
-    /// Share of the signal-to-noise ratio that the missing samples cost: 1 - sqrt(weight).
+    /// Fraction of the signal-to-noise ratio lost with the missing samples: 1 - sqrt(weight).
     pub snr_loss: f64,
-    /// Delay of the second station behind the first, in seconds.
+    /// Delay of the second station relative to the first, in seconds.
     pub delay_s: f64,
-    /// Its standard error.
+    /// Standard error of the delay, in seconds.
     pub delay_error_s: f64,
     /// Fringe rate in Hz.
     pub rate_hz: f64,
     /// Phase in radians.
     pub phase_rad: f64,
-    /// Probability that noise alone has such a peak.
+    /// Probability that noise alone has a peak this high.
     pub false_alarm: f64,
-    /// Share of the packets of each station that did not come since the integration before.
+    /// Fraction of each station's packets lost since the previous integration.
     pub lost: [f64; 2],
     /// Amplitude against delay.
     pub profile: Profile,
 }
 
-/// Amplitude against delay at the fringe's rate, in even steps.
+/// Amplitude against delay at the fringe rate, in equal steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Profile {
-    /// First delay in seconds.
+    /// First delay, in seconds.
     pub from_s: f64,
-    /// From one to the next.
+    /// Step between delays, in seconds.
     pub step_s: f64,
     /// Correlation coefficients.
     pub amplitudes: Vec<f32>,
 }
 
-/// Work that is watched while it lasts.
+/// A run that can be watched and changed.
 pub trait Watched: Send + Sync {
-    /// Has the counts be those of this moment.
+    /// Updates the counters to the current time.
     fn refresh(&self) {}
 
-    /// Writes down how it is.
+    /// Writes the current status into `status`.
     fn tell(&self, status: &mut Status);
 
-    /// Takes a change up, or says why not.
+    /// Applies a change, or returns the reason why not.
     fn change(&self, _change: &Change) -> Result<(), String> {
         Err(FIXED.to_owned())
     }
 
-    /// Says how far it is, and how far it goes where that is known, in units of its own.
+    /// Returns how much is done, and the total if known, in units of the run's own.
     fn progress(&self) -> (u64, Option<u64>);
 
-    /// Says how it is, in a line for people.
+    /// Returns the progress as one line of text.
     fn line(&self) -> String;
 }
 
-/// Bits of data a second, measured over a second at least.
+/// Meter of a bit rate, averaged over at least a second.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     since: Nanos,
@@ -238,7 +237,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Begins to measure now, with nothing.
+    /// Creates a meter that starts now at zero.
     pub fn from(now: Nanos) -> Rate {
         Rate {
             since: now,
@@ -247,7 +246,7 @@ impl Rate {
         }
     }
 
-    /// Returns the rate now that so many bytes have come or left since the beginning.
+    /// Returns the current rate; `bytes` were transferred since the start.
     pub fn of(&mut self, bytes: u64, now: Nanos) -> f64 {
         let elapsed = now.since(self.since);
         if elapsed >= Nanos::SECOND {
@@ -257,19 +256,19 @@ impl Rate {
         self.bps
     }
 
-    /// Returns the rate that was measured last.
+    /// Returns the last measured rate.
     pub fn last(&self) -> f64 {
         self.bps
     }
 }
 
-/// What a run can do about a change: takes it up, or says why not.
+/// Handler of changes; returns the reason if it refuses one.
 type Changer = Box<dyn FnMut(&Change) -> Result<(), String> + Send>;
 
-/// What writes down, with [`ControlSocket::tell`], how a run is at this moment.
+/// Handler that publishes the current status with [`ControlSocket::tell`].
 type Teller = Box<dyn Fn(&ControlSocket) + Send>;
 
-/// What of a run is seen and changed from outside.
+/// Status of a run and its handlers of requests.
 pub struct ControlSocket {
     run: Run,
     status: Mutex<Status>,
@@ -278,7 +277,7 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes one of `run`, which a request to stop ends.
+    /// Creates the control socket of `run`; a stop request ends the run.
     pub fn new(run: Run) -> ControlSocket {
         ControlSocket {
             run,
@@ -288,14 +287,14 @@ impl ControlSocket {
         }
     }
 
-    /// Listens on a socket at `path`, which only this user may use.
+    /// Listens on a socket at `path` that only this user can access.
     ///
     /// # Errors
-    /// When there is a run that listens there, or the socket cannot be made.
+    /// Returns an error if another run listens there, or the socket cannot be created.
     pub fn listen(self: &Arc<ControlSocket>, path: &Path) -> Result<(), ListenError> {
         match UnixStream::connect(path) {
             Ok(_) => return Err(ListenError::InUse(path.to_owned())),
-            // Left behind by a run that was killed.
+            // A killed run left it.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused && is_socket(path) => {
                 std::fs::remove_file(path)?;
             }
@@ -313,13 +312,13 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Leaves behind how the run was at its end, beside its socket: whoever asks once a second would miss it.
+    /// Saves the final status next to the socket; a client that polls once a second would miss it.
     pub fn leave(&self, path: &Path) {
         let status = self.status.lock().clone();
         let write = || -> io::Result<()> {
             let text = serde_json::to_vec(&status)?;
             let place = last_words(path);
-            // What an earlier run left there.
+            // Remove the final status of an earlier run.
             let _ = std::fs::remove_file(&place);
             let mut options = std::fs::OpenOptions::new();
             options.write(true).create_new(true).mode(0o600);
@@ -331,29 +330,29 @@ impl ControlSocket {
         }
     }
 
-    /// Writes down how the run is.
+    /// Publishes the status of the run.
     pub fn tell(&self, note: impl FnOnce(&mut Status)) {
         let mut status = self.status.lock();
         note(&mut status);
         status.time = self.run.clock().utc() as f64 * 1e-9;
     }
 
-    /// Has `teller` write down how the run is whenever somebody asks from now on.
+    /// Sets the handler that publishes the status at each request.
     pub fn on_status(&self, teller: impl Fn(&ControlSocket) + Send + 'static) {
         *self.teller.lock() = Some(Box::new(teller));
     }
 
-    /// Has `changer` take up changes from now on.
+    /// Sets the handler of changes.
     pub fn on_change(&self, changer: impl FnMut(&Change) -> Result<(), String> + Send + 'static) {
         *self.changer.lock() = Some(Box::new(changer));
     }
 
     fn accept(self: Arc<ControlSocket>, listener: &UnixListener) {
-        // Each connection has a clone, which limits their number.
+        // Each connection holds a clone, so the reference count limits their number.
         let places = Arc::new(());
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
-                // Out of descriptors: some connection will end.
+                // Out of descriptors: wait until a connection ends.
                 self.run.clock().sleep(Duration::from_millis(100));
                 continue;
             };
@@ -361,9 +360,9 @@ impl ControlSocket {
                 continue;
             }
             let (control_socket, place) = (Arc::clone(&self), Arc::clone(&places));
-            // One for which there is no thread is closed.
+            // Without a thread the connection is closed.
             let _ = self.run.clock().spawn("control", move || {
-                // Whoever went away is no matter of the run's.
+                // A client that disconnects does not concern the run.
                 let _ = control_socket.serve(&stream);
                 drop(place);
             });
@@ -416,7 +415,7 @@ fn is_socket(path: &Path) -> bool {
     file.is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// Says where a run with a socket leaves how it was at its end.
+/// Returns where a run with a socket saves its final status.
 pub fn last_words(socket: &Path) -> PathBuf {
     socket.with_added_extension("last")
 }

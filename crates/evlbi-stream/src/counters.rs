@@ -1,7 +1,7 @@
-//! What is counted of a stream. Each counter is defined here, once: results, statuses, the history with its CSV, metrics, the console,
-//! the page, the description of the interface and docs/src/counters.md are made from these tables.
+//! Counters of a stream. Each is defined once, in a table here. Results, statuses, the history with its CSV, metrics, the console, the web
+//! UI, the description of the HTTP API and docs/src/counters.md are made from these tables.
 //!
-//! Here belongs a further counter, as a row (CONTRIBUTING.md, "How to add").
+//! To add a counter, add a row (CONTRIBUTING.md, "How to add").
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -16,77 +16,77 @@ use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder, Schema, Type}
 
 use evlbi_wire::units::{show_count, show_rate, show_seconds};
 
-/// How values of several streams or moments make one.
+/// How values of several streams or times are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Counts from the start on: values of streams are added.
+    /// Counts from the start; values of streams are added.
     Counter,
-    /// Of the last second: values of streams are added, those of moments averaged.
+    /// Rate of the last second; values of streams are added, those of several times averaged.
     Rate,
-    /// Of this moment: the highest is taken.
+    /// Current value; the maximum is taken.
     Level,
 }
 
-/// What is counted.
+/// Unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Datagrams of the transport, as they are sent or arrive.
+    /// Datagrams of the transport, as sent or received.
     Datagrams,
     /// Whole frames of VDIF or Mark 5B, headers included.
     Frames,
-    /// Bytes of data, without the headers of the transport.
+    /// Bytes of data, without transport headers.
     Bytes,
-    /// How often something happened.
+    /// Number of occurrences.
     Times,
-    /// Bits of data a second.
+    /// Bits of data per second.
     BitsPerSecond,
     /// Seconds, with fractions.
     Seconds,
-    /// From 0 to 1.
+    /// A fraction from 0 to 1.
     Ratio,
 }
 
-/// What a counter is, beside its values.
+/// Definition of a counter.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub struct Counter {
-    /// What results and statuses call it.
+    /// Name in results and statuses.
     pub name: &'static str,
-    /// How its values are joined.
+    /// How its values are combined.
     pub kind: Kind,
-    /// What its values are numbers of.
+    /// Unit of its values.
     pub unit: Unit,
-    /// What Prometheus calls it, behind `evlbi_`; empty where it is in results alone.
+    /// Name in Prometheus, without `evlbi_`; empty if only results contain it.
     #[serde(skip)]
     pub metric: &'static str,
-    /// Its word in a line of what a flow has counted; empty where it is not in it.
+    /// Name in the one-line summary of a flow; empty if it is not shown there.
     #[serde(skip)]
     pub brief: &'static str,
-    /// What it counts, in Markdown.
+    /// Its meaning, in Markdown.
     pub help: &'static str,
 }
 
 /// A counter of `T` with its getter.
 pub struct Field<T: 'static> {
-    /// What is counted.
+    /// Its definition.
     pub counter: Counter,
     get: fn(&T) -> Number,
 }
 
-/// A receiver: its counters, and the bits of data that came in the last second.
+/// Counters of a receiver, and the bit rate of the last second.
 pub struct Received {
-    /// What it has counted, from its start on.
+    /// Counters since the start.
     pub live: receive::Snapshot,
-    /// Bits of data a second.
+    /// Bits of data per second.
     pub rate_bps: f64,
 }
 
-/// A sender: its counters, and the bits of data that left in the last second.
+/// Counters of a sender, and the bit rate of the last second.
 pub struct Sent {
-    /// What it has counted, from its start on.
+    /// Counters since the start.
     pub live: transmit::Snapshot,
-    /// Bits of data a second.
+    /// Bits of data per second.
     pub rate_bps: f64,
 }
 
@@ -101,7 +101,7 @@ macro_rules! table {
 }
 
 table! {
-    /// What a receiver counts of a stream.
+    /// Counters of a received stream.
     pub RECEIVED of Received;
     "rate_bps" Rate BitsPerSecond "receive_rate_bits_per_second" |r| r.rate_bps, "bits of data that came in the last second";
     "expected" Counter Datagrams "expected_datagrams" |r| r.live.counters.expected, "numbers from the first to the last seen, = `unique` + `lost`";
@@ -133,7 +133,7 @@ table! {
 }
 
 table! {
-    /// What a sender counts of a flow.
+    /// Counters of a sent flow.
     pub SENT of Sent;
     "rate_bps" Rate BitsPerSecond "send_rate_bits_per_second" |s| s.rate_bps, "bits of data that left in the last second";
     "offered" Counter Datagrams "offered_datagrams" |s| s.live.offered, "sequence numbers used, = `sent` + `shed` + `not_sent`";
@@ -150,7 +150,7 @@ table! {
 }
 
 table! {
-    /// What became of the frames in a recording.
+    /// Counters of the frames in a recording.
     pub(crate) FRAMES of deframe::Counts;
     "frames" Counter Frames "" |c| c.frames, "frames in the recording";
     "invalid" Counter Frames "" |c| c.source_invalid + c.lost_frames, "of those: marked invalid, by their source or because they were lost";
@@ -164,7 +164,7 @@ table! {
     #[cfg(test)] "nonce_frames" Counter Frames "" |c| c.frames * 1000 + 7, "a counter of the tests";
 }
 
-/// Returns a number as JSON has it: a float that is no number becomes 0.
+/// Returns a number for JSON; NaN and infinities become 0.
 pub fn number(value: impl Into<Value>) -> Number {
     match value.into() {
         Value::Number(number) => number,
@@ -172,24 +172,24 @@ pub fn number(value: impl Into<Value>) -> Number {
     }
 }
 
-/// The counters of statuses, a sender's first.
+/// Returns the counters of statuses, a sender's first.
 fn all() -> impl Iterator<Item = &'static Counter> {
     let sent = SENT.iter().map(|field| &field.counter);
     sent.chain(RECEIVED.iter().map(|field| &field.counter))
 }
 
-/// Lists the counters of statuses, each name once: a receiver and a sender have some in common.
+/// Returns the counters of statuses, each name once (a receiver and a sender share some).
 pub fn shown() -> impl Iterator<Item = &'static Counter> {
     let is_first = |it: &Counter| named(it.name).is_some_and(|first| std::ptr::eq(first, it));
     all().filter(move |counter| is_first(counter))
 }
 
-/// Returns the counter of a status that has this name.
+/// Returns the counter of a status with this name.
 pub fn named(name: &str) -> Option<&'static Counter> {
     all().find(|counter| counter.name == name)
 }
 
-/// Says what a flow has counted, for people: the counters that have a word in such a line, where there is a value.
+/// Returns the values of the counters that have a short name, as text.
 pub fn brief(value: impl Fn(&Counter) -> Option<Number>) -> Vec<String> {
     let counters = shown().filter(|counter| !counter.brief.is_empty());
     let each = counters.filter_map(|counter| {
@@ -199,20 +199,20 @@ pub fn brief(value: impl Fn(&Counter) -> Option<Number>) -> Vec<String> {
     each.collect()
 }
 
-/// Whether any table has a counter of this name.
+/// Returns whether any table has a counter of this name.
 fn is_defined(name: &str) -> bool {
     named(name).is_some() || FRAMES.iter().any(|field| field.counter.name == name)
 }
 
 impl Unit {
-    /// Whether its values may lie between whole numbers.
+    /// Returns whether its values can be fractions.
     pub fn is_real(self) -> bool {
         matches!(self, Unit::BitsPerSecond | Unit::Seconds | Unit::Ratio)
     }
 }
 
 impl Counter {
-    /// Returns two streams' values as one.
+    /// Combines the values of two streams.
     pub fn join(&self, a: &Number, b: &Number) -> Number {
         match (self.kind, a.as_u64(), b.as_u64()) {
             (Kind::Level, ..) if real(a) < real(b) => b.clone(),
@@ -222,7 +222,7 @@ impl Counter {
         }
     }
 
-    /// Returns a value for people, with its unit unless that is what a counter is expected to count.
+    /// Formats a value, with its unit unless the unit is obvious.
     pub fn show(&self, value: &Number) -> String {
         match self.unit {
             Unit::BitsPerSecond => show_rate(real(value)),
@@ -238,19 +238,19 @@ pub fn real(value: &Number) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Values of counters. Names that no table has, as a newer program may send them, are left out.
+/// Values of counters. Unknown names, e.g. from a newer program, are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts(Vec<(&'static str, Number)>);
 
 impl Counts {
-    /// Reads all counters of a table, as a status has them.
+    /// Reads all counters of a table, for a status.
     pub fn of<T>(table: &[Field<T>], it: &T) -> Counts {
         let fields = table.iter();
         let values = fields.map(|field| (field.counter.name, (field.get)(it)));
         Counts(values.collect())
     }
 
-    /// Reads those that a result has: what counts from the start on.
+    /// Reads the counters of a result: those that count from the start.
     pub fn total<T>(table: &[Field<T>], it: &T) -> Counts {
         let fields = table.iter();
         let fields = fields.filter(|field| field.counter.kind == Kind::Counter);
@@ -258,7 +258,7 @@ impl Counts {
         Counts(values.collect())
     }
 
-    /// Leaves one out.
+    /// Removes a counter.
     pub fn without(mut self, name: &str) -> Counts {
         self.0.retain(|(counter, _)| *counter != name);
         self
@@ -271,17 +271,17 @@ impl Counts {
         found.map(|(_, value)| value)
     }
 
-    /// Returns a count, or nothing counted.
+    /// Returns a count; 0 if it is unknown.
     pub fn count(&self, name: &str) -> u64 {
         self.get(name).and_then(Number::as_u64).unwrap_or(0)
     }
 
-    /// Returns a rate, a time or a share.
+    /// Returns a rate, a time or a fraction.
     pub fn real(&self, name: &str) -> f64 {
         self.get(name).map_or(0.0, real)
     }
 
-    /// Formats all of them in a line for people.
+    /// Formats all counters as one line of text.
     pub fn text(&self) -> String {
         let each = self.0.iter().filter_map(|(name, value)| {
             let value = named(name)?.show(value);
@@ -340,14 +340,14 @@ impl<const N: usize> From<[(&'static str, Number); N]> for Counts {
     }
 }
 
-/// What came of something, with its counters.
+/// A result with its counters.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counted<T> {
-    /// The counters, by their names.
+    /// The counters by name.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Everything else that is said of it.
+    /// All other fields of the result.
     #[serde(flatten)]
     pub report: T,
 }
@@ -363,7 +363,7 @@ impl<T> Deref for Counted<T> {
 impl From<transmit::SendReport> for Counted<transmit::SendReport> {
     fn from(report: transmit::SendReport) -> Self {
         let (live, rate_bps) = (report.live, report.rate_bps);
-        // The report says of them how long they were, too.
+        // The report also contains the duration of the slips.
         let counts = Counts::total(SENT, &Sent { live, rate_bps }).without("slips");
         Counted { counts, report }
     }
@@ -377,7 +377,7 @@ impl From<receive::ReceiveReport> for Counted<receive::ReceiveReport> {
 }
 
 impl Received {
-    /// Reads what a receiver counted until its end.
+    /// Reads the final counters of a receiver.
     pub fn total(report: &receive::ReceiveReport) -> Received {
         let (live, seconds) = (report.live.clone(), report.seconds);
         let rate_bps = match seconds > 0.0 {
@@ -388,19 +388,19 @@ impl Received {
     }
 }
 
-/// Describes the counters of a receiver for the interface.
+/// Returns the schema of a receiver's counters for the HTTP API.
 pub(crate) fn received_schema() -> Schema {
     let counters = RECEIVED.iter().map(|field| &field.counter);
     schema(counters, |it| it.help.to_owned(), Schema::Object)
 }
 
-/// Describes the counters of a sender for the interface.
+/// Returns the schema of a sender's counters for the HTTP API.
 pub(crate) fn sent_schema() -> Schema {
     let counters = SENT.iter().map(|field| &field.counter);
     schema(counters, |it| it.help.to_owned(), Schema::Object)
 }
 
-/// Describes lists of values of all counters for the interface: of a name that both tables have, what it is in each.
+/// Returns the schema of lists of values of all counters for the HTTP API; for a name in both tables it gives both meanings.
 pub fn lists_schema() -> Schema {
     let help = |counter: &Counter| {
         let same = all().filter(|other| other.name == counter.name);
@@ -431,7 +431,7 @@ fn schema(
     Schema::Object(all.build())
 }
 
-/// All counters of a status: where it has them, and what each is.
+/// Definitions of all counters of a status, and where the status has them.
 #[derive(Serialize, ToSchema)]
 pub struct Counters {
     sending: Vec<&'static Counter>,

@@ -1,6 +1,6 @@
-//! Empties the ring: what the receiver handed on becomes frames and goes to the sink.
+//! Empties the ring: turns released data into frames and passes them to the sink.
 //!
-//! Here belongs what happens between ring and sink, for any sink and once for each span.
+//! Put here what happens between ring and sink, for any sink and once per span.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,47 +17,48 @@ use parking_lot::Mutex;
 
 use crate::sink::{Sink, SinkReport};
 
-/// How long to wait for more to take at once. At 30 Gbit/s that is 8 MB.
+/// Sleep between two reads of the ring, so that each takes more data. At 30 Gbit/s that is 8 MB.
 const NAP: Duration = Duration::from_millis(2);
-/// The same of a stream of bytes, whose ring is small.
+/// The same for a byte stream, whose ring is small.
 const STREAM_NAP: Duration = Duration::from_micros(500);
-/// And where little comes: hundreds of slow streams share a host. A stream that becomes fast meanwhile fills 60 MB at 30 Gbit/s.
+/// Maximum sleep while little data arrives: hundreds of slow streams share a host. A stream that becomes fast in that time fills 60 MB at
+/// 30 Gbit/s.
 const MAX_NAP: Duration = Duration::from_millis(16);
-/// What is little, in bytes.
+/// Maximum size of a read, in bytes, that counts as little data.
 const LITTLE: usize = 256 << 10;
 
-/// How often what is held back goes to the files, and the frames are shown.
+/// Interval at which buffered data is written to the files and the frame counts are published.
 const SHOW: Nanos = Nanos(250_000_000);
 
-/// What became of the frames so far.
+/// Frame counts so far.
 #[derive(Default)]
 pub struct Shown {
-    /// Frames and bytes, by what became of them.
+    /// Counts of frames and bytes.
     pub counts: Counts,
     /// Runs of missing frames, the first ones.
     pub gaps: Vec<TimeGap>,
-    /// Frames per second of each thread, once that is known.
+    /// Frames per second of each thread; `None` until known.
     pub frame_rate: Option<FrameRate>,
-    /// Lengths of frame and header, once they are known.
+    /// Lengths of frame and header; `None` until known.
     pub layout: Option<Layout>,
 }
 
-/// What became of the frames.
+/// Result of emptying a ring.
 pub struct Drained {
-    /// What was found of them.
+    /// Final frame counts.
     pub frames: Shown,
-    /// Which frames they are; none where nothing came.
+    /// Format of the frames; `None` if no data arrived.
     pub format: Option<Format>,
-    /// What became of them in the sink.
+    /// Report of the sink.
     pub sink: SinkReport,
 }
 
-/// Waits for a stream and takes everything of it until the receiver ends. Once `run` is stopped, no gap is filled any further.
+/// Waits for a stream and drains it until the receiver ends. After `run` is stopped, no further gap is filled.
 pub fn all(opening: &Opening, settings: Settings, sink: Box<dyn Sink>, run: &Run) -> Drained {
     watched(opening, settings, sink, &Mutex::default(), run)
 }
 
-/// The same, while somebody watches it.
+/// Does the same, and publishes the counts to a watcher.
 pub(crate) fn watched(
     opening: &Opening,
     settings: Settings,
@@ -114,7 +115,7 @@ fn empty(
         if run.is_abandoned() {
             return;
         }
-        // In this order: what is handed on before the end is then seen.
+        // Asked first, so that data released before the end is not missed.
         let finished = consumer.is_closed();
         let taken = drain.step(&mut consumer, finished);
         if finished && taken.is_none() {
@@ -123,7 +124,7 @@ fn empty(
         if clock.now().since(flushed) >= SHOW {
             flushed = clock.now();
             drain.sink.flush();
-            // A reader that holds the lock sees the next state instead.
+            // A reader that holds the lock gets the next state instead.
             if let Some(mut shown) = shown.try_lock() {
                 show(drain.deframer, &mut shown);
             }
@@ -145,13 +146,13 @@ struct Drain<'d> {
     holes: Holes,
     /// Bytes of the first slot that were taken already.
     taken: usize,
-    /// Positions before which so many slots are missing that have no place in the ring.
+    /// Positions, each with the number of slots that are missing before it and take no space in the ring.
     gaps: VecDeque<(u64, u64)>,
     run: &'d Run,
 }
 
 impl Drain<'_> {
-    /// Takes what is there; says how many bytes, where anything happened.
+    /// Takes the available data; returns the number of bytes, or `None` if nothing happened.
     fn step(&mut self, consumer: &mut Consumer<Event>, finished: bool) -> Option<usize> {
         let span = consumer.span();
         let first = span.first;
@@ -167,17 +168,17 @@ impl Drain<'_> {
         let front = first + (reached / self.slot) as u64;
         self.taken = reached % self.slot;
         consumer.free(front);
-        // The deframer remembers those before and at the front.
+        // The deframer has already noted the gaps before and at the front.
         self.gaps.retain(|(position, _)| *position > front);
         if self.deframer.is_filling() {
-            // Piece by piece, no faster than the sink takes it: a stop ends it at once.
+            // Piece by piece, no faster than the sink takes it, so that a stop takes effect at once.
             if self.run.is_stopped() {
                 self.deframer.stop_filling();
             }
             return Some(bytes);
         }
         if let Some((_, missing)) = restart {
-            // A part of a slot at the end of a sequence was trimmed.
+            // At the end of a sequence, part of a slot was trimmed.
             consumer.free(until);
             self.taken = 0;
             self.gaps.clear();
@@ -188,8 +189,7 @@ impl Drain<'_> {
         (bytes > 0 || restart.is_some()).then_some(bytes)
     }
 
-    /// Takes note of the gaps up to `end`; returns the position before which the sender began again, and
-    /// how many slots would have come meanwhile.
+    /// Notes the gaps up to `end`; returns the position before which the sender restarted, and how many slots the pause would have filled.
     fn take_gaps(&mut self, consumer: &mut Consumer<Event>, end: u64) -> Option<(u64, u64)> {
         while let Some((position, event)) = consumer.event()
             && position <= end
@@ -203,14 +203,14 @@ impl Drain<'_> {
         None
     }
 
-    /// Puts bytes of which none is missing through the deframer; returns how many it took.
+    /// Passes contiguous bytes through the deframer; returns how many it took.
     fn walk(&mut self, bytes: &[u8], ended: bool) -> usize {
         let sink = &mut *self.sink;
         self.deframer
             .walk(bytes, ended, &mut |chunk| sink.take(chunk))
     }
 
-    /// Puts the span up to `until` through the deframer; returns how many bytes it took.
+    /// Passes the span up to `until` through the deframer; returns how many bytes it took.
     fn push(&mut self, span: &mut Span<'_>, until: u64, ended: bool) -> usize {
         let slots = (until - span.first) as usize;
         let place = |number: usize| (number * self.slot).saturating_sub(self.taken);
@@ -233,7 +233,7 @@ impl Drain<'_> {
     }
 }
 
-/// The list of gaps is bounded, and copied only when something has changed.
+/// Publishes the frame counts. The list of gaps is bounded, and copied only after a change.
 fn show(deframer: &Deframer, shown: &mut Shown) {
     let counts = deframer.counts();
     if counts.lost_frames != shown.counts.lost_frames || counts.partial != shown.counts.partial {

@@ -1,6 +1,6 @@
-//! Loses frames or packets of a recording under control.
+//! Drops frames or packets from a recording, as chosen by a policy.
 //!
-//! Here belongs how recordings are cut. What is left out is decided in [`evlbi_core::shed`].
+//! Put here how recordings are cut. [`evlbi_core::shed`] decides which data is shed.
 
 mod cut;
 mod gaps;
@@ -24,30 +24,30 @@ use self::cut::{Counts, Cut, Unit};
 use self::gaps::GapsWriter;
 use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
 
-/// Sequence number in front of the data of a datagram.
+/// Length of the sequence number before the data of a datagram, in bytes.
 const TRANSPORT_HEADER: usize = 8;
-/// Frames of this length stand for raw data where a length is asked for; the plain rule ignores it.
+/// Frame length for raw data where one is needed; the plain rule ignores it.
 const ANY_FRAME: usize = 8;
 
-/// Why nothing is dropped from a recording.
+/// Reasons why a recording cannot be cut.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DropError {
     /// The recording cannot be read.
     #[error("{0}")]
     Recording(#[from] RecordingError),
-    /// It has no packets of that size.
+    /// The recording cannot be divided into packets of the requested size.
     #[error("cannot cut the recording into packets")]
     Packetise(#[from] PacketiseError),
-    /// What is shed was to be marked invalid, and the recording has no such mark.
+    /// Shed data was to be marked invalid, but the format has no such mark.
     #[error("{} {why}", path.display())]
     NoMark {
         /// Path of the recording.
         path: PathBuf,
-        /// Why it has none, behind its name.
+        /// Reason, for use after the name.
         why: &'static str,
     },
-    /// How much fits depends on the bit rate, which is not known.
+    /// The policy depends on the bit rate, which is unknown.
     #[error(
         "fit: needs the bit rate of {}, which cannot be told from it{}",
         path.display(),
@@ -56,35 +56,35 @@ pub enum DropError {
     RateUnknown {
         /// Path of the recording.
         path: PathBuf,
-        /// Whether it has no frames, so that a frame rate would not tell it either.
+        /// Whether it has no frames, so that a given frame rate would not help either.
         is_raw: bool,
     },
-    /// The recording cannot be shed from as asked.
+    /// The policy cannot be applied to the recording.
     #[error("cannot shed from {}", path.display())]
     Shed {
         /// Path of the recording.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: ShedError,
     },
-    /// An output would take the place of the input.
+    /// An output is the same file as the input.
     #[error("{} is the input itself; write to another file", .0.display())]
     Itself(PathBuf),
-    /// An output exists or cannot be made.
+    /// An output exists or cannot be created.
     #[error("{0}")]
     Output(#[from] OutputError),
-    /// An output cannot be written any further.
+    /// Writing to an output failed.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Its path.
+        /// Path of the output.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl DropError {
-    /// Of the output at `path`.
+    /// Returns an error of the output at `path`.
     fn write(path: &Path) -> impl Fn(io::Error) -> DropError {
         move |source| DropError::Write {
             path: path.to_owned(),
@@ -93,28 +93,28 @@ impl DropError {
     }
 }
 
-/// What is lost of which recording.
+/// Options of [`drop()`].
 #[derive(Clone, Debug)]
 pub struct DropOptions {
     /// Recording to read.
     pub input: PathBuf,
     /// Recording to write.
     pub output: PathBuf,
-    /// Which frames or packets are lost.
+    /// Policy that chooses the frames or packets to drop.
     pub shed: Policy,
-    /// What stands in their place.
+    /// Replacement for dropped data.
     pub replace: Replace,
-    /// Whether packets are decided on instead of frames.
+    /// Whether the policy chooses packets instead of frames.
     pub by_packet: bool,
     /// IP packet size, in bytes.
     pub mtu: usize,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Frames per second of a thread, where the file cannot tell.
+    /// Frames per second of a thread, if the file does not contain it.
     pub frame_rate: Option<FrameRate>,
-    /// Where the list of what was lost is written; none for beside the output.
+    /// Path of the list of dropped frames; `None` for a file next to the output.
     pub gaps: Option<PathBuf>,
-    /// Whether files that exist are overwritten.
+    /// Whether existing files are overwritten.
     pub force: bool,
 }
 
@@ -135,7 +135,7 @@ impl Default for DropOptions {
     }
 }
 
-/// What was dropped.
+/// Result of [`drop()`].
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DropReport {
@@ -145,7 +145,7 @@ pub struct DropReport {
     format: Format,
     unit: &'static str,
     replace: Replace,
-    /// Data in a packet; none where the unit is the frame.
+    /// Bytes of data per packet; `None` if the unit is the frame.
     packet_bytes: Option<usize>,
     frame_length: Option<usize>,
     /// Frames per second of each thread.
@@ -153,23 +153,23 @@ pub struct DropReport {
     shedding: ShedReport,
     #[serde(flatten)]
     counts: Counts,
-    /// Bytes of the input that were read.
+    /// Bytes read from the input.
     bytes_in: u64,
-    /// Bytes before the first whole frame, which were left out.
+    /// Bytes before the first whole frame, not copied.
     leading_bytes: u64,
-    /// Bytes after the last whole frame, which were left out.
+    /// Bytes after the last whole frame, not copied.
     truncated_bytes: u64,
     gaps_file: PathBuf,
-    /// Runs of missing frames in the gaps file; of packets where there are no frames.
+    /// Runs of missing frames in the gaps file; of packets if there are no frames.
     gaps: u64,
-    /// Whether it was stopped before the end.
+    /// Whether the run was stopped before the end.
     pub interrupted: bool,
 }
 
-/// Copies a recording without what the policy sheds.
+/// Copies a recording without the data that the policy sheds.
 ///
 /// # Errors
-/// When the recording cannot be read or shed from as asked, or an output exists or cannot be written.
+/// Returns an error if the recording cannot be read, the policy does not apply to it, or an output exists or cannot be written.
 pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
     let recording = Recording::survey(&options.input, options.frame_rate, run.clock().second())?;
     let unit = unit_of(options, &recording)?;
@@ -225,7 +225,7 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
     })
 }
 
-/// Raw data has no frames: its packets are decided on.
+/// Returns the unit of the policy. Raw data has no frames, so packets are chosen.
 fn unit_of(options: &DropOptions, recording: &Recording) -> Result<Unit, PacketiseError> {
     let (length, rule) = match (recording.frame_length, options.by_packet) {
         (Some(_), false) => return Ok(Unit::Frame),
@@ -295,7 +295,7 @@ fn check_paths(options: &DropOptions, gaps: &Path) -> Result<(), DropError> {
     Ok(check_new([options.output.as_path(), gaps], options.force)?)
 }
 
-/// Returns the blocks that were walked, and whether it was stopped before the end.
+/// Cuts all frames; returns the reader, and whether the run was stopped before the end.
 fn walk(
     options: &DropOptions,
     recording: &Recording,
@@ -320,7 +320,7 @@ fn walk(
     Ok((blocks, more))
 }
 
-/// Formats a report for people.
+/// Formats a report as text.
 pub fn text(report: &DropReport) -> String {
     let count = units::show_count;
     let shed = &report.shedding;

@@ -1,6 +1,6 @@
-//! What a recording holds, from reading the whole of it.
+//! Reports the content of a recording after reading all of it.
 //!
-//! Here belongs what is said of a recording whose frames are all read. What its beginning tells is in [`recording`].
+//! Put here results that need all frames. [`recording`] finds out what the start of the file shows.
 
 mod extended;
 mod picture;
@@ -22,16 +22,16 @@ use evlbi_wire::units;
 
 pub use self::picture::show as text;
 
-/// Gaps that are listed, the first ones.
+/// Maximum number of gaps listed.
 const MAX_GAPS: usize = 1000;
 
-/// What a recording holds.
+/// Content of a recording.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     schema: &'static str,
     file: PathBuf,
-    /// Length of the file.
+    /// Length of the file, in bytes.
     bytes: u64,
     format: Format,
     /// VDIF version number.
@@ -50,59 +50,59 @@ pub struct Report {
     first: Option<Moment>,
     /// Time of the latest frame.
     last: Option<Moment>,
-    /// From the beginning of the earliest frame to the end of the latest.
+    /// Time from the start of the earliest frame to the end of the latest.
     seconds: Option<f64>,
     frames: u64,
     /// Frames marked invalid.
     invalid_frames: u64,
     /// Frames whose header is damaged.
     odd_headers: u64,
-    /// Frames that the numbering has and the file lacks.
+    /// Frames missing from the numbering.
     missing_frames: u64,
-    /// Frames that are there once more.
+    /// Repeated frames.
     duplicate_frames: u64,
-    /// Frames that are earlier than one before them in their thread.
+    /// Frames with an earlier time than a previous one of their thread.
     backward_frames: u64,
     /// Bytes before the first frame.
     leading_bytes: u64,
     /// Bytes after the last whole frame.
     trailing_bytes: u64,
-    /// Bytes between that belong to no frame; of raw data, all.
+    /// Bytes between frames that belong to none; all bytes of raw data.
     unframed_bytes: u64,
     fill: FillFound,
     threads: Vec<ThreadReport>,
-    /// Gaps in the numbering, all threads together.
+    /// Number of gaps in the numbering, over all threads.
     gaps_total: u64,
-    /// The first of them.
+    /// The first gaps.
     gaps: Vec<Gap>,
-    /// Which frames the statistics of the samples are from.
+    /// Choice of the frames for the sample statistics.
     sampling: Option<Sampling>,
-    /// Whether it was stopped before the end of the file.
+    /// Whether the run was stopped before the end of the file.
     pub interrupted: bool,
 }
 
-/// Where the fill pattern was found.
+/// Amount of fill pattern.
 #[derive(Clone, Copy, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct FillFound {
-    /// Bytes of it, in runs of 16 bytes or more.
+    /// Bytes of fill pattern, in runs of 16 bytes or more.
     bytes: u64,
-    /// Frames with some of it.
+    /// Frames that contain some.
     frames: u64,
-    /// Those of them that are not marked invalid.
+    /// Frames of these that are not marked invalid.
     valid_frames: u64,
 }
 
-/// How the frame rate is known.
+/// Origin of the frame rate.
 #[derive(Clone, Copy, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum RateOrigin {
-    /// The user said it.
+    /// Given by the user.
     Given,
-    /// The headers tell it.
+    /// Read from the headers.
     Header,
-    /// Frames were counted from second to second.
+    /// Counted from second to second.
     Counted,
 }
 
@@ -112,7 +112,7 @@ enum RateOrigin {
 struct Moment {
     #[serde(flatten)]
     time: FrameTime,
-    /// After RFC 3339; none where the frame rate is not known.
+    /// UTC in the format of RFC 3339; `None` if the frame rate is unknown.
     utc: Option<String>,
 }
 
@@ -123,26 +123,26 @@ impl Moment {
     }
 }
 
-/// Reads the recording at `path`; `given`: frames per second of a thread, where the file cannot tell.
+/// Reads the recording at `path`; `given` is the number of frames per second of a thread, if the file does not contain it.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Returns an error if it cannot be read.
 pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Report, RecordingError> {
     let recording = Recording::survey(path, given, run.clock().second())?;
     let mut walked = walk(&recording, recording.frame_rate, run)?;
     if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
-        // Learnt from what the survey did not reach: the frames before it can now be counted.
+        // The rate was found after the survey's part of the file: count the frames before it again.
         walked = walk(&recording, walked.frame_rate, run)?;
     }
     Ok(report(&recording, given, &walked))
 }
 
-/// Everything that was seen so far.
+/// Results so far.
 struct Look {
     format: Format,
     frame_rate: Option<FrameRate>,
     sampling: Sampling,
-    /// In the order in which they first appear.
+    /// In order of appearance.
     threads: Vec<Thread>,
     by_key: HashMap<StreamKey, usize>,
     fill: FillFound,
@@ -163,7 +163,7 @@ impl Look {
         }
     }
 
-    /// Looks at a piece of the recording.
+    /// Counts a piece of the recording.
     fn take(&mut self, chunk: Chunk<'_>) {
         if chunk.frames.is_empty() {
             self.fill.bytes += fill_in(chunk.bytes);
@@ -207,12 +207,12 @@ impl Look {
     }
 }
 
-/// Bytes of the fill pattern.
+/// Counts the bytes of the fill pattern.
 fn fill_in(bytes: &[u8]) -> u64 {
     fill::find(bytes).map(|run| run.len() as u64).sum()
 }
 
-/// A walk through the file.
+/// Results of one pass over the file.
 struct Walked {
     look: Look,
     deframer: Deframer,
@@ -309,7 +309,7 @@ fn origin(given: Option<FrameRate>, threads: &[Thread], rate: FrameRate) -> Rate
     }
 }
 
-/// The first gaps in the order of their times, and how many there are.
+/// Returns the first gaps in order of time, and their total number.
 fn gaps(threads: &[Thread], rate: Option<FrameRate>) -> (Vec<Gap>, u64) {
     let all = threads.iter().flat_map(|thread| thread.gaps(rate));
     let total = all.count() as u64;

@@ -1,15 +1,15 @@
-//! Sends, receives and records streams of VLBI data, and says exactly what was lost.
+//! Sends, receives and records streams of VLBI data, and reports exactly what was lost.
 //!
-//! Here belongs what is done with a stream from its source to its recording, and with the recording afterwards. How datagrams pass
-//! the network is `evlbi-net`'s; what is made of several streams is that of the crates above.
+//! Put here what happens to a stream between its source and its recording, and to the recording afterwards. `evlbi-net` moves datagrams
+//! over the network; the crates above combine several streams.
 //!
-//! On the way of the data: [`source`] → [`send`] ~~~ [`recv`] → [`drain`] → [`sink`]. [`recording`] reads what is on disk, [`inspect`]
-//! says what it contains, [`mod@drop`] cuts out of it what a loss would take. [`counters`] defines what is counted; [`control_socket`] shows and
-//! changes a stream while it lasts.
+//! In the order of the data: [`source`] → [`send`] ~~~ [`recv`] → [`drain`] → [`sink`]. [`recording`] finds out the format of a file,
+//! [`inspect`] reports its content, [`mod@drop`] removes frames or packets from it as a loss would. [`counters`] defines all counters;
+//! [`control_socket`] shows and changes a running stream.
 //!
 //! # Example
-//! A sender and a receiver of the test pattern, on two simulated hosts in virtual time. On hosts that are real, their runs are
-//! [`Run::silent`](evlbi_net::run::Run::silent) or those of a program, and their URLs `udp://HOST:2630`:
+//! A sender and a receiver of the test pattern, on two simulated hosts in virtual time. On real hosts, a run is
+//! [`Run::silent`](evlbi_net::run::Run::silent) or the program's own, and a URL is `udp://HOST:2630`:
 //!
 //! ```
 //! use std::net::SocketAddr;

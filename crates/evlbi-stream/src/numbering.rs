@@ -1,17 +1,17 @@
-//! Numbers for datagrams that carry none (`pudp`): whole frames are numbered by their VDIF headers.
+//! Numbers datagrams that carry no number (`pudp`): whole frames get numbers from their VDIF headers.
 
 use evlbi_core::pudp::Sequencer;
 use evlbi_net::receive::Numbering;
 use evlbi_wire::time::FrameRate;
 
-/// Numbers frames by their threads and times.
+/// Numbering of frames by thread and time.
 pub struct FrameNumbers {
     frame_rate: Option<FrameRate>,
     sequencer: Sequencer,
 }
 
 impl FrameNumbers {
-    /// The frame rate is learnt at the first turn of the second, unless it is given.
+    /// Creates a numbering. Without `frame_rate`, it learns the rate when the first second ends.
     pub fn new(frame_rate: Option<FrameRate>) -> FrameNumbers {
         FrameNumbers {
             frame_rate,

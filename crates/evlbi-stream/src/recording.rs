@@ -1,6 +1,6 @@
-//! What a recording is, found out by reading as little of it as that takes.
+//! Finds out the format of a recording from as few bytes as possible.
 //!
-//! Here belongs a further kind of recording, or of recordings that belong together.
+//! Put here further kinds of recordings, or of recordings that belong together.
 
 mod turns;
 
@@ -17,25 +17,25 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, Header, Shape, StreamKey};
 use thiserror::Error;
 
-/// Bytes read at a time.
+/// Bytes per read.
 pub(crate) const BLOCK: usize = 1 << 20;
-/// Bytes at the beginning of the file that are read at most to learn its threads and frame rate,
+/// Maximum number of bytes read from the start of the file to find out its threads and frame rate.
 const SURVEYED: u64 = 256 << 20;
-/// and that are enough to learn its threads if the headers tell the rate.
+/// Number of bytes read to find out the threads if the headers contain the rate.
 const ENOUGH: u64 = 16 << 20;
 
-/// Frames at the end of the file that are looked at for the last one of the first one's thread.
+/// Frames at the end of the file that are searched for the last one of the first frame's thread.
 const LOOKED_AT: usize = 1024;
-/// Frames of one recording lie no more seconds apart than this, or than there are frames.
+/// Maximum distance of two frames of a recording, in seconds; or the number of frames, if larger.
 const MAX_APART: u64 = 86_400;
 
-/// Frames that are looked at to see whether a part of a recording may be skipped.
+/// Frames checked before a part of a recording is skipped.
 const CHECKED: u64 = 64;
 
-/// Bytes that are read at most before a file is taken for raw data: three frames of 16 MiB fit.
+/// Maximum number of bytes read before a file counts as raw data: three frames of 16 MiB fit.
 const HOLD: usize = 50 << 20;
 
-/// Why a recording cannot be read.
+/// Reasons why a recording cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecordingError {
@@ -44,32 +44,32 @@ pub enum RecordingError {
     Open {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The path names no file.
+    /// The path is not a file.
     #[error("{} is {what}; give a recording", path.display())]
     NoFile {
         /// The path.
         path: PathBuf,
-        /// What it names instead.
+        /// Kind of what it is instead.
         what: &'static str,
     },
-    /// There is nothing in the file.
+    /// The file is empty.
     #[error("{} is empty", .0.display())]
     Empty(PathBuf),
-    /// What is in the file cannot be read.
+    /// Reading from the file failed.
     #[error("cannot read {what}")]
     Read {
-        /// The path, where that is known.
+        /// Path of the file, if known.
         what: String,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl RecordingError {
-    /// Of the file at `path`, which cannot be read any further.
+    /// Returns an error of reading the file at `path`.
     pub(crate) fn read(path: &Path) -> impl Fn(io::Error) -> RecordingError {
         move |source| RecordingError::Read {
             what: path.display().to_string(),
@@ -77,48 +77,48 @@ impl RecordingError {
         }
     }
 
-    /// Of a file whose path is not known.
+    /// Returns an error of reading a file whose path is unknown.
     fn read_on(source: io::Error) -> RecordingError {
         let what = "the recording".to_owned();
         RecordingError::Read { what, source }
     }
 }
 
-/// What was found out about a recording.
+/// Format, threads and times of a recording.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Where the file is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Which frames it holds, if any.
+    /// Format of its frames, if any.
     pub format: Format,
-    /// Length of the file in bytes.
+    /// Length of the file, in bytes.
     pub size: u64,
     /// Bytes before the first whole frame.
     pub leading: u64,
-    /// Length of a frame in bytes; none where the data is raw.
+    /// Length of a frame in bytes; `None` for raw data.
     pub frame_length: Option<usize>,
-    /// Shape of the samples, in VDIF.
+    /// Shape of the samples, for VDIF.
     pub shape: Option<Shape>,
-    /// Stations and threads in the order in which they first appear.
+    /// Stations and threads in order of appearance.
     pub keys: Vec<StreamKey>,
-    /// Frames per second of each thread, where that could be told.
+    /// Frames per second of each thread; `None` if unknown.
     pub frame_rate: Option<FrameRate>,
     /// Time of the first frame of the first thread.
     pub first: Option<FrameTime>,
     /// Time of the last frame of that thread.
     pub last: Option<FrameTime>,
-    /// The headers of Mark 5B repeat every 1000 days: they mean a time within 500 days of this UTC second.
+    /// UTC second to resolve Mark 5B times: they repeat every 1000 days and mean a time within 500 days of it.
     reference: i64,
 }
 
-/// How long before now the middle of those 1000 days lies, in seconds: recordings are of the past, but for clocks that differ.
+/// Time from the middle of those 1000 days to now, in seconds. Recordings are from the past; two days allow for clocks that differ.
 const BEFORE: i64 = 498 * 86_400;
 
 impl Recording {
-    /// Looks into the file at `path`, at this second (UTC since 1970). `frame_rate` is what the user says; else it is found out.
+    /// Inspects the file at `path`, at this second (UTC since 1970). `frame_rate` overrides the detected rate.
     ///
     /// # Errors
-    /// When it is no file with anything in it, or cannot be read.
+    /// Returns an error if the path is not a file, or the file is empty or cannot be read.
     pub fn survey(
         path: &Path,
         frame_rate: Option<FrameRate>,
@@ -162,41 +162,41 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Returns a deframer for it.
+    /// Returns a deframer for the recording.
     pub fn deframer(&self, frame_rate: Option<FrameRate>) -> Deframer {
         deframer(frame_rate, self.reference)
     }
 
-    /// Counts the whole frames in the file.
+    /// Returns the number of whole frames in the file.
     pub fn frames(&self) -> u64 {
         self.frame_length
             .map_or(0, |length| (self.size - self.leading) / length as u64)
     }
 
-    /// Returns the bytes of whole frames, or of raw data.
+    /// Returns the number of bytes of whole frames, or of raw data.
     pub fn length(&self) -> u64 {
         self.frame_length
             .map_or(self.size, |length| self.frames() * length as u64)
     }
 
-    /// Bytes after the last whole frame.
+    /// Returns the number of bytes after the last whole frame.
     pub(crate) fn truncated_tail(&self) -> u64 {
         self.frame_length
             .map_or(0, |length| (self.size - self.leading) % length as u64)
     }
 
-    /// Returns the frames of each thread from the first to the last, the distance by which a repeat is moved on.
+    /// Returns the frames of each thread from the first to the last: the time by which a repeat is shifted.
     pub(crate) fn span_frames(&self) -> Option<i64> {
         let rate = self.frame_rate?;
         Some(self.last?.index(rate) - self.first?.index(rate) + 1)
     }
 
-    /// Returns the bit rate of the data in real time; none where no frame rate is known.
+    /// Returns the bit rate of the data in real time; `None` if the frame rate is unknown.
     pub fn rate(&self) -> Option<BitRate> {
         stream_rate(self.frame_rate?, self.keys.len(), self.frame_length?)
     }
 
-    /// Returns the length of a header in bytes; none where the data is raw.
+    /// Returns the length of a header in bytes; `None` for raw data.
     pub fn header_length(&self) -> Option<usize> {
         match self.format {
             Format::Vdif => Some(
@@ -208,7 +208,7 @@ impl Recording {
         }
     }
 
-    /// Finds the last frame of the first one's thread: among as many as there are threads, unless damaged.
+    /// Finds the last frame of the first frame's thread; among as many frames as there are threads, unless some are damaged.
     fn look_at_end(&mut self, file: &File, first: First) -> Result<(), RecordingError> {
         let looked_at = LOOKED_AT.max(4 * self.keys.len());
         let numbers = (first.number..self.frames()).rev().take(looked_at);
@@ -223,7 +223,7 @@ impl Recording {
         Ok(())
     }
 
-    /// The first frame of the first one's thread among some.
+    /// Returns the time of the first among some frames that is of the first frame's thread.
     fn time_among(
         &self,
         file: &File,
@@ -239,11 +239,11 @@ impl Recording {
         Ok(None)
     }
 
-    /// Returns the offset in the file of a frame that lies `margin` frames of each thread before the first one at `time` or later:
-    /// the beginning, where that is near, or damaged frames, wrong times or a wrong order hide it.
+    /// Returns the offset in the file of a frame `margin` frames of each thread before the first one at `time` or later. Returns the start
+    /// of the file if that is close, or if damaged frames, wrong times or a wrong order hide the place.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn offset_of(&self, time: FrameTime, margin: u64) -> Result<u64, RecordingError> {
         let (Some(length), Some(first)) = (self.frame_length, self.first) else {
             return Ok(0);
@@ -252,7 +252,7 @@ impl Recording {
             return Ok(0);
         }
         let file = open(&self.path)?;
-        // None where the frame tells nothing.
+        // `None` if the frame shows no time.
         let lies_before = |number: u64| -> Result<Option<bool>, RecordingError> {
             let read = self.header_of(&file, number)?;
             let ours = read.filter(|(key, _)| self.keys.contains(key));
@@ -269,7 +269,7 @@ impl Recording {
         }
         let margin = margin * self.keys.len().max(1) as u64;
         let number = before.saturating_sub(margin);
-        // One wrong time may have led astray: what is skipped must lie before, as far as some of it tells.
+        // One wrong time can mislead the search: check a sample of the frames that would be skipped.
         let looked_at = CHECKED.min(before + 1);
         for step in 0..looked_at {
             let near = before - step * (before - number) / looked_at;
@@ -286,7 +286,7 @@ impl Recording {
         })
     }
 
-    /// Station, thread and time of a frame of the file; none where its header tells no time of the recording.
+    /// Returns station, thread and time of a frame of the file; `None` if its header has no time of the recording.
     fn header_of(
         &self,
         file: &File,
@@ -305,7 +305,7 @@ impl Recording {
                 let header = Header::parse(bytes).ok()?;
                 let time = header.time();
                 let like_us = Some(header.frame_length()) == self.frame_length;
-                // Frames that are marked invalid may have any time. Those of one recording lie no further apart than that.
+                // Frames marked invalid may have any time: accept them only within the maximum distance.
                 let is_ours = !header.is_invalid()
                     || self.first.is_none_or(|first| {
                         time.second.abs_diff(first.second) <= MAX_APART.max(self.frames())
@@ -324,8 +324,7 @@ impl Recording {
     }
 }
 
-/// The frame rate that two frames of a thread tell, `distance` frames of the stream apart, if nothing is
-/// missing between them.
+/// Returns the frame rate from two frames of a thread, `distance` frames of the stream apart, if none is missing between them.
 fn rate_between(
     first: FrameTime,
     last: FrameTime,
@@ -341,7 +340,7 @@ fn rate_between(
     FrameRate::new(rate).filter(|_| whole && rate > last.frame.max(first.frame))
 }
 
-/// Bit rate of `threads` threads of `frame_rate` frames of `frame_length` bytes per second.
+/// Returns the bit rate of `threads` threads of `frame_rate` frames of `frame_length` bytes per second.
 pub(crate) fn stream_rate(
     frame_rate: FrameRate,
     threads: usize,
@@ -367,18 +366,18 @@ struct Survey {
     seen: HashSet<StreamKey>,
     shape: Option<Shape>,
     first: Option<First>,
-    /// A frame was there that is not marked invalid.
+    /// Whether a frame without the invalid bit was found.
     has_valid: bool,
     frames: u64,
 }
 
-/// The first frame that can be believed.
+/// The first trustworthy frame.
 #[derive(Clone, Copy)]
 struct First {
     number: u64,
     key: StreamKey,
     time: FrameTime,
-    /// The frame rate that its header tells.
+    /// The frame rate in its header.
     told: Option<FrameRate>,
 }
 
@@ -386,7 +385,7 @@ impl Survey {
     fn note(&mut self, chunk: Chunk<'_>) {
         for frame in chunk.frames {
             if let (Some(key), Some(time)) = (frame.key, frame.time) {
-                // Of those that are marked invalid the header may be wrong.
+                // The header of an invalid frame may be wrong.
                 let is_better = frame.state == FrameState::Whole && !self.has_valid;
                 if self.first.is_none() || is_better {
                     let header = Header::parse(&chunk.bytes[frame.bytes.clone()]).ok();
@@ -413,7 +412,7 @@ impl Survey {
 /// Opens a recording for reading.
 ///
 /// # Errors
-/// When there is no file, or it may not be read.
+/// Returns an error if the path is not a file, or the file cannot be opened.
 pub fn open(path: &Path) -> Result<File, RecordingError> {
     let file = File::open(path).map_err(|source| RecordingError::Open {
         path: path.to_owned(),
@@ -432,7 +431,7 @@ pub fn open(path: &Path) -> Result<File, RecordingError> {
     Err(RecordingError::NoFile { path, what })
 }
 
-/// Reads a file in large blocks and keeps what a deframer leaves for the next.
+/// Reader of a file in large blocks; it keeps the bytes that a deframer leaves for the next step.
 pub struct Blocks {
     file: File,
     left: u64,
@@ -440,15 +439,15 @@ pub struct Blocks {
     filled: usize,
     /// Offset of the buffer in the file.
     offset: u64,
-    /// Offset in the file of what was handed over first.
+    /// Offset in the file of the first byte passed on.
     leading: Option<u64>,
 }
 
 impl Blocks {
-    /// Begins at an offset of a file of `size` bytes.
+    /// Starts at an offset of a file of `size` bytes.
     ///
     /// # Errors
-    /// When the file has no places to go to.
+    /// Returns an error if the file cannot seek.
     pub fn from(mut file: File, offset: u64, size: u64) -> Result<Blocks, RecordingError> {
         file.seek(SeekFrom::Start(offset))
             .map_err(RecordingError::read_on)?;
@@ -469,10 +468,10 @@ impl Blocks {
         }
     }
 
-    /// Walks all frames; `sink` sees them in pieces.
+    /// Walks all frames; `sink` receives them in pieces.
     ///
     /// # Errors
-    /// When the file cannot be read any further.
+    /// Returns an error if reading fails.
     pub fn walk(
         &mut self,
         deframer: &mut Deframer,
@@ -482,10 +481,10 @@ impl Blocks {
         Ok(())
     }
 
-    /// Reads one block and walks its frames; says whether there is more.
+    /// Reads one block and walks its frames; returns whether there is more.
     ///
     /// # Errors
-    /// As [`Blocks::walk`].
+    /// See [`Blocks::walk`].
     pub fn step(
         &mut self,
         deframer: &mut Deframer,
@@ -498,7 +497,7 @@ impl Blocks {
         let bytes = &self.buffer[..self.filled];
         let (offset, leading) = (self.offset, &mut self.leading);
         let taken = deframer.walk(bytes, self.left == 0, &mut |chunk: Chunk<'_>| {
-            // What a walk hands over lies in the buffer.
+            // A walk passes on slices of the buffer.
             let place = chunk.bytes.as_ptr() as usize - bytes.as_ptr() as usize;
             leading.get_or_insert(offset + place as u64);
             sink(chunk);
@@ -509,12 +508,12 @@ impl Blocks {
         Ok(self.left > 0)
     }
 
-    /// Returns the bytes of the file before what was handed over first; none as long as nothing was.
+    /// Returns the number of bytes before the first one passed on; `None` if none was passed on yet.
     pub fn leading(&self) -> Option<u64> {
         self.leading
     }
 
-    /// Returns the bytes of the file that were walked.
+    /// Returns the number of bytes walked.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -538,12 +537,12 @@ impl Blocks {
     }
 }
 
-/// Says where the result of a recording is written: `OUT.vdif.result.json`.
+/// Returns the path of a recording's result: `OUT.vdif.result.json`.
 pub fn result_beside(recording: &Path) -> PathBuf {
     recording.with_added_extension("result.json")
 }
 
-/// Says where the gaps of a recording are written when nothing else is said: `OUT.vdif.gaps.json`.
+/// Returns the default path of a recording's gaps file: `OUT.vdif.gaps.json`.
 pub fn gaps_beside(recording: &Path) -> PathBuf {
     recording.with_added_extension("gaps.json")
 }
@@ -566,7 +565,7 @@ mod tests {
 
     #[test]
     fn frames_that_do_not_fit_tell_none() {
-        // No second ends; one is missing; frames of different threads; back in time; at any distance.
+        // No second ends; a frame is missing; frames of different threads; back in time; any distance.
         assert_eq!(rate((10, 3), (10, 9), 6, 1), None);
         assert_eq!(rate((10, 3), (12, 5), 201, 1), None);
         assert_eq!(rate((10, 3), (12, 5), 403, 2), None);

@@ -1,7 +1,6 @@
-//! Receives a stream and records it, with what was lost marked in time.
+//! Receives a stream and records it; lost frames become invalid frames with the right timestamps.
 //!
-//! Here belong options and result of receiving. The thread that receives is in [`evlbi_net::receive`], where data go is in
-//! [`sink`].
+//! Put here options and results of receiving. The receiving thread is in [`evlbi_net::receive`]; [`sink`] stores the data.
 
 mod names;
 mod result;
@@ -38,28 +37,28 @@ use crate::sink::{self, Files, SinkError};
 use evlbi_host::host::HostOptions;
 use evlbi_wire::units::show_size;
 
-/// Least memory of the ring.
+/// Minimum ring size, in bytes.
 const MIN_RING: u64 = 16 << 20;
-/// Memory of the ring where nothing is said.
+/// Default ring size, in bytes.
 const DEFAULT_RING: u64 = 256 << 20;
-/// Memory of the ring of a stream of bytes where nothing is said: nothing of it comes late or is dropped, and the less memory, the
-/// more of it is in the processor's caches.
+/// Default ring size for a byte stream, in bytes. Nothing in a byte stream arrives late or is dropped, and a smaller ring fits the CPU's
+/// caches better.
 const STREAM_RING: u64 = 8 << 20;
-/// The window where nothing is said.
+/// Default reorder window, in bytes.
 const DEFAULT_WINDOW: u64 = 64 << 20;
-/// Time to wait for a missing datagram by default.
+/// Default time to wait for a missing datagram.
 const HOLD: Duration = Duration::from_millis(100);
-/// How often the files beside the recording are written.
+/// Interval at which the files next to the recording are written.
 const INTERVAL: Nanos = Nanos::SECOND;
 
-/// Why a stream is not received.
+/// Reasons why a stream cannot be received.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecvError {
     /// An option has no effect on the transport.
     #[error("{0}")]
     NotHonoured(#[from] NotHonoured),
-    /// So little memory is no ring.
+    /// The ring is too small.
     #[error(
         "a ring is at least {}{}; {} were asked for",
         show_size(*least),
@@ -67,29 +66,29 @@ pub enum RecvError {
         show_size(*asked)
     )]
     SmallRing {
-        /// Least memory, in bytes.
+        /// Minimum ring size, in bytes.
         least: u64,
-        /// Memory that was asked for, in bytes.
+        /// Requested ring size, in bytes.
         asked: u64,
-        /// Whether it is the length of the frames that needs so much.
+        /// Whether the frame length requires this minimum.
         is_for_frames: bool,
     },
-    /// The window leaves no room in the ring.
+    /// The window does not fit the ring.
     #[error(
         "a window of {} needs a ring of a third more, or none given; {} were asked for",
         show_size(*window),
         show_size(*ring)
     )]
     WideWindow {
-        /// How far a late datagram may lie behind the newest, in bytes.
+        /// Reorder window, in bytes.
         window: u64,
-        /// Memory of the ring, in bytes.
+        /// Ring size, in bytes.
         ring: u64,
     },
-    /// More memory than this host can address.
+    /// The size exceeds the address space of this host.
     #[error("{0}")]
     TooLarge(#[from] TryFromIntError),
-    /// A file that is there may be one of those that the stream is split into.
+    /// An existing file may be one that the stream is split into.
     #[error(
         "{} exists and may be one of the files that {to} is split into",
         path.display()
@@ -100,59 +99,59 @@ pub enum RecvError {
         /// The template of the files.
         to: String,
     },
-    /// A receiver that was killed left a recording there, and those of all other names.
+    /// Killed receivers left recordings under this name and all its numbered variants.
     #[error("no name is free beside {}", .0.display())]
     NoName(PathBuf),
-    /// A file beside the recording exists, or the recording does.
+    /// The recording, or a file next to it, exists.
     #[error("{0}")]
     Output(#[from] OutputError),
-    /// The recording cannot be made.
+    /// The recording cannot be created.
     #[error("{0}")]
     Sink(#[from] SinkError),
-    /// The transport cannot be opened, or there is no memory for the ring.
+    /// The transport cannot be opened, or the ring cannot be allocated.
     #[error("{0}")]
     Receive(#[from] ReceiveError),
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     #[error("{0}")]
     Thread(#[from] io::Error),
 }
 
-/// How a stream is received, and where it is recorded. By default it is not recorded.
+/// Options of [`receive()`]. By default the stream is not recorded.
 #[derive(Clone, Debug)]
 pub struct RecvOptions {
-    /// Where to listen.
+    /// Transport and address to listen on.
     pub from: Url,
-    /// A path, which may hold `{station}` and `{thread}`, or `null` or `check`.
+    /// A path, which may contain `{station}` and `{thread}`, or `null` or `check`.
     pub to: String,
-    /// How far a late datagram may lie behind the newest and still be placed, in bytes of data.
+    /// Reorder window: maximum distance of a late datagram behind the newest, in bytes of data.
     pub window: Option<u64>,
-    /// How long a missing datagram is waited for.
+    /// Time to wait for a missing datagram before its gap is filled.
     pub hold: Option<Duration>,
-    /// Longest gap that is filled.
+    /// Maximum length of a gap that is filled.
     pub fill: Duration,
-    /// Memory of the ring, in bytes.
+    /// Ring size, in bytes.
     pub ring: Option<u64>,
-    /// End after this time without a datagram, counted from the first one.
+    /// Stop after this time without a datagram, counted from the first one.
     pub idle: Option<Duration>,
-    /// End this long after the start.
+    /// Stop this long after the start.
     pub duration: Option<Duration>,
-    /// Where the gaps are written; beside the recording if none.
+    /// Path of the gaps file; `None` for a file next to the recording.
     pub gaps: Option<PathBuf>,
-    /// Whether recordings that exist are overwritten.
+    /// Whether existing recordings are overwritten.
     pub force: bool,
-    /// Length of a frame in bytes, where it is known.
+    /// Length of a frame in bytes; `None` to detect it.
     pub frame: Option<usize>,
-    /// Frames per second of a thread, where it is known.
+    /// Frames per second of a thread; `None` to detect it.
     pub frame_rate: Option<FrameRate>,
-    /// What becomes of a frame that misses some of its datagrams.
+    /// Treatment of a frame with missing datagrams.
     pub partial: Partial,
-    /// The only address to take datagrams from.
+    /// The only address from which datagrams are accepted.
     pub source: Option<IpAddr>,
-    /// When what was written is forced to the disk.
+    /// When written data is forced to the disk.
     pub durability: Durability,
     /// Whether the kernel may join datagrams.
     pub join: bool,
-    /// The receiving thread and its sockets.
+    /// Settings of the receiving thread and its sockets.
     pub host: HostOptions,
 }
 
@@ -183,12 +182,12 @@ impl Default for RecvOptions {
 /// A stream that is being received and recorded.
 pub type Receiving = Running<Seen, RecvResult>;
 
-/// Begins to receive a stream: until it ends, its time is over, or `run` is stopped. Only the reader of a named pipe is waited
-/// for before. A limit on file sizes (`ulimit -f`) is an error of the recording only after
-/// [`report_size_limits`](evlbi_net::file::report_size_limits); else it ends the process.
+/// Starts to receive a stream until it ends, its time is over, or `run` is stopped. Blocks only until a named pipe has a reader. A limit on
+/// file sizes (`ulimit -f`) becomes an error of the recording only after [`report_size_limits`](evlbi_net::file::report_size_limits);
+/// otherwise it kills the process.
 ///
 /// # Errors
-/// When the options do not fit together, or the recording exists, or a socket, a file or memory cannot be had.
+/// Returns an error if options conflict, the recording exists, or a socket, a file or memory cannot be obtained.
 pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError> {
     let asked = receive_options(options)?;
     let settings = settings(options, run.clock());
@@ -206,7 +205,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError>
     let honours = asked.from.transport().service().honours;
     let sizes = (asked.ring, honours.window.then_some(asked.window));
     let (receiving, opening) = receive::start(asked, &run)?;
-    // Opened once the sockets are: a port in use must not cost an older recording. The recording is over when the run is stopped.
+    // Opened after the sockets: a port in use must not cost an older recording. The recording is over when the run is stopped.
     let files = Files {
         durability: options.durability,
         force: options.force,
@@ -248,7 +247,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError>
     Ok(Running::new(run, seen, worker))
 }
 
-/// The result at the end, which stands beside the recording too, if there is one.
+/// Completes the result, and writes it next to the recording if there is one.
 fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>) -> RecvResult {
     result.left_unfinished = left;
     if result.is_empty() {
@@ -265,7 +264,7 @@ fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>)
     result
 }
 
-/// Returns what is known beforehand of the frames of a stream, which come by this clock.
+/// Returns the known settings of a stream's frames, which arrive by this clock.
 pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
     deframe::Settings {
         frame_length: options.frame,
@@ -277,10 +276,10 @@ pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
     }
 }
 
-/// Returns how a stream is received.
+/// Returns the options of the receiving thread.
 ///
 /// # Errors
-/// When ring and window do not fit together, or the transport has no use for an option.
+/// Returns an error if window and ring do not fit, or an option has no effect on the transport.
 pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvError> {
     let RecvOptions { from, host, .. } = options;
     let with = InOptions {
@@ -302,7 +301,7 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvErro
     };
     let most_usual = |ring| usual_window.min(ring / 4);
     let window = (options.window).unwrap_or(options.ring.map_or(usual_window, most_usual));
-    // One part is looked at while the other fills.
+    // The deframer examines one part while the other fills.
     let settings = deframe::Settings {
         frame_length: options.frame,
         ..deframe::Settings::default()

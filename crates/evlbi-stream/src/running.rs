@@ -1,4 +1,4 @@
-//! A stream that is being sent or received by a thread of its own.
+//! Controls a stream that a thread of its own sends or receives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use evlbi_net::run::{Progress, Run};
 
 use crate::control_socket::Watched;
 
-/// Time between two looks at whether work has ended.
+/// Interval between two checks whether work has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long what is dropped may still write, and how often it is looked at.
+/// Maximum time that dropped work may continue to write, and the interval at which it is checked.
 const GRACE: Nanos = Nanos(500_000_000);
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// A sender or a receiver at work. Dropping it ends that; what a slow sink has not taken half a second later is lost.
+/// A running sender or receiver. Dropping it stops it; data that a slow sink has not taken half a second later is lost.
 pub struct Running<S: Watched + 'static, R> {
     run: Run,
-    /// What is seen of it.
+    /// Status and controls.
     pub seen: Arc<S>,
     worker: Option<Thread<R>>,
 }
 
 impl<S: Watched + 'static, R> Running<S, R> {
-    /// `worker` ends soon after `run` is stopped.
+    /// Takes over `worker`, which must end soon after `run` is stopped.
     pub(crate) fn new(run: Run, seen: Arc<S>, worker: Thread<R>) -> Running<S, R> {
         Running {
             run,
@@ -34,12 +34,12 @@ impl<S: Watched + 'static, R> Running<S, R> {
         }
     }
 
-    /// Returns what others see of it while it lasts, and change.
+    /// Returns the status and controls, for others.
     pub fn watched(&self) -> Arc<dyn Watched> {
         Arc::<S>::clone(&self.seen)
     }
 
-    /// Whether it has ended and everything is written.
+    /// Returns whether it has ended and everything is written.
     pub fn is_finished(&self) -> bool {
         self.worker.as_ref().is_none_or(Thread::is_finished)
     }
@@ -47,13 +47,13 @@ impl<S: Watched + 'static, R> Running<S, R> {
     /// Waits until it has ended and everything is written.
     ///
     /// # Panics
-    /// When its thread did.
+    /// Panics if its thread panicked.
     pub fn join(mut self) -> R {
         let worker = self.worker.take().map(Thread::join);
         worker.unwrap_or_else(|| unreachable!("it is there until it is joined or dropped"))
     }
 
-    /// Ends it: a sender when the frame that was begun is whole.
+    /// Stops it; a sender completes the current frame first.
     pub fn stop(&self) {
         self.run.stop();
     }
@@ -69,13 +69,13 @@ impl<S: Watched + 'static, R> Drop for Running<S, R> {
                 clock.sleep(GLANCE);
             }
             self.run.abandon();
-            // Nobody wants to know what came of it.
+            // The result is not needed.
             let _ = worker.wait();
         }
     }
 }
 
-/// Looks once a second at work and shows how far it is with a line about it; looks a last time when it has ended.
+/// Shows progress once a second until the work has ended; polls a last time then.
 pub fn watch(
     mut progress: Progress,
     has_ended: impl Fn() -> bool,
@@ -83,7 +83,7 @@ pub fn watch(
     clock: &Clock,
 ) {
     loop {
-        // Asked before the look: then the counts of the last one are the last.
+        // Asked before the poll, so that the last poll has the final counts.
         let has_ended = has_ended();
         if progress.is_due() || has_ended {
             let (done, line) = look();

@@ -1,7 +1,6 @@
 //! Sends a recording, a test pattern or a simulated station.
 //!
-//! Here belong options and result of sending. The thread that sends is in [`evlbi_net::transmit`], where data come from in
-//! [`source`](crate::source).
+//! Put here options and results of sending. The sending thread is in [`evlbi_net::transmit`]; [`source`](crate::source) provides the data.
 
 mod changes;
 #[cfg(test)]
@@ -34,114 +33,114 @@ use crate::running::Running;
 use crate::source::{self, SourceError};
 use evlbi_host::host::{HostError, HostOptions};
 
-/// Why a flow is not sent, or goes on as it was.
+/// Reasons why a flow cannot be sent or changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The source cannot be read.
     #[error("{0}")]
     Source(#[from] SourceError),
-    /// The frame rate of the source, which is named, is not known, and nothing else sets the times.
+    /// The frame rate of the named source is unknown, and nothing else sets the times.
     #[error("the frame rate of {0} cannot be told, so not when its frames are due")]
     RateUnknown(String),
-    /// The source, which is named, is raw data, and nothing else sets the times.
+    /// The named source is raw data, and nothing else sets the times.
     #[error("{0} is raw data (no frames of VDIF or Mark 5B are in it), which has no times")]
     NoTimes(String),
-    /// The source, which is named, is generated, and nothing sets its rate.
+    /// The named source is generated, and nothing sets its rate.
     #[error("{0} has no rate of its own")]
     PatternRate(String),
-    /// The start lies before now: only a warning, since the data leaves at once.
+    /// The start is in the past; only a warning, since the data is then sent at once.
     #[error("the start, {0}, is over")]
     StartOver(jiff::Timestamp),
     /// An option has no effect on the transport.
     #[error("{0}")]
     NotHonoured(#[from] NotHonoured),
-    /// A transport of this scheme has no datagrams to cut data into.
+    /// A transport of this scheme has no datagrams that data could be cut into.
     #[error("cutting as bytes has no effect on {0}://")]
     NoDatagrams(&'static str),
     /// The transport cannot be opened.
     #[error("{0}")]
     Open(#[from] OpenError),
-    /// The route does not say what it carries.
+    /// The MTU of the route is unknown.
     #[error("cannot ask for the MTU of the route")]
     MtuUnknown,
-    /// Frames cannot be cut so that they fit.
+    /// No cut of the frames fits the packets.
     #[error("{0}")]
     Packetise(#[from] PacketiseError),
-    /// A frame must fit a packet, and does not.
+    /// A whole frame must fit a packet, and does not.
     #[error(
         "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}: without sequence numbers fragments cannot be put in order"
     )]
     LongFrame {
-        /// Length of a frame in bytes.
+        /// Length of a frame, in bytes.
         frame: usize,
-        /// Largest packet in bytes.
+        /// Maximum packet size, in bytes.
         mtu: usize,
     },
-    /// Frames get later times when they are sent again, and what is cut as bytes has none.
+    /// Repeated frames need later times, but data cut as bytes has none.
     #[error("frames cut as bytes cannot be re-timed")]
     Untimed,
-    /// What is shed to make room would be replaced.
+    /// Data shed to make room would be replaced.
     #[error("fit: makes room only if nothing is sent in the place of what is shed")]
     FitReplaced,
-    /// The stream cannot be shed from as asked.
+    /// The policy cannot be applied to the stream.
     #[error("{0}")]
     Shed(#[from] ShedError),
-    /// The rate to go on with is none.
+    /// The new rate is invalid.
     #[error("{0}")]
     Rate(#[from] BitRateError),
-    /// The policy to go on with is none.
+    /// The new policy is invalid.
     #[error("{0}")]
     Policy(#[from] PolicyError),
-    /// A rate is asked of a flow that has none.
+    /// The flow has no rate that could be changed.
     #[error(
         "only a flow that was started with a rate has one to change; this one leaves by the times in its frames, or as fast as it can"
     )]
     NoRate,
-    /// More memory than this host can address.
+    /// The size exceeds the address space of this host.
     #[error("{0}")]
     TooLarge(#[from] TryFromIntError),
-    /// The system gives no thread, or the source cannot be read.
+    /// The system cannot start a thread, or the source cannot be read.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
-/// What is sent, where to, and how. By default as the times in its frames say, and all of it.
+/// Options of [`send()`]. By default all frames are sent, at the times in their headers.
 #[derive(Clone, Debug)]
 pub struct SendOptions {
     /// `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`.
     pub source: String,
-    /// Where to.
+    /// Transport and destination.
     pub to: Url,
-    /// What sets the times at which it leaves.
+    /// Timing of the data.
     pub pace: Pace,
-    /// Frames per second of a thread, where the source cannot tell.
+    /// Frames per second of a thread, if the source does not contain it.
     pub frame_rate: Option<FrameRate>,
-    /// Largest IP packet in bytes; the route's own if none.
+    /// Maximum IP packet size, in bytes; `None` for the MTU of the route.
     pub mtu: Option<usize>,
-    /// How frames are cut into datagrams.
+    /// Rule for cutting frames into datagrams.
     pub cut: Rule,
-    /// What is left out on purpose.
+    /// Policy for shedding data.
     pub shed: Policy,
-    /// Whether that is decided packet by packet, and not frame by frame.
+    /// Whether the policy chooses packets instead of frames.
     pub shed_packets: bool,
-    /// What goes out in the place of what is shed.
+    /// Replacement for shed data.
     pub replace: Replace,
     /// Seed of all random choices.
     pub seed: u64,
-    /// How often the source is sent.
+    /// Number of times the source is sent.
     pub repeat: u64,
-    /// When the first frame leaves; at once if none.
+    /// Time of the first frame; `None` to start at once.
     pub start: Option<jiff::Timestamp>,
     /// Stop after this time.
     pub duration: Option<Duration>,
-    /// First sequence number; 0 where nothing is said.
+    /// First sequence number; `None` for 0.
     pub sequence: Option<u64>,
-    /// Datagrams back to back.
+    /// Number of datagrams per burst.
     pub burst: Burst,
-    /// Whether the host may cut datagrams from larger pieces.
+    /// Whether the host may split larger pieces into datagrams.
     pub offload: bool,
-    /// The sending thread and its sockets.
+    /// Settings of the sending thread and its sockets.
     pub host: HostOptions,
 }
 
@@ -177,19 +176,19 @@ impl Default for SendOptions {
     }
 }
 
-/// What sets the times of a flow.
+/// Timing of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Frames leave when their time comes.
+    /// Frames are sent at the times in their headers.
     RealTime,
-    /// So many bits of data a second.
+    /// A constant bit rate of the data.
     Rate(BitRate),
-    /// As fast as the host can.
+    /// Maximum speed of the host.
     Max,
 }
 
 impl Pace {
-    /// Returns the bit rate that was asked for.
+    /// Returns the requested bit rate.
     pub fn rate(self) -> Option<BitRate> {
         match self {
             Pace::Rate(rate) => Some(rate),
@@ -198,17 +197,17 @@ impl Pace {
     }
 }
 
-/// How many datagrams leave back to back.
+/// Number of datagrams sent back to back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Burst {
     /// Chosen from the rate.
     Auto,
-    /// So many.
+    /// A fixed number.
     Fixed(u32),
 }
 
 impl Burst {
-    /// Datagrams with so many bytes of data that leave back to back at this rate, or as fast as the host can.
+    /// Returns the number of datagrams per burst, for `datagram` bytes of data each at this rate, or at maximum speed.
     fn length(self, rate: Option<BitRate>, datagram: usize) -> u32 {
         match (self, rate) {
             (Burst::Fixed(count), _) => count,
@@ -218,13 +217,13 @@ impl Burst {
     }
 }
 
-/// A flow that is being sent. It fails when this host refuses the thread's processor or priority; what fails later is in the result.
+/// A flow that is being sent. It fails if this host refuses the thread's CPU or priority; later failures are in the result.
 pub type Sending = Running<Seen, Result<SendResult, HostError>>;
 
-/// Begins to send: until the source ends, the time is over, or `run` is stopped. A source is read and a connection made before.
+/// Starts to send until the source ends, the time is over, or `run` is stopped. Reads the source and connects before it returns.
 ///
 /// # Errors
-/// When the options do not fit together or the source, or it cannot be read, or a socket cannot be had.
+/// Returns an error if options conflict or do not fit the source, the source cannot be read, or a socket cannot be opened.
 pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
     let run = run.part();
     let prepared = prepare(options, &run)?;

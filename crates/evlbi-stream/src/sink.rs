@@ -1,6 +1,6 @@
-//! Where received frames go: one file, a file for each station or thread, nowhere, or to a check.
+//! Stores received frames: in one file or one per station or thread, or discards or checks them.
 //!
-//! Here belongs a further place for frames (CONTRIBUTING.md, "How to add").
+//! To add another kind of sink, see CONTRIBUTING.md, "How to add".
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -21,49 +21,49 @@ use thiserror::Error;
 
 use crate::recording::result_beside;
 
-/// Most files that one stream is split into. Damaged headers must not fill a directory.
+/// Maximum number of files per stream. Damaged headers must not fill a directory.
 const MAX_FILES: usize = 256;
 
-/// Bytes that came in too small pieces for a direct write are held back no longer than this.
+/// Maximum time for which pieces too small for a direct write are buffered.
 const HELD: Duration = Duration::from_millis(250);
-/// Time between two looks at a file that another program holds, or that has no reader yet.
+/// Interval at which a file that another program holds, or a pipe without a reader, is tried again.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// And how often a new file is looked at.
+/// Maximum number of tries for a new file.
 const POLLS: u32 = 100;
 
-/// Why nothing can be recorded there.
+/// Reasons why a stream cannot be recorded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// It exists and is not to be overwritten.
+    /// The file exists, and overwriting is not allowed.
     #[error("{0}")]
     Output(#[from] OutputError),
-    /// Another program writes it.
+    /// Another program is writing the file.
     #[error(
         "{} is being written by another program; give each receiver a file of its own",
         .0.display()
     )]
     Held(PathBuf),
-    /// Its file cannot be opened or made.
+    /// The file cannot be opened or created.
     #[error("cannot record to {}", path.display())]
     Open {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Its file cannot be written.
+    /// The file cannot be written.
     #[error("cannot record to {}", path.display())]
     Write {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: WriteError,
     },
-    /// A template holds something that has no value.
+    /// A template contains an unknown placeholder.
     #[error("only {{station}} and {{thread}} can stand in `{0}`")]
     Template(String),
-    /// Nobody read the named pipe as long as there was something to record.
+    /// The named pipe had no reader while there was something to record.
     #[error(
         "no program opened the named pipe {} to read before the end, so nothing was recorded",
         .0.display()
@@ -71,30 +71,30 @@ pub enum SinkError {
     NoReader(PathBuf),
 }
 
-/// Takes the frames of a stream, in order.
+/// A place that takes the frames of a stream, in order.
 pub trait Sink: Send {
     /// Takes the next piece of the stream.
     fn take(&mut self, chunk: Chunk<'_>);
 
-    /// Passes on what was held back for a while.
+    /// Writes buffered data.
     fn flush(&mut self) {}
 
-    /// Closes it, and says what became of everything.
+    /// Closes the sink; returns its report.
     fn finish(self: Box<Self>) -> SinkReport;
 }
 
-/// How files are made and written.
+/// Settings for creating and writing files.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// When data is forced onto the disk.
+    /// When data is forced to the disk.
     pub durability: Durability,
-    /// Whether those that exist are overwritten.
+    /// Whether existing files are overwritten.
     pub force: bool,
-    /// The recording, which is over when this is stopped: the reader of a named pipe is then no longer waited for.
+    /// The run of the recording; when it is stopped, the sink no longer waits for the reader of a named pipe.
     pub run: Run,
 }
 
-/// What became of what was handed to a sink.
+/// Report of a sink about the data that it took.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SinkReport {
@@ -102,10 +102,10 @@ pub struct SinkReport {
     pub files: Vec<Written>,
     /// Bytes that could not be written.
     pub unwritten_bytes: u64,
-    /// Why.
+    /// Reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_error: Option<String>,
-    /// What the check of the test pattern found.
+    /// Result of checking the test pattern.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<CheckReport>,
 }
@@ -120,22 +120,22 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// What the check of the test pattern found, in frames.
+/// Result of checking the test pattern, in frames.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckReport {
-    /// With the payload that belongs to their number.
+    /// Frames with the payload that belongs to their number.
     pub good: u64,
-    /// With another one.
+    /// Frames with another payload.
     pub corrupted: u64,
-    /// Lost, so not checked.
+    /// Lost frames, which cannot be checked.
     pub not_checked: u64,
 }
 
 /// Opens the sink that `to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
 ///
 /// # Errors
-/// When a file cannot be made, or is there and not to be overwritten.
+/// Returns an error if a file cannot be created, or exists and must not be overwritten.
 pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>, SinkError> {
     Ok(match to {
         "null" => Box::new(Null),
@@ -145,7 +145,7 @@ pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>, SinkError> {
     })
 }
 
-/// The file beside which the gaps are written, when nothing else is said. Folders of stations have `station-NAME` beside them.
+/// Returns the file that the gaps file is named after by default. For directories per station that is `station-NAME` next to them.
 pub(crate) fn recording(to: &str) -> Option<PathBuf> {
     if matches!(to, "null" | "check") {
         return None;
@@ -158,7 +158,7 @@ pub(crate) fn recording(to: &str) -> Option<PathBuf> {
     Some(PathBuf::from(format!("{before}{split}")))
 }
 
-/// Frames are counted, not kept.
+/// A sink that counts frames and discards them.
 pub(crate) struct Null;
 
 impl Sink for Null {
@@ -169,7 +169,7 @@ impl Sink for Null {
     }
 }
 
-/// One file. When it cannot be written any further the stream goes on, and what is not written is counted.
+/// One file. After a failed write the stream continues, and unwritten data is counted.
 struct Output {
     path: PathBuf,
     run: Run,
@@ -259,15 +259,15 @@ impl Sink for Output {
     }
 }
 
-/// A file for each station or thread.
+/// One file per station or thread.
 struct Split {
     template: String,
     files: Files,
-    /// By what of station and thread the template names. What could not be made has no output.
+    /// Outputs by station and thread, as far as the template names them. `None` if the file could not be created.
     outputs: HashMap<(Option<StationId>, Option<u16>), Option<Output>>,
     /// Bytes of frames that belong to no file.
     unsplit: u64,
-    /// Why a file could not be made.
+    /// Error of creating a file.
     error: Option<String>,
 }
 
@@ -345,7 +345,7 @@ impl Sink for Split {
     }
 }
 
-/// A station's name in that of a file. The number 10 must not meet the characters `10`, so that it becomes 010.
+/// Returns a station's name for its file. The number 10 becomes 010, so that it differs from the characters `10`.
 fn station_name(station: StationId) -> String {
     match station.0 {
         number @ 10..=99 => format!("{number:03}"),
@@ -353,8 +353,8 @@ fn station_name(station: StationId) -> String {
     }
 }
 
-/// Opens a file for this program alone, which holds a lock on it as long as it is open. One that exists is emptied only with
-/// `force`, and never while another program holds it. Waits for the reader of a named pipe until the recording is over.
+/// Opens a file for this program alone, with a lock for as long as it is open. Empties an existing file only with `force`, and never while
+/// another program holds it. Waits for the reader of a named pipe until the recording is over.
 fn claim(path: &Path, files: &Files) -> Result<File, SinkError> {
     let cannot = |source| SinkError::Open {
         path: path.to_owned(),
@@ -375,7 +375,7 @@ fn claim(path: &Path, files: &Files) -> Result<File, SinkError> {
     if !file.metadata().map_err(cannot)?.is_file() {
         return Ok(file);
     }
-    // Another program may look at a new file for a moment.
+    // Another program may examine a new file for a moment.
     let mut looks = if is_new { POLLS } else { 1 };
     while matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
         looks -= 1;
@@ -393,7 +393,7 @@ fn claim(path: &Path, files: &Files) -> Result<File, SinkError> {
     Ok(file)
 }
 
-/// Opens a named pipe once it has a reader. A usual open would wait for that, and could not be interrupted.
+/// Opens a named pipe once it has a reader. A normal open would block until then, and could not be interrupted.
 fn open_pipe(path: &Path, run: &Run) -> Result<File, SinkError> {
     let mut options = File::options();
     options.write(true);
@@ -414,10 +414,10 @@ fn open_pipe(path: &Path, run: &Run) -> Result<File, SinkError> {
     }
 }
 
-/// Looks at what is to be recorded to, which may be a template. Returns whether a receiver left files there that was killed.
+/// Checks the files to record to (`to` may be a template). Returns whether a killed receiver left one of them.
 ///
 /// # Errors
-/// When another program holds one of them.
+/// Returns an error if another program holds one of them.
 pub(crate) fn is_left_unfinished(to: &str) -> Result<bool, SinkError> {
     let Some(recording) = recording(to) else {
         return Ok(false);
@@ -435,7 +435,7 @@ pub(crate) fn is_left_unfinished(to: &str) -> Result<bool, SinkError> {
     Ok(!files.is_empty() && result["finished"] == false)
 }
 
-/// The files that are there and may be some of those that a template names.
+/// Returns the existing files that a template may name.
 pub(crate) fn those_of(template: &str) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::new()];
     for part in Path::new(template) {
@@ -463,10 +463,10 @@ pub(crate) fn those_of(template: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Verifies the test pattern.
+/// A sink that verifies the test pattern.
 #[derive(Default)]
 struct Check {
-    /// The payloads of a period, once their length is known.
+    /// Payloads of one period; empty until their length is known.
     expected: Vec<Vec<u8>>,
     report: CheckReport,
 }

@@ -1,4 +1,4 @@
-//! Writes what simulated stations record.
+//! Writes the recordings of simulated stations.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,54 +14,54 @@ use thiserror::Error;
 use crate::source::SourceError;
 use crate::{recording, source};
 
-/// Why simulated stations are not recorded.
+/// Reasons why simulated stations cannot be recorded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SkyError {
     /// The plan cannot be read.
     #[error("{0}")]
     Read(#[from] SourceError),
-    /// The plan makes no stations.
+    /// The plan does not describe valid stations.
     #[error("in the plan {}", path.display())]
     Plan {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: PlanError,
     },
-    /// A recording exists, or its file cannot be made.
+    /// A recording exists, or its file cannot be created.
     #[error("{0}")]
     Output(#[from] OutputError),
-    /// The directory for the recordings cannot be made.
+    /// The directory for the recordings cannot be created.
     #[error("cannot make the directory {}", path.display())]
     Directory {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A recording cannot be written any further.
+    /// Writing to a recording failed.
     #[error("cannot write {}", path.display())]
     Write {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// What is simulated, and where the recordings go.
+/// Options of [`simulate`].
 #[derive(Clone, Debug)]
 pub struct SkyOptions {
-    /// Plan of the stations and of what they see.
+    /// Path of the plan of stations and sky.
     pub plan: PathBuf,
-    /// Directory for one recording a station.
+    /// Directory for the recordings, one per station.
     pub out: PathBuf,
-    /// Whether recordings that exist are overwritten.
+    /// Whether existing recordings are overwritten.
     pub force: bool,
 }
 
-/// What was written.
+/// Result of [`simulate`].
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkyReport {
@@ -70,7 +70,7 @@ pub struct SkyReport {
     /// Seed of all random numbers.
     seed: u64,
     files: Vec<Written>,
-    /// Whether it was stopped before the end.
+    /// Whether the run was stopped before the end.
     pub interrupted: bool,
 }
 
@@ -94,7 +94,7 @@ struct Written {
 /// Writes a recording for each station of the plan.
 ///
 /// # Errors
-/// When the plan makes no stations, or a recording exists or cannot be written.
+/// Returns an error if the plan is invalid, or a recording exists or cannot be written.
 pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> {
     let plan = source::read_plan(&options.plan)?;
     let stations = plan.stations().map_err(|source| SkyError::Plan {
@@ -151,7 +151,7 @@ fn length(station: &Station) -> u64 {
     frames.saturating_mul(station.frame_length() as u64)
 }
 
-/// Writes all frames, and returns how many bytes these are. If stopped, it returns how many were written, and leaves no file.
+/// Writes all frames; returns the number of bytes. If stopped, it returns the number written so far and leaves no file.
 fn write(
     station: &Station,
     path: &Path,
@@ -184,7 +184,7 @@ fn write(
     Ok(bytes)
 }
 
-/// Formats a report for people.
+/// Formats a report as text.
 pub fn text(report: &SkyReport) -> String {
     let lines = report.files.iter().map(|file| {
         format!(

@@ -1,4 +1,4 @@
-//! What `send` sends: a recording, the test pattern, or a simulated station.
+//! Sources of data to send: a recording, the test pattern, or a simulated station.
 
 use std::io;
 use std::num::{ParseIntError, TryFromIntError};
@@ -20,29 +20,29 @@ use crate::recording::{self, Recording, RecordingError};
 /// Prefix of a test pattern, before the length of its frames.
 pub const PATTERN: &str = "pattern:";
 
-/// Memory for frames that are sent round and round.
+/// Memory for frames that are sent in a loop, in bytes.
 const LOOP_BYTES: u64 = 64 << 20;
-/// Memory for the test pattern: as long as the longest train where a processor's own cache holds that, and a period of
-/// frames of up to 1 MiB; longer ones are made as they leave.
+/// Memory for the test pattern, in bytes: as long as the longest burst where a CPU's own cache holds that, and one period of frames of up
+/// to 1 MiB; longer patterns are generated while sending.
 const PATTERN_BYTES: usize = 512 << 10;
 const PERIOD_BYTES: usize = 64 << 20;
 
-/// Why a source cannot be sent.
+/// Reasons why a source cannot be sent.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The length of the test pattern's frames is no number.
+    /// The frame length of the test pattern is not a number.
     #[error("`{length}` is no length of a frame in bytes")]
     NoLength {
-        /// What stands in its place.
+        /// Text in place of the length.
         length: String,
-        /// Why it is none.
+        /// Reason.
         source: ParseIntError,
     },
-    /// The test pattern has no frames of that length.
+    /// The test pattern cannot have frames of that length.
     #[error("{0}")]
     Length(#[from] pattern::LengthError),
-    /// A simulated sky is named without one of its stations.
+    /// A simulated sky is named without a station.
     #[error("`{0}` names no station; write sky:PLAN.toml/STATION")]
     NoStation(String),
     /// The plan of a simulated sky cannot be read.
@@ -50,23 +50,23 @@ pub enum SourceError {
     ReadPlan {
         /// Its path.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is no plan.
+    /// The plan is invalid.
     #[error("in the plan {}", path.display())]
     ParsePlan {
         /// Its path.
         path: PathBuf,
-        /// Where and why.
+        /// Place and reason.
         source: toml::de::Error,
     },
-    /// The plan does not make the station.
+    /// The station cannot be simulated.
     #[error("cannot simulate `{spec}`")]
     Station {
-        /// The source as it was asked for.
+        /// Source as requested.
         spec: String,
-        /// Why.
+        /// Reason.
         source: PlanError,
     },
     /// The recording cannot be read.
@@ -75,23 +75,23 @@ pub enum SourceError {
     /// The recording cannot be read ahead.
     #[error("{0}")]
     Read(#[from] ReadError),
-    /// The recording cannot be sent more than once as asked.
+    /// The recording cannot be repeated as requested.
     #[error("{0}")]
     NotRepeatable(String),
-    /// Repeated frames need later times, and nothing tells how many make a second.
+    /// Repeated frames need later times, but the number of frames per second is unknown.
     #[error(
         "repeated frames get later times, and the frame rate of {} is not known",
         .0.display()
     )]
     RateUnknown(PathBuf),
-    /// Its frames do not fit the memory of this host.
+    /// The frames exceed the memory of this host.
     #[error("{0}")]
     TooLarge(#[from] TryFromIntError),
 }
 
 /// A source before it is cut into datagrams.
 pub struct Input {
-    /// Length of a frame in bytes; none in raw data.
+    /// Length of a frame in bytes; `None` for raw data.
     pub frame_length: Option<usize>,
     /// Whether the frames are VDIF.
     pub is_vdif: bool,
@@ -101,29 +101,29 @@ pub struct Input {
     pub keys: Vec<StreamKey>,
     /// Bytes before the first whole frame.
     pub leading: u64,
-    /// Bytes at the end that are no whole frame.
+    /// Bytes after the last whole frame.
     pub truncated: u64,
-    /// Length of one pass in bytes; none where it goes on for ever.
+    /// Length of one pass in bytes; `None` if endless.
     pub length: Option<u64>,
     content: Content,
 }
 
-/// Where it comes from.
+/// Origin of the data.
 enum Content {
     /// A file.
     Recording(Box<Recording>),
-    /// Frames in memory that are repeated with later times; each thread has so many in one round.
+    /// Frames in memory that are repeated with later times; `round` is the number of frames per thread in one round.
     Loop { frames: Vec<u8>, round: i64 },
-    /// The test pattern, in frames of a length.
+    /// The test pattern, with frames of this length.
     Pattern(usize, FrameRate),
 }
 
 impl Input {
-    /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`, at this second (UTC since 1970). `rate` is what the data is
-    /// sent at, where known: a pattern takes its frame rate from it.
+    /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`, at this second (UTC since 1970). `rate` is the bit rate of the flow, if
+    /// known; a pattern takes its frame rate from it.
     ///
     /// # Errors
-    /// When there is no such source, or it cannot be read.
+    /// Returns an error if there is no such source, or it cannot be read.
     pub fn open(
         spec: &str,
         frame_rate: Option<FrameRate>,
@@ -161,12 +161,12 @@ impl Input {
         })
     }
 
-    /// Returns the bit rate of the data in real time; none where no frame rate is known.
+    /// Returns the bit rate of the data in real time; `None` if the frame rate is unknown.
     pub fn rate(&self) -> Option<BitRate> {
         recording::stream_rate(self.frame_rate?, self.keys.len(), self.frame_length?)
     }
 
-    /// Has it go on for `bytes` (whole frames) instead of the length of the plan.
+    /// Makes a simulated source `bytes` long (whole frames), instead of the length of its plan.
     pub fn lasting(self, bytes: u64) -> Input {
         let frame_length = self.frame_length.unwrap_or(1) as u64;
         Input {
@@ -175,11 +175,11 @@ impl Input {
         }
     }
 
-    /// Starts to read it in units of `unit` bytes, `repeat` times; a test pattern begins with the second of the clock. Returns the
-    /// source and the bytes of fill pattern that complete its last unit.
+    /// Starts to read the source in units of `unit` bytes, `repeat` times; a test pattern begins with the second of the clock. Returns the
+    /// reader and the number of fill bytes that complete its last unit.
     ///
     /// # Errors
-    /// When it cannot be read, or not be repeated as asked.
+    /// Returns an error if the source cannot be read, or not repeated as requested.
     pub fn into_source(
         self,
         unit: usize,
@@ -232,7 +232,7 @@ impl Input {
     }
 }
 
-/// What is left behind the last whole unit, made a unit with the fill pattern.
+/// Returns the rest after the last whole unit, completed with fill pattern.
 fn tail_of(recording: &Recording, length: u64, unit: usize) -> Result<Vec<u8>, RecordingError> {
     use std::os::unix::fs::FileExt;
     let there = (length % unit as u64) as usize;
@@ -248,7 +248,7 @@ fn tail_of(recording: &Recording, length: u64, unit: usize) -> Result<Vec<u8>, R
     Ok(tail)
 }
 
-/// The stream of the test pattern.
+/// Station and thread of the test pattern.
 const PATTERN_KEY: StreamKey = StreamKey {
     station: pattern::STATION,
     thread: 0,
@@ -260,7 +260,7 @@ fn test_pattern(
     rate: Option<BitRate>,
 ) -> Result<Input, pattern::LengthError> {
     pattern::check_length(frame_length)?;
-    // Whole frames a second, as VDIF counts them.
+    // Whole frames per second, as VDIF counts them.
     let bits = 8 * frame_length as u64;
     let per_second = rate.map_or(25_600, |rate| (rate.get() + bits / 2) / bits);
     let frame_rate = frame_rate.unwrap_or_else(|| pattern::frame_rate(per_second));
@@ -276,7 +276,7 @@ fn test_pattern(
     })
 }
 
-/// Memory for the pattern of frames of this length: some periods of short frames, one of longer ones.
+/// Returns the memory for the pattern of frames of this length: several periods of short frames, one of longer frames.
 fn memory_of(frame_length: usize) -> usize {
     let period = frame_length.saturating_mul(pattern::PERIOD as usize);
     let periods = (PATTERN_BYTES / period.max(1)).clamp(1, 4);
@@ -295,10 +295,10 @@ pub(crate) fn read_plan(path: &Path) -> Result<SkyPlan, SourceError> {
     })
 }
 
-/// Makes the frames of a station: all of them where memory allows, else as many as do, to be looped.
+/// Simulates the frames of a station: all if memory allows, else as many as fit, to be sent in a loop.
 ///
 /// # Errors
-/// When this host cannot address so much memory.
+/// Returns an error if the size exceeds the address space of this host.
 pub fn simulate(station: &Station) -> Result<Input, TryFromIntError> {
     let length = station.frame_length() as u64;
     let threads = u64::from(station.threads());

@@ -1,4 +1,4 @@
-//! What becomes of each frame and packet of the recording.
+//! Cuts a recording, frame by frame or packet by packet.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,45 +13,45 @@ use serde::Serialize;
 use super::DropOptions;
 use super::gaps::GapsWriter;
 
-/// Station and thread of what has none: no thread of VDIF has this number.
+/// Key of data without station and thread; no VDIF thread has this number.
 const NO_KEY: StreamKey = StreamKey {
     station: StationId(0),
     thread: u16::MAX,
 };
 
-/// What is decided on.
+/// Unit of the policy's decisions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A whole frame.
     Frame,
-    /// So many bytes of a frame or of raw data, as a datagram carries them.
+    /// This many bytes of a frame or of raw data, as in a datagram.
     Packet(usize),
 }
 
-/// What went in and came out.
+/// Counts of the input and the output.
 #[derive(Clone, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Whole frames in the input.
     pub frames: u64,
-    /// Frames of which something was shed.
+    /// Frames of which all or part was shed.
     pub frames_touched: u64,
-    /// Frames in the output, invalid and damaged ones too.
+    /// Frames in the output, including invalid and damaged ones.
     pub frames_out: u64,
-    /// Packets that were decided on; zero where the unit is the frame.
+    /// Packets that the policy decided on; 0 if the unit is the frame.
     pub packets: u64,
-    /// Bytes in the input that belong to no frame, and went out as they were.
+    /// Bytes of the input that belong to no frame and were copied unchanged.
     pub unframed_bytes: u64,
     /// Bytes in the output.
     pub bytes_out: u64,
-    /// Frames of which something was shed whose thread or time could not be told: the gaps file lacks them.
+    /// Frames with shed data whose thread or time is unknown; the gaps file does not list them.
     pub frames_not_listed: u64,
-    /// Bytes of the input that were not trimmed.
+    /// Bytes of the input, without trimmed ones.
     #[serde(skip)]
     pub walked: u64,
 }
 
-/// Writes the output.
+/// Writer of the output.
 pub struct Cut {
     output: File,
     gaps: GapsWriter,
@@ -59,17 +59,17 @@ pub struct Cut {
     unit: Unit,
     replace: Replace,
     header_length: usize,
-    /// Of the bytes that stand in the place of others.
+    /// Seed of replacement data.
     seed: u64,
-    /// What a chunk becomes.
+    /// Output of the current chunk.
     block: Vec<u8>,
-    /// Parts of a frame that are shed.
+    /// Shed parts of a frame.
     parts: Vec<Range<usize>>,
-    /// Bytes that are still to come of a packet of raw data, which may reach into the next block, and whether it is shed.
+    /// Remaining bytes of a packet of raw data that may extend into the next block, and whether it is shed.
     raw_left: usize,
     raw_is_shed: bool,
     counts: Counts,
-    /// Why nothing more can be written.
+    /// Error that ended the output.
     pub error: Option<io::Error>,
 }
 
@@ -112,7 +112,7 @@ impl Cut {
         self.counts.walked += chunk.bytes.len() as u64;
     }
 
-    /// Closes the files; says what was counted and how many gaps were listed.
+    /// Closes the files; returns the counts and the number of listed gaps.
     pub fn finish(self) -> io::Result<(Counts, u64)> {
         let gaps = self.gaps.finish()?;
         Ok((self.counts, gaps))
@@ -167,7 +167,7 @@ impl Cut {
         self.block.extend_from_slice(bytes);
     }
 
-    /// The header stays, as far as it is `kept`.
+    /// Drops a frame; the first `kept` bytes, its header, stay.
     fn lose_frame(&mut self, frame: &Frame, bytes: &[u8], kept: usize) -> io::Result<()> {
         self.note(frame, None)?;
         if self.replace == Replace::Nothing {
@@ -178,7 +178,7 @@ impl Cut {
         let start = self.block.len();
         self.block.extend_from_slice(header);
         if self.replace == Replace::Invalid {
-            // The highest bit of VDIF's first word, which is little-endian.
+            // The highest bit of the first word of VDIF, which is little-endian.
             if let Some(byte) = self.block.get_mut(start + 3) {
                 *byte |= 0x80;
             }
@@ -187,7 +187,7 @@ impl Cut {
         Ok(())
     }
 
-    /// Headers go with the packets that hold them.
+    /// Drops the shed packets of a frame; headers are dropped with the packets that contain them.
     fn lose_parts(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
         self.counts.frames_out += u64::from(self.replace != Replace::Nothing);
         let parts = std::mem::take(&mut self.parts);
@@ -206,7 +206,7 @@ impl Cut {
         Ok(())
     }
 
-    /// Appends what stands in the place of others that lay at `offset` in their frame.
+    /// Appends replacement data for `length` bytes at `offset` of their frame.
     fn put_replaced(&mut self, unit: shed::Unit, length: usize, offset: usize, part: u64) {
         let start = self.block.len();
         self.block.resize(start + length, 0);
@@ -219,7 +219,7 @@ impl Cut {
         );
     }
 
-    /// Puts a frame into the list of gaps: the whole of it, or `parts` of it.
+    /// Lists a frame in the gaps: all of it, or `parts` of it.
     fn note(&mut self, frame: &Frame, parts: Option<&[Range<usize>]>) -> io::Result<()> {
         self.counts.frames_touched += 1;
         let (Some(key), Some(start)) = (frame.key, frame.time) else {
@@ -228,7 +228,7 @@ impl Cut {
         };
         let there = self.replace != Replace::Nothing;
         let in_block = match parts {
-            // A frame of which parts went in is at the end of the block by now.
+            // A partly kept frame is at the end of the block by now.
             Some(_) => self.block.len() - frame.bytes.len().min(self.block.len()),
             None => self.block.len(),
         };
@@ -258,11 +258,11 @@ impl Cut {
         self.shed.decide(&unit_of(frame, bytes))
     }
 
-    /// Raw data, or what lies between frames.
+    /// Takes raw data, or data between frames.
     fn take_unframed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.counts.unframed_bytes += bytes.len() as u64;
         let length = match self.unit {
-            // A recording with frames has a header.
+            // Only a recording with frames has a header length.
             Unit::Packet(length) if self.header_length == 0 => length,
             _ => {
                 self.block.extend_from_slice(bytes);
@@ -284,7 +284,7 @@ impl Cut {
                 (true, Replace::Nothing) => {}
                 (true, _) => {
                     let offset = length - self.raw_left;
-                    // A packet of raw data has nothing but its place.
+                    // A packet of raw data is identified by its offset alone.
                     let part = self.counts.packets * length as u64 + offset as u64;
                     self.put_replaced(unit_of(None, now), now.len(), offset, part);
                 }
@@ -296,7 +296,7 @@ impl Cut {
     }
 }
 
-/// What is decided about, of a frame or of raw data.
+/// Returns the unit that the policy decides on, for a frame or raw data.
 fn unit_of(frame: Option<&Frame>, bytes: &[u8]) -> shed::Unit {
     let key = frame.and_then(|frame| frame.key).unwrap_or(NO_KEY);
     shed::Unit::new(key, frame.and_then(|frame| frame.time), bytes)

@@ -1,5 +1,4 @@
-//! The gaps document of a recording from which frames are dropped, written as they are: however long the
-//! recording is, it takes no memory.
+//! Writes a gaps file while frames are dropped, so that it takes no memory however long the recording is.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,20 +12,20 @@ use evlbi_wire::vdif::StreamKey;
 pub struct GapsWriter {
     file: BufWriter<File>,
     frame_rate: Option<FrameRate>,
-    /// What follows the list.
+    /// Rest of the document, after the list.
     tail: String,
-    /// Runs that may go on.
+    /// Runs that may continue.
     runs: HashMap<StreamKey, TimeGap>,
     packets: Option<SequenceGap>,
     count: u64,
 }
 
 impl GapsWriter {
-    /// Begins `document`, whose own lists are empty; `list` is the name of the one that is written.
+    /// Writes the start of `document`, whose own lists are empty; `list` is the name of the list to write.
     pub fn new(file: File, document: &Gaps, list: &str) -> io::Result<GapsWriter> {
         let text = serde_json::to_string(document)?;
         let before = format!("\"{list}\":[");
-        // The lists come after everything that a user has named.
+        // The lists come after all text that a user chose.
         let at = text.rfind(&before).map_or(0, |at| at + before.len());
         let (head, tail) = text.split_at(at);
         let mut file = BufWriter::new(file);
@@ -41,7 +40,7 @@ impl GapsWriter {
         })
     }
 
-    /// Adds a gap; what follows another of its thread becomes one with it.
+    /// Adds a gap; joins it with the previous one of its thread if it follows directly.
     pub fn add(&mut self, gap: TimeGap) -> io::Result<()> {
         if let Some(run) = self.runs.get_mut(&gap.key) {
             if run.bytes == gap.bytes && after(run, self.frame_rate) == Some(gap.start) {
@@ -55,7 +54,7 @@ impl GapsWriter {
         Ok(())
     }
 
-    /// Adds a packet by its number, those before it having been added before.
+    /// Adds a packet by its number; numbers must increase.
     pub fn add_packet(&mut self, number: u64) -> io::Result<()> {
         if let Some(run) = &mut self.packets
             && run.last + 1 == number
@@ -73,7 +72,7 @@ impl GapsWriter {
         }
     }
 
-    /// Ends the document; says how many gaps are in it.
+    /// Writes the end of the document; returns the number of gaps in it.
     pub fn finish(mut self) -> io::Result<u64> {
         let mut runs: Vec<TimeGap> = self.runs.drain().map(|(_, run)| run).collect();
         runs.sort_by_key(|run| (run.start.second, run.start.frame, run.key));
@@ -97,7 +96,7 @@ impl GapsWriter {
     }
 }
 
-/// Time of the frame that follows the run.
+/// Returns the time of the frame that follows the run.
 fn after(run: &TimeGap, rate: Option<FrameRate>) -> Option<FrameTime> {
     if let Some(rate) = rate {
         return Some(FrameTime::from_index(run.indices(rate).end, rate));

@@ -1,9 +1,9 @@
-//! The extended user data of a VDIF header in words.
+//! Describes the extended user data of a VDIF header.
 
 use evlbi_wire::vdif::{ALMA_SYNC, Extended, Header, SYNC};
 use serde_json::{Value, json};
 
-/// Version and fields; none in a legacy header.
+/// Returns version and fields; `None` for a legacy header.
 pub fn describe(header: &Header) -> Option<Value> {
     let intact = |sync: u32| sync == SYNC;
     Some(match header.extended()? {
@@ -61,7 +61,7 @@ pub fn describe(header: &Header) -> Option<Value> {
     })
 }
 
-/// Text as far as it is ASCII.
+/// Returns the ASCII part of a text.
 fn printable(bytes: &[u8]) -> String {
     let end = bytes
         .iter()

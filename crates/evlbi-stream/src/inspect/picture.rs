@@ -1,4 +1,4 @@
-//! What a recording holds, for people: tables, and small pictures in block characters.
+//! Shows the content of a recording as tables and small pictures in block characters.
 
 use evlbi_core::deframe::Format;
 use evlbi_fx::statistics::ChannelStatistics;
@@ -9,24 +9,24 @@ use serde_json::Value;
 use super::thread::ThreadReport;
 use super::{Moment, RateOrigin, Report};
 
-/// Lines of the table of threads.
+/// Maximum number of lines in the table of threads.
 const THREADS: usize = 32;
-/// Threads whose channels are drawn.
+/// Maximum number of threads whose channels are drawn.
 const THREADS_DRAWN: usize = 8;
-/// Channels that are drawn of each thread.
+/// Maximum number of channels drawn per thread.
 const CHANNELS_DRAWN: usize = 64;
-/// Gaps that are shown.
+/// Maximum number of gaps shown.
 const GAPS: usize = 10;
 /// Columns of a spectrum.
 const COLUMNS: usize = 48;
-/// Levels that are drawn each by itself.
+/// Maximum number of levels drawn one by one.
 const LEVELS: usize = 16;
-/// From the bottom to the top of a spectrum, dB.
+/// Height of a spectrum, in dB.
 const DECIBELS: f64 = 20.0;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Formats a report for people.
+/// Formats a report as text.
 pub fn show(report: &Report) -> String {
     let mut parts = vec![overview(report)];
     if !report.threads.is_empty() {
@@ -249,7 +249,7 @@ fn samples(thread: &ThreadReport, every: u64) -> String {
     lines.join("\n")
 }
 
-/// A bar for each level from the lowest to the highest, and its share where they are few.
+/// Draws a bar per level from the lowest to the highest, with percentages if there are few.
 fn levels(counts: &[u64]) -> String {
     let total = counts.iter().sum::<u64>().max(1) as f64;
     let per_bar = counts.len().div_ceil(LEVELS).max(1);
@@ -264,7 +264,7 @@ fn levels(counts: &[u64]) -> String {
     format!("{bars}  {} %", percent.collect::<Vec<String>>().join(" "))
 }
 
-/// Power over frequency, in dB below the highest.
+/// Draws power against frequency, in dB below the maximum.
 fn spectrum(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
     let per_column = channel.spectrum.len().div_ceil(COLUMNS).max(1);
     let mean = |powers: &[f64]| powers.iter().sum::<f64>() / powers.len() as f64;
@@ -285,8 +285,8 @@ fn spectrum(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
     format!("{bars}  {scale}, {DECIBELS} dB high")
 }
 
-/// A bar whose height is `part` of the highest.
+/// Returns a bar with the height `part`, from 0 to 1.
 fn block(part: f64) -> char {
-    // A float that is cast is rounded towards zero and kept in range; what is no number becomes zero.
+    // A cast rounds a float towards zero and keeps it in range; NaN becomes zero.
     BLOCKS[((part * BLOCKS.len() as f64) as usize).min(BLOCKS.len() - 1)]
 }

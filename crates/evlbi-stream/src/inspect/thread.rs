@@ -1,4 +1,4 @@
-//! One station's one thread: its numbering and its samples.
+//! Collects the numbering and the sample statistics of one thread of one station.
 
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -13,27 +13,27 @@ use serde_json::Value;
 
 use super::{Moment, extended};
 
-/// Frames of each thread whose samples are looked at.
+/// Maximum number of sampled frames per thread.
 const SAMPLED: u64 = 64;
-/// Threads whose samples are looked at, the first ones.
+/// Maximum number of sampled threads, the first ones.
 const THREADS_SAMPLED: usize = 64;
-/// More frames than any second has: numbers frames where the rate is not known.
+/// Frame rate for the numbering while the true rate is unknown; higher than any real one.
 const UNKNOWN_RATE: FrameRate = FrameRate(NonZeroU32::new(1 << 24).unwrap());
-/// Bits of the samples of Mark 5B, whose headers do not tell.
+/// Bits per sample assumed for Mark 5B, whose headers do not contain it.
 const MARK5B_BITS: u8 = 2;
 
-/// Which frames the statistics are from.
+/// Choice of the frames for the sample statistics.
 #[derive(Clone, Copy, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sampling {
-    /// Of each thread one in so many frames; where that one is invalid or has fill pattern, the next.
+    /// Interval between sampled frames of a thread; the next valid one without fill pattern is taken.
     pub every: u64,
-    /// Most frames of a thread.
+    /// Maximum number of frames per thread.
     most: u64,
 }
 
 impl Sampling {
-    /// For `frames` frames of `threads` threads together.
+    /// Chooses the interval for `frames` frames in `threads` threads.
     pub fn new(frames: u64, threads: usize) -> Sampling {
         Sampling {
             every: (frames / threads.max(1) as u64).div_ceil(SAMPLED).max(1),
@@ -46,93 +46,93 @@ impl Sampling {
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
-    /// The station's two letters, or its number.
+    /// Two-letter name of the station, or its number.
     pub station: String,
-    /// Its number, as frames have it.
+    /// Number of the station in the frames.
     pub station_id: u16,
     /// Number of the thread.
     pub thread: u16,
-    /// Time of the first of them.
+    /// Time of the first missing frame.
     pub start: Moment,
-    /// How many there are.
+    /// Number of missing frames.
     pub frames: u64,
 }
 
-/// What is said of a thread.
+/// Content of a thread.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadReport {
-    /// The station's two letters, or its number.
+    /// Two-letter name of the station, or its number.
     pub station: String,
-    /// Its number, as frames have it.
+    /// Number of the station in the frames.
     pub station_id: u16,
     /// Number of the thread.
     pub thread: u16,
-    /// Frames of the thread that are there.
+    /// Frames found.
     pub frames: u64,
-    /// Of these, with the invalid bit set.
+    /// Frames with the invalid bit set.
     pub invalid: u64,
-    /// Frames that are not there, between the first and the last.
+    /// Frames missing between the first and the last.
     pub missing: u64,
-    /// Frames whose time another one had.
+    /// Frames with the same time as another one.
     pub duplicates: u64,
-    /// Frames that come after a later one, duplicates apart.
+    /// Frames after a later one, without duplicates.
     pub backward: u64,
     /// Time of the earliest frame.
     pub first: Option<Moment>,
     /// Time of the latest frame.
     pub last: Option<Moment>,
-    /// Bits of a sample, or of a component of a complex one; none in Mark 5B, which does not tell.
+    /// Bits per sample, or per component if complex; `None` for Mark 5B, whose headers do not contain it.
     pub bits: Option<u8>,
-    /// Channels of a frame.
+    /// Number of channels.
     pub channels: Option<u64>,
     /// Whether samples are complex.
     pub complex: Option<bool>,
     /// Whether headers are short (legacy, 16 bytes).
     pub legacy: Option<bool>,
-    /// Samples of each channel in a frame.
+    /// Samples per channel in a frame.
     pub samples_per_frame: Option<u64>,
-    /// Samples per second of each channel.
+    /// Samples per second and channel.
     pub sample_rate: Option<u64>,
-    /// Of each channel, Hz.
+    /// Bandwidth of each channel, in Hz.
     pub bandwidth: Option<f64>,
-    /// Extended data version, with what it says in the first frame.
+    /// Version of the extended data, and its content in the first frame.
     pub extended: Option<Value>,
-    /// Frames whose samples the statistics are from.
+    /// Frames that the statistics are from.
     pub sampled_frames: u64,
-    /// What is to be known of the statistics, or why there are none.
+    /// Limitation of the statistics, or the reason why there are none.
     pub note: Option<String>,
-    /// The levels that are counted, in units of their own.
+    /// Sample values that are counted, in arbitrary units.
     pub levels: Vec<f32>,
     /// Statistics of each channel.
     pub statistics: Vec<ChannelStatistics>,
 }
 
-/// Why the samples of a thread are not looked at.
+/// Reason why the samples of a thread are not counted.
 type Unsampled = Box<dyn Error + Send + Sync>;
 
-/// What is known of a thread so far.
+/// Results of a thread so far.
 pub struct Thread {
     key: StreamKey,
-    /// The first one; none in Mark 5B.
+    /// Header of the first frame; `None` for Mark 5B.
     header: Option<Header>,
     frames: u64,
     invalid: u64,
     pub duplicates: u64,
     pub backward: u64,
-    /// What frames are numbered with.
+    /// Frame rate used to number the frames.
     numbering: FrameRate,
     seen: Intervals,
     ends: Option<(FrameTime, FrameTime)>,
-    /// What counts its samples, or why nothing does.
+    /// Counter of the samples, or the reason why there is none.
     samples: Result<(Codec, Statistics), Unsampled>,
     pub sampled: u64,
-    /// Frames before the next sample.
+    /// Frames until the next sampled one.
     next_sample: u64,
 }
 
 impl Thread {
-    /// Thread number `place` of the recording.
+    /// Creates a thread; `place` is its index in the recording.
     pub fn new(
         key: StreamKey,
         header: Option<Header>,
@@ -155,7 +155,7 @@ impl Thread {
         }
     }
 
-    /// Takes the header of the first frame that is valid: those of others may be wrong.
+    /// Takes the header of the first valid frame; headers of invalid frames may be wrong.
     pub fn describe(&mut self, header: Header, place: usize) {
         if self.frames == self.invalid && self.frames > 0 {
             self.header = Some(header);
@@ -163,7 +163,7 @@ impl Thread {
         }
     }
 
-    /// Takes note of a frame.
+    /// Counts a frame.
     pub fn see(&mut self, time: FrameTime, valid: bool) {
         self.frames += 1;
         self.invalid += u64::from(!valid);
@@ -178,7 +178,7 @@ impl Thread {
         self.seen.insert(number..number.saturating_add(1));
     }
 
-    /// Looks at the samples of the frame that was seen last, if it is one of those to be sampled.
+    /// Counts the samples of the last frame, if it is due for sampling.
     pub fn sample(&mut self, payload: &[u8], sampling: Sampling) {
         if self.frames <= self.next_sample || self.sampled == sampling.most {
             return;
@@ -190,31 +190,30 @@ impl Thread {
         }
     }
 
-    /// Times of the earliest and the latest frame.
+    /// Returns the times of the earliest and the latest frame.
     pub fn ends(&self) -> impl Iterator<Item = FrameTime> {
         let ends = self.ends.into_iter();
         ends.flat_map(|(first, last)| [first, last])
     }
 
-    /// The frame rate that the header tells.
+    /// Returns the frame rate in the header.
     pub fn told_rate(&self) -> Option<FrameRate> {
         self.header?.frame_rate()
     }
 
-    /// Frames that are missing between the first and the last.
+    /// Returns the number of frames missing between the first and the last.
     pub fn missing(&self, rate: Option<FrameRate>) -> u64 {
         self.gaps(rate).map(|gap| gap.frames).sum()
     }
 
-    /// The runs of missing frames. Without a frame rate, nobody knows whether frames are missing at the end
-    /// of a second.
+    /// Returns the runs of missing frames. Without a frame rate, frames missing at the end of a second cannot be detected.
     pub fn gaps(&self, rate: Option<FrameRate>) -> impl Iterator<Item = Gap> + '_ {
         let ends = self.seen.iter().map(|run| run.end);
         let begins = self.seen.iter().skip(1).map(|run| run.start);
         ends.zip(begins).filter_map(move |(from, until)| {
             let from = match rate {
                 Some(_) => from,
-                // Not before the second in which the frames go on.
+                // Not before the second in which the frames resume.
                 None => from.max(until - until.rem_euclid(i64::from(UNKNOWN_RATE.get()))),
             };
             let frames = u64::try_from(until.checked_sub(from)?).ok()?;
@@ -228,7 +227,7 @@ impl Thread {
         })
     }
 
-    /// Everything about the thread.
+    /// Returns all results of the thread.
     pub fn report(&self, rate: Option<FrameRate>) -> ThreadReport {
         let shape = self.header.map(|header| header.shape());
         let samples_per_frame = shape.map(|shape| shape.samples_per_frame());
@@ -288,7 +287,7 @@ impl Thread {
             _ => Vec::new(),
         };
         if self.header.is_none() {
-            // That of all channels together would be none of any.
+            // The joint spectrum of all channels would describe none of them.
             for channel in &mut channels {
                 channel.spectrum.clear();
             }
@@ -297,7 +296,7 @@ impl Thread {
     }
 }
 
-/// What counts the samples of frames with this header, or why nothing does.
+/// Returns the counter for the samples of frames with this header, or the reason why there is none.
 fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistics), Unsampled> {
     if place >= THREADS_SAMPLED {
         let why = format!("only the first {THREADS_SAMPLED} threads are sampled");

@@ -1,4 +1,4 @@
-//! How many frames a second has, from turns of the second all over a recording: frames may be lost at any one of them.
+//! Counts the frames of a second, at several turns of the second all over a recording: frames can be lost at any of them.
 
 use std::fs::File;
 
@@ -7,26 +7,26 @@ use evlbi_wire::time::FrameRate;
 
 use super::{First, Recording, RecordingError};
 
-/// Turns that are looked at.
+/// Maximum number of turns that are examined.
 const TURNS: i64 = 8;
-/// Frames that must lie one after another before a turn, and the first of the next second behind it, to show the rate.
+/// Consecutive frames required before a turn, with the first frame of the next second after it, for a complete turn.
 const RUN: usize = 8;
-/// Turns that must show one rate, to be believed before a header or a usual rate.
+/// Complete turns that must agree on a rate that overrides the header or a common rate.
 const SHOWN: usize = 2;
-/// Frames by which a turn may fall short of a usual rate.
+/// Maximum number of frames by which a turn may fall short of a common rate.
 const SLACK: i64 = 3;
 
-/// What the end of a second tells.
+/// Number of frames before the end of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
-    /// Frames of the second, as far as they are there.
+    /// Frames of the second up to the last one found.
     frames: i64,
-    /// They lie one after another, and the next second begins behind them.
+    /// Whether the turn is complete: consecutive frames, directly followed by the next second.
     shown: bool,
 }
 
 impl Recording {
-    /// The frame rate, from several seconds of the first frame's thread and from its header; none if no second ends.
+    /// Returns the frame rate from several seconds of the first frame's thread and from its header; 0 if no second ends.
     pub(super) fn count_frames_of_seconds(
         &self,
         file: &File,
@@ -54,7 +54,7 @@ impl Recording {
         Ok(u32::try_from(rate).ok().and_then(FrameRate::new))
     }
 
-    /// The turn at which `second` begins, where the frames are in order.
+    /// Returns the turn at which `second` begins, if the frames are in order.
     fn turn(&self, file: &File, first: First, second: i64) -> Result<Option<Turn>, RecordingError> {
         let near = 4 * self.cycle();
         let (mut before, mut behind) = (first.number, self.frames());
@@ -69,7 +69,7 @@ impl Recording {
         let Some((_, next)) = self.time_among(file, first, after)? else {
             return Ok(None);
         };
-        // Backwards, one frame of the thread after another.
+        // Backwards through the frames of the thread.
         let mut frames: Vec<u32> = Vec::new();
         for number in (first.number..behind).rev().take(RUN * self.cycle()) {
             let Some((key, time)) = self.header_of(file, number)? else {
@@ -97,7 +97,8 @@ impl Recording {
     }
 }
 
-/// The rate of which the seconds lack least. A header, or a usual rate just above, is believed unless several turns show less.
+/// Returns the highest rate seen. The header's rate, or a common rate slightly above, has priority unless several complete turns agree on
+/// less.
 fn decide(turns: &[Turn], told: Option<FrameRate>, payload: usize) -> i64 {
     let most = |turns: &mut dyn Iterator<Item = &Turn>| turns.map(|turn| turn.frames).max();
     let shown = most(&mut turns.iter().filter(|turn| turn.shown));
@@ -134,14 +135,14 @@ mod tests {
         };
         let rate = |frames| FrameRate::new(frames);
         for (turns, told, expected) in [
-            // One second has lost its last frame; of the only one the last frames; any number of them.
+            // One second lacks its last frame; the only one lacks its last frames; any number of them.
             (turns(&[1999, 2000, 2000], &[]), None, 2000),
             (turns(&[1999], &[]), None, 2000),
             (turns(&[1998], &[1200]), None, 2000),
             (turns(&[1400, 1700], &[2000]), None, 2000),
-            // An odd rate that all seconds have.
+            // An uncommon rate in all seconds.
             (turns(&[1999, 1999], &[]), None, 1999),
-            // Headers are right about what is lost, and wrong about what is not.
+            // The header is right about lost frames, and wrong if none is lost.
             (turns(&[1500], &[1700]), rate(2000), 2000),
             (turns(&[1999, 1999], &[]), rate(2000), 2000),
             (turns(&[2000, 2000], &[]), rate(8400), 2000),

@@ -1,4 +1,4 @@
-//! The names of what is written: the recording, its gaps and its result.
+//! Names the output files: the recording, its gaps and its result.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use super::{RecvError, RecvOptions};
 use crate::recording::{gaps_beside, result_beside};
 use crate::sink;
 
-/// The options with names that are free, where a killed receiver left its recording under the wanted one, which is returned too.
-/// What such a receiver left is kept, whatever is forced.
+/// Returns the options with free names. If a killed receiver left its recording under the requested name, that is returned too, and kept
+/// even with `force`.
 pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<PathBuf>), RecvError> {
     let first = Path::new(&options.to);
     if !sink::is_left_unfinished(&options.to)? {
@@ -20,7 +20,7 @@ pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<Pat
         let Some(to) = path.to_str() else {
             continue;
         };
-        // Another receiver may have begun with it.
+        // Another receiver may have started to write it.
         if sink::is_left_unfinished(to)? || path.exists() || !sink::those_of(to).is_empty() {
             continue;
         }
@@ -37,7 +37,7 @@ pub fn with_free_names(options: &RecvOptions) -> Result<(RecvOptions, Option<Pat
     Err(RecvError::NoName(first.to_owned()))
 }
 
-/// `NAME-2.vdif` of `NAME.vdif`.
+/// Returns `NAME-2.vdif` for `NAME.vdif`.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push(format!("-{number}"));
@@ -48,7 +48,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     numbered
 }
 
-/// Removes a recording that is empty, which would only keep the next attempt from its name. Returns whether it was.
+/// Removes an empty recording, which would only block its name for the next attempt. Returns whether it was empty.
 pub fn remove_empty(options: &RecvOptions) -> bool {
     let Some(recording) = recording(options) else {
         return false;
@@ -65,12 +65,12 @@ pub fn remove_empty(options: &RecvOptions) -> bool {
     true
 }
 
-/// Nothing that is there already may be lost, whatever the files are called.
+/// Checks that no existing file would be lost, whatever the names of the outputs.
 pub fn check_outputs(options: &RecvOptions) -> Result<(), RecvError> {
     let recording = match options.to.as_str() {
         "null" | "check" => None,
         to if to.contains('{') => {
-            // Folders may hold files of stations that are not in this stream.
+            // Directories may contain files of stations that are not in this stream.
             let is_in_folders = Path::new(to)
                 .parent()
                 .is_some_and(|folder| folder.to_str().is_some_and(|folder| folder.contains('{')));
@@ -93,21 +93,21 @@ pub fn check_outputs(options: &RecvOptions) -> Result<(), RecvError> {
     )?)
 }
 
-/// What other files stand beside; no device or pipe.
+/// Returns the recording that other files are named after; `None` for a device or a pipe.
 fn recording(options: &RecvOptions) -> Option<PathBuf> {
     sink::recording(&options.to).filter(|path| !is_special(path))
 }
 
-/// Files beside the recording.
+/// Returns the files next to the recording.
 fn beside(options: &RecvOptions) -> impl Iterator<Item = PathBuf> {
     let beside = [gaps_path(options), result_path(options)];
     beside.into_iter().flatten()
 }
 
-/// The result stands beside the recording too, and says while it grows how it is.
+/// Returns the path of the result next to the recording, which also reports progress while the recording grows.
 pub fn result_path(options: &RecvOptions) -> Option<PathBuf> {
     let path = result_beside(&recording(options)?);
-    // A folder that is not there is reported when its file is made.
+    // A missing directory is reported when its file is created.
     let folder = path.parent()?;
     (folder.as_os_str().is_empty() || folder.is_dir()).then_some(path)
 }

@@ -1,4 +1,4 @@
-//! What came of a stream: the account of its datagrams, of the frames in its recording, and of this host.
+//! Results of receiving: counts of datagrams, of recorded frames, and of this host.
 
 use std::path::{Path, PathBuf};
 
@@ -22,18 +22,18 @@ use crate::counters::{Counts, FRAMES, RECEIVED, Received};
 use crate::drain::{Drained, Shown};
 use crate::sink::{self, SinkReport};
 
-/// Intervals of loss in the result; the gaps file has all of them.
+/// Maximum number of intervals of loss in the result; the gaps file contains all.
 const INTERVALS_SHOWN: usize = 1000;
 
-/// What came of a stream that was received. Counts are datagrams between the first and the last number seen, unless said;
-/// docs/src/counters.md defines each.
+/// Result of receiving a stream. Counts are datagrams between the first and the last number received, unless noted; docs/src/counters.md
+/// defines each.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecvResult {
     schema: &'static str,
-    /// Whether the receiver has ended: false in the file of one that runs or was killed.
+    /// Whether the receiver has ended; false in the file of one that runs or was killed.
     finished: bool,
-    /// A recording of the wanted name that a killed receiver left, and that was kept.
+    /// A recording of the requested name that a killed receiver left, and that was kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) left_unfinished: Option<PathBuf>,
     from: String,
@@ -42,14 +42,14 @@ pub struct RecvResult {
     counts: Counts,
     #[serde(flatten)]
     frames: Counts,
-    /// The counters of datagrams when the receiver ended.
+    /// Counters of datagrams at the end.
     #[serde(skip)]
     pub live: Snapshot,
     /// Senders whose datagrams were refused, the first 64.
     pub refused: Vec<Refused>,
     pub(crate) first_seq: Option<u64>,
     last_seq: Option<u64>,
-    /// Which frames came; none where nothing did.
+    /// Format of the frames; `None` if no data arrived.
     pub format: Option<deframe::Format>,
     frame_length: Option<usize>,
     frame_rate: Option<FrameRate>,
@@ -69,10 +69,10 @@ pub struct RecvResult {
     reordering_gaps_not_listed: u64,
     /// Reordering-free runs (RFC 4737, section 4.6).
     free_runs: FreeRuns,
-    /// Intervals of loss in sequence numbers, the first thousand; all are in the gaps file.
+    /// Intervals of lost sequence numbers, the first thousand; the gaps file contains all.
     intervals: Vec<SequenceGap>,
     intervals_not_listed: u64,
-    /// The first thousand runs of missing frames; all are in the gaps file.
+    /// Runs of missing frames, the first thousand; the gaps file contains all.
     time_gaps: Vec<TimeGap>,
     segments: Vec<Ends>,
     segments_not_listed: u64,
@@ -81,23 +81,23 @@ pub struct RecvResult {
     last_arrival: Option<f64>,
     most_joined: u64,
     buffer: Option<GrantedBuffer>,
-    /// Memory of the ring, and how far a late datagram may lie behind the newest, in bytes of data; none of a stream of bytes.
+    /// Ring size and reorder window, in bytes of data; `None` for a byte stream.
     ring_bytes: Option<usize>,
     window_bytes: Option<u64>,
     host: Option<HostDelta>,
     pub(crate) gaps_file: Option<PathBuf>,
     cpu_seconds: f64,
-    /// Why the receiver ended.
+    /// Reason why the receiver ended.
     pub ended: Ended,
-    /// What ended it before its time.
+    /// Error that ended it early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was recorded or checked.
+    /// Report of the recording or the check.
     #[serde(flatten)]
     pub sink: SinkReport,
 }
 
-/// So many runs (or packets) of a length (or extent).
+/// Number of runs (or packets) of a length (or extent).
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Run {
@@ -113,7 +113,7 @@ struct Ends {
     last_seq: u64,
 }
 
-/// What this host's own counters say of the time of the run, all programs together.
+/// Increase of this host's counters during the run, over all programs.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostDelta {
@@ -121,12 +121,12 @@ pub struct HostDelta {
     pub udp: host::Udp,
     /// UDP over IPv6.
     pub udp6: host::Udp,
-    /// Packets that the kernel dropped before any protocol saw them, since too many waited (`/proc/net/softnet_stat`).
+    /// Packets dropped by the kernel before any protocol, because too many were queued (`/proc/net/softnet_stat`).
     pub softnet_dropped: u64,
 }
 
 impl HostDelta {
-    /// Of the time since `before` was read.
+    /// Returns the increase since `before` was read.
     pub fn since(before: &host::Counters, run: &run::Run) -> Option<HostDelta> {
         let delta = run.counters().ok()?.since(before);
         Some(HostDelta {
@@ -138,13 +138,13 @@ impl HostDelta {
 }
 
 impl RecvResult {
-    /// Whether there was nothing to record.
+    /// Returns whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.live.bytes == 0 && self.frames.count("frames") == 0
     }
 }
 
-/// How a recording is while it grows.
+/// State of a growing recording.
 #[derive(Serialize)]
 struct SoFar<'r> {
     schema: &'static str,
@@ -158,21 +158,21 @@ struct SoFar<'r> {
     counts: Status,
 }
 
-/// Writes the gaps and the result of this moment beside the recording, for the case that the receiver is killed.
+/// Writer of the current gaps and result next to the recording, in case the receiver is killed.
 #[derive(Default)]
 pub struct Beside {
-    /// What is in the gaps file: runs of missing frames, missing frames, and what is known of all.
+    /// Content of the gaps file: runs of missing frames, missing frames, frame rate and layout.
     written: Option<(usize, u64, Option<FrameRate>, Option<Layout>)>,
 }
 
 impl Beside {
-    /// Writes them as they are now.
+    /// Writes the current state.
     pub fn write(&mut self, options: &RecvOptions, counts: Status, shown: &Shown) {
         let gaps_file = gaps_path(options);
         let missing = shown.gaps.iter().map(|gap| gap.frames).sum();
         let known = (shown.gaps.len(), missing, shown.frame_rate, shown.layout);
         let is_new = self.written.replace(known) != Some(known);
-        // What fails here fails at the end too, and is reported then.
+        // A failure here occurs at the end too, and is reported then.
         if let Some(path) = &gaps_file
             && is_new
             && !is_special(path)
@@ -196,7 +196,7 @@ impl Beside {
     }
 }
 
-/// Runs of missing frames, with their places in the stream unless that lies in several files.
+/// Returns the runs of missing frames; with their byte offsets in the stream unless it is split into several files.
 fn time_gaps(options: &RecvOptions, shown: &Shown) -> Vec<TimeGap> {
     let mut gaps = shown.gaps.clone();
     if options.to.contains('{') {
@@ -221,7 +221,7 @@ fn gaps(
     }
 }
 
-/// Writes the gaps beside the recording and puts the result together.
+/// Writes the gaps next to the recording and returns the result.
 pub fn finish(
     options: &RecvOptions,
     report: ReceiveReport,
@@ -319,7 +319,7 @@ fn describe(format: deframe::Format, result: &RecvResult) -> String {
     }
 }
 
-/// Formats a result for people.
+/// Formats a result as text.
 pub fn text(result: &RecvResult) -> String {
     let (live, frames) = (&result.live, &result.frames);
     let (counters, lost) = (&live.counters, &live.attribution);

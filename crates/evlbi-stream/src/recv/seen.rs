@@ -1,4 +1,4 @@
-//! What is seen of a receiver while it lasts.
+//! Status of a running receiver.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::RecvOptions;
 use crate::control_socket::{self, Rate, Receiving as Status, Watched};
 use evlbi_wire::units::{show_count, show_rate};
 
-/// A receiver for those that watch it.
+/// A running receiver for its watchers.
 pub struct Seen {
     watch: Arc<Watch>,
     options: RecvOptions,
-    /// Where it listens, numbers of ports that were left to the kernel included.
+    /// Local addresses, including port numbers chosen by the kernel.
     pub local: Vec<Local>,
     run: Run,
     begun: Nanos,
@@ -24,7 +24,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// It listens at `local`, port numbers chosen by the kernel included.
+    /// Creates the view of a receiver that listens on `local`, with port numbers chosen by the kernel.
     pub fn new(watch: Arc<Watch>, options: RecvOptions, local: Vec<Local>, run: &Run) -> Seen {
         let begun = run.clock().now();
         Seen {
@@ -37,7 +37,7 @@ impl Seen {
         }
     }
 
-    /// Returns how the receiver is; its counts are at most 100 ms old.
+    /// Returns the status of the receiver; its counts are at most 100 ms old.
     pub fn status(&self) -> Status {
         let has_ended = self.watch.has_ended();
         let live = self.watch.last();
@@ -90,7 +90,7 @@ impl Watched for Seen {
     }
 }
 
-/// Says what came where no stream did, and what may be the cause.
+/// Returns a line about arrived datagrams that did not form a stream, with the likely cause.
 pub fn nothing_but(datagrams: u64, options: &RecvOptions) -> Option<String> {
     let why = match options.from.transport().service().numbers {
         _ if datagrams == 0 => return None,

@@ -1,4 +1,4 @@
-//! Changes of a flow while it is sent.
+//! Changes a flow while it is sent.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use evlbi_net::transmit::{self, Sent};
 use super::{SendError, SendOptions};
 use crate::control_socket;
 
-/// What has to be known to change a flow while it is sent.
+/// State needed to change a flow while it is sent.
 pub(super) struct Changes {
-    /// The rates that were asked for, one after the other.
+    /// Requested rates, in order.
     pub rates: Vec<u64>,
     pub sent: Arc<Sent>,
     pub stream: Stream,
     pub datagram_data: usize,
-    /// What it was started with; `shed` is what holds now.
+    /// Options at the start; `shed` is the current policy.
     pub options: SendOptions,
 }
 
 impl Changes {
-    /// Changes the flow from its next train on.
+    /// Changes the flow from its next burst.
     pub fn take(&mut self, change: &control_socket::Change) -> Result<(), SendError> {
         let rate: Option<BitRate> = change.rate.as_deref().map(str::parse).transpose()?;
         if rate.is_some() && self.options.pace.rate().is_none() {
@@ -51,7 +51,7 @@ impl Changes {
     }
 }
 
-/// Returns an error if what is shed to make room is replaced.
+/// Returns an error if data shed to make room is replaced.
 pub fn check_fit(policy: &Policy, replace: Replace) -> Result<(), SendError> {
     if matches!(policy, Policy::Fit(_)) && replace != Replace::Nothing {
         return Err(SendError::FitReplaced);

@@ -1,4 +1,4 @@
-//! Whole senders and receivers, with what lies between them, in virtual time.
+//! Tests whole senders and receivers, and the network between them, in virtual time.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -31,7 +31,7 @@ use crate::recv::{RecvOptions, receive, receive_options};
 const BEGINNING: u64 = 1_800_000_000 * Nanos::SECOND.0;
 const FRAME: usize = 1032;
 
-/// A network of these laws there, by a clock whose log is kept.
+/// Creates a network with these impairments on the way out, and its clock, which keeps a log.
 fn network(laws: &[Law], seed: u64) -> (Clock, Network) {
     let clock = Clock::simulated(BEGINNING);
     clock.keep_log();
@@ -77,7 +77,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What a sender and its receiver say in the end, and when that is.
+/// Returns the results of a sender and its receiver.
 fn played(network: &Network, send_options: &SendOptions, recv_options: &RecvOptions) -> [Value; 2] {
     let run = |host| Run::silent().on(&host);
     let receiving = receive(recv_options, &run(network.far(1))).unwrap();
@@ -87,12 +87,12 @@ fn played(network: &Network, send_options: &SendOptions, recv_options: &RecvOpti
     [sent.unwrap(), received.unwrap()]
 }
 
-/// When datagrams left, in nanoseconds.
+/// Returns the times at which datagrams were sent, in nanoseconds.
 fn sends(log: &str) -> Vec<u64> {
     times(log, " sends ")
 }
 
-/// When this happened, in nanoseconds.
+/// Returns the times of these events, in nanoseconds.
 fn times(log: &str, what: &str) -> Vec<u64> {
     let lines = log.lines().filter(|line| line.contains(what));
     let times = lines.map(|line| line.split_once(' ').unwrap().0.parse().unwrap());
@@ -103,7 +103,7 @@ fn of(result: &Value, name: &str) -> u64 {
     result[name].as_u64().unwrap()
 }
 
-/// A flow sends what its rate says, to the datagram, and what a new rate says from the datagram on that is due when it is given.
+/// A flow keeps its rate to the datagram, and a new rate from the next datagram that is due.
 #[test]
 fn a_rate_is_kept_and_changed_to_the_datagram() {
     let (clock, network) = network(&[delay(10)], 1);
@@ -136,7 +136,7 @@ fn a_rate_is_kept_and_changed_to_the_datagram() {
     assert_eq!(received["check"]["corrupted"], 0);
 }
 
-/// What a flow sheds changes at the datagram that is due: 7.2 of 8 Mbit/s leave meanwhile, and what is left out uses up its numbers.
+/// Shedding changes with the next datagram that is due. In between 7.2 of 8 Mbit/s are sent, and shed data uses up its sequence numbers.
 #[test]
 fn shedding_is_changed_to_the_datagram() {
     let (clock, network) = network(&[delay(10)], 1);
@@ -189,7 +189,7 @@ fn shedding_is_changed_to_the_datagram() {
     );
 }
 
-/// A receiver ends when its stream was silent for as long as it was told, to the tick, and a stream that comes back before goes on.
+/// A receiver ends after its idle time, to the tick; a stream that resumes before that continues.
 #[test]
 fn silence_ends_a_stream_when_it_should() {
     let silence = |from: u64, to: u64| {
@@ -223,7 +223,7 @@ fn silence_ends_a_stream_when_it_should() {
     }
 }
 
-/// What arrives later than it is waited for is late, and nothing else; it is recorded all the same while there is room for it.
+/// Only a datagram that arrives after the hold time is late. It is recorded anyway if its place is still free.
 #[test]
 fn what_is_held_back_for_too_long_is_late() {
     let hold = Duration::from_millis(200);
@@ -244,7 +244,7 @@ fn what_is_held_back_for_too_long_is_late() {
         let (late, unique) = (of(&received, "late"), of(&received, "unique"));
         assert_eq!((unique, of(&received, "lost")), (of(&sent, "sent"), 0));
         assert!(truth.held > 20);
-        // What a later one came before by so much.
+        // Datagrams that arrived more than the hold time after one with a higher number.
         let log = clock.take_log();
         let came: Vec<(u64, usize)> = times(&log, " receives ")
             .into_iter()
@@ -262,25 +262,25 @@ fn what_is_held_back_for_too_long_is_late() {
     }
 }
 
-/// The number of each datagram that was received, in the order of their coming.
+/// Returns the number of each received datagram, in order of arrival.
 fn receipts(log: &str) -> impl Iterator<Item = usize> {
     let receipts = log.lines().filter_map(|line| line.split_once(" receives "));
     receipts.map(|(_, what)| what.split_once(',').unwrap().0.parse().unwrap())
 }
 
-/// Frames of two threads in turn, all in one second.
+/// Returns frames of two threads in turn, all in one second.
 fn two_threads(count: u32) -> Vec<u8> {
     let mut frames =
         pattern::frames(FRAME, 1_800_000_000, pattern::frame_rate(25_600), count).unwrap();
     for (number, frame) in (0..count).zip(frames.chunks_mut(FRAME)) {
-        // Words 1 and 3: number and thread.
+        // Words 1 and 3: frame number and thread.
         frame[4..6].copy_from_slice(&(number as u16 / 2).to_le_bytes());
         frame[14] = (number % 2) as u8;
     }
     frames
 }
 
-/// The invalid frame in the place of one that is lost.
+/// Returns the invalid frame that replaces a lost one.
 fn invalid(frame: &[u8]) -> Vec<u8> {
     let mut invalid = frame.to_vec();
     // Bit 31 of word 0.
@@ -289,15 +289,15 @@ fn invalid(frame: &[u8]) -> Vec<u8> {
     invalid
 }
 
-/// Each datagram that the path drops is missed, with an invalid frame of its time and thread in its place, and each one that it doubles
-/// is counted: for hundreds of seeds, to the byte.
+/// Each datagram that the path drops becomes an invalid frame with its time and thread, and each duplicate is counted: for hundreds of
+/// seeds, to the byte.
 #[test]
 fn what_the_path_does_is_counted() {
     let room = Room::new();
     let all = two_threads(300);
     let source = room.write("sent.vdif", &all);
     let all: Vec<&[u8]> = all.chunks(FRAME).collect();
-    // All of it fits into a pipe, and no disk is waited for.
+    // All of it fits into a pipe, so no disk delays the test.
     let to = room.path("received");
     mkfifo(to.as_str(), Mode::S_IRWXU).unwrap();
     let mut options = File::options();
@@ -365,7 +365,7 @@ fn what_the_path_does_is_counted() {
     }
 }
 
-/// A relay between both does what it says, and everything happens twice alike: for each of a hundred seeds.
+/// A relay in between does what it reports, and two runs are identical: for each of a hundred seeds.
 #[test]
 fn a_relay_passes_on_twice_alike() {
     let play = |seed| {
@@ -387,7 +387,7 @@ fn a_relay_passes_on_twice_alike() {
             };
             let receiving = receive(&receiver(&network), &far).unwrap();
             let sent = send(&options, &near).unwrap().join().unwrap();
-            // What it holds back leaves at its end.
+            // At its end it releases the datagrams that it holds.
             let report = relay.finish().unwrap().remove(0);
             let received = serde_json::to_value(receiving.join()).unwrap();
             ([serde_json::to_value(sent).unwrap(), received], report)
@@ -418,7 +418,7 @@ fn a_relay_passes_on_twice_alike() {
     assert_eq!(logs.len(), 100);
 }
 
-/// Datagrams of a sender leave one after the other as far apart as its rate says, to the nanosecond.
+/// Datagrams are spaced as the rate requires, to the nanosecond.
 #[test]
 fn datagrams_leave_as_far_apart_as_they_should() {
     let (clock, network) = network(&[], 1);

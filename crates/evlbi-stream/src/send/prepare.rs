@@ -1,4 +1,4 @@
-//! A flow before it is sent: the source, the transport, and how it is cut.
+//! Prepares a flow: the source, the transport, and the cutting into datagrams.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use super::seen::Seen;
 use super::{Pace, SendError, SendOptions};
 use crate::source::Input;
 
-/// From making ready to the first departure.
+/// Time between preparation and the first datagram.
 const WAIT_FOR_START: Nanos = Nanos(20_000_000);
-/// Bytes of raw data that are one piece of a stream of bytes.
+/// Size of a piece of raw data in a byte stream, in bytes.
 const BLOCK: usize = 8192;
-/// Random bytes of which each replaced datagram takes a piece of its own.
+/// Random bytes; each replaced datagram takes a different piece of them.
 const RANDOM_BYTES: usize = 1 << 20;
 
-/// A flow that is ready to go.
+/// A flow that is ready to start.
 pub struct Prepared {
     pub flow: Flow,
     pub seen: Seen,
-    /// MTU that its datagrams are made for, in bytes.
+    /// MTU of its datagrams, in bytes.
     pub mtu: Option<usize>,
-    /// Bytes before the first whole frame of the source, and behind its last.
+    /// Bytes before the first whole frame of the source, and after its last.
     pub leading: u64,
     pub truncated: u64,
     /// Bytes of fill pattern that complete the last datagram.
     pub padded: u64,
 }
 
-/// Checks what the command line alone says, and returns what is asked of the transport.
+/// Checks the options without opening anything; returns those of the transport.
 ///
 /// # Errors
-/// When the transport has no use for an option, or a generated source has no rate.
+/// Returns an error if an option has no effect on the transport, or a generated source has no rate.
 pub fn out_options(options: &SendOptions) -> Result<OutOptions, SendError> {
     let with = OutOptions {
         buffer: options.host.buffer.map(usize::try_from).transpose()?,
@@ -59,7 +59,7 @@ pub fn out_options(options: &SendOptions) -> Result<OutOptions, SendError> {
     Ok(with)
 }
 
-/// Reads what has to be known of the source, and makes the sockets.
+/// Inspects the source and opens the sockets.
 pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> {
     check_fit(&options.shed, options.replace)?;
     let with = out_options(options)?;
@@ -152,7 +152,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     })
 }
 
-/// When the first frame leaves.
+/// Returns the time of the first frame.
 fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
     let clock = run.clock();
     let soon = clock.now().plus(WAIT_FOR_START);
@@ -168,7 +168,7 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
     soon
 }
 
-/// What sets the times, and the bit rate that comes of it.
+/// Returns the timing of the flow and its bit rate.
 fn clock(
     options: &SendOptions,
     input: &Input,
@@ -193,7 +193,7 @@ fn clock(
     Ok((clock, Some(rate)))
 }
 
-/// The MTU, the unit in which the source is read, and the data of a datagram.
+/// Returns the MTU, the unit in which the source is read, and the bytes of data per datagram.
 fn cut(
     input: &Input,
     limits: &Limits,

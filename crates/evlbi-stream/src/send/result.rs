@@ -1,4 +1,4 @@
-//! What came of a flow that was sent.
+//! Results of sending.
 
 use evlbi_net::transmit::SendReport;
 use evlbi_plot::lines;
@@ -7,35 +7,35 @@ use serde::Serialize;
 
 use crate::counters::Counted;
 
-/// A sender that falls short of its rate by more than this part says so at its end.
+/// Fraction of missing rate above which a sender reports at its end that it fell short.
 const SHORT: f64 = 0.01;
 
-/// What came of a flow that was sent.
+/// Result of sending a flow.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SendResult {
     pub(super) schema: &'static str,
     pub(super) source: String,
     pub(super) to: String,
-    /// MTU that the datagrams were made for, in bytes.
+    /// MTU of the datagrams, in bytes.
     pub(super) mtu: Option<usize>,
-    /// Bit rate asked for; none for as fast as goes.
+    /// Requested bit rate; `None` for the maximum.
     pub(super) rate_asked_bps: Option<u64>,
-    /// What was asked before, of a rate that was changed.
+    /// Earlier requested rates, if the rate was changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) rates_before_bps: Vec<u64>,
-    /// Bytes before the first whole frame of the file, which were not sent.
+    /// Bytes before the first whole frame of the file, not sent.
     pub(super) leading_bytes: u64,
-    /// Bytes at the end of the file that are no whole frame and were not sent.
+    /// Bytes after the last whole frame of the file, not sent.
     pub(super) truncated_bytes: u64,
     /// Bytes of fill pattern that completed the last datagram of raw data.
     pub(super) padded_bytes: u64,
-    /// What was counted and measured.
+    /// Counts and measurements.
     #[serde(flatten)]
     pub report: Counted<SendReport>,
 }
 
-/// Formats a result for people.
+/// Formats a result as text.
 pub fn text(result: &SendResult) -> String {
     let report = &result.report;
     let live = &report.live;
@@ -81,7 +81,7 @@ pub fn text(result: &SendResult) -> String {
     lines(&pairs)
 }
 
-/// The rate that was sent, and the one that was asked for.
+/// Formats the achieved and the requested rate.
 fn rate(result: &SendResult) -> String {
     let sent = show_rate(result.report.rate_bps);
     match result.rate_asked_bps {
@@ -90,7 +90,7 @@ fn rate(result: &SendResult) -> String {
     }
 }
 
-/// How far the sender fell short of its schedule, if it did. What was shed on purpose is no part of that.
+/// Describes how far the sender fell behind its schedule, if it did. Data shed on purpose does not count.
 fn short(report: &SendReport) -> Option<String> {
     let part = report.behind_seconds / report.seconds.max(1e-9);
     (part > SHORT).then(|| {
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// The first frames of a pattern: the flow ends with them, however long this process is kept from the processor.
+    /// The first frames of a pattern: the flow ends with them, however long this process waits for a CPU.
     struct Few(PatternSource, usize);
 
     impl Source for Few {
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// What is said of a flow of 1 Mbit/s, 10 frames long, that should have begun so long ago.
+    /// Returns the result of a flow of 1 Mbit/s, 10 frames long, that started late by this much.
     fn said_of_one_that_is_late(late: Nanos) -> SendResult {
         let run = Run::silent();
         let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_is_missed_is_said() {
-        // Less than the second that is given up, and more.
+        // Shorter than the second after which time is given up, and longer.
         let result = said_of_one_that_is_late(Nanos(900_000_000));
         let report = &result.report;
         assert!(report.behind_seconds > 0.1, "{report:?}");

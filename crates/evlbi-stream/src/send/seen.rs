@@ -1,4 +1,4 @@
-//! What is seen of a sender while it lasts.
+//! Status of a running sender.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,14 @@ use super::changes::Changes;
 use crate::control_socket::{Change, Rate, Sending, Status, Watched};
 use crate::counters::{self, Counts};
 
-/// A sender that is behind its schedule by so much says so while it sends.
+/// Minimum delay behind the schedule that a sender reports while it runs.
 const SHOWN_BEHIND: Nanos = Nanos(100_000_000);
 
-/// A sender for those that watch and change it.
+/// A running sender for those that watch and change it.
 pub struct Seen {
     sent: Arc<Sent>,
     changes: Mutex<Changes>,
-    /// Length of the source in bytes.
+    /// Length of the source, in bytes.
     total: Option<u64>,
     run: Run,
     rate: Mutex<Rate>,
@@ -40,13 +40,13 @@ impl Seen {
         }
     }
 
-    /// It has ended: the rate that was measured last stays. Returns the rates that were asked for, one after the other.
+    /// Keeps the last measured rate after the end. Returns the requested rates, in order.
     pub fn end(&self) -> Vec<u64> {
         self.has_ended.store(true, Ordering::Relaxed);
         self.changes.lock().rates.clone()
     }
 
-    /// Returns how the sender is.
+    /// Returns the status of the sender.
     pub fn status(&self) -> Sending {
         let live = self.sent.last();
         let mut rate = self.rate.lock();

@@ -1,4 +1,4 @@
-//! Frames from the deframer to one file, and to one for each thread of each station.
+//! Counts the instructions for frames from the deframer to one file, and to one file per thread and station.
 
 use evlbi_core::deframe::{Deframer, Settings};
 use evlbi_testkit::Room;
@@ -8,7 +8,7 @@ use super::*;
 
 const FRAME: usize = 8032;
 
-/// Returns the bytes that were written.
+/// Returns the number of bytes written.
 fn written(to: &str) -> u64 {
     let room = Room::on_disk();
     let files = Files {

@@ -1,4 +1,4 @@
-//! Correlates two recordings and looks for a fringe: `cargo run --example correlate Ef.vdif Jb.vdif`.
+//! Correlates two recordings and finds the fringe: `cargo run --example correlate Ef.vdif Jb.vdif`.
 
 use std::error::Error;
 
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = CorrelateOptions::default();
     let run = Run::silent();
     let recordings = Recordings::open(&files, &options, &run)?;
-    // The last argument takes each integration as it is done; nothing is done with them here.
+    // The last argument receives each integration; nothing is done with them here.
     let correlation = correlate(&recordings, &options, &run, &mut ())?;
     correlation.has_any()?;
     for fringe in correlation.fringes() {

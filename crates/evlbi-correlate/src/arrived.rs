@@ -1,10 +1,10 @@
-//! Frames on their way into a track, from a file or a stream.
+//! Iterates over the frames that go into a track, from a file or a stream.
 
 use evlbi_core::deframe::{Chunk, FrameState};
 use evlbi_wire::time::FrameTime;
 use evlbi_wire::vdif::{Header, StreamKey};
 
-/// A frame whose place is known.
+/// A frame with its time and thread.
 pub struct Arrived<'a> {
     pub header: Header,
     pub key: StreamKey,
@@ -13,7 +13,7 @@ pub struct Arrived<'a> {
     pub payload: &'a [u8],
 }
 
-/// The frames of a piece of a stream.
+/// Returns the frames of a piece of a stream that have a time and a thread.
 pub fn arrived<'a>(chunk: Chunk<'a>) -> impl Iterator<Item = Arrived<'a>> {
     chunk.frames.iter().filter_map(move |frame| {
         let bytes = &chunk.bytes[frame.bytes.clone()];

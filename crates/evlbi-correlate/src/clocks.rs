@@ -1,64 +1,64 @@
-//! Which frames of streams are believed, and which stations are waited for, by the times in the frames.
+//! Decides by the times in the frames which frames of streams are accepted, and which stations the correlator waits for.
 //!
-//! No station's clock can hold back or zero the others:
-//! - A frame is refused if it lies more than [`Clocks::leap`] ahead of the newest data of every other station that sends, the
-//!   time since then included, unless it continues its own station's data. A station's own leaps raise no limit. The frame is
-//!   believed after all if two stations or more agree, and are more than those that do not.
-//! - A station is waited for until two others are ahead by the wait; or one, if the station is silent, or if the other can
-//!   hold no more and no third one sends.
+//! No station's clock can delay the others or remove their data:
+//! - A frame is refused if it is more than [`Clocks::leap`] ahead of the newest data of every other station that sends (extrapolated to
+//!   now), unless it continues its own station's data. A station's own leaps do not raise that limit. The frame is accepted after all if two
+//!   stations or more agree, and outnumber those that do not.
+//! - The correlator waits for a station until two others are ahead by the wait; or one, if the station is silent, or if the other can hold
+//!   no more and no third one sends.
 
 use std::collections::BTreeSet;
 
 use evlbi_wire::units::{show_count, show_seconds};
 
-/// Data that may be missing in the course of a station that is ahead of the others, in seconds.
+/// Maximum gap in the data of a station that is ahead of the others and still continues its data, in seconds.
 const BREAK: f64 = 0.5;
 
-/// Data that wait for the correlator at most, in seconds, beside the wait.
+/// Maximum data that wait for the correlator, in seconds, in addition to the wait.
 pub const HOLD: f64 = 4.0;
-/// A station that has not come so many seconds after two others is not waited for, or after the time that late ones are.
+/// Minimum time to wait for missing stations once two have arrived, in seconds.
 const LATE_START: f64 = 10.0;
-/// Frames in a row that make a time of their own; fewer may have damaged headers.
+/// Consecutive frames that establish a new time; fewer may have damaged headers.
 pub const RUN: u32 = 8;
 
-/// The times of all stations. Times of data are seconds since an epoch; `now` is this host's time since any moment.
+/// The times of all stations. Data times are seconds since an epoch; `now` is this host's time since any start.
 pub struct Clocks {
     wait: f64,
     has_begun: bool,
-    /// The time before which the correlator waits for data, or took them, of any station.
+    /// End of the data that the correlator waits for or took, over all stations.
     wanted: Option<f64>,
     stations: Vec<Clock>,
 }
 
 #[derive(Clone, Default)]
 struct Clock {
-    /// Newest time that is believed.
+    /// Newest accepted time.
     newest: Option<f64>,
-    /// When it advanced.
+    /// Time of this host at which `newest` advanced.
     advanced: f64,
-    /// How far the newest was ahead of `now` when it came, at most: what is delayed on its way is not behind.
+    /// Maximum of `newest` minus `now` on arrival: data that are only delayed on the way are not behind.
     lead: f64,
-    /// Time of the last frame, believed or not, and when it came.
+    /// Time of the last frame, accepted or not, and its arrival.
     last: Option<(f64, f64)>,
-    /// Frames in a row that were not believed.
+    /// Consecutive frames that were not accepted.
     odd: u32,
     refused: u64,
-    /// When its stream ended.
+    /// Time of this host at which its stream ended.
     ended: Option<f64>,
-    /// Frames that had come too late at the last report, and what it said.
+    /// Number of late frames at the last report, and the side that it reported.
     late: u64,
     reported: Side,
 }
 
-/// Where a station's frames lie.
+/// Position of a station's frames relative to the other stations.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Side {
-    /// Where the other stations' are.
+    /// In agreement with them.
     #[default]
     Right,
-    /// They are refused.
+    /// So far ahead that they are refused.
     Ahead,
-    /// They come too late.
+    /// So far behind that they are late.
     Behind,
 }
 
@@ -67,35 +67,35 @@ impl Clock {
         (self.newest, self.advanced, self.lead) = (Some(newest), now, newest - now);
     }
 
-    /// Whether a frame of it has come, believed or not.
+    /// Returns whether any frame has arrived, accepted or not.
     fn has_come(&self) -> bool {
         self.newest.is_some() || self.last.is_some()
     }
 
-    /// Whether a frame that begins then continues what is believed.
+    /// Returns whether a frame with this start continues the accepted data.
     fn is_continued(&self, begin: f64, now: f64) -> bool {
         self.newest.is_some() && begin <= self.lead + now + BREAK
     }
 
-    /// The newest time that is believed as it would be now.
+    /// Returns the newest accepted time, extrapolated to now.
     fn reach(&self, now: f64) -> Option<f64> {
         Some(self.newest? + (now - self.advanced))
     }
 
-    /// The time of the last frame as it would be now.
+    /// Returns the time of the last frame, extrapolated to now.
     fn at(&self, now: f64) -> Option<f64> {
         self.last.map(|(time, came)| time + (now - came))
     }
 }
 
-/// What becomes of a frame.
+/// Treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes where its time says.
+    /// Used at its time.
     Take,
-    /// It is left out.
+    /// Left out.
     Refuse,
-    /// The run has not begun, and the station's time is another one from here on.
+    /// Used, as the run has not begun; the station starts again with this time.
     Restart,
 }
 
@@ -109,14 +109,14 @@ impl Clocks {
         }
     }
 
-    /// Seconds that a frame may be ahead of what is plausible: what is held of it is not yet all that can be.
+    /// Returns by how many seconds a frame may be ahead of a plausible time: less than can be held, so that the others still fit.
     fn leap(&self) -> f64 {
         self.wait + HOLD / 2.0
     }
 
-    /// Begins with the largest group of stations whose times agree; of equal groups with that nearest to `host`, this host's
-    /// time. `times`: of each station the earliest and the newest data. Returns when all of the group have data, and which
-    /// stations are of it.
+    /// Begins with the largest group of stations whose times agree; of equally large groups, with the one closest to `host`, this host's
+    /// time. `times` are the earliest and the newest data of each station. Returns the time from which all of the group have data, and
+    /// which stations belong to it.
     pub fn begin(
         &mut self,
         times: &[Option<(f64, f64)>],
@@ -159,7 +159,7 @@ impl Clocks {
         let leap = self.leap();
         let is_plausible = front.or(own).is_none_or(|front| time <= front + leap)
             || (self.has_begun && self.stations[station].is_continued(time - length, now));
-        // Before the run nothing is late.
+        // Nothing is late before the run.
         let is_plausible =
             is_plausible && (self.has_begun || own.is_none_or(|own| time >= own - leap));
         let clock = &mut self.stations[station];
@@ -188,7 +188,7 @@ impl Clocks {
         }
     }
 
-    /// The newest time of the other stations that send.
+    /// Returns the newest time of the other stations that send.
     fn front(&self, station: usize, now: f64) -> Option<f64> {
         let is_sending = |clock: &&Clock| !self.is_silent(clock, now);
         let senders = self.others(station).filter(is_sending);
@@ -202,12 +202,12 @@ impl Clocks {
             .map(|(_, clock)| clock)
     }
 
-    /// The station's data were taken back to a time before.
+    /// Notes that a station's data went back to an earlier time.
     pub fn set_back(&mut self, station: usize, newest: f64, now: f64) {
         self.stations[station].set(newest, now);
     }
 
-    /// Whether a station whose frames are refused and others like it are more than those that go on.
+    /// Returns whether a station whose frames are refused, with others that agree, outnumbers the remaining ones.
     fn is_agreed(&self, station: usize, time: f64, now: f64) -> bool {
         let leap = self.leap();
         let (mut with, mut without) = (1, 0);
@@ -222,28 +222,28 @@ impl Clocks {
         with >= 2 && with > without
     }
 
-    /// The correlator wants the data of a station before `end`.
+    /// Notes that the correlator wants each station's data before `end`.
     pub fn want(&mut self, end: f64) {
         self.wanted = Some(self.wanted.map_or(end, |wanted| wanted.max(end)));
     }
 
-    /// The time up to which a station's data may wait for the correlator, none if it has not begun. Behind what it wants of any
-    /// station there is room for as much as makes it go on without a station that lags.
+    /// Returns the time up to which a station's data may wait for the correlator; `None` if it has not begun. There is always enough room
+    /// for the correlator to continue without a station that lags.
     pub fn room(&self) -> Option<f64> {
         Some(self.wanted? + self.wait + HOLD)
     }
 
-    /// A station's stream has ended.
+    /// Notes that a station's stream has ended.
     pub fn end(&mut self, station: usize, now: f64) {
         self.stations[station].ended = Some(now);
     }
 
-    /// How long a station that has not come is waited for when it is known what the others are.
+    /// Returns how long the correlator waits for missing stations after others have arrived, in seconds.
     pub fn patience(&self) -> f64 {
         self.wait.max(LATE_START)
     }
 
-    /// Whether all that have come ended so long ago that no other will come.
+    /// Returns whether all stations that arrived ended so long ago that no other will arrive.
     pub fn are_over(&self, now: f64) -> bool {
         let come = self.stations.iter().filter(|clock| clock.has_come());
         let ended = come.map(|clock| clock.ended.unwrap_or(f64::INFINITY));
@@ -251,12 +251,12 @@ impl Clocks {
         last.is_some_and(|last| now - last >= self.patience())
     }
 
-    /// Whether a station has not come and will not.
+    /// Returns whether a station has not arrived and will not.
     pub fn is_left(&self, station: usize, now: f64) -> bool {
         !self.stations[station].has_come() && self.are_over(now)
     }
 
-    /// Whether the correlator waits for a station's data before `end`.
+    /// Returns whether the correlator waits for a station's data before `end`.
     pub fn is_waited_for(&self, station: usize, end: f64, now: f64) -> bool {
         if self.is_left(station, now) {
             return false;
@@ -281,17 +281,17 @@ impl Clocks {
         clock.newest.is_none() || now - clock.advanced >= self.wait
     }
 
-    /// Frames of a station that were refused.
+    /// Returns the number of refused frames of a station.
     pub fn refused(&self, station: usize) -> u64 {
         self.stations[station].refused
     }
 
-    /// Newest time of a station that is believed.
+    /// Returns the newest accepted time of a station.
     pub fn newest(&self, station: usize) -> Option<f64> {
         self.stations[station].newest
     }
 
-    /// How far a station's last frame is ahead of the other stations' newest that are believed; negative if behind.
+    /// Returns how far a station's last frame is ahead of the others' newest accepted time, in seconds; negative if behind.
     fn offset(&self, station: usize, now: f64) -> f64 {
         let all = || {
             let reached = self.others(station).filter_map(|clock| clock.reach(now));
@@ -302,12 +302,12 @@ impl Clocks {
         own.zip(front).map_or(0.0, |(own, front)| own - front)
     }
 
-    /// Whether a station's frames are refused. Those that were may be where the others are meanwhile.
+    /// Returns whether a station's frames are refused now. The others may have caught up with frames refused earlier.
     fn refuses(&self, station: usize, now: f64) -> bool {
         self.stations[station].odd >= RUN && self.offset(station, now) > self.leap()
     }
 
-    /// Why a station contributes nothing; `late`: frames of it came too late.
+    /// Returns the reason why a station contributes nothing; `late` tells whether frames of it were late.
     pub fn reason(&self, station: usize, late: bool, has_ended: bool, now: f64) -> String {
         let clock = &self.stations[station];
         let offset = self.offset(station, now);
@@ -330,8 +330,8 @@ impl Clocks {
         }
     }
 
-    /// What there is to report about a station's clock since the last call: that its frames are refused or come too late, or no
-    /// more. `late`: frames that came too late until now; `host`: this host's time.
+    /// Returns a message if a station's frames began or ceased to be refused or late since the last call. `late` is the number of late
+    /// frames so far; `host` is this host's time.
     pub fn report(&mut self, station: usize, late: u64, host: f64, now: f64) -> Option<String> {
         let offset = self.offset(station, now);
         let (leap, refuses) = (self.leap(), self.refuses(station, now));
@@ -376,7 +376,7 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    /// Stations that began at second 0, with a wait of 1 s.
+    /// Returns the clocks of stations that began at second 0, with a wait of 1 s.
     fn begun(stations: usize) -> Clocks {
         let mut clocks = Clocks::new(stations, 1.0);
         let times = vec![Some((0.0, 0.0)); stations];
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn one_station_ahead_zeroes_nobody() {
-        // Ahead by less than is refused, in company and alone.
+        // Ahead by less than the limit, with others and alone.
         for stations in [2, 3] {
             let mut clocks = begun(stations);
             for tick in 1..=50 {
@@ -434,8 +434,8 @@ mod tests {
         }
     }
 
-    /// A clock that leaps twice by less than is refused does not leave the right one behind; one that runs ahead step by step
-    /// is a recording that is sent faster than in real time, and is taken.
+    /// A clock that leaps twice by less than the limit does not leave the right one behind. One that gains steadily is a recording sent
+    /// faster than in real time, and is accepted.
     #[test]
     fn leaps_do_not_add_up() {
         let mut clocks = begun(2);
@@ -459,7 +459,7 @@ mod tests {
         }
     }
 
-    /// A station that is an hour behind from the beginning, and sends.
+    /// A station that is an hour behind from the start, and sends.
     #[test]
     fn a_clock_far_behind_is_said() {
         let mut clocks = Clocks::new(3, 1.0);
@@ -501,7 +501,7 @@ mod tests {
         assert!(reason.contains("1.9500 s behind"), "{reason}");
     }
 
-    /// The others have ended, each at its time.
+    /// The other stations have ended, each at its own time.
     #[test]
     fn a_station_that_has_not_come_holds_no_end_up() {
         let mut clocks = Clocks::new(3, 1.0);
@@ -512,7 +512,7 @@ mod tests {
         clocks.end(1, 7.0);
         assert!(clocks.is_waited_for(2, 5.0, 16.9) && !clocks.is_left(2, 16.9));
         assert!(!clocks.is_waited_for(2, 5.0, 17.0) && clocks.is_left(2, 17.0));
-        // Not if it comes meanwhile.
+        // Unless it arrives in time.
         clocks.judge(2, 16.0, 0.1, 16.0);
         assert!(!clocks.is_left(2, 30.0));
     }
@@ -524,7 +524,7 @@ mod tests {
         clocks.judge(0, 2.0, 0.0, 2.0);
         assert!(clocks.is_waited_for(1, 1.0, 1.9));
         assert!(!clocks.is_waited_for(1, 1.0, 2.0));
-        // One that lags by more than can be held is not waited for either.
+        // The correlator does not wait for one that lags by more than can be held either.
         clocks.judge(1, 1.1, 0.0, 2.0);
         assert!(clocks.is_waited_for(1, 1.0, 2.0));
         clocks.judge(0, 6.5, 0.0, 6.5);
@@ -535,11 +535,11 @@ mod tests {
     #[test]
     fn a_pause_and_a_jump_of_the_majority_are_believed() {
         let mut clocks = begun(3);
-        // As much time has passed here.
+        // As much time has passed on this host.
         assert_eq!(clocks.judge(0, 60.0, 0.0, 60.0), Verdict::Take);
         assert_eq!(clocks.judge(1, 60.0, 0.0, 60.0), Verdict::Take);
         assert_eq!(clocks.judge(2, 60.0, 0.0, 60.0), Verdict::Take);
-        // Recordings with a gap that come faster than in real time.
+        // Recordings with a gap that arrive faster than in real time.
         for number in 1..=RUN {
             let time = 1000.0 + f64::from(number);
             assert_eq!(clocks.judge(0, time, 0.0, 60.0), Verdict::Refuse);
@@ -551,7 +551,7 @@ mod tests {
             };
             assert_eq!(second, expected, "{number}");
         }
-        // Of the first no frame has come since: it is right, and nothing is to be said.
+        // The first station has sent no frame since: it is right, and there is nothing to report.
         assert_eq!(clocks.report(0, 0, 60.0, 60.0), None);
         let reason = clocks.reason(0, false, false, 60.0);
         assert!(!reason.contains("refused"), "{reason}");
@@ -564,11 +564,11 @@ mod tests {
         let times = [Some((3600.0, 3601.0)), Some((0.0, 1.0)), Some((0.5, 1.5))];
         let (start, members) = clocks.begin(&times, 3600.0, 0.0);
         assert_eq!((start, members), (0.5, BTreeSet::from([1, 2])));
-        // Of two this host's clock decides.
+        // Between two, this host's clock decides.
         let mut clocks = Clocks::new(2, 1.0);
         let (start, members) = clocks.begin(&times[..2], 5.0, 0.0);
         assert_eq!((start, members), (0.0, BTreeSet::from([1])));
-        // Before, a station's own time may change.
+        // Before the run, a station's own time may change.
         let mut clocks = Clocks::new(2, 1.0);
         assert_eq!(clocks.judge(0, 30.0, 0.0, 0.0), Verdict::Take);
         for _ in 1..RUN {

@@ -1,7 +1,7 @@
-//! What comes of a stream on its way from the drain to the correlator: frames go into a track, and slabs of it are taken when
-//! all has come, or was waited for long enough.
+//! Passes the frames of a stream from the drain to the correlator: frames go into a track, and the correlator takes slabs when all data has
+//! arrived or the wait is over.
 //!
-//! Here belongs what happens to frames of a live stream before they are correlated.
+//! Put here what happens to frames of a live stream before they are correlated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,70 +27,70 @@ use super::run::Station;
 use super::station::{RateError, frame_number, frame_rate};
 use super::{Cause, CorrelateError};
 
-/// Frames that are judged together: locks are taken for a group, not for each.
+/// Frames judged together, so that locks are taken once per group.
 const GROUP: usize = 32;
-/// Frames from which the threads of a stream are learnt.
+/// Frames from which the threads of a stream are detected.
 const ENOUGH: usize = 256;
-/// Or so long after the first.
+/// Time after the first frame at which the threads are detected from fewer frames.
 const LONG_ENOUGH: Nanos = Nanos(300_000_000);
-/// How long a run that was stopped goes on with what had come.
+/// Time for which a stopped run correlates the data that had arrived.
 const AFTER_STOP: Nanos = Nanos(10 * Nanos::SECOND.0);
-/// A thread that is this many seconds behind itself for some frames in a row was set back.
+/// A thread that is this many seconds behind itself for several consecutive frames was set back.
 const BACK: i64 = 1;
-/// Between two looks at what has come.
+/// Minimum poll interval while waiting for data.
 pub const NAP: Duration = Duration::from_millis(2);
-/// The same where nothing comes for long: slow streams cost little.
+/// Maximum poll interval: slow streams cost little CPU time.
 const MAX_NAP: Duration = Duration::from_millis(16);
 
-/// What a stream brings, for the drain that fills it and the correlator that empties it.
+/// Data of a stream, filled by the drain and emptied by the correlator.
 pub struct Feed {
     state: Mutex<State>,
     sample_rate: Option<u64>,
     trust: Trust,
-    /// The times of all stations, and which of them this is.
+    /// The times of all stations, and the index of this one.
     clocks: Arc<Mutex<Clocks>>,
     station: usize,
-    /// UTC second that the samples of all streams are counted from: midnight before the first frame of the first.
+    /// UTC second from which the samples of all streams are counted: midnight before the first frame of the first stream.
     epoch: Arc<OnceLock<i64>>,
     clock: Clock,
-    /// The correlator takes no more.
+    /// Whether the correlator takes no more.
     pub is_closed: AtomicBool,
 }
 
 #[derive(Default)]
 pub struct State {
-    /// Frames that came before the threads were known.
+    /// Frames that arrived before the threads were known.
     early: Vec<Early>,
-    /// When the first frame came.
+    /// Arrival of the first frame.
     first: Option<Nanos>,
     pub shape: Option<Shape>,
     pub track: Option<Track>,
-    /// First sample that is still needed; none until the correlator begins.
+    /// First sample that is still needed; `None` until the correlator begins.
     needed: Option<i64>,
-    /// The sample before which the correlator waits for all, or took it.
+    /// End of the samples that the correlator waits for or took.
     wanted: Option<i64>,
     /// First sample that was ever needed.
     begins: Option<i64>,
-    /// Frames of the time before that, which came later.
+    /// Late frames from before the run.
     too_late: u64,
-    /// It had not come when the run began: the station of its first frame is its station.
+    /// Whether the stream had not arrived when the run began; it then belongs to the station of its first frame.
     is_of_anyone: bool,
     pub ended: bool,
     pub error: Option<FormatError>,
-    /// Of threads that are behind themselves, how many frames in a row.
+    /// Consecutive frames of each thread that are behind the thread's own data.
     behind: BTreeMap<u16, u32>,
-    /// Frames of other stations, and of other bits or channels.
+    /// Frames of other stations, or with other bits or channels.
     others: u64,
 }
 
-/// A frame whose time is believed.
+/// A frame with an accepted time.
 struct Judged<'a> {
     frame: Arrived<'a>,
-    /// Its number since the epoch.
+    /// Number since the epoch.
     number: i64,
-    /// When it ends, in seconds since the epoch.
+    /// End of the frame, in seconds since the epoch.
     end: f64,
-    /// The station's time is another one from here on.
+    /// Whether the station's time restarts with this frame.
     is_new: bool,
 }
 
@@ -123,18 +123,18 @@ impl Feed {
         })
     }
 
-    /// Number of a frame since the epoch, which is that frame's if none came before.
+    /// Returns the number of a frame since the epoch; the first frame of all streams sets the epoch.
     fn number(&self, time: FrameTime, layout: &Layout) -> i64 {
         let midnight = || time.second.saturating_sub(time.second.rem_euclid(86_400));
         frame_number(time, *self.epoch.get_or_init(midnight), layout.frame_rate)
     }
 
-    /// This host's time for [`Clocks`], in seconds.
+    /// Returns this host's time for [`Clocks`], in seconds.
     pub fn now(&self) -> f64 {
         self.clock.now().as_secs_f64()
     }
 
-    /// This host's UTC in seconds since the epoch.
+    /// Returns this host's UTC, in seconds since the epoch.
     pub fn host(&self) -> f64 {
         self.clock.utc() as f64 * 1e-9 - self.epoch.get().copied().unwrap_or(0) as f64
     }
@@ -143,7 +143,7 @@ impl Feed {
         self.clocks.lock()
     }
 
-    /// Newest data in seconds since the epoch, also of a stream of which all came too late.
+    /// Returns the end of the newest data, in seconds since the epoch, even if all data were late.
     pub fn newest(&self) -> Option<f64> {
         let held = self.state().newest();
         held.or_else(|| self.clocks().newest(self.station))
@@ -153,7 +153,7 @@ impl Feed {
         self.state.lock()
     }
 
-    /// Takes frames from the drain. Waits while the correlator is far behind: then the ring fills, and drops.
+    /// Takes frames from the drain. Blocks while the correlator is far behind: then the ring fills, and drops.
     fn put<'a>(&self, frames: impl Iterator<Item = Arrived<'a>>) {
         let mut frames = frames.peekable();
         while frames.peek().is_some() {
@@ -169,7 +169,7 @@ impl Feed {
         }
     }
 
-    /// Of a stream that has not come nothing is known: it is taken to be like another, of whatever station comes.
+    /// Gives a stream that has not arrived the format of another one, and lets it be of any station.
     pub fn expect(&self, like: &Shape) -> Shape {
         let mut state = self.state();
         if state.track.is_none() {
@@ -185,7 +185,7 @@ impl Feed {
         state.shape.clone().unwrap_or_else(|| like.clone())
     }
 
-    /// The stream has ended.
+    /// Notes the end of the stream.
     pub fn end(&self) {
         let mut state = self.state();
         state.learn(self);
@@ -194,7 +194,7 @@ impl Feed {
     }
 }
 
-/// Frames from the drain into a feed.
+/// A sink that passes frames from the drain to a feed.
 pub struct Feeding(pub Arc<Feed>);
 
 impl Sink for Feeding {
@@ -208,8 +208,8 @@ impl Sink for Feeding {
 }
 
 impl State {
-    /// Takes frames when the threads are known: as many as there is room for, at most a group, all of which are judged by the
-    /// clocks as they are at its beginning.
+    /// Takes frames once the threads are known: as many as there is room for, at most a group. All are judged by the clocks at the start of
+    /// the group.
     fn take<'a>(&mut self, feed: &Feed, frames: &mut impl Iterator<Item = Arrived<'a>>) {
         let mut group = ArrayVec::<Judged<'_>, GROUP>::new();
         let mut clocks = feed.clocks();
@@ -230,7 +230,7 @@ impl State {
         self.keep_newest();
     }
 
-    /// Takes a frame while the threads are not known.
+    /// Takes a frame while the threads are unknown.
     fn push(&mut self, feed: &Feed, frame: &Arrived<'_>) {
         if !self.admits(frame) {
             return;
@@ -257,7 +257,7 @@ impl State {
         self.learn_in_time(feed);
     }
 
-    /// Whether a frame is of this stream.
+    /// Returns whether a frame belongs to this stream.
     fn admits(&mut self, frame: &Arrived<'_>) -> bool {
         if self.error.is_some() {
             return false;
@@ -274,7 +274,7 @@ impl State {
         is_own
     }
 
-    /// Looks whether a frame is of this stream and its time is believed.
+    /// Checks whether a frame belongs to this stream and its time is accepted.
     fn judge<'a>(
         &mut self,
         feed: &Feed,
@@ -302,7 +302,7 @@ impl State {
         })
     }
 
-    /// Puts a frame where its time says.
+    /// Stores a frame at its time.
     fn place(&mut self, feed: &Feed, judged: &Judged<'_>) {
         let (Some(track), Some(shape)) = (&mut self.track, &mut self.shape) else {
             return;
@@ -331,14 +331,14 @@ impl State {
             self.behind.remove(&thread);
         }
         if self.begins.is_some_and(|begins| end <= begins) {
-            // What comes while the first is still needed belongs to the time before the run.
+            // A frame from before the run is late once the correlator has taken data.
             self.too_late += u64::from(self.needed > self.begins);
             return;
         }
         track.push(thread, *number, frame.invalid, frame.payload);
     }
 
-    /// While others are waited for, only the newest is kept.
+    /// Keeps only the newest data while the run waits for other streams.
     fn keep_newest(&mut self) {
         if let (None, Some(track)) = (self.needed, &mut self.track) {
             let newest = track.newest().unwrap_or(i64::MIN);
@@ -347,12 +347,12 @@ impl State {
         }
     }
 
-    /// The run begins: what is held and what comes is needed.
+    /// Starts the run: all data is needed from now on.
     pub fn keep_all(&mut self) {
         self.needed = self.track.as_ref().and_then(Track::earliest);
     }
 
-    /// Leaves out all that came before the run and is not of its time, which begins in this UTC second.
+    /// Discards all data from before the run that is not from its time, which begins in this UTC second.
     pub fn leave_out(&mut self, second: i64, feed: &Feed) {
         if let (Some(track), Some(shape)) = (&mut self.track, &mut self.shape) {
             *track = Track::new(shape.layout, &shape.threads, feed.trust);
@@ -370,7 +370,7 @@ impl State {
         });
     }
 
-    /// Learns the threads when the first frame came long enough ago.
+    /// Detects the threads if the first frame arrived long enough ago.
     pub fn learn_in_time(&mut self, feed: &Feed) {
         let since = |first: Nanos| feed.clock.now().since(first);
         if self.first.is_some_and(|first| since(first) >= LONG_ENOUGH) {
@@ -378,7 +378,7 @@ impl State {
         }
     }
 
-    /// The threads are those that came so far.
+    /// Sets the threads to those seen so far.
     fn learn(&mut self, feed: &Feed) {
         let Some(shape) = &mut self.shape else {
             return;
@@ -402,13 +402,13 @@ impl State {
         }
     }
 
-    /// Newest data in seconds since the epoch.
+    /// Returns the end of the newest data, in seconds since the epoch.
     pub fn newest(&self) -> Option<f64> {
         let (track, shape) = (self.track.as_ref()?, self.shape.as_ref()?);
         Some(track.newest()? as f64 / shape.layout.sample_rate() as f64)
     }
 
-    /// Seconds of data that are held behind the last that the correlator took.
+    /// Returns the seconds of data after the last that the correlator took.
     pub fn left(&self) -> f64 {
         let (Some(track), Some(end)) = (&self.track, self.wanted) else {
             return 0.0;
@@ -416,62 +416,62 @@ impl State {
         track.held(end) as f64 / track.layout().sample_rate() as f64
     }
 
-    /// Frames that came when their time was over.
+    /// Returns the number of late frames.
     pub fn late(&self) -> u64 {
         let track = self.track.as_ref();
         self.too_late + track.map_or(0, |track| track.counts().late)
     }
 
-    /// Whether no more may wait for the correlator. What it wants must come, however much that is.
+    /// Returns whether no more data may wait for the correlator. Data that it wants is always admitted.
     fn is_full(&self, clocks: &Clocks) -> bool {
         let room = clocks.room();
         matches!((self.newest(), room), (Some(newest), Some(room)) if newest > room)
     }
 }
 
-/// Why the frames of a stream cannot be correlated.
+/// Reasons why the frames of a stream cannot be correlated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// Their headers do not tell the sample rate, and neither do the options.
+    /// Neither the headers nor the options contain the sample rate.
     #[error("the headers of the stream do not tell its sample rate")]
     NoRate,
-    /// They do not fit the sample rate.
+    /// The frames do not fit the sample rate.
     #[error("{0}")]
     Rate(#[from] RateError),
-    /// Their samples have a coding that is not known.
+    /// The coding of the samples is unknown.
     #[error("{0}")]
     Layout(#[from] LayoutError),
 }
 
-/// Why streams cannot be correlated.
+/// Reasons why streams cannot be correlated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The options leave out times, which streams do not have beforehand.
+    /// The options flag times, which are unknown for a stream that has not arrived.
     #[error("flags leave out times of recordings, and a stream has none beforehand")]
     Flags,
-    /// The options ask for files of visibilities.
+    /// The options ask for visibilities.
     #[error("a correlation of streams writes no visibilities")]
     Visibilities,
     /// A stream cannot be received.
     #[error("{0}")]
     Receive(#[source] Cause),
-    /// What came is nothing that can be correlated.
+    /// The stream cannot be correlated.
     #[error("stream {number}")]
     Unfit {
-        /// The stream's place among the URLs, from 1 on.
+        /// Index of the stream among the URLs, from 1.
         number: usize,
-        /// What is wrong with its frames.
+        /// The problem with its frames.
         source: FormatError,
     },
-    /// What comes is nothing that can be correlated any more.
+    /// The stream can no longer be correlated.
     #[error("{0}")]
     Format(#[from] FormatError),
-    /// A stream ended before there was anything to correlate. It is said which.
+    /// A stream ended before there was anything to correlate; the text names the stream.
     #[error("{0}")]
     Ended(String),
-    /// A thread that receives panicked.
+    /// A receiving thread panicked.
     #[error("the thread that empties a ring panicked")]
     Panicked,
 }
@@ -484,10 +484,10 @@ fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout, FormatErr
     Ok(Layout::of(header, rate)?)
 }
 
-/// How a run ends: what had come when it is stopped is correlated for a while, unless nobody wants to know.
+/// End of a run: data that had arrived when it is stopped is correlated for a while, unless the run is abandoned.
 pub struct Ending {
     pub run: Run,
-    /// When it was found stopped.
+    /// Time at which the stop was noticed.
     stopped: OnceLock<Nanos>,
 }
 
@@ -499,7 +499,7 @@ impl Ending {
         }
     }
 
-    /// Whether what is left of it took too long.
+    /// Returns whether the remaining work took too long.
     fn is_over(&self) -> bool {
         let now = || self.run.clock().now();
         let has_time = || now().since(*self.stopped.get_or_init(now)) < AFTER_STOP;
@@ -507,7 +507,7 @@ impl Ending {
     }
 }
 
-/// A stream as the correlator sees it.
+/// A stream as a station of the correlator.
 pub struct LiveStation {
     pub feed: Arc<Feed>,
     pub layout: Layout,
@@ -515,7 +515,7 @@ pub struct LiveStation {
 }
 
 impl LiveStation {
-    /// Waits until the stream has come past `range`, has ended, or is not waited for any more.
+    /// Waits until the stream has data up to the end of `range`, has ended, or is no longer waited for.
     fn come(&self, range: &Range<i64>) -> Result<MutexGuard<'_, State>, StreamError> {
         let mut nap = NAP;
         loop {
@@ -527,10 +527,10 @@ impl LiveStation {
         }
     }
 
-    /// What there is of the stream if it is not to be waited for. All streams have room for what comes meanwhile.
+    /// Returns the stream's state if the correlator need not wait for it. All streams keep room for what arrives in the meantime.
     fn has_come(&self, range: &Range<i64>) -> Result<Option<MutexGuard<'_, State>>, StreamError> {
         let end = range.end as f64 / self.layout.sample_rate() as f64;
-        // Before the stream is looked at: what the others have may be news to it.
+        // First, because the other stations' data may change the state of this one.
         let mut clocks = self.feed.clocks();
         clocks.want(end);
         let over = !clocks.is_waited_for(self.feed.station, end, self.feed.now());
@@ -605,7 +605,7 @@ mod tests {
     use evlbi_wire::vdif;
 
     const SAMPLE_RATE: u64 = 16_000;
-    /// Of frames of 800 bytes, 3200 samples each.
+    /// For frames of 800 bytes, 3200 samples each.
     const FRAMES_A_SECOND: i64 = 5;
     const WAIT: f64 = 5.0;
     /// Midnight.
@@ -635,7 +635,7 @@ mod tests {
         feed.put(std::iter::once(frame));
     }
 
-    /// Streams that begin with these frames.
+    /// Creates streams that begin with these frames.
     fn feeds<const N: usize>(first: [i64; N]) -> [Arc<Feed>; N] {
         let clocks = Arc::new(Mutex::new(Clocks::new(N, WAIT)));
         let (rate, epoch) = (Some(SAMPLE_RATE), Arc::new(OnceLock::from(START)));
@@ -649,7 +649,7 @@ mod tests {
         })
     }
 
-    /// What lies before the run is not late while the run is at its beginning; then it is, and counted.
+    /// While the run is at its start, data from before it is not late; later it is, and counted.
     #[test]
     fn frames_from_before_the_run_are_late_when_it_is_under_way() {
         let [feed] = feeds([20]);
@@ -662,7 +662,7 @@ mod tests {
         }
     }
 
-    /// However long an integration is, and however little else may wait.
+    /// Whatever the length of an integration, and however little other data may wait.
     #[test]
     fn what_the_correlator_waits_for_finds_room() {
         let [feed] = feeds([0]);
@@ -675,13 +675,13 @@ mod tests {
             push(&feed, number);
         }
         assert!(feed.state().is_full(&feed.clocks()));
-        // It has taken that, and waits for the next.
+        // The correlator took that, and waits for the next one.
         feed.clocks().want(2.0 * integration as f64);
         assert!(!feed.state().is_full(&feed.clocks()));
     }
 
-    /// A station that is an hour behind and sends, whichever it is, does not stop the correlator: what the other may hold is
-    /// enough to go on, however short a period and a frame are, and however the delays of the stations differ.
+    /// A station that sends and is an hour behind does not stop the correlator, whichever station it is. The room for the other is enough
+    /// to continue, however short a period or a frame is, and however the stations' delays differ.
     #[test]
     fn a_station_that_is_behind_stops_nothing() {
         let hour = 3600 * FRAMES_A_SECOND;
@@ -702,7 +702,7 @@ mod tests {
                 push(&feeds[station], next[station]);
             };
             for period in 1..=50 {
-                // A hundredth of a second.
+                // A hundredth of a second later.
                 let end = 3600 * SAMPLE_RATE as i64 + period * SAMPLE_RATE as i64 / 100;
                 for (at, station) in stations.iter().enumerate() {
                     let later = if at == behind { 0 } else { delay };

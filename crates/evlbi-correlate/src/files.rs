@@ -1,23 +1,23 @@
-//! Files and directories that cannot be used as a correlation has to.
+//! Reads files and makes directories, with errors that name them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What was to be done with a file or a directory, and why it failed.
+/// An operation on a file or directory that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} {}", path.display())]
 #[non_exhaustive]
 pub struct FileError {
-    /// What failed, as `cannot read`.
+    /// Failed operation, e.g. `cannot read`.
     pub doing: &'static str,
-    /// The file or the directory.
+    /// Path of the file or directory.
     pub path: PathBuf,
-    /// What the system says.
+    /// Error of the system.
     pub source: io::Error,
 }
 
 impl FileError {
-    /// Says of an error of the system what failed with which file.
+    /// Adds the operation and the path to an error of the system.
     pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
         let path = path.to_owned();
         move |source| FileError {
@@ -28,12 +28,12 @@ impl FileError {
     }
 }
 
-/// Makes a directory and those above it.
+/// Creates a directory and its parents.
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
     std::fs::create_dir_all(path).map_err(FileError::at("cannot make the directory", path))
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
     std::fs::read_to_string(path).map_err(FileError::at("cannot read", path))
 }

@@ -1,6 +1,6 @@
-//! Searches fringes in visibilities or recordings, and draws them.
+//! Searches for fringes in visibilities or recordings, and draws them.
 //!
-//! Here belongs what is searched and drawn; the search itself is in [`evlbi_fx::fringe`].
+//! Put here what is searched and drawn; the search itself is in [`evlbi_fx::fringe`].
 
 mod picture;
 
@@ -20,36 +20,36 @@ use crate::series::{WindowError, check_window};
 use crate::visibilities::{Description, FrequencyDescription, ProductKey, VisibilityError, key};
 use crate::{CorrelateError, CorrelateOptions, Recordings, correlate};
 
-/// Values that a fringe is searched in at most.
+/// Maximum number of values in a fringe search.
 const MAX_VALUES: usize = 1 << 27;
 /// Width and height of a picture in the terminal.
 const TEXT: (usize, usize) = (100, 30);
 
-/// How fringes are searched and drawn.
+/// Options of a fringe search.
 #[derive(Clone, Debug, Default)]
 pub struct FringeOptions {
-    /// The window, and how recordings are correlated before.
+    /// The window, and options for correlating recordings first.
     pub correlate: CorrelateOptions,
-    /// Directory for pictures.
+    /// Directory for pictures; `None` for no pictures.
     pub out: Option<PathBuf>,
-    /// Whether pictures that exist are overwritten.
+    /// Whether existing pictures are overwritten.
     pub force: bool,
 }
 
-/// Why fringes are not searched or not drawn.
+/// Reasons why fringes cannot be searched or drawn.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FringeError {
     /// The recordings cannot be correlated.
     #[error("{0}")]
     Correlate(#[from] CorrelateError),
-    /// There is no such directory.
+    /// The directory contains no visibilities.
     #[error("{} is no directory of visibilities", .0.display())]
     NoDirectory(PathBuf),
     /// The visibilities cannot be read.
     #[error("{0}")]
     Visibilities(#[from] VisibilityError),
-    /// No fringe can be searched in the visibilities, for the reason that is given.
+    /// No fringe can be searched in the visibilities; the text is the reason.
     #[error("{0}")]
     Unfit(String),
     /// The window is too wide.
@@ -60,25 +60,25 @@ pub enum FringeError {
     Picture(#[from] PictureError),
 }
 
-/// The fringes of all products.
+/// Fringes of all products.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FringeResult {
     schema: &'static str,
     fringes: Vec<Found>,
-    /// Whether it was stopped before all was correlated.
+    /// Whether the run was stopped before all data was correlated.
     pub interrupted: bool,
 }
 
-/// The fringe of one product.
+/// Fringe of one product.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Found {
     stations: [String; 2],
     polarisations: String,
-    /// Sky frequency that phase and rate are those of; none where it is not known.
+    /// Sky frequency to which phase and rate refer; `None` if unknown.
     frequency_hz: Option<f64>,
-    /// Correlation coefficient of what was recorded.
+    /// Correlation coefficient of the recorded samples.
     correlation: f64,
     #[serde(flatten)]
     fringe: Fringe,
@@ -87,23 +87,23 @@ struct Found {
     drawn: String,
 }
 
-/// What a fringe is searched in.
+/// A product to search.
 struct Product<'a> {
     stations: [String; 2],
     polarisations: String,
-    /// What tells it from others of these stations and polarisations.
+    /// Suffix that distinguishes it from products of the same stations and polarisations.
     number: String,
     visibilities: Visibilities<'a>,
-    /// Makes correlation coefficients of amplitudes.
+    /// Factor from amplitudes to correlation coefficients.
     scale: f64,
 }
 
-/// Names of the pictures of a run: each product has its own, whatever stations and bands are called.
+/// Names of a run's pictures: unique for each product, whatever the stations and bands are called.
 #[derive(Default)]
 struct Names(HashSet<String>);
 
 impl Names {
-    /// `name`, with a number behind it where that is taken.
+    /// Returns `name`, with a number appended if it is taken.
     fn take(&mut self, name: &str) -> String {
         let (mut taken, mut number) = (name.to_owned(), 1);
         while !self.0.insert(taken.clone()) {
@@ -127,7 +127,7 @@ impl FringeResult {
 /// Correlates recordings, and searches and draws the fringes.
 ///
 /// # Errors
-/// When they cannot be correlated, a window is too wide, or a picture exists or cannot be written.
+/// Returns an error if they cannot be correlated, a window is too wide, or a picture exists or cannot be written.
 pub fn in_recordings(
     files: &[String],
     options: &FringeOptions,
@@ -146,7 +146,7 @@ pub fn in_recordings(
             let product = Product {
                 stations: [name(product.a.station), name(product.b.station)],
                 polarisations: bands.iter().collect(),
-                // Several bands of the other station may be of one frequency.
+                // Several bands of the other station may have the same frequency.
                 number: match product.a.band == product.b.band {
                     true => product.a.band.to_string(),
                     false => format!("{}x{}", product.a.band, product.b.band),
@@ -163,7 +163,7 @@ pub fn in_recordings(
 /// Searches and draws the fringes of a directory of visibilities.
 ///
 /// # Errors
-/// When it holds none, a window is too wide, or a picture exists or cannot be written.
+/// Returns an error if it contains none, a window is too wide, or a picture exists or cannot be written.
 pub fn in_directory(
     directory: &Path,
     options: &FringeOptions,
@@ -212,10 +212,10 @@ pub fn in_directory(
     Ok(FringeResult::new(fringes, false))
 }
 
-/// The records of a product on a grid of time.
+/// Records of a product on a time grid.
 struct Gathered {
     values: Vec<Complex32>,
-    /// Weights of all values together.
+    /// Sum of the weights of all values.
     weights: f64,
     noise: f64,
 }
@@ -244,7 +244,7 @@ impl Gathered {
                 *value += channel * record.weight as f32;
             }
             weights += record.weight * channels as f64;
-            // A coefficient of a channel over so many independent samples, weighted.
+            // A coefficient of one channel from this many independent samples, weighted.
             let samples = integration * frequency.channel_width_hz;
             noise += record.weight * channels as f64 / (2.0 * samples);
         }
@@ -303,7 +303,7 @@ fn search(
     })
 }
 
-/// The same for people.
+/// Formats a result as text.
 pub fn text(result: &FringeResult) -> String {
     let shown = result.fringes.iter().map(|found| {
         let fringe = &found.fringe;

@@ -1,4 +1,4 @@
-//! Dumps of streams on their way into integrations and into the whole.
+//! Collects the dumps of streams into integrations and into the whole.
 
 use std::ops::Range;
 
@@ -8,31 +8,31 @@ use super::CorrelateError;
 use super::job::Job;
 use super::series::Series;
 
-/// What has come of a run of streams.
+/// Dumps of a run of streams so far.
 pub struct Integrations {
     /// All dumps.
     pub whole: Series,
-    /// Those of the integration that is being made.
+    /// Dumps of the current integration.
     period: Series,
-    /// Dumps of an integration.
+    /// Number of dumps per integration.
     count: i64,
-    /// The dump that comes next where there is no gap.
+    /// The next dump if there is no gap.
     next: i64,
     has_any: bool,
-    /// Dumps without data since the last in the whole.
+    /// Dumps without data since the last one in the whole.
     missing: usize,
 }
 
-/// What comes of a dump.
+/// Result of adding a dump.
 pub enum Done<'a> {
-    /// When an integration with data began, in seconds since the beginning of the grid, and its dumps.
+    /// Start of an integration with data, in seconds since the start of the grid, and its dumps.
     Integration(f64, &'a Series),
-    /// Dumps, an integration at least, in which no station has data.
+    /// Dumps without data from any station, at least one integration.
     Gap(Range<i64>),
 }
 
 impl Integrations {
-    /// Nothing yet; all goes into `whole`.
+    /// Creates an empty collection; `whole` collects all dumps.
     pub fn new(job: &Job, whole: Series) -> Integrations {
         let count = job.periods.count;
         Integrations {
@@ -45,10 +45,10 @@ impl Integrations {
         }
     }
 
-    /// Adds a dump. Those before it that are missing had no data.
+    /// Adds a dump. Missing dumps before it had no data.
     ///
     /// # Errors
-    /// Those of `done`.
+    /// Returns the errors of `done`.
     pub fn add(
         &mut self,
         dump: i64,
@@ -82,10 +82,10 @@ impl Integrations {
         Ok(())
     }
 
-    /// Ends an integration, however much of it has come. One that has no data is left out.
+    /// Ends an integration, complete or not. One without data is left out.
     ///
     /// # Errors
-    /// Those of `done`.
+    /// Returns the errors of `done`.
     pub fn end(
         &mut self,
         mut done: impl FnMut(Done<'_>) -> Result<(), CorrelateError>,
@@ -107,7 +107,7 @@ mod tests {
     use super::super::series::tests::setup;
     use super::*;
 
-    /// What has data is shown, and a gap in one line, however long.
+    /// Integrations with data are shown, and a gap of any length takes one line.
     #[test]
     fn gaps_are_passed_over_in_time() {
         let setup = setup();
@@ -139,7 +139,7 @@ mod tests {
         let gap = format!("12 to {}", far + 1);
         let [whole, part] =
             [(far / 4, 4), (far / 4 + 1, 1)].map(|(at, has)| format!("{at}: {has}"));
-        // The first integration begins in its midst; the second ends with its data.
+        // The first integration begins in its middle; the second ends with its data.
         assert_eq!(shown, ["0: 2", "1: 2", "2: 4", &gap, &whole, &part]);
         assert_eq!(found.whole.added as i64, far + 5 - 2);
     }

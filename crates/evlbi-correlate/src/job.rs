@@ -1,4 +1,4 @@
-//! The time that is correlated: a set-up, and the dumps of it in which there are data.
+//! Determines the time to correlate: a setup, and its dumps that have data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use super::series::Series;
 use super::station::StationFile;
 use evlbi_wire::units::{show_seconds, utc};
 
-/// Dumps that a fringe is searched in, at least, where the blocks are short enough.
+/// Minimum number of dumps for a fringe search, if the blocks are short enough.
 const MIN_DUMPS: i64 = 64;
-/// Dumps of an integration of streams.
+/// Dumps per integration of streams.
 const LIVE_DUMPS: i64 = 16;
-/// Dumps that are reckoned with where nobody knows the length of a run: an hour of integrations of a second.
+/// Expected number of dumps of a run of unknown length: an hour of 1 s integrations.
 const LONG: i64 = 3600 * LIVE_DUMPS;
-/// Dumps of recordings that are kept at most.
+/// Maximum number of dumps kept of recordings.
 const MAX_DUMPS: i64 = 1 << 22;
-/// Blocks of a dump, at least.
+/// Minimum number of blocks per dump.
 const MIN_BLOCKS: i64 = 4;
 
-/// A set-up and the time that is to be correlated.
+/// A setup and the time to correlate.
 pub struct Job {
     pub plan: Plan,
     pub setup: Arc<Setup>,
@@ -35,7 +35,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Takes all integrations in which two recordings have data, or a chunk of them.
+    /// Selects all integrations in which two recordings have data, or a chunk of them.
     pub fn of_files(
         plan: Plan,
         files: &[StationFile],
@@ -83,7 +83,7 @@ impl Job {
         })
     }
 
-    /// Takes all of streams from when two have data. `firsts`: the first sample of each that is there.
+    /// Selects all of the streams from when two have data. `firsts` are the first samples of those that have arrived.
     pub fn live(plan: Plan, firsts: &[Option<i64>], window: &Window) -> Result<Job, PlanError> {
         let rate = plan.part_rate() as f64;
         let start = |(station, first): (usize, &Option<i64>)| {
@@ -96,7 +96,7 @@ impl Job {
         begins.sort_unstable();
         let begin = begins.get(1).or(begins.first()).copied().unwrap_or(0);
         let periods = periods(&plan, LIVE_DUMPS, window, (i64::MIN, i64::MAX));
-        // One that is not there is missed.
+        // An absent stream counts as missing.
         let spans = starts.iter().map(|start| start.unwrap_or(begin)..i64::MAX);
         Ok(Job {
             setup: plan.setup((begin as f64 / rate, begin as f64 / rate + 3600.0))?,
@@ -107,12 +107,12 @@ impl Job {
         })
     }
 
-    /// Length of a dump in seconds.
+    /// Returns the length of a dump, in seconds.
     pub fn dump_seconds(&self) -> f64 {
         self.plan.integration / self.periods.count as f64
     }
 
-    /// Where what is found goes.
+    /// Returns an empty series for the results.
     pub fn series(&self) -> Series {
         let dumps = match self.range.end {
             i64::MAX => LONG,
@@ -121,19 +121,19 @@ impl Job {
         Series::new(&self.setup, dumps as usize, self.dump_seconds())
     }
 
-    /// When the integration of a period begins, in seconds since the beginning of the grid.
+    /// Returns the start of a period's integration, in seconds since the start of the grid.
     pub fn begins(&self, period: i64) -> f64 {
         period.div_euclid(self.periods.count) as f64 * self.plan.integration
     }
 
-    /// The UTC of so many seconds after the beginning of the grid.
+    /// Returns the UTC this many seconds after the start of the grid.
     pub fn utc(&self, seconds: f64) -> String {
         let start = self.setup.middle(0);
         let moment = start.plus(seconds - self.setup.block_seconds() / 2.0);
         utc(moment.second as f64 + moment.fraction)
     }
 
-    /// What is said of dumps in which no station has data.
+    /// Describes a range of dumps in which no station has data.
     pub fn gap(&self, dumps: &Range<i64>) -> String {
         let seconds = |dump: i64| dump as f64 * self.dump_seconds();
         format!(
@@ -144,7 +144,7 @@ impl Job {
         )
     }
 
-    /// The parts that are correlated and in which two stations have data.
+    /// Returns the correlated parts in which two stations have data.
     pub fn correlated(&self) -> Range<i64> {
         let first = |period: i64| self.periods.first_part(period);
         let all = first(self.range.start)..first(self.range.end);
@@ -154,8 +154,8 @@ impl Job {
     }
 }
 
-/// Integrations of so many dumps, or of as many as tell the rates of a window apart, where the blocks are short enough.
-/// There can be data in the parts `there`.
+/// Returns periods of `dumps` dumps per integration, or of as many as resolve the rates of the window, if the blocks are short enough. Data
+/// can be in the parts `there`.
 fn periods(plan: &Plan, dumps: i64, window: &Window, there: (i64, i64)) -> Periods {
     let (parts, block) = (plan.parts(), 2 * plan.channels as i64);
     let told = (2.0 * window.rate_hz.unwrap_or(0.0) * plan.integration).ceil() as i64;
@@ -168,7 +168,7 @@ fn periods(plan: &Plan, dumps: i64, window: &Window, there: (i64, i64)) -> Perio
     }
 }
 
-/// The time in which at least two have data. One without an end, which never came while others did, has none.
+/// Returns the time in which at least two have data. A span without an end (never arrived, while others did) counts as empty.
 fn common(spans: &[Range<i64>]) -> Option<Range<i64>> {
     let mut starts: Vec<i64> = spans.iter().map(|span| span.start).collect();
     let mut ends: Vec<i64> = spans.iter().map(|span| span.end).collect();

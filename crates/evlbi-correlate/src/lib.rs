@@ -1,10 +1,10 @@
-//! Correlates recordings or streams of several stations, and says what they have in common: visibilities, fringes and amplitudes.
+//! Correlates recordings or streams of several stations: visibilities, fringes and amplitudes.
 //!
-//! Here is what lies between the files or streams and the arithmetic of [`evlbi_fx`]: which stations and bands there are, the time in
-//! which they have data, gaps and late streams, and what is told of the sums. [`correlate`] takes recordings and [`correlate_streams`]
-//! streams as they come; [`fringe`] searches and draws fringes, and [`loss_curve`] measures what lost data cost.
+//! This crate connects files and streams to the arithmetic of [`evlbi_fx`]. It determines stations and bands and the time in which they
+//! have data, handles gaps and late streams, and reports results. [`correlate`] takes recordings and [`correlate_streams`] streams as they
+//! arrive; [`fringe`] searches and draws fringes, and [`loss_curve`] measures what lost data costs.
 //!
-//! Here belongs what needs several stations at once: which data are correlated when, results, and what is measured of them.
+//! Put here what needs several stations at once: the choice of the data to correlate, results, and measurements of them.
 //!
 //! ```
 //! use evlbi_correlate::{CorrelateOptions, Recordings, correlate};
@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! # let folder = std::env::temp_dir().join(format!("evlbi-correlate-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder)?;
-//! // A second of two stations that see the same source.
+//! A second of two stations that see the same source.
 //! let plan = folder.join("plan.toml");
 //! let sky = r#"
 //!     start = "2026-01-01T00:00:00Z"
@@ -108,10 +108,10 @@ use self::station::{StationFile, StationReader};
 use self::tamper::Tampered;
 use self::visibilities::VisibilityWriter;
 
-/// An error of what a caller brings, or of another library.
+/// An error of a caller's code, or of another library.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why stations are not correlated.
+/// Reasons why stations cannot be correlated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorrelateError {
@@ -121,28 +121,28 @@ pub enum CorrelateError {
     /// A stream cannot be correlated.
     #[error("{0}")]
     Stream(#[from] StreamError),
-    /// The stations cannot be set up as the options say.
+    /// The options do not fit the stations.
     #[error("{0}")]
     Plan(#[from] PlanError),
-    /// Fringes are searched in too wide a window.
+    /// The fringe search window is too wide.
     #[error("{0}")]
     Window(#[from] WindowError),
-    /// The delay model says nothing about a time that is to be correlated.
+    /// The delay model does not cover a time to correlate.
     #[error("{0}")]
     OutsideModel(#[from] OutsideModel),
     /// Visibilities cannot be written.
     #[error("{0}")]
     Visibilities(#[from] VisibilityError),
-    /// What is done along with the correlation failed: [`Along`], or [`Show`].
+    /// The caller's [`Along`] or [`Show`] failed.
     #[error("{0}")]
     Along(#[source] Cause),
-    /// The run was stopped at once.
+    /// The run was stopped before anything was correlated.
     #[error("interrupted before anything was correlated")]
     Interrupted,
-    /// The system has no thread to give.
+    /// The system cannot start a thread.
     #[error("{0}")]
     Spawn(#[source] io::Error),
-    /// A thread that correlates panicked.
+    /// A correlating thread panicked.
     #[error("a correlating thread ended early")]
     Thread,
 }
@@ -155,10 +155,10 @@ pub struct Recordings {
 }
 
 impl Recordings {
-    /// Looks into recordings, one a station. `options` say how their samples are to be read, where they cannot tell.
+    /// Opens recordings, one per station. `options` describe their samples where the files do not.
     ///
     /// # Errors
-    /// When one is no recording that can be correlated.
+    /// Returns an error if one cannot be correlated.
     pub fn open(
         paths: &[String],
         options: &CorrelateOptions,
@@ -180,37 +180,37 @@ impl Recordings {
         })
     }
 
-    /// How the samples of a station lie in its frames; none of a station that there is not.
+    /// Returns the sample layout of a station's frames; `None` if there is no such station.
     pub fn layout(&self, station: usize) -> Option<&Layout> {
         self.shapes.get(station).map(|shape| &shape.layout)
     }
 }
 
-/// What was found between the stations, dump by dump.
+/// Result of a correlation, dump by dump.
 pub struct Correlation {
     setup: Arc<Setup>,
     series: Series,
     stations: Vec<StationResult>,
-    /// Where fringes are searched.
+    /// Window of the fringe search.
     window: Window,
-    /// What was received, of streams.
+    /// Results of the streams, if streams were correlated.
     streams: Vec<StreamResult>,
     visibilities: Option<PathBuf>,
-    /// Of each station what tampering did.
+    /// Effect of tampering, for each station.
     tampered: Vec<Option<Tampered>>,
-    /// Whether it was stopped before the end: what was correlated is whole periods until then.
+    /// Whether the run was stopped before the end; the result then consists of whole periods until the stop.
     pub interrupted: bool,
-    /// Parts since the grid's beginning in which each station could have had data, and those correlated.
+    /// Parts since the start of the grid in which each station could have had data, and the correlated ones.
     spans: Vec<Range<i64>>,
     correlated: Range<i64>,
     integration: f64,
 }
 
 impl Correlation {
-    /// Refuses one of which nothing came.
+    /// Checks that something was correlated.
     ///
     /// # Errors
-    /// When it was stopped before there was anything.
+    /// Returns an error if the run was stopped before that.
     pub fn has_any(&self) -> Result<(), CorrelateError> {
         match self.interrupted && self.series.added == 0 {
             true => Err(CorrelateError::Interrupted),
@@ -218,7 +218,7 @@ impl Correlation {
         }
     }
 
-    /// The parts in which both stations of a product could have had data.
+    /// Returns the number of parts in which both stations of a product could have had data.
     fn span(&self, a: Input, b: Input) -> i64 {
         let (a, b) = (&self.spans[a.station], &self.spans[b.station]);
         let start = a.start.max(b.start).max(self.correlated.start);
@@ -226,7 +226,7 @@ impl Correlation {
         (end - start).max(0)
     }
 
-    /// The fringes of all baselines, in the order 1-2, 1-3, and so on.
+    /// Returns the fringes of all baselines, in the order 1-2, 1-3, and so on.
     pub fn fringes(&self) -> Vec<BaselineResult> {
         baselines(&self.setup, &self.found())
     }
@@ -246,22 +246,22 @@ impl Correlation {
         products.map(|index| self.find(index)).collect()
     }
 
-    /// Length of what was correlated in parts, of which a real sample is one and a complex sample two.
+    /// Returns the length of the correlated time in parts: one per real sample, two per complex sample.
     pub fn parts(&self) -> i64 {
         self.correlated.end - self.correlated.start
     }
 
-    /// What tampering did to a station's frames.
+    /// Returns the effect of tampering on a station's frames.
     fn tampered(&self, station: usize) -> Option<Tampered> {
         self.tampered.get(station).copied().flatten()
     }
 
-    /// The first block that was correlated.
+    /// Returns the first correlated block.
     fn first_block(&self) -> i64 {
         self.correlated.start / self.setup.block_parts()
     }
 
-    /// A product at a delay and rate that are known.
+    /// Evaluates a product at a known delay and rate.
     fn find_at(&self, index: usize, known: &Fringe) -> Found {
         let fringe = at(&self.series.visibilities(index), known);
         self.series.found(index, self.span_of(index), fringe)
@@ -279,20 +279,20 @@ impl Correlation {
     }
 }
 
-/// What is done on the way of recordings to what comes of them. `()` does nothing.
+/// Actions during a correlation of recordings. `()` does nothing.
 pub trait Along {
-    /// Returns what harms the frames of a station on their way.
+    /// Returns what tampers with a station's frames before they are correlated.
     ///
     /// # Errors
-    /// When there is no such thing, which ends the correlation.
+    /// Returns an error if that cannot be set up; it ends the correlation.
     fn tamper(&mut self, _station: usize) -> Result<Option<Tamper>, Cause> {
         Ok(None)
     }
 
-    /// Takes a dump, in the order of time: when its integration begins, in seconds since the grid's beginning, and the sums.
+    /// Takes a dump, in order of time: the start of its integration, in seconds since the start of the grid, and the sums.
     ///
     /// # Errors
-    /// When it cannot be taken, which ends the correlation.
+    /// Returns an error if the dump cannot be handled; it ends the correlation.
     fn dump(&mut self, _begins: f64, _sums: &Sums) -> Result<(), Cause> {
         Ok(())
     }
@@ -300,10 +300,10 @@ pub trait Along {
 
 impl Along for () {}
 
-/// Correlates recordings, until the run is stopped: then what comes of it are whole dumps.
+/// Correlates recordings until the end, or until the run is stopped; the result then consists of whole dumps.
 ///
 /// # Errors
-/// When they cannot be correlated as the options say, or visibilities cannot be written.
+/// Returns an error if they cannot be correlated with the options, or visibilities cannot be written.
 pub fn correlate(
     recordings: &Recordings,
     options: &CorrelateOptions,

@@ -1,4 +1,4 @@
-//! What is shown of an integration of streams.
+//! Results of one integration of streams.
 
 use evlbi_fx::correlator::Input;
 use evlbi_fx::fringe::Window;
@@ -14,47 +14,47 @@ use super::series::{Found, Series};
 use super::stream::Stream;
 use super::watch::front;
 
-/// What an integration of all baselines says.
+/// One integration of all baselines.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Integration {
     schema: &'static str,
-    /// UTC of its beginning.
+    /// UTC of its start.
     time: String,
     baselines: Vec<BaselineLine>,
     streams: Vec<StreamLine>,
 }
 
-/// What an integration of a baseline says.
+/// One integration of a baseline.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct BaselineLine {
     #[serde(flatten)]
     result: BaselineResult,
-    /// Shares of the packets that did not come of its stations' streams since the line before.
+    /// Fractions of the packets of its stations lost since the previous line.
     lost: [f64; 2],
-    /// Why it has no data; none where it has.
+    /// Reason why it has no data; `None` if it has.
     reason: Option<String>,
 }
 
-/// What an integration of a stream says. Counters are from the start on.
+/// One integration of a stream. Counters are totals since the start.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct StreamLine {
     station: String,
-    /// Bits of samples a second that came of the integration.
+    /// Bits of samples per second in the integration.
     rate_bps: f64,
     #[serde(flatten)]
     counts: Counts,
-    /// Frames that came when they had been waited for long enough.
+    /// Frames that arrived after the wait for them was over.
     late_frames: u64,
-    /// Frames whose times were not believed.
+    /// Frames with times that were not accepted.
     refused_frames: u64,
-    /// How far its newest data lie behind the newest of all, in seconds.
+    /// Lag of its newest data behind the newest of all streams, in seconds.
     skew_s: f64,
 }
 
-/// Why a series has nothing of a station; none if it has.
+/// Returns the reason why a series has no data of a station; `None` if it has.
 pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> Option<String> {
     let has_some = |input: Input| input.station == station && series.input(input).good > 0;
     if series.setup.inputs().any(has_some) {
@@ -66,7 +66,7 @@ pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> O
     Some(clocks.reason(station, late, has_ended, stream.feed.now()))
 }
 
-/// Bits a second that a series has of a station.
+/// Returns the bits per second of a station in a series.
 fn rate(station: usize, series: &Series) -> f64 {
     let setup = &series.setup;
     let layout = &setup.stations()[station].layout;
@@ -78,7 +78,7 @@ fn rate(station: usize, series: &Series) -> f64 {
 }
 
 impl Integration {
-    /// What `period`, which begins at `begins`, says of streams of which `seen` was shown before. Also says it as a status.
+    /// Returns the results of `period`, which starts at `begins`, also as a status. `seen` are the snapshots of the previous line.
     pub(super) fn of(
         job: &Job,
         (begins, period): (f64, &Series),
@@ -98,7 +98,7 @@ impl Integration {
             let live = stream.receiving.watch().last();
             let (counters, old) = (&live.counters, &before.counters);
             let expected = counters.expected.saturating_sub(old.expected);
-            // What comes late is no longer lost.
+            // Late packets are no longer lost.
             let share = counters.lost.saturating_sub(old.lost) as f64 / expected.max(1) as f64;
             shares.push(share.min(1.0));
             *before = live.clone();
@@ -134,7 +134,7 @@ impl Integration {
         (integration, status)
     }
 
-    /// The baselines as a status says them.
+    /// Returns the baselines for a status.
     fn status(&self, period: &Series, found: &[Found]) -> Vec<Baseline> {
         let baselines = self.baselines.iter().map(|line| {
             let result = &line.result;
@@ -157,7 +157,7 @@ impl Integration {
         baselines.collect()
     }
 
-    /// The same for people, a line each.
+    /// Formats the integration as text, one line per baseline and stream.
     pub fn text(&self) -> String {
         let time = &self.time;
         let baselines = self.baselines.iter().map(|line| {

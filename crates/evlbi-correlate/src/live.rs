@@ -1,8 +1,7 @@
-//! Streams that are received and correlated as they come.
+//! Receives streams and correlates them as they arrive.
 //!
-//! Each stream has a receiver and a drain as `recv` has, whose frames go into a track. The correlator takes each
-//! dump when all stations have come past it, or when those that have not were waited for long enough; what comes
-//! of it later is late, and counted.
+//! Each stream has a receiver and a drain like those of `recv`; its frames go into a track. The correlator takes each dump when all
+//! stations have data beyond it, or when the wait for the others is over. Data that arrives after that is late, and counted.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -31,23 +30,23 @@ use super::stream::{Stream, StreamResult};
 use super::watch::{Watch, front};
 use super::{Cause, CorrelateError, Correlation};
 
-/// How often it is told that a stream is waited for.
+/// Interval between two messages that a stream has not arrived.
 const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);
 
-/// Takes each integration as it comes; an error ends the correlation.
+/// Handler of finished integrations; an error ends the correlation.
 pub type Show = Box<dyn FnMut(&Integration) -> Result<(), Cause> + Send>;
 
-/// Streams that are being correlated. Dropping it ends that.
+/// A running correlation of streams. Dropping it stops it.
 pub struct Correlating {
     watch: Arc<Watch>,
     ending: Arc<Ending>,
     thread: Option<Thread<Result<Correlation, CorrelateError>>>,
 }
 
-/// Receives the streams of `urls` and correlates them, until they end or the run is stopped. `show` is given each integration.
+/// Receives the streams of `urls` and correlates them until they end or the run is stopped. Passes each integration to `show`.
 ///
 /// # Errors
-/// When the options are of recordings, or a stream cannot be received.
+/// Returns an error if options are only for recordings, or a stream cannot be received.
 pub fn correlate_streams(
     urls: &[Url],
     options: &CorrelateOptions,
@@ -79,7 +78,7 @@ pub fn correlate_streams(
         ending: Arc::clone(&ending),
         watch: Arc::clone(&watch),
     };
-    // Who waits for this sends to any of them.
+    // Programs that wait for this message send to any of them.
     let local = opened.0.iter().flat_map(|it| it.receiving.local());
     local.for_each(|local| run.listens(local));
     let correlating = move || work.run(opened, show);
@@ -93,15 +92,15 @@ pub fn correlate_streams(
 }
 
 impl Correlating {
-    /// How the streams are, for other threads to watch.
+    /// Returns the status of the streams, for other threads.
     pub fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
     }
 
-    /// Waits for the end.
+    /// Waits until the correlation has ended.
     ///
     /// # Errors
-    /// When nothing could be correlated.
+    /// Returns an error if nothing could be correlated.
     pub fn join(mut self) -> Result<Correlation, CorrelateError> {
         // It is joined once.
         let thread = self.thread.take().ok_or(StreamError::Panicked)?;
@@ -113,17 +112,17 @@ impl Drop for Correlating {
     fn drop(&mut self) {
         self.ending.run.abandon();
         if let Some(thread) = self.thread.take() {
-            // Nobody wants to know what came of it.
+            // The result is not needed.
             let _ = thread.wait();
         }
     }
 }
 
-/// Streams that are received, until this is dropped.
+/// Streams that are received until this is dropped.
 struct Opened(Vec<Stream>);
 
 impl Opened {
-    /// Ends the receivers. What is still in the rings finds room.
+    /// Stops the receivers. Data in the rings is still taken.
     fn stop(&self) {
         for stream in &self.0 {
             stream.feed.is_closed.store(true, Ordering::Relaxed);
@@ -146,7 +145,7 @@ impl Drop for Opened {
     }
 }
 
-/// A live correlation in a thread of its own.
+/// A live correlation on a thread of its own.
 struct Work {
     urls: Vec<String>,
     options: CorrelateOptions,
@@ -156,7 +155,7 @@ struct Work {
 }
 
 impl Work {
-    /// Correlates, with a thread beside it that looks at the streams, whatever the correlator waits for.
+    /// Correlates; a second thread polls the streams, even while the correlator waits.
     fn run(&self, opened: Opened, show: Show) -> Result<Correlation, CorrelateError> {
         let (watch, run) = (&self.watch, &self.ending.run);
         let (over, told) = mpsc::channel::<Infallible>();
@@ -184,7 +183,7 @@ impl Work {
         let window = options.window();
         let mut job = Job::live(plan, &firsts, &window)?;
         let names = station_names(&job.setup);
-        // Nobody named them before.
+        // The names are set only here.
         let _ = self.watch.names.set(names.clone());
         let shaped = streams.iter().zip(&shapes);
         let stations = shaped.map(|(stream, shape)| LiveStation {
@@ -236,7 +235,7 @@ impl Work {
         let reasons = reasons.map(|(station, stream)| why_nothing(station, &whole, stream));
         let reasons: Vec<Option<String>> = reasons.collect();
         opened.stop();
-        // A station's time ends with its stream, as that of a recording does; one that never came was missed all the time.
+        // A station's time ends with its stream, like that of a recording; one that never arrived was missing all the time.
         let newest = stations.iter();
         let newest = newest.map(|station| station.feed.state().newest());
         let newest: Vec<Option<f64>> = newest.collect();
@@ -298,7 +297,7 @@ impl Work {
     }
 }
 
-/// Begins to receive a stream into `feed`.
+/// Starts to receive a stream into `feed`.
 fn open(
     url: &Url,
     streams: &StreamOptions,
@@ -339,10 +338,10 @@ fn finish(stream: Stream) -> Result<ReceiveReport, StreamError> {
     Ok(stream.receiving.join())
 }
 
-/// Begins with the streams whose times agree; the others join when their times are right. Returns the first sample of each with
-/// which it begins, counted from the UTC second `epoch`.
+/// Begins with the streams whose times agree; the others join when their times are right. Returns the first sample of each, counted from
+/// the UTC second `epoch`.
 fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64>> {
-    // None of them takes a frame meanwhile.
+    // While all are locked, none takes a frame.
     let mut states: Vec<_> = streams.iter().map(|stream| stream.feed.state()).collect();
     let mut firsts: Vec<Option<i64>> = (states.iter())
         .map(|state| state.track.as_ref()?.earliest())
@@ -371,8 +370,8 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64
     firsts
 }
 
-/// Waits until it is known what each stream is. Where two have come, the others are waited for a while longer; then the
-/// run begins without them, and they may still come.
+/// Waits until the format of each stream is known. When two have arrived, it waits a while longer for the others; then the run begins
+/// without them, and they may still arrive.
 fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamError> {
     let clock = run.clock();
     let mut told = clock.now();

@@ -1,9 +1,9 @@
-//! What losing data costs a correlation, measured on recordings and held against theory.
+//! Measures what lost data costs a correlation, and compares it with theory.
 //!
-//! Each point harms the recordings on their way into the correlator with one shedding policy, loss and replacement,
-//! and correlates them at the delay and rate of the whole recordings.
+//! For each point, frames are removed from the recordings with one shedding policy, loss and replacement, and the rest is correlated at the
+//! delay and rate of the complete recordings.
 //!
-//! Here belongs a further harm to recordings, or what is concluded from a curve; what theory says is in [`evlbi_fx::loss`].
+//! Put here further ways to damage recordings, and conclusions from curves; the theory is in [`evlbi_fx::loss`].
 
 mod experiment;
 mod picture;
@@ -27,22 +27,22 @@ use crate::pictures::{self, PictureError};
 use crate::series::Dump;
 use crate::{Amplitude, CorrelateError, CorrelateOptions, Correlation};
 
-/// Losses of a range: those of these that lie in it, and its ends.
+/// Losses measured in a range, in addition to its ends.
 const STEPS: [f64; 12] = [
     0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
 ];
-/// Share of the periods that may be off.
+/// Maximum fraction of the periods that may deviate.
 const MAX_OFF: f64 = 0.01;
-/// Least weight of a period for the mean with a cut.
+/// Minimum weight of a period for the mean with a cut.
 const WEIGHT_CUT: f64 = 0.5;
 
-/// Head of the table of a curve.
+/// Heading of the table of a curve.
 const HEAD: &str = "    loss     shed     lost       all    autos    valid   weight      SNR   theory:      all    autos    valid      SNR  off";
 
-/// Fractions where nothing is said.
+/// Default loss fractions.
 pub const DEFAULT_LOSSES: &str = "0.5%..20%";
 
-/// Fractions: `1%,5%,10%` or `0.5%..20%`.
+/// Loss fractions, e.g. `1%,5%,10%` or `0.5%..20%`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Losses(Vec<f64>);
 
@@ -74,31 +74,31 @@ impl FromStr for Losses {
     }
 }
 
-/// Why curves are not measured.
+/// Reasons why curves cannot be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossCurveError {
     /// The recordings cannot be correlated.
     #[error("{0}")]
     Correlate(#[from] CorrelateError),
-    /// The station that is to lose data is none of the recordings.
+    /// There is no recording of the station that shall lose data.
     #[error("station {station} is not among the {recordings} recordings")]
     NoStation {
-        /// The station, from 1 on.
+        /// Number of the station, from 1.
         station: u8,
-        /// How many recordings there are.
+        /// Number of recordings.
         recordings: usize,
     },
-    /// A delay model goes with the recordings, but its first two stations are not those that are correlated.
+    /// The delay model belongs to its first two stations, which are not the ones to correlate.
     #[error("a delay model is of its first two stations, and the recordings are of others")]
     OtherThanModel,
-    /// No knowledge of the correlator is asked for.
+    /// No knowledge of the correlator is given.
     #[error("nothing that the correlator may know is named")]
     NoKnowledge,
-    /// The run was stopped before there was anything to hold the curves against.
+    /// The run was stopped before the complete recordings were correlated.
     #[error("interrupted before the whole recordings were correlated")]
     Interrupted,
-    /// The whole recordings show no fringe.
+    /// The complete recordings show no fringe.
     #[error(
         "the whole recordings show no fringe (signal-to-noise ratio {snr:.1}), so there is nothing that loss could harm"
     )]
@@ -106,10 +106,10 @@ pub enum LossCurveError {
         /// Signal-to-noise ratio of the highest peak.
         snr: f64,
     },
-    /// The directory of the results cannot be made.
+    /// The directory of the results cannot be created.
     #[error("{0}")]
     File(#[from] FileError),
-    /// The curves are there already, or cannot be written.
+    /// The curves already exist, or cannot be written.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// A picture cannot be written.
@@ -117,37 +117,37 @@ pub enum LossCurveError {
     Picture(#[from] PictureError),
 }
 
-/// How data are shed.
+/// How data is shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Steadily, one in so many
+    /// Regularly, one frame in N
     Every,
-    /// In bunches of 1 to 10
+    /// In bunches of 1 to 10 frames
     Bunch,
-    /// By chance
+    /// At random
     Random,
-    /// By chance in bursts
+    /// At random, in bursts
     Burst,
-    /// Alike at all stations, in blocks of time or whole threads
+    /// The same at all stations, in blocks of time or whole threads
     Common,
 }
 
-/// How a correlator finds out what is lost.
+/// Knowledge of the correlator about the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Knows {
-    /// All that there is to know: invalid bits, fill pattern, lists of gaps
+    /// Everything: invalid bits, fill pattern, gaps files
     All,
-    /// Invalid bits alone
+    /// Only invalid bits
     Headers,
-    /// Invalid bits alone, and after each gap one frame more is lost until frames are found again
+    /// Only invalid bits, and after each gap it loses one more frame until it is in step again
     Papers,
 }
 
-/// Which stations lose data.
+/// Stations that lose data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -158,28 +158,28 @@ pub enum Where {
     Both,
 }
 
-/// What is measured of which recordings.
+/// Options of [`measure()`].
 #[derive(Clone, Debug)]
 pub struct LossCurveOptions {
-    /// Recordings, of which two are correlated: that of `station` and the first other.
+    /// Paths of the recordings, of which two are correlated: that of `station` and the first other.
     pub files: Vec<String>,
-    /// Which station loses data, from 1 on.
+    /// Number of the station that loses data, from 1.
     pub station: u8,
-    /// Fractions that are lost.
+    /// Fractions of lost data.
     pub loss: Losses,
-    /// How frames are shed.
+    /// How frames are shed; one curve each.
     pub shed: Vec<Kind>,
-    /// What stands in their place.
+    /// Replacements for shed frames; one curve each.
     pub replace: Vec<Replace>,
-    /// What the correlator knows of the loss: curves of each.
+    /// Knowledge of the correlator; one curve each.
     pub knows: Vec<Knows>,
     /// Seed of all random choices.
     pub seed: u64,
-    /// How they are correlated.
+    /// Options of the correlation.
     pub correlate: CorrelateOptions,
-    /// Directory for the curves, as they grow, and their pictures, if the crate has its feature `pictures`.
+    /// Directory for the curves, as they grow, and for their pictures, if the crate has its feature `pictures`.
     pub out: Option<PathBuf>,
-    /// Whether results that exist are overwritten.
+    /// Whether existing results are overwritten.
     pub force: bool,
 }
 
@@ -201,7 +201,7 @@ impl Default for LossCurveOptions {
 }
 
 impl LossCurveOptions {
-    /// How frames are shed, and at which stations.
+    /// Returns how frames are shed, and at which stations.
     fn losing(&self) -> Vec<(Kind, Where)> {
         let at_one = self.shed.iter().map(|shed| (*shed, Where::One));
         let at_both = [Kind::Random, Kind::Common].map(|shed| (shed, Where::Both));
@@ -209,29 +209,29 @@ impl LossCurveOptions {
     }
 }
 
-/// Amplitude, weight and noise against loss.
+/// Result of [`measure()`]: amplitude, weight and noise against loss.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LossCurve {
     schema: &'static str,
     stations: [String; 2],
-    /// The station that loses data, or both of them in curves of both.
+    /// The station that loses data; both do in curves of both.
     lossy: String,
     knows: Vec<Knows>,
     seed: u64,
     period_s: f64,
-    /// The whole recordings.
+    /// Result of the complete recordings.
     lossless: Point,
     curves: Vec<Curve>,
-    /// What it means.
+    /// Conclusions, as sentences.
     conclusions: Vec<String>,
-    /// Whether all points were measured: not yet, or not at all if it was interrupted.
+    /// Whether all points were measured; false while it runs, or if it was interrupted.
     finished: bool,
-    /// Whether it was stopped before all points were measured.
+    /// Whether the run was stopped before all points were measured.
     pub interrupted: bool,
 }
 
-/// What is done to the recordings, and what the correlator knows of it.
+/// How the recordings are damaged, and what the correlator knows of it.
 #[derive(Clone, Copy, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Harm {
@@ -241,49 +241,49 @@ struct Harm {
     at: Where,
 }
 
-/// The losses of one harm.
+/// Points with the same damage at different losses.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Curve {
     #[serde(flatten)]
     harm: Harm,
     points: Vec<Point>,
-    /// Smallest loss at which more than 1 % of the periods lie 5 standard errors off the theory.
+    /// Minimum loss at which more than 1 % of the periods deviate from the theory by 5 standard errors.
     breaks_at: Option<f64>,
 }
 
-/// One correlation.
+/// Result of one correlation.
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Point {
-    /// Fraction asked for.
+    /// Requested loss fraction.
     loss: f64,
-    /// Fraction of the frames that was shed, the mean of the stations that lost some.
+    /// Fraction of the frames that was shed, averaged over the stations that lost some.
     shed: f64,
-    /// The same with the frames that were read over after a gap.
+    /// The same, including frames that were skipped after a gap.
     lost: f64,
     amplitude: Amplitude,
-    /// Standard error of an amplitude relative to itself.
+    /// Relative standard error of an amplitude.
     relative_error: f64,
     snr: f64,
     weight: f64,
-    /// Amplitudes, weight and signal-to-noise ratio in units of those without loss.
+    /// Amplitudes, weight and signal-to-noise ratio relative to those without loss.
     ratio: Measures,
-    /// What theory says of these; none where it says nothing.
+    /// Prediction of these ratios; `None` if the theory has none.
     theory: Option<Measures>,
-    /// Share of the periods that lie 5 standard errors off the theory, that of the frames' chance included.
+    /// Fraction of the periods that deviate from the theory by 5 standard errors, including the random choice of frames.
     periods_off: Option<f64>,
-    /// Mean over the periods of the amplitude by the valid overlap, in units of that without loss.
+    /// Mean over the periods of the amplitude by the valid overlap, relative to that without loss.
     mean_of_periods: f64,
-    /// The same of those with half of their data or more.
+    /// The same over the periods with half of their data or more.
     mean_of_heavy_periods: f64,
     light_periods: usize,
-    /// The periods of the highest loss of a curve.
+    /// Periods of the highest loss of a curve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     periods: Vec<Dump>,
 }
 
-/// What changes with loss.
+/// Quantities that change with loss.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Measures {
@@ -299,7 +299,7 @@ impl From<Ratios> for Measures {
         Measures {
             all: ratios.amplitude_by_all,
             autos: ratios.amplitude_by_autos,
-            // Where loss is not flagged, all samples count as valid.
+            // Without flags all samples count as valid.
             valid: if ratios.weight < 1.0 {
                 ratios.amplitude_by_overlap
             } else {
@@ -311,12 +311,12 @@ impl From<Ratios> for Measures {
     }
 }
 
-/// Measures the curves that are asked for.
+/// Measures all curves.
 ///
 /// # Errors
-/// When the recordings cannot be correlated or show no fringe, or a result exists or cannot be written.
+/// Returns an error if the recordings cannot be correlated or show no fringe, or a result exists or cannot be written.
 pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCurveError> {
-    // Before minutes of work.
+    // Checked before minutes of work.
     let directory = asked.out.as_ref();
     let curves = directory.map(|directory| directory.join("loss-curve.json"));
     check_new(curves.as_deref(), asked.force)?;
@@ -329,7 +329,7 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
             pictures::check(directory, stems, asked.force)?;
         }
     }
-    // Points take hours: each is on disk once it is measured.
+    // Points take hours, so each is saved once it is measured.
     let keep = |result: &LossCurve| match &curves {
         Some(file) => replace_json(file, result),
         None => Ok(()),
@@ -352,12 +352,12 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
     Ok(result)
 }
 
-/// The name of a picture's files, without their endings.
+/// Returns the name of a picture's files, without suffix.
 fn stem(at: Where, shed: Kind) -> String {
     format!("{}-{}", name(&at), name(&shed))
 }
 
-/// Measures with each knowledge, until the run is stopped; `keep` gets the result with each point.
+/// Measures all curves for each knowledge, until the run is stopped; calls `keep` with the result after each point.
 fn measure_all(
     asked: &LossCurveOptions,
     run: &Run,
@@ -410,7 +410,7 @@ impl LossCurve {
         let breaks_at = is_broken.then_some(point.loss);
         match self.curves.iter_mut().find(|curve| curve.harm == harm) {
             Some(curve) => {
-                // The periods of the highest loss are kept.
+                // Only the periods of the highest loss are kept.
                 if let Some(before) = curve.points.last_mut() {
                     before.periods.clear();
                 }
@@ -426,13 +426,13 @@ impl LossCurve {
     }
 }
 
-/// An input of the pair: its first product's.
+/// Returns the inputs of the pair's first product.
 pub fn inputs(found: &Correlation) -> [Input; 2] {
     let product = found.setup.products()[0];
     [product.a, product.b]
 }
 
-/// The same for people.
+/// Formats a result as text.
 pub fn text(result: &LossCurve) -> String {
     let mut shown = format!(
         "{}: amplitude {:.6}, signal-to-noise ratio {:.1} without loss; periods of {:.3} s\n",

@@ -1,4 +1,4 @@
-//! How stations are correlated.
+//! Options of a correlation.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -10,44 +10,44 @@ use evlbi_fx::track::Trust;
 
 use evlbi_wire::units;
 
-/// How stations are correlated, and what of them.
+/// Options of a correlation.
 #[derive(Clone, Debug)]
 pub struct CorrelateOptions {
-    /// Delay model of DiFX; the `.input` beside it gives frequencies, side bands and clocks.
+    /// Path of a DiFX delay model; the `.input` next to it contains frequencies, sidebands and clocks.
     pub model: Option<PathBuf>,
-    /// Delay of each station in the order of the inputs; adds to the model's.
+    /// Delay of each station in the order of the inputs, in addition to the model.
     pub delay: Vec<DelayTerms>,
-    /// Sky frequencies that the bands were mixed down with; one for the first, which the others follow; none if not known.
+    /// LO frequencies of the bands: one for the first, which the others follow, or one per band; empty if unknown.
     pub freq: Vec<Hertz>,
-    /// Side band of real samples.
+    /// Sideband of real samples.
     pub sideband: SideBand,
-    /// Polarisations of the bands, in turn.
+    /// Polarisations of the bands, repeated in turn.
     pub polarisations: String,
     /// Whether different polarisations are correlated too.
     pub cross_hands: bool,
-    /// Samples a second of a band, where the recordings cannot tell.
+    /// Samples per second of a band, if the recordings do not contain it.
     pub sample_rate: Option<Hertz>,
-    /// Channels of a band; none for the model's, or 1024.
+    /// Channels of a band; `None` for those of the model, or 1024.
     pub channels: Option<usize>,
-    /// Length of an integration; none for the model's, or a second.
+    /// Length of an integration; `None` for that of the model, or 1 s.
     pub integration: Option<Duration>,
-    /// A fringe is searched in delays up to this, either side; none for all that the channels can tell apart.
+    /// Maximum delay of the fringe search, on either side; `None` for all that the channels resolve.
     pub delay_window: Option<Duration>,
-    /// A fringe is searched in rates up to this, either side; none for all that can be told apart.
+    /// Maximum rate of the fringe search, on either side; `None` for all that the dumps resolve.
     pub rate_window: Option<Hertz>,
     /// Times of stations that are left out.
     pub flag: Vec<Flag>,
-    /// Threads that correlate; none for one a processor.
+    /// Number of correlating threads; `None` for one per CPU.
     pub threads: Option<u16>,
-    /// What is believed of samples.
+    /// Which samples count as valid.
     pub trust: Trust,
-    /// The part of the integrations of recordings; none for all.
+    /// The part of the recordings' integrations to correlate; `None` for all.
     pub chunk: Option<Chunk>,
-    /// The time of recordings.
+    /// The time of the recordings to correlate.
     pub stretch: Stretch,
     /// Directory for visibilities of recordings.
     pub visibilities: Option<PathBuf>,
-    /// Whether visibilities that exist are overwritten.
+    /// Whether existing visibilities are overwritten.
     pub force: bool,
 }
 
@@ -77,7 +77,7 @@ impl Default for CorrelateOptions {
 }
 
 impl CorrelateOptions {
-    /// Where fringes are searched.
+    /// Returns the window of the fringe search.
     pub fn window(&self) -> Window {
         Window {
             delay_s: self.delay_window.map(|window| window.as_secs_f64()),
@@ -85,21 +85,21 @@ impl CorrelateOptions {
         }
     }
 
-    /// How many threads correlate.
+    /// Returns the number of correlating threads.
     pub(super) fn threads(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or(processors, usize::from)
     }
 }
 
-/// How streams are received that are correlated as they come.
+/// Options for receiving the streams of a live correlation.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
-    /// How long a station that is late is waited for.
+    /// Time to wait for a late station.
     pub wait: Duration,
-    /// They end after this time without a datagram.
+    /// Stop a stream after this time without a datagram.
     pub idle: Option<Duration>,
-    /// They end this long after the start.
+    /// Stop the streams this long after the start.
     pub duration: Option<Duration>,
 }
 
@@ -113,27 +113,27 @@ impl Default for StreamOptions {
     }
 }
 
-/// Whether frequency grows with the sky's or against it.
+/// Direction of the frequency axis of a band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SideBand {
-    /// With it.
+    /// Frequency grows with that of the sky.
     Upper,
-    /// Against it.
+    /// Frequency falls as that of the sky grows.
     Lower,
 }
 
-/// Which time of recordings.
+/// Time of recordings to correlate.
 #[derive(Clone, Copy, Debug)]
 pub enum Stretch {
     /// All of it.
     All,
-    /// So many seconds from the beginning on.
+    /// This many seconds from the start.
     First(f64),
-    /// So many seconds up to the end.
+    /// This many seconds before the end.
     Last(f64),
 }
 
-/// A frequency: `4.9G`, `32MHz`, `1Hz`.
+/// A frequency, e.g. `4.9G`, `32MHz`, `1Hz`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hertz(pub f64);
 
@@ -151,7 +151,7 @@ impl FromStr for Hertz {
     }
 }
 
-/// A polynomial of a delay: seconds, seconds per second and so on, `1.5us,2e-12`.
+/// A polynomial of a delay: seconds, seconds per second and so on, e.g. `1.5us,2e-12`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DelayTerms(pub Vec<f64>);
 
@@ -174,7 +174,7 @@ impl FromStr for DelayTerms {
     }
 }
 
-/// A time of a station that is not to be used.
+/// A time of a station that is left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flag {
     /// Name of the station.
@@ -214,7 +214,7 @@ impl FromStr for Flag {
 /// One of several parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// From 1 on.
+    /// Number of the part, from 1.
     number: i64,
     of: i64,
 }
@@ -236,12 +236,12 @@ impl FromStr for Chunk {
 }
 
 impl Chunk {
-    /// What tells files of it from those of others.
+    /// Returns the suffix of the part's file names.
     pub fn suffix(self) -> String {
         format!("-{}of{}", self.number, self.of)
     }
 
-    /// Its share of periods, of which so many make an integration: whole integrations.
+    /// Returns the periods of the part, in whole integrations of `count` periods.
     pub(super) fn of(self, periods: Range<i64>, count: i64) -> Range<i64> {
         let first = periods.start.div_euclid(count);
         let last = (periods.end - 1).div_euclid(count) + 1;

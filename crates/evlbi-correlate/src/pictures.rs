@@ -1,4 +1,4 @@
-//! Figures as files.
+//! Writes figures to files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use evlbi_plot::Figure;
 
 use crate::files::FileError;
 
-/// Why a picture is not written.
+/// Reasons why a picture cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PictureError {
-    /// Its directory or its file cannot be made.
+    /// Its directory or its file cannot be created.
     #[error("{0}")]
     File(#[from] FileError),
-    /// It is there already, and is not to be overwritten.
+    /// It already exists and must not be overwritten.
     #[error("{0}")]
     Output(#[from] OutputError),
     /// It cannot be drawn.
@@ -27,13 +27,13 @@ pub enum PictureError {
     Without(PathBuf),
 }
 
-/// Whether figures are drawn: the crate was built with its feature `pictures`.
+/// Whether figures are drawn, i.e. the crate was built with its feature `pictures`.
 pub const ARE_DRAWN: bool = cfg!(feature = "pictures");
 
-/// Whether figures of these names can be written into a directory by [`write()`]: asked before what takes long.
+/// Checks whether [`write()`] can write figures of these names to a directory; call it before long work.
 ///
 /// # Errors
-/// When a picture exists and is not to be overwritten.
+/// Returns an error if a picture exists and must not be overwritten.
 pub fn check(
     directory: &Path,
     stems: impl IntoIterator<Item = String>,
@@ -46,10 +46,10 @@ pub fn check(
     Ok(check_new(paths.iter().map(PathBuf::as_path), force)?)
 }
 
-/// Writes a figure as `STEM.svg` and `STEM.png` into a directory, which is made; returns their paths.
+/// Writes a figure as `STEM.svg` and `STEM.png` to a directory, which is created; returns their paths.
 ///
 /// # Errors
-/// When one exists and is not to be overwritten, or cannot be written.
+/// Returns an error if one exists and must not be overwritten, or cannot be written.
 #[cfg(feature = "pictures")]
 pub fn write(
     figure: &Figure,
@@ -68,10 +68,10 @@ pub fn write(
     written.collect()
 }
 
-/// Draws nothing: the crate was built without its feature `pictures`.
+/// Returns an error: the crate was built without its feature `pictures`.
 ///
 /// # Errors
-/// Always.
+/// Always returns an error.
 #[cfg(not(feature = "pictures"))]
 pub fn write(
     _: &Figure,

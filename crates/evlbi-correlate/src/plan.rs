@@ -1,4 +1,4 @@
-//! From what the user says of stations and bands to what the correlator is set up with.
+//! Derives the setup of the correlator from the options, the headers and a DiFX job.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,54 +18,54 @@ use super::options::{CorrelateOptions, DelayTerms, SideBand};
 
 const DAY: i64 = 86_400;
 
-/// What a station records, whether it lies in a file or comes as a stream.
+/// Format of a station's data, in a file or a stream.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// How its samples lie.
+    /// Layout of its samples.
     pub layout: Layout,
     /// Its threads, ascending.
     pub threads: Vec<u16>,
-    /// The station in its headers: frames of others are not its own.
+    /// Station in its headers; frames of other stations are not its own.
     pub station: StationId,
     /// UTC second of its first frame.
     pub first_second: i64,
 }
 
 impl Shape {
-    /// Whether a frame is this station's, of these bits and channels.
+    /// Returns whether a frame is from this station, with these bits and channels.
     pub fn owns(&self, frame: &Arrived<'_>) -> bool {
         let layout = Layout::of(&frame.header, self.layout.frame_rate);
         frame.key.station == self.station && layout.ok() == Some(self.layout)
     }
 }
 
-/// A set-up before the length of the run is known.
+/// A setup before the length of the run is known.
 pub struct Plan {
     pub stations: Vec<StationSetup>,
     pub products: Vec<Product>,
     pub channels: usize,
-    /// UTC second that samples are counted from.
+    /// UTC second from which samples are counted.
     pub epoch: i64,
-    /// Seconds from there to the beginning of the first period that there could be.
+    /// Seconds from the epoch to the start of the first possible period.
     pub start: i64,
     /// Length of a period in seconds.
     pub integration: f64,
-    /// Channels that are averaged to one in what is written.
+    /// Number of channels averaged into one output channel.
     pub averaged: usize,
     pub difx: Option<DifxJob>,
 }
 
-/// What of a job of DiFX goes into what is written.
+/// Parts of a DiFX job that are copied to the output.
 #[derive(Clone)]
 pub struct DifxJob {
     pub model: Model,
-    /// Records name frequencies by their place among these.
+    /// Frequency table; records refer to its indices.
     pub frequencies: Vec<difx::Frequency>,
-    /// Those places of each station's bands.
+    /// Indices of each station's bands in it.
     pub of_bands: Vec<Vec<usize>>,
 }
 
-/// Why stations cannot be set up as the options or a job of DiFX say.
+/// Reasons why stations cannot be set up with the options or a DiFX job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -75,58 +75,58 @@ pub enum PlanError {
     /// A file of the job is damaged.
     #[error("in {}", path.display())]
     Difx {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The damage.
         source: DifxError,
     },
     /// There are more delays than stations.
     #[error("{delays} delays are given for {recordings} recordings")]
     TooManyDelays {
-        /// How many delays the options have.
+        /// Number of delays in the options.
         delays: usize,
-        /// How many recordings there are.
+        /// Number of recordings.
         recordings: usize,
     },
-    /// A delay changes with time, and the sky frequency is not given.
+    /// A delay changes with time, and the LO frequency is unknown.
     #[error("a delay that changes turns the phase by the sky frequency, which is not given")]
     NoFrequency,
-    /// The options have several sky frequencies, but not one for each band.
+    /// There are several LO frequencies, but not one for each band.
     #[error("{0} frequencies are given, and there are more")]
     TooFewFrequencies(usize),
-    /// A time is flagged of a station that there is not.
+    /// A flag names an unknown station.
     #[error("a flag names station {station}, and the stations are {}", stations.join(", "))]
     UnknownStation {
-        /// The station that is named.
+        /// The unknown station.
         station: String,
-        /// Those that there are.
+        /// The known stations.
         stations: Vec<String>,
     },
-    /// The recordings do not fit together, or do not fit the job or the options, for the reason that is given.
+    /// The recordings do not fit each other, the job or the options; the text is the reason.
     #[error("{0}")]
     Unfit(String),
-    /// The correlator refuses them.
+    /// The correlator rejects the setup.
     #[error("{0}")]
     Setup(#[from] SetupError),
-    /// The delay model says nothing about the time of a station.
+    /// The delay model does not cover a station's time.
     #[error("station {station}")]
     OutsideModel {
         /// Name of the station.
         station: String,
-        /// The time, and that of the model.
+        /// The time, and the time of the model.
         source: OutsideModel,
     },
 }
 
 impl PlanError {
-    /// That a station's samples lie beyond its delay model.
+    /// Returns an error that a station's samples are outside its delay model.
     pub(super) fn outside(station: &str) -> impl FnOnce(OutsideModel) -> PlanError {
         let station = station.to_owned();
         move |source| PlanError::OutsideModel { station, source }
     }
 }
 
-/// Sets stations up as a model says, or else the options.
+/// Sets stations up from a model if there is one, else from the options.
 pub fn plan(
     files: &[String],
     shapes: &[Shape],
@@ -143,8 +143,8 @@ pub fn plan(
     }
 }
 
-/// Sets stations up as the options say. Bands of a station are its threads' channels in their order; those of
-/// several polarisations follow each other at each frequency.
+/// Sets stations up from the options. A station's bands are the channels of its threads, in order; bands of several polarisations alternate
+/// at each frequency.
 fn by_options(
     files: &[String],
     shapes: &[Shape],
@@ -187,7 +187,7 @@ fn by_options(
     })
 }
 
-/// The delay that the options give of a station, from the UTC second `first` on.
+/// Returns the delay of a station in the options, from the UTC second `first`.
 fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomial {
     let terms = options.delay.get(index);
     Polynomial {
@@ -196,7 +196,7 @@ fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomi
     }
 }
 
-/// Sets stations up as a job of DiFX says: the files are its stations in their order.
+/// Sets stations up from a DiFX job; the files are its stations, in order.
 fn by_model(
     shapes: &[Shape],
     path: &Path,
@@ -301,9 +301,9 @@ fn by_model(
     })
 }
 
-/// The sample rate of the first recording of a job.
+/// Returns the sample rate of a job's first recording.
 pub fn sample_rate(model: &Path) -> Result<Option<u64>, PlanError> {
-    // If both are missing, the error names the file that was asked for.
+    // If both are missing, the error names the file that the user named.
     read_text(model)?;
     let (_, job) = read_input(model)?;
     let stream = job.datastreams.first();
@@ -315,7 +315,7 @@ pub fn sample_rate(model: &Path) -> Result<Option<u64>, PlanError> {
     Ok(rate.map(|rate| rate.round() as u64))
 }
 
-/// The `.input` beside a model.
+/// Reads the `.input` next to a model.
 fn read_input(model: &Path) -> Result<(PathBuf, difx::Input), PlanError> {
     let path = model.with_extension("input");
     match difx::Input::parse(&read_text(&path)?) {
@@ -324,12 +324,12 @@ fn read_input(model: &Path) -> Result<(PathBuf, difx::Input), PlanError> {
     }
 }
 
-/// Parts of a sample.
+/// Returns the number of parts in a sample.
 pub fn sample_parts(layout: &Layout) -> i64 {
     if layout.complex { 2 } else { 1 }
 }
 
-/// Width of a channel's band in Hz.
+/// Returns the bandwidth of a channel, in Hz.
 fn bandwidth(layout: &Layout) -> f64 {
     (layout.sample_rate() * sample_parts(layout)) as f64 / 2.0
 }
@@ -391,7 +391,7 @@ fn bands(
         let frequency = number / polarisations.len();
         let zero_hz = match options.freq.as_slice() {
             [] => 0.0,
-            // The others follow without a gap.
+            // The other bands follow without a gap.
             [one] => one.0 + frequency as f64 * width,
             several => match several.get(frequency) {
                 Some(hertz) => hertz.0,
@@ -414,8 +414,7 @@ fn bands(
     Ok(bands)
 }
 
-/// All pairs of stations in the order 1-2, 1-3, ...; of each the bands of the same frequency, in equal
-/// polarisations or in all.
+/// Returns all pairs of stations in the order 1-2, 1-3, ...; for each, the bands of equal frequency, in equal polarisations or in all.
 fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
     let mut products = Vec::new();
     for (a, first) in stations.iter().enumerate() {
@@ -433,13 +432,13 @@ fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
     products
 }
 
-/// The product of two stations' bands.
+/// Returns the product of two stations' bands.
 fn product(a: (usize, usize), b: (usize, usize)) -> Product {
     let [a, b] = [a, b].map(|(station, band)| Input { station, band });
     Product { a, b }
 }
 
-/// Where no frequencies are known, bands at the same place go together.
+/// Returns whether two bands have the same position; used if frequencies are unknown.
 fn same_band(first: &StationSetup, n: usize, second: &StationSetup, m: usize) -> bool {
     let (x, y) = (&first.bands[n], &second.bands[m]);
     if x.zero_hz != 0.0 || y.zero_hz != 0.0 {
@@ -448,22 +447,22 @@ fn same_band(first: &StationSetup, n: usize, second: &StationSetup, m: usize) ->
     place(first, n) == place(second, m)
 }
 
-/// Bands of a station before this one in its polarisation: polarisations of a frequency follow each other.
+/// Returns the number of a station's bands before this one in its polarisation: polarisations of a frequency are adjacent.
 pub fn place(station: &StationSetup, band: usize) -> usize {
     let is_alike = |other: &&Band| other.polarisation == station.bands[band].polarisation;
     station.bands[..band].iter().filter(is_alike).count()
 }
 
-/// The names of the stations in their order.
+/// Returns the names of the stations, in order.
 pub fn station_names(setup: &Setup) -> Vec<String> {
     let stations = setup.stations().iter();
     stations.map(|station| station.name.clone()).collect()
 }
 
-/// Names for the stations: their codes where these differ, else those of the files.
+/// Returns names for the stations: their codes if these differ, else those of the files.
 fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
     let differ = |names: &[String]| HashSet::<&String>::from_iter(names).len() == names.len();
-    // A stream that has not come has no code yet.
+    // A stream that has not arrived has no code yet.
     let has_code = |shape: &Shape| shape.station != StationId::default();
     let numbered = |number: usize| format!("station {}", number + 1);
     if shapes.iter().any(has_code) {
@@ -495,17 +494,17 @@ impl Plan {
         self.epoch = epoch;
     }
 
-    /// Parts in a second.
+    /// Returns the number of parts per second.
     pub fn part_rate(&self) -> i64 {
         self.stations.first().map_or(0, |station| {
             station.layout.sample_rate() * sample_parts(&station.layout)
         })
     }
 
-    /// The parts since the plan's start in which a station's samples passed the reference.
+    /// Returns the parts since the plan's start in which a station's samples passed the reference.
     ///
     /// # Errors
-    /// When its delay model says nothing about them.
+    /// Returns an error if the delay model does not cover them.
     pub fn span(&self, station: usize, samples: &Range<i64>) -> Result<Range<i64>, PlanError> {
         let station = &self.stations[station];
         let part = |sample: i64| -> Result<i64, PlanError> {
@@ -518,12 +517,12 @@ impl Plan {
         Ok(part(samples.start)?..part(samples.end)?)
     }
 
-    /// Parts of an integration.
+    /// Returns the number of parts per integration.
     pub fn parts(&self) -> i64 {
         (self.integration * self.part_rate() as f64).round() as i64
     }
 
-    /// The set-up of a run over so many seconds after the plan's start.
+    /// Returns the setup of a run over this span, in seconds after the plan's start.
     pub fn setup(&self, span: (f64, f64)) -> Result<Arc<Setup>, PlanError> {
         let setup = Setup::new(
             self.stations.clone(),

@@ -1,4 +1,4 @@
-//! What is told of a correlation: as JSON, as text and as a table.
+//! Reports a correlation as JSON, text and a table.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use super::plan::Shape;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
 use super::stream::StreamResult;
 
-/// A line stands this far above the median of a spectrum.
+/// Minimum power of a spectral line, relative to the median of the spectrum.
 const LINE: f64 = 20.0;
-/// Lines of a spectrum that are listed.
+/// Maximum number of lines listed per spectrum.
 const MAX_LINES: usize = 64;
-/// A false alarm that is more probable than this is no fringe.
+/// Maximum false alarm probability of a fringe.
 const NO_FRINGE: f64 = 1e-3;
-/// A fringe so far off that amplitudes lose more than this is told.
+/// Minimum coherence of a fringe without a warning that amplitudes are low.
 const LITTLE_LOST: f64 = 0.995;
 
-/// Head of the table of baselines.
+/// Heading of the table of baselines.
 const HEAD: &str = "baseline             all     autos     valid corrected        SNR   weight          delay     rate mHz    phase";
 
 /// The result of a correlation.
@@ -35,7 +35,7 @@ const HEAD: &str = "baseline             all     autos     valid corrected      
 pub struct CorrelateResult {
     schema: &'static str,
     stations: Vec<StationResult>,
-    /// UTC of the beginning.
+    /// UTC of the start.
     start: String,
     seconds: f64,
     channels: usize,
@@ -43,18 +43,18 @@ pub struct CorrelateResult {
     integration_s: f64,
     /// How fringes were stopped.
     rotation: Rotation,
-    /// Half widths of the window that was searched.
+    /// Half widths of the search window.
     window: Window,
     /// Cross products, 1-2, 1-3, ... in the order of the files.
     pub baselines: Vec<BaselineResult>,
     autos: Vec<AutoResult>,
-    /// What was received, of streams.
+    /// Results of the streams, if streams were correlated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamResult>,
-    /// Amplitude against delay, where asked for.
+    /// Amplitude against delay, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     profiles: Vec<BaselineProfile>,
-    /// The file of visibilities that was written.
+    /// Path of the file of visibilities, if written.
     visibilities: Option<PathBuf>,
     interrupted: bool,
 }
@@ -68,7 +68,7 @@ struct BaselineProfile {
     profile: Profile,
 }
 
-/// What was read of a station.
+/// Data read from a station.
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StationResult {
@@ -80,16 +80,15 @@ pub struct StationResult {
     threads: usize,
     channels: usize,
     frames: u64,
-    /// Frames that came out of order by too much, twice, or of another shape.
+    /// Frames too far out of order, repeated, or of another shape.
     late: u64,
     duplicates: u64,
     foreign: u64,
 }
 
-/// A pair of stations. Where there are several bands (of equal polarisations, if there are such, and with a
-/// fringe, if any has one), amplitudes are their mean weighted by the valid samples, the
-/// signal-to-noise ratio is that of all together, delay and rate are means weighted by its square, and the phase is
-/// that of the strongest band.
+/// Result of a pair of stations. Several bands are combined: only those of equal polarisations if there are any, and of these only those
+/// with a fringe if any has one. Amplitudes are means weighted by the valid samples. Delay and rate are means weighted by the squared
+/// signal-to-noise ratio. The phase is that of the strongest band.
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BaselineResult {
@@ -98,35 +97,35 @@ pub struct BaselineResult {
     pub(crate) pair: [usize; 2],
     /// Names of the stations.
     pub stations: [String; 2],
-    /// How much of what was recorded they have in common, from 0 to 1.
+    /// Correlation of the recorded signals, from 0 to 1.
     pub amplitude: Amplitude,
     /// Signal-to-noise ratio of all bands together.
     pub snr: f64,
-    /// Share of the time at which both have data, from 0 to 1.
+    /// Fraction of the time for which both stations have data, from 0 to 1.
     pub weight: f64,
-    /// Share of the signal-to-noise ratio that missing samples cost: 1 - sqrt(weight).
+    /// Fraction of the signal-to-noise ratio lost with the missing samples: 1 - sqrt(weight).
     pub snr_loss: f64,
-    /// Delay of the second station minus that of the first, beyond what the set-up says.
+    /// Residual delay of the second station minus that of the first, relative to the setup, in seconds.
     pub delay_s: f64,
-    /// Standard error of the delay.
+    /// Standard error of the delay, in seconds.
     pub delay_error_s: f64,
-    /// Change of the delay, in seconds per second; none where the sky frequency is not known.
+    /// Rate of change of the delay, in seconds per second; `None` if the sky frequency is unknown.
     pub rate: Option<f64>,
-    /// Turns of the phase a second.
+    /// Fringe rate: turns of the phase per second.
     pub rate_hz: f64,
-    /// Standard error of that.
+    /// Standard error of the fringe rate.
     pub rate_error_hz: f64,
-    /// Phase at the sky frequency in the middle of the time.
+    /// Phase at the sky frequency in the middle of the time, in radians.
     pub phase_rad: f64,
     /// Standard error of the phase.
     pub phase_error_rad: f64,
-    /// Probability that noise alone has such a peak in the window.
+    /// Probability that noise alone has a peak this high in the window.
     pub false_alarm: f64,
-    /// All that there is lies in a few channels: tones of a phase calibration, interference, or a maser.
+    /// Whether the whole signal is in a few channels: phase calibration tones, interference, or a maser.
     pub in_lines: Option<bool>,
-    /// What a fringe that lies off the model leaves of the amplitudes: they are to be divided by it.
+    /// Fraction of the amplitudes that remains with a fringe off the model; divide them by it.
     pub coherence: f64,
-    /// The same of each band.
+    /// Results of each band.
     pub(crate) bands: Vec<BandResult>,
 }
 
@@ -134,7 +133,7 @@ pub struct BaselineResult {
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BandResult {
-    /// Lowest sky frequency; none where it is not known.
+    /// Lowest sky frequency; `None` if unknown.
     frequency_hz: Option<f64>,
     polarisations: String,
     #[serde(flatten)]
@@ -143,29 +142,29 @@ pub struct BandResult {
     rate_hz: f64,
     phase_rad: f64,
     in_lines: Option<bool>,
-    /// Sky frequency of the zero frequency of the samples; zero where it is not known.
+    /// Sky frequency of the zero frequency of the samples; 0 if unknown.
     #[serde(skip)]
     reference_hz: f64,
 }
 
-/// The autocorrelation of a band.
+/// Autocorrelation of a band.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct AutoResult {
     station: String,
     frequency_hz: Option<f64>,
     polarisation: char,
-    /// Share of the time with good samples.
+    /// Fraction of the time with good samples.
     weight: f64,
-    /// Mean square of the good samples over what the levels mean: 1 where the sampler is set right.
+    /// Mean square of the good samples relative to the nominal levels: 1 if the sampler is adjusted.
     power: f64,
-    /// Lines in the spectrum, such as the tones of a phase calibration: the frequencies, above the zero frequency
-    /// of the samples, of channels that stand far above the others.
+    /// Spectral lines, e.g. phase calibration tones: frequencies above the zero frequency of the samples, of channels with far more power
+    /// than the others.
     lines_hz: Vec<f64>,
 }
 
 impl StationResult {
-    /// What was read of all stations.
+    /// Returns the data read from all stations.
     pub fn all(
         setup: &Setup,
         sources: &[String],
@@ -194,13 +193,13 @@ impl StationResult {
 }
 
 impl Correlation {
-    /// Everything that is told of it; `profiles`: with amplitude against delay of each baseline.
+    /// Returns the result; with `profiles`, including amplitude against delay of each baseline.
     pub fn result(&self, profiles: bool) -> CorrelateResult {
         let setup = &self.setup;
         let rate = setup.part_rate() as f64;
         let start = setup.first_part(0) + self.correlated.start;
         let found = self.found();
-        // There is a product at least.
+        // There is at least one product.
         let (delay, turn) = found[0].fringe.window;
         let baselines = baselines(setup, &found);
         let profile = |baseline: &BaselineResult| {
@@ -248,7 +247,7 @@ impl Correlation {
         }
     }
 
-    /// The channels that are far above the median of all, and above their neighbours.
+    /// Returns the channels with a power far above the median, and above their neighbours.
     fn lines(&self, input: Input, power: &[f64]) -> Vec<f64> {
         let mut sorted = power.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -265,13 +264,13 @@ impl Correlation {
     }
 }
 
-/// Lowest sky frequency of a band, where it is known.
+/// Returns the lowest sky frequency of a band; `None` if unknown.
 fn frequency(setup: &Setup, input: Input) -> Option<f64> {
     let band = setup.band(input);
     (band.zero_hz != 0.0).then_some(band.edge_hz)
 }
 
-/// Puts the products of each pair together.
+/// Combines the products of each pair.
 pub fn baselines(setup: &Setup, found: &[Found]) -> Vec<BaselineResult> {
     let mut pairs: BTreeMap<[usize; 2], Vec<BandResult>> = BTreeMap::new();
     for (product, found) in setup.products().iter().zip(found) {
@@ -292,9 +291,9 @@ pub fn baselines(setup: &Setup, found: &[Found]) -> Vec<BaselineResult> {
     baselines.collect()
 }
 
-/// None without bands.
+/// Returns the combined result of a pair; `None` without bands.
 fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<BaselineResult> {
-    // Different polarisations have little in common, and tell nothing of the baseline.
+    // Different polarisations have little in common, and show nothing about the baseline.
     let is_parallel = |band: &BandResult| {
         let mut letters = band.polarisations.chars();
         letters.next() == letters.next()
@@ -302,7 +301,7 @@ fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<Bas
     let parallel = all.iter().any(is_parallel);
     let bands = all.iter().filter(|band| !parallel || is_parallel(band));
     let bands: Vec<&BandResult> = bands.collect();
-    // Each band was searched for itself: noise has its highest peak in one of them.
+    // Each band was searched separately: noise has its highest peak in one of them.
     let trials = bands.len() as f64;
     let alarms = bands.iter().map(|band| band.found.fringe.false_alarm);
     let false_alarm = -f64::exp_m1(trials * f64::ln_1p(-alarms.fold(1.0, f64::min)));
@@ -328,7 +327,7 @@ fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<Bas
     let snr = squares.sum::<f64>().sqrt();
     let weight = mean(|_| 1.0, |found| found.weight);
     let fringe = strongest.found.fringe;
-    // As if all bands had the strongest one's errors but for the signal-to-noise ratio.
+    // As if all bands had the errors of the strongest one, apart from the signal-to-noise ratio.
     let error = if snr > 0.0 { fringe.snr / snr } else { 1.0 };
     let rate_hz = by_snr(|found| found.fringe.rate_hz);
     Some(BaselineResult {
@@ -351,7 +350,7 @@ fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<Bas
         phase_rad: fringe.phase_rad,
         phase_error_rad: fringe.phase_error_rad,
         false_alarm,
-        // None where one of them cannot tell.
+        // `None` if one of them is unknown.
         in_lines: (bands.iter()).try_fold(true, |all, band| Some(band.in_lines? && all)),
         coherence: by_weight(|found| found.coherence),
         bands: all,
@@ -359,7 +358,7 @@ fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<Bas
 }
 
 impl BaselineResult {
-    /// Why it is not to be taken for a fringe, as a line ends.
+    /// Returns why it does not count as a fringe, for the end of a line.
     pub(crate) fn doubt(&self) -> &'static str {
         if self.weight <= 0.0 {
             "  no data"
@@ -373,10 +372,10 @@ impl BaselineResult {
     }
 }
 
-/// Writes a table of all bands of all baselines as CSV, with a head.
+/// Writes a table of all bands of all baselines as CSV, with a header.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<(), TableError> {
     let mut table = Table::create(
         path,
@@ -408,7 +407,7 @@ pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<(), TableError
     table.flush()
 }
 
-/// The same for people: a line for each station and each baseline.
+/// Formats a result as text, with one line per station and per baseline.
 pub fn text(result: &CorrelateResult) -> String {
     let mut shown = format!(
         "{} for {}, {} channels of {:.3} kHz, integrations of {}, fringes stopped {}\n",

@@ -1,5 +1,4 @@
-//! Correlates recordings with all processors: one thread reads, the others correlate, and what they find is
-//! put in order of time.
+//! Correlates on all CPUs: one thread reads, the others correlate, and the results are put in order of time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,50 +13,50 @@ use parking_lot::Mutex;
 use super::CorrelateError;
 use super::plan::{PlanError, sample_parts};
 
-/// Where the samples of a station come from.
+/// A source of a station's samples.
 pub trait Station {
-    /// The samples in `range`; those before it are forgotten.
+    /// Returns the samples in `range`; earlier ones are dropped.
     ///
     /// # Errors
-    /// When they cannot be read any more.
+    /// Returns an error if reading fails.
     fn slab(&mut self, range: Range<i64>) -> Result<Slab, CorrelateError>;
 
-    /// The first sample of the earliest data in `range` or behind it, when `range` has come as for [`Station::slab`]. None if
-    /// nothing is held.
+    /// Returns the first sample of the earliest data in or after `range`, once `range` has arrived as for [`Station::slab`]; `None` if no
+    /// data is held.
     ///
     /// # Errors
-    /// When they cannot be read any more.
+    /// Returns an error if reading fails.
     fn first(&mut self, range: Range<i64>) -> Result<Option<i64>, CorrelateError> {
         Ok(Some(range.start))
     }
 
-    /// What came in.
+    /// Returns the counts of the frames read.
     fn counts(&self) -> Counts;
 
-    /// Whether nothing comes any more that lies at or behind a sample. A recording's end is known beforehand.
+    /// Returns whether no data at or after a sample can arrive any more. The end of a recording is known beforehand.
     fn is_over(&self, _sample: i64) -> bool {
         false
     }
 }
 
-/// Samples of a station that are handed to a thread together, about.
+/// Approximate number of a station's samples that a thread receives at once.
 const UNIT: i64 = 1 << 20;
 
-/// Periods of equal length on the grid of blocks.
+/// Periods of equal length on the grid of blocks: `count` periods last `parts` parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Periods {
-    /// So many periods last
+    /// Number of periods
     pub count: i64,
-    /// so many parts.
+    /// in this many parts.
     pub parts: i64,
-    /// Parts of a block.
+    /// Parts per block.
     pub block: i64,
-    /// The parts in which there can be data.
+    /// Range of parts in which data can be.
     pub there: (i64, i64),
 }
 
 impl Periods {
-    /// The blocks that begin in a period and can have data.
+    /// Returns the blocks that begin in a period and can have data.
     pub fn blocks(&self, period: i64) -> Range<i64> {
         let (from, to) = self.there;
         let start = self.first_block(period).max(from.div_euclid(self.block));
@@ -67,20 +66,20 @@ impl Periods {
         start..end.max(start)
     }
 
-    /// The period in which a part lies.
+    /// Returns the period that contains a part.
     pub fn of(&self, part: i64) -> i64 {
         let period = i128::from(part) * i128::from(self.count);
         clamp(period.div_euclid(i128::from(self.parts)))
     }
 
-    /// First part of a period, rounded down.
+    /// Returns the first part of a period, rounded down.
     pub fn first_part(&self, period: i64) -> i64 {
         let part = i128::from(period) * i128::from(self.parts);
         clamp(part.div_euclid(i128::from(self.count)))
     }
 
-    /// The period to look at behind one, if there are no data for so many parts: a little before that of the data, as delays
-    /// change meanwhile.
+    /// Returns the next period to examine if there are no data for `parts` parts: slightly before that of the data, as delays change in
+    /// between.
     fn behind(&self, period: i64, parts: i64) -> i64 {
         let periods = self.of(parts);
         period.saturating_add((periods - periods / 1000 - 1).max(1))
@@ -97,25 +96,25 @@ fn clamp(number: i128) -> i64 {
     i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// Blocks that one thread correlates, and their samples.
+/// Blocks for one thread, and their samples.
 struct Unit {
     period: i64,
     blocks: Range<i64>,
     slabs: Vec<Slab>,
 }
 
-/// A period, and what a unit adds to it.
+/// A period, and the sums that a unit adds to it.
 type Found = Result<(i64, Sums), OutsideModel>;
 
-/// What is known of a period so far.
+/// Sums of an unfinished period.
 struct Pending {
     sums: Sums,
     left: usize,
 }
 
-/// Correlates `periods` one by one, with so many threads in real time, until the run is stopped, which ends streams by themselves. `sink` gets the sums of each whole one in order,
-/// but of none in which no station has data: a gap in all streams costs nothing, however long it is. Says what was read of each
-/// station.
+/// Correlates `periods` in order with this many threads, until the run is stopped (which ends streams anyway). Passes the sums of each
+/// whole period to `sink`, in order of time, but none without data of any station: a gap in all streams costs nothing, however long it is.
+/// Returns the counts of each station.
 pub fn run(
     setup: &Arc<Setup>,
     stations: &mut [impl Station],
@@ -125,13 +124,13 @@ pub fn run(
     run: &Run,
     sink: impl FnMut(i64, &Sums) -> Result<(), CorrelateError>,
 ) -> Result<Vec<Counts>, CorrelateError> {
-    // A stream shows what it finds instead.
+    // A stream shows its results instead.
     let is_stream = range.end == i64::MAX;
     let mut progress = run.progress(Some((range.end - range.start) as u64).filter(|_| !is_stream));
     let (to_workers, units) = mpsc::sync_channel::<Unit>(2 * threads);
     let units = Mutex::new(units);
     let (to_main, found) = mpsc::channel();
-    // One thread is this one, as all that share a virtual time are.
+    // One thread is this one; so is it in virtual time.
     let is_alone = threads == 1 || !run.clock().is_real();
     let mut own = is_alone.then(|| Correlator::new(setup));
     std::thread::scope(|scope| -> Result<(), CorrelateError> {
@@ -201,7 +200,7 @@ pub fn run(
     Ok(stations.iter().map(Station::counts).collect())
 }
 
-/// Whether no station has anything for these blocks.
+/// Returns whether no station has data for these blocks or later.
 fn are_over(
     setup: &Setup,
     stations: &[impl Station],
@@ -215,7 +214,7 @@ fn are_over(
     Ok(true)
 }
 
-/// Parts from the end of these blocks to the earliest data of any station. None if there are data of the blocks.
+/// Returns the parts from the end of these blocks to the earliest data of any station; `None` if the blocks have data.
 fn gap(
     setup: &Setup,
     stations: &mut [impl Station],
@@ -260,7 +259,7 @@ fn step(
     to_main.send(sums.map(|sums| (unit.period, sums))).is_ok()
 }
 
-/// Cuts blocks into pieces for the threads.
+/// Divides blocks into pieces for the threads.
 fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
     let most = (UNIT / setup.block_parts()).max(1);
     let begins = blocks.clone().step_by(most as usize);
@@ -269,7 +268,7 @@ fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
         .collect()
 }
 
-/// Hands periods on in the order in which they are expected, which is that of time.
+/// Buffer that releases periods in order of time.
 struct Order<S> {
     pending: BTreeMap<i64, Pending>,
     sink: S,
@@ -329,12 +328,12 @@ mod tests {
         }
     }
 
-    /// A gap of a year between two data of both stations is passed in a few steps, and no period of it is handed on.
+    /// A gap of a year between data of both stations is passed in a few steps, and none of its periods is released.
     #[test]
     fn a_gap_costs_nothing_however_long_it_is() {
         let setup = setup();
         let layout = setup.stations()[0].layout;
-        // A frame a period.
+        // A frame per period.
         let samples = layout.frame_samples();
         let periods = Periods {
             count: 1,

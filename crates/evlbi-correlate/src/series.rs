@@ -1,4 +1,4 @@
-//! What the correlator found, dump by dump, and what it amounts to.
+//! Collects the correlator's results, dump by dump, and evaluates them at fringes.
 
 use std::sync::Arc;
 
@@ -10,56 +10,56 @@ use evlbi_wire::units::show_seconds;
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
 
-/// Memory for visibilities that a fringe is searched in, in bytes; beyond that channels are averaged.
+/// Memory for the visibilities of a fringe search, in bytes; with more data, channels are averaged.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Delays of a picture of a fringe at most.
+/// Maximum number of delays in a profile of a fringe.
 const MAX_DELAYS: usize = 512;
 
-/// Everything that is kept of a run.
+/// All dumps of a run.
 pub struct Series {
     pub setup: Arc<Setup>,
-    /// Dumps that are expected. If there come more, two each are put together, so that memory does not grow.
+    /// Expected number of dumps. If more arrive, pairs are merged, so that memory does not grow.
     pub dumps: usize,
-    /// Length of a dump in seconds.
+    /// Length of a dump, in seconds.
     pub dump_seconds: f64,
-    /// Dumps as they come that make one that is kept, and those that the last one has.
+    /// Number of dumps merged into each kept one, and the number in the last one so far.
     together: usize,
     has: usize,
-    /// Dumps that came.
+    /// Number of dumps added.
     pub added: usize,
-    /// Channels that are averaged to one for the search.
+    /// Number of channels averaged into one for the search.
     averaged: usize,
     products: Vec<ProductSeries>,
-    /// Of each input over the whole time.
+    /// Totals of each input.
     inputs: Vec<InputSums>,
 }
 
 /// One product, dump by dump.
 #[derive(Clone, Default)]
 pub struct ProductSeries {
-    /// Sums, dump after dump and channel by channel.
+    /// Sums, dump by dump and channel by channel.
     values: Vec<Complex32>,
     overlap: Vec<u64>,
-    /// Root of the product of the energies in the overlap.
+    /// Square root of the product of the energies in the overlap.
     energy: Vec<f64>,
     energy_a: f64,
     energy_b: f64,
-    /// Variance of each component of the sum of a dump.
+    /// Variance of each component of a dump's sum.
     noise: Vec<f64>,
 }
 
-/// An amplitude in four measures.
+/// An amplitude in four normalisations.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Amplitude {
-    /// By all samples of the time, those that are missing too, at the power that the sampler's levels mean.
+    /// Relative to all samples of the time, including missing ones, at the nominal power of the sampler's levels.
     pub all: f64,
-    /// By the square root of the autocorrelations.
+    /// Relative to the square root of the autocorrelations.
     pub autos: f64,
-    /// By the samples at which both stations have data: the correlation coefficient of what was recorded.
+    /// Relative to the samples at which both stations have data: the correlation coefficient of the recorded samples.
     pub valid: f64,
-    /// `valid` before sampling: corrected for the quantisation.
+    /// `valid` corrected for the quantisation.
     pub corrected: f64,
 }
 
@@ -70,35 +70,35 @@ pub struct Found {
     pub amplitude: Amplitude,
     /// Signal-to-noise ratio.
     pub snr: f64,
-    /// Share of the time at which both stations have data.
+    /// Fraction of the time for which both stations have data.
     pub weight: f64,
-    /// Share of the signal-to-noise ratio that the missing samples cost.
+    /// Fraction of the signal-to-noise ratio lost with the missing samples.
     pub snr_loss: f64,
-    /// What a delay and a rate that are left in leave of the amplitudes: the part of a block that still overlaps,
-    /// and the turn within a dump.
+    /// Fraction of the amplitudes that remains with the residual delay and rate: the overlap of the blocks, and the phase turn within a
+    /// dump.
     pub coherence: f64,
     #[serde(skip)]
     pub fringe: Fringe,
 }
 
-/// One dump of one product at the fringe.
+/// One dump of a product at the fringe.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Dump {
-    /// Middle of the dump in seconds from the first dump's beginning.
+    /// Middle of the dump, in seconds from the start of the first dump.
     pub seconds: f64,
-    /// Amplitude, by the samples at which both stations have data.
+    /// Amplitude relative to the samples at which both stations have data.
     pub amplitude: f64,
     /// Phase in radians, -pi to pi.
     pub phase_rad: f64,
-    /// Fraction of the dump at which both stations have data, 0 to 1.
+    /// Fraction of the dump for which both stations have data, 0 to 1.
     pub weight: f64,
-    /// Standard error of the amplitude, and of the phase where it is small.
+    /// Standard error of the amplitude, and of the phase if it is small.
     pub error: f64,
 }
 
 impl Series {
-    /// Nothing yet, of so many dumps.
+    /// Creates an empty series for an expected number of dumps.
     pub fn new(setup: &Arc<Setup>, dumps: usize, dump_seconds: f64) -> Series {
         let mut averaged = 1;
         let bytes = dumps * setup.products().len() * setup.channels() * size_of::<Complex32>();
@@ -123,14 +123,14 @@ impl Series {
         }
     }
 
-    /// Refuses a window beyond what channels and dumps can tell apart, when so many dumps will have come.
+    /// Checks that a series of this many dumps resolves a window.
     pub fn check(&self, window: &Window, dumps: usize) -> Result<(), WindowError> {
         let channel = self.setup.channel_width() * self.averaged as f64;
         let together = dumps.div_ceil(self.dumps.max(1)).next_power_of_two();
         check_window(window, channel, self.dump_seconds * together as f64)
     }
 
-    /// Passes over dumps without data, as if they had been added. That costs no more than one dump, but for what is kept.
+    /// Skips dumps without data, as if they had been added. Takes the time of one dump, except for the kept values.
     pub fn skip(&mut self, dumps: usize) {
         self.added += dumps;
         let mut left = dumps;
@@ -151,7 +151,7 @@ impl Series {
         }
     }
 
-    /// Begins dumps.
+    /// Appends empty dumps.
     fn extend(&mut self, dumps: usize) {
         let channels = self.channels();
         for series in &mut self.products {
@@ -198,7 +198,7 @@ impl Series {
             series.energy_b += found.energy_b;
             let of = |input: Input| &sums.inputs[self.setup.index(input)];
             let (a, b) = (of(product.a), of(product.b));
-            // Independent in each channel of each block: half of the product of the powers in either part.
+            // The noise is independent in each channel of each block: half of the product of the powers in either part.
             let powers = a.power.iter().zip(&b.power);
             let sum: f64 = powers.map(|(a, b)| a * b).sum();
             let blocks = |good: u64| (good.max(1)) as f64 / block;
@@ -207,7 +207,7 @@ impl Series {
         }
     }
 
-    /// Puts two dumps each together.
+    /// Merges pairs of dumps.
     fn halve(&mut self) {
         fn pairs<T: Copy + std::ops::Add<Output = T>>(values: &mut Vec<T>, length: usize) {
             let dumps = values.len() / length;
@@ -221,7 +221,7 @@ impl Series {
             values.truncate(dumps.div_ceil(2) * length);
         }
         let channels = self.channels();
-        // Of an odd number the last stays alone.
+        // If the number is odd, the last stays alone.
         if self.dumps_kept().is_multiple_of(2) {
             self.has += self.together;
         }
@@ -235,29 +235,29 @@ impl Series {
         self.dump_seconds *= 2.0;
     }
 
-    /// Channels in which a fringe is searched.
+    /// Returns the number of channels in the search.
     fn channels(&self) -> usize {
         self.setup.channels() / self.averaged
     }
 
-    /// Dumps that are kept so far.
+    /// Returns the number of dumps kept so far.
     fn dumps_kept(&self) -> usize {
         let first = self.products.first();
         first.map_or(0, |product| product.overlap.len())
     }
 
-    /// The totals of an input.
+    /// Returns the totals of an input.
     pub fn input(&self, input: Input) -> &InputSums {
         &self.inputs[self.setup.index(input)]
     }
 
-    /// Finds the fringe of a product. `span`: parts of the time at which both stations could have had data.
+    /// Finds the fringe of a product. `span` is the time in which both stations could have had data, in parts.
     pub fn find(&self, index: usize, span: i64, window: &Window) -> Found {
         let fringe = fringe::search(&self.visibilities(index), window);
         self.found(index, span, fringe)
     }
 
-    /// What a fringe of a product says.
+    /// Evaluates a product at a fringe.
     pub fn found(&self, index: usize, span: i64, fringe: Fringe) -> Found {
         let series = &self.products[index];
         let Product { a, b } = self.setup.products()[index];
@@ -281,14 +281,14 @@ impl Series {
         }
     }
 
-    /// What makes correlation coefficients of the amplitudes of a product.
+    /// Returns the factor from a product's amplitudes to correlation coefficients.
     pub fn scale(&self, index: usize) -> f64 {
         let series = &self.products[index];
         quotient(1.0, (series.energy_a * series.energy_b).sqrt())
     }
 
-    /// Amplitude against delay of the strongest of a pair of stations' products; of delays too many to be shown, the
-    /// highest of neighbours. `found`: the fringes of all products.
+    /// Returns amplitude against delay of the strongest product of a pair of stations; if there are too many delays, the maximum of
+    /// neighbours. `found` are the fringes of all products.
     pub fn profile(&self, stations: [usize; 2], found: &[Found]) -> Option<Profile> {
         let products = self.setup.products();
         let index = (0..products.len())
@@ -312,7 +312,7 @@ impl Series {
         })
     }
 
-    /// The dumps of a product at a fringe.
+    /// Returns the dumps of a product at a fringe.
     pub fn dumps_at(&self, index: usize, fringe: &Fringe) -> Vec<Dump> {
         let series = &self.products[index];
         let parts = self.dump_seconds * self.setup.part_rate() as f64;
@@ -331,11 +331,11 @@ impl Series {
             .collect()
     }
 
-    /// What of a product a fringe is searched in.
+    /// Returns the visibilities of a product for a fringe search.
     pub fn visibilities(&self, index: usize) -> Visibilities<'_> {
         let setup = &self.setup;
         let band = setup.band(setup.products()[index].a);
-        // Averaged channels lie about their middle.
+        // An averaged channel is centred on its channels.
         let offset = (self.averaged - 1) as f64 / 2.0 * setup.channel_width();
         Visibilities {
             values: &self.products[index].values,
@@ -355,7 +355,7 @@ impl Series {
         overlap.max(0.0) * turned.abs()
     }
 
-    /// Energy that an input has in so many parts if its samples use the levels as they are meant.
+    /// Returns the energy of an input in this many parts at the nominal levels.
     fn nominal_energy(&self, input: Input, parts: i64) -> f64 {
         let layout = &self.setup.stations()[input.station].layout;
         // Whole complex samples, which have two components.
@@ -364,48 +364,48 @@ impl Series {
     }
 }
 
-/// The stations of a product.
+/// Returns the stations of a product.
 pub fn pair(product: &Product) -> [usize; 2] {
     [product.a.station, product.b.station]
 }
 
-/// A quotient; zero where there is nothing to divide by.
+/// Returns a quotient; 0 if the divisor is 0.
 pub fn quotient(value: f64, by: f64) -> f64 {
     if by > 0.0 { value / by } else { 0.0 }
 }
 
-/// Share of the signal-to-noise ratio that missing samples cost.
+/// Returns the fraction of the signal-to-noise ratio lost with missing samples.
 pub fn snr_loss(weight: f64) -> f64 {
     1.0 - weight.clamp(0.0, 1.0).sqrt()
 }
 
-/// Why a fringe cannot be searched in a window.
+/// Reasons why a fringe search window is too wide.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WindowError {
-    /// It reaches to delays that the channels cannot tell apart.
+    /// The window contains delays that the channels do not resolve.
     #[error(
         "delays up to {} can be told apart with these channels, and {} are asked for",
         show_seconds(*most_s),
         show_seconds(*asked_s)
     )]
     Delay {
-        /// The largest delay that can be told from others, in seconds.
+        /// Maximum delay that is resolved, in seconds.
         most_s: f64,
-        /// Half of the width of the window, in seconds.
+        /// Requested half width of the window, in seconds.
         asked_s: f64,
     },
-    /// It reaches to rates that the dumps cannot tell apart.
+    /// The window contains rates that the dumps do not resolve.
     #[error("rates up to {most_hz:.3} Hz can be told apart here, and {asked_hz} Hz are asked for")]
     Rate {
-        /// The largest fringe rate that can be told from others, in Hz.
+        /// Maximum fringe rate that is resolved, in Hz.
         most_hz: f64,
-        /// Half of the width of the window, in Hz.
+        /// Requested half width of the window, in Hz.
         asked_hz: f64,
     },
 }
 
-/// Refuses a window beyond what channels so wide, in Hz, and periods so long, in s, can tell apart.
+/// Checks that channels of this width, in Hz, and periods of this length, in s, resolve a window.
 pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<(), WindowError> {
     let (most_s, most_hz) = (0.5 / channel, 0.5 / period);
     let beyond =
@@ -428,7 +428,7 @@ pub(super) mod tests {
     use evlbi_fx::track::Layout;
     use evlbi_wire::time::FrameRate;
 
-    /// Two stations at 16 MHz, of which nothing is delayed.
+    /// Returns a setup of two stations at 16 MHz without delay.
     pub fn setup() -> Arc<Setup> {
         let station = |name: &str| StationSetup {
             name: name.into(),
@@ -457,7 +457,7 @@ pub(super) mod tests {
         Arc::new(Setup::new(stations, vec![product], 8, 0, 0, (0.0, 100.0)).unwrap())
     }
 
-    /// All sums of a series.
+    /// Returns all sums of a series.
     pub fn sums(series: &Series) -> Vec<u64> {
         let numbers = series.products.iter().flat_map(|product| {
             let parts = product.values.iter().flat_map(|value| [value.re, value.im]);
@@ -473,7 +473,7 @@ pub(super) mod tests {
         numbers.chain(inputs).collect()
     }
 
-    /// However long a run lasts, no more dumps are kept than expected, and the fringe is the same.
+    /// However long a run is, the number of kept dumps is limited, and the fringe stays the same.
     #[test]
     fn long_runs_keep_their_fringe_in_as_much_memory() {
         let setup = setup();
@@ -492,7 +492,7 @@ pub(super) mod tests {
             series.iter_mut().for_each(|series| series.add(&sums));
         }
         let [whole, merged] = series;
-        // 16 dumps are one now, and the last of 7 has but 4.
+        // 16 dumps are one now, and the last of 7 contains 4.
         assert_eq!(
             (merged.dumps_kept(), merged.together, merged.has),
             (7, 16, 4)
@@ -505,7 +505,7 @@ pub(super) mod tests {
         assert_eq!(found[0].weight, found[1].weight);
     }
 
-    /// What is passed over is as if empty dumps had been added, one by one.
+    /// Skipped dumps have the effect of empty dumps, added one by one.
     #[test]
     fn dumps_that_are_passed_over_are_empty_ones() {
         let setup = setup();

@@ -1,4 +1,4 @@
-//! A recording as the correlator reads it: frame by frame into a track, with the gaps that are known of it.
+//! Reads a recording for the correlator: frame by frame into a track, with the gaps of its gaps file.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -20,74 +20,73 @@ use super::run::Station;
 use super::tamper::{Tamper, Tampered};
 use super::{Cause, CorrelateError};
 
-/// Frames at or behind the end of what is asked for that make sure that all before has come: frames may come
-/// out of order by about as many.
+/// Number of frames at or after the end of a range that show that the range is complete: frames may be out of order by about as many.
 const MARGIN: usize = 8;
 
-/// Why a recording cannot be correlated.
+/// Reasons why a recording cannot be correlated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingError {
-    /// It cannot be read.
+    /// Reading the recording failed.
     #[error("{0}")]
     Read(#[source] Cause),
-    /// It is none that can be correlated, for the reason that is given with its path.
+    /// The recording is not suitable; the text is the reason, with the path.
     #[error("{0}")]
     Unfit(String),
-    /// Its headers do not tell its sample rate, and neither do the options.
+    /// Neither the headers nor the options contain the sample rate.
     #[error("the sample rate of {} cannot be told from it", .0.display())]
     NoRate(PathBuf),
-    /// Its frames do not fit the sample rate.
+    /// The frames do not fit the sample rate.
     #[error("{}", path.display())]
     Rate {
-        /// The recording.
+        /// Path of the recording.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         source: RateError,
     },
-    /// Its samples have a coding that is not known.
+    /// The coding of the samples is unknown.
     #[error("cannot decode {}", path.display())]
     Layout {
-        /// The recording.
+        /// Path of the recording.
         path: PathBuf,
-        /// What of its headers is not known.
+        /// The unknown feature of its headers.
         source: LayoutError,
     },
-    /// The file of its gaps cannot be read.
+    /// The gaps file cannot be read.
     #[error("{0}")]
     Gaps(#[from] FileError),
-    /// The file of its gaps is damaged.
+    /// The gaps file is damaged.
     #[error("in {}", path.display())]
     GapsFormat {
-        /// The file of gaps.
+        /// Path of the gaps file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The damage.
         source: serde_json::Error,
     },
-    /// The file of its gaps is of another recording.
+    /// The gaps file belongs to another recording.
     #[error(
         "{} does not describe {}: its frame rate or frames are others",
         gaps.display(),
         recording.display()
     )]
     OtherGaps {
-        /// The file of gaps.
+        /// Path of the gaps file.
         gaps: PathBuf,
-        /// The recording that it lies beside.
+        /// Path of the recording next to it.
         recording: PathBuf,
     },
 }
 
-/// A sample rate of which frames do not last a whole part of a second.
+/// A sample rate at which a second is not a whole number of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "at {sample_rate} samples a second a frame of {samples} samples does not last a whole part of a second"
 )]
 #[non_exhaustive]
 pub struct RateError {
-    /// Samples a second of a channel.
+    /// Samples per second and channel.
     pub sample_rate: u64,
-    /// Samples of a channel in a frame.
+    /// Samples per channel in a frame.
     pub samples: u64,
 }
 
@@ -100,8 +99,8 @@ pub struct StationFile {
 }
 
 impl StationFile {
-    /// Looks into the recording at `path` and the gaps file beside it, at this second (UTC since 1970). Its rate is that of
-    /// `sample_rate`, where given, else it is found out.
+    /// Opens the recording at `path` and the gaps file next to it, at this second (UTC since 1970). The rate is `sample_rate` if given,
+    /// otherwise it is detected.
     pub fn open(
         path: &Path,
         sample_rate: Option<u64>,
@@ -155,17 +154,17 @@ impl StationFile {
         })
     }
 
-    /// Length of its frames in bytes.
+    /// Returns the length of its frames, in bytes.
     pub fn frame_length(&self) -> usize {
         self.recording.frame_length.unwrap_or(0)
     }
 
-    /// What it is.
+    /// Returns the format of its data.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The samples that it holds, from the first to the last, since the UTC second `epoch`.
+    /// Returns the samples from the first to the last, counted from the UTC second `epoch`.
     pub fn samples(&self, epoch: i64) -> Result<Range<i64>, RecordingError> {
         let number = |time: Option<FrameTime>| {
             Some(frame_number(time?, epoch, self.shape.layout.frame_rate))
@@ -181,8 +180,8 @@ impl StationFile {
         }
     }
 
-    /// Starts to read it before the sample `from`. `tamper` harms it on the way, from the beginning of the file on;
-    /// `flags` count from the UTC second `since`.
+    /// Starts to read before the sample `from`. `tamper` damages the frames, from the start of the file; `flags` count from the UTC second
+    /// `since`.
     pub fn read<'a>(
         &self,
         epoch: i64,
@@ -201,7 +200,7 @@ impl StationFile {
         let ours = |gap: &&TimeGap| gap.key.station == self.shape.station;
         for gap in self.gaps.iter().flat_map(|gaps| &gaps.time).filter(ours) {
             let begin = frame_number(gap.start, epoch, frame_rate);
-            // What the recording holds of it.
+            // The part of the range that the recording covers.
             let first = begin.max(there.start);
             let end = begin.saturating_add_unsigned(gap.frames).min(there.end);
             let bits = layout.bits() as i64;
@@ -228,7 +227,7 @@ impl StationFile {
         let epoch_frame = epoch.saturating_mul(i64::from(frame_rate.get()));
         let frame = from.div_euclid(samples).saturating_add(epoch_frame);
         let time = FrameTime::from_index(frame, frame_rate);
-        // A second of frames before it is read all the same, for those out of order.
+        // Read one second of frames before it too, as frames may be out of order.
         let before = u64::from(frame_rate.get());
         let offset = match tamper {
             Some(_) => 0,
@@ -261,18 +260,18 @@ pub struct StationReader {
     ended: bool,
 }
 
-/// The way of the frames into the track.
+/// The sink that passes frames to the track.
 struct Feeder {
     track: Track,
     tamper: Option<Tamper>,
     epoch: i64,
     shape: Shape,
-    /// Frames of other stations, and of other bits or channels.
+    /// Frames of other stations, or with other bits or channels.
     others: u64,
 }
 
 impl StationReader {
-    /// What tampering did to the frames.
+    /// Returns the effect of tampering on the frames.
     pub fn tampered(&self) -> Option<Tampered> {
         self.feeder.tamper.as_ref().map(Tamper::done)
     }
@@ -318,14 +317,14 @@ impl Feeder {
     }
 }
 
-/// Number of a frame since the UTC second `epoch`.
+/// Returns the number of a frame since the UTC second `epoch`.
 pub fn frame_number(time: FrameTime, epoch: i64, rate: FrameRate) -> i64 {
     let second = time.second.saturating_sub(epoch);
     let frames = second.saturating_mul(i64::from(rate.get()));
     frames.saturating_add(i64::from(time.frame))
 }
 
-/// The frame rate of samples at a rate.
+/// Returns the frame rate for a sample rate.
 pub fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate, RateError> {
     let shape = header.shape();
     shape.frame_rate(sample_rate).ok_or_else(|| RateError {
@@ -334,13 +333,13 @@ pub fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate, RateEr
     })
 }
 
-/// The file of a recording.
+/// Opens the file of a recording.
 fn open(recording: &Recording) -> Result<File, RecordingError> {
     let file = recording::open(&recording.path);
     file.map_err(|error| RecordingError::Read(error.into()))
 }
 
-/// The header of the first frame.
+/// Returns the header of the first frame.
 fn first_header(recording: &Recording) -> Result<Header, RecordingError> {
     use std::os::unix::fs::FileExt;
     let file = open(recording)?;

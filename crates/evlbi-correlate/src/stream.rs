@@ -1,4 +1,4 @@
-//! A stream that is correlated as it comes, and what came of it.
+//! A stream of a live correlation, and its result.
 
 use std::sync::Arc;
 
@@ -10,36 +10,36 @@ use serde::Serialize;
 
 use super::feed::Feed;
 
-/// One stream's receiving end.
+/// A stream with its receiver.
 pub(super) struct Stream {
     pub(super) receiving: Receiving,
     pub(super) drainer: Thread<Drained>,
     pub(super) feed: Arc<Feed>,
 }
 
-/// What came of a stream, beside what was correlated.
+/// Result of a stream, in addition to the correlation.
 #[derive(Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamResult {
     pub(super) station: String,
     #[serde(flatten)]
     pub(super) counts: counters::Counts,
-    /// Frames that came when they had been waited for long enough.
+    /// Frames that arrived after the wait for them was over.
     pub(super) late_frames: u64,
-    /// Frames whose times were not believed.
+    /// Frames with times that were not accepted.
     pub(super) refused_frames: u64,
-    /// Why nothing of it was correlated; none where something was.
+    /// Reason why nothing of it was correlated; `None` if something was.
     pub(super) reason: Option<String>,
-    /// Seconds of data that had come when the run was stopped, and were not correlated.
+    /// Seconds of data received before the run was stopped, but not correlated.
     pub(super) left_s: f64,
-    /// How long before the last of all streams its data ended, in seconds: weights are those of the time before.
+    /// Time by which its data ended before the last of all streams, in seconds; weights refer to the time before.
     pub(super) ended_early_s: f64,
     pub(super) seconds: f64,
     pub(super) rate_bps: f64,
 }
 
 impl StreamResult {
-    /// The station and why it contributed nothing, if it sent any. A station that sends none may be left out on purpose.
+    /// Returns the station and the reason if it sent data but contributed nothing. A station that sends none may be left out on purpose.
     pub fn nothing(&self) -> Option<String> {
         let reason = self
             .reason

@@ -1,40 +1,40 @@
-//! Frames that are harmed on their way from a file to the correlator, as a lossy path would.
+//! Damages frames between a file and the correlator, as a lossy path would.
 
 use evlbi_core::shed::{Replace, Shed, Unit};
 
 use super::arrived::Arrived;
 
-/// Sheds frames of one station and puts something in their place.
+/// A stage that sheds frames of one station and replaces them.
 pub struct Tamper {
     shed: Shed,
     replace: Replace,
-    /// A reader that loses step at each gap and finds it again one frame later.
+    /// Whether the reader loses step at each gap and recovers one frame later.
     loses_step: bool,
-    /// Frames that came in, and those that nobody reads.
+    /// Frames taken, and frames that the reader does not get.
     frames: u64,
     lost: u64,
-    /// The frame before was shed.
+    /// Whether the previous frame was shed.
     in_gap: bool,
     seed: u64,
     payload: Vec<u8>,
 }
 
-/// What tampering did to a station's frames.
+/// Effect of tampering on a station's frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Tampered {
-    /// Share of the frames that was shed, from 0 to 1.
+    /// Fraction of the frames that was shed, from 0 to 1.
     pub shed: f64,
-    /// Share of the frames that nobody reads for it.
+    /// Fraction of the frames that the reader did not get.
     pub lost: f64,
 }
 
 impl Tamper {
-    /// Sheds as `shed` says. With `loses_step` the first frame after each gap is lost too.
+    /// Creates a stage with the policy `shed`. With `loses_step` the first frame after each gap is lost too.
     pub fn new(shed: Shed, replace: Replace, seed: u64, loses_step: bool) -> Tamper {
         Tamper {
             shed,
             replace,
-            // What was replaced leaves no gap.
+            // Replaced frames leave no gap.
             loses_step: loses_step && replace == Replace::Nothing,
             frames: 0,
             lost: 0,
@@ -44,7 +44,7 @@ impl Tamper {
         }
     }
 
-    /// What was done so far.
+    /// Returns the effect so far.
     pub(crate) fn done(&self) -> Tampered {
         Tampered {
             shed: self.shed.report().fraction,
@@ -52,7 +52,7 @@ impl Tamper {
         }
     }
 
-    /// Hands a frame, or what takes its place, to `push`: whether it is invalid, and its payload.
+    /// Passes a frame or its replacement to `push`: whether it is invalid, and its payload.
     pub(crate) fn take(&mut self, frame: &Arrived<'_>, push: &mut dyn FnMut(bool, &[u8])) {
         let Arrived {
             invalid, payload, ..

@@ -1,4 +1,4 @@
-//! Visibilities in a directory: SWIN files as DiFX writes them, and a description of what is in them.
+//! Reads and writes directories of visibilities: SWIN files as DiFX writes them, and a description of their content.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use super::files::{FileError, make_directory, read_text};
 use super::job::Job;
 use super::plan::{DifxJob, place, station_names};
 
-/// What is in a directory of visibilities.
+/// Description of a directory of visibilities.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Description {
@@ -27,82 +27,82 @@ pub struct Description {
     pub stations: Vec<String>,
     /// Frequencies, in the order of their indices in the records.
     pub frequencies: Vec<FrequencyDescription>,
-    /// Length of an integration in seconds.
+    /// Length of an integration, in seconds.
     pub integration_s: f64,
 }
 
-/// A frequency.
+/// A frequency of the description.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrequencyDescription {
-    /// Sky frequency of the zero frequency of the samples: that of phases and rates; zero where it is not known.
+    /// Sky frequency of the zero frequency of the samples, to which phases and rates refer; 0 if unknown.
     pub reference_hz: f64,
     /// Frequency of the first channel above that.
     pub first_channel_hz: f64,
-    /// Distance of the channels.
+    /// Spacing of the channels.
     pub channel_width_hz: f64,
-    /// Channels.
+    /// Number of channels.
     pub channels: usize,
-    /// Number of the band, where its frequency is not known; else 0.
+    /// Number of the band if its frequency is unknown; else 0.
     #[serde(default)]
     pub band: usize,
 }
 
-/// Name of the description in the directory.
+/// File name of the description in the directory.
 const DESCRIPTION: &str = "visibilities.json";
 const SCHEMA: &str = "evlbi.visibilities/1";
 const MAX_CHANNELS: usize = 1 << 20;
 
-/// Why visibilities are not read or not written.
+/// Reasons why visibilities cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VisibilityError {
-    /// A file of them or their directory cannot be used.
+    /// A file or directory of visibilities cannot be used.
     #[error("{0}")]
     File(#[from] FileError),
-    /// They are there already, or their description cannot be written.
+    /// Visibilities already exist, or the description cannot be written.
     #[error("{0}")]
     Output(#[from] OutputError),
-    /// Their description is damaged.
+    /// The description is damaged.
     #[error("in {}", path.display())]
     Description {
-        /// The description.
+        /// Path of the description.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The damage.
         source: serde_json::Error,
     },
     /// A record is damaged.
     #[error("in {}", path.display())]
     Record {
-        /// The file of records.
+        /// Path of the file of records.
         path: PathBuf,
-        /// What is wrong with the record.
+        /// The damage.
         source: swin::SwinError,
     },
-    /// The description is of other visibilities, or these cannot be written so, for the reason that is given.
+    /// The description is of other visibilities, or these cannot be written; the text is the reason.
     #[error("{0}")]
     Unfit(String),
-    /// Records could not tell two bands of a station apart.
+    /// Records cannot distinguish two bands of a station.
     #[error(
         "bands {} and {} of station {station} have the same frequency and polarisation ({polarisation}), so that files of visibilities cannot tell them apart",
         bands[0],
         bands[1]
     )]
     AlikeBands {
-        /// The bands, from 1 on.
+        /// The bands, from 1.
         bands: [usize; 2],
         /// Name of the station.
         station: String,
         /// Polarisation of both.
         polarisation: char,
     },
-    /// A number of a record does not fit into it.
+    /// A number does not fit its field of a record.
     #[error("{0}")]
     Number(#[from] TryFromIntError),
 }
 
 impl Description {
-    /// The description of `directory`.
+    /// Reads the description of `directory`.
     pub fn read(directory: &Path) -> Result<Description, VisibilityError> {
         let path = directory.join(DESCRIPTION);
         let text = read_text(&path)?;
@@ -129,7 +129,7 @@ impl Description {
         Ok(description)
     }
 
-    /// All records of `directory`, file after file.
+    /// Returns all records of `directory`, file by file.
     pub fn records(&self, directory: &Path) -> Result<Vec<swin::Record>, VisibilityError> {
         let channels: Vec<usize> = self.frequencies.iter().map(|f| f.channels).collect();
         let mut records = Vec::new();
@@ -157,7 +157,7 @@ impl Description {
     }
 }
 
-/// Writes the visibilities of a run.
+/// Writer of a run's visibilities.
 pub struct VisibilityWriter {
     setup: Arc<Setup>,
     difx: Option<DifxJob>,
@@ -167,18 +167,18 @@ pub struct VisibilityWriter {
     description: Description,
     /// Index of the frequency of each input.
     frequencies: Vec<usize>,
-    /// Channels that are averaged to one.
+    /// Number of channels averaged into one.
     averaged: usize,
-    /// The integration at hand.
+    /// Sums of the current integration.
     sums: Sums,
-    /// When it begins, in seconds since the beginning of the grid.
+    /// Start of the current integration, in seconds since the start of the grid.
     begins: Option<f64>,
-    /// Whether the description is written.
+    /// Whether the description was written.
     is_described: bool,
 }
 
 impl VisibilityWriter {
-    /// Makes the directory and the file.
+    /// Creates the directory and the file.
     pub fn create(
         directory: &Path,
         job: &Job,
@@ -190,12 +190,12 @@ impl VisibilityWriter {
         make_directory(directory)?;
         let first = job.begins(job.range.start);
         let start = setup.middle(0).plus(first - setup.block_seconds() / 2.0);
-        // A hair on, lest rounding makes it the second before.
+        // Add a microsecond so that rounding does not give the second before.
         let (mjd, second) = difx::mjd(start.plus(1e-6));
         let mut name = swin::file_name(mjd, second as i64);
         let micros = (second.fract() * 1e6 - 1.0).round();
         if micros > 0.0 {
-            // DiFX's jobs begin with a second; parts of a run need not.
+            // DiFX jobs begin at a whole second; parts of a run need not.
             name += &format!(".us{micros:06.0}");
         }
         let path = directory.join(&name);
@@ -221,7 +221,7 @@ impl VisibilityWriter {
         })
     }
 
-    /// Adds a dump of the integration that begins so many seconds after the beginning of the grid.
+    /// Adds a dump of the integration that begins this many seconds after the start of the grid.
     pub fn add(&mut self, begins: f64, sums: &Sums) -> Result<(), VisibilityError> {
         let half = self.description.integration_s / 2.0;
         if self.begins.is_some_and(|now| begins > now + half) {
@@ -239,18 +239,18 @@ impl VisibilityWriter {
         Ok(self.path)
     }
 
-    /// Removes the file, which nothing was written to.
+    /// Removes the file, which is empty.
     pub fn abandon(self) {
         let _ = std::fs::remove_file(self.path);
     }
 
-    /// Writes the description, with which what has been written can be read.
+    /// Writes the description that readers need.
     fn describe(&mut self) -> Result<(), VisibilityError> {
         if std::mem::replace(&mut self.is_described, true) {
             return Ok(());
         }
         let description = self.directory.join(DESCRIPTION);
-        // Parts of a run that are correlated apart share a directory.
+        // Separately correlated parts of a run share a directory.
         if let Ok(other) = Description::read(&self.directory)
             && other != self.description
         {
@@ -262,7 +262,7 @@ impl VisibilityWriter {
         Ok(replace_json(&description, &self.description)?)
     }
 
-    /// Writes the integration at hand. From then on it can be read.
+    /// Writes the current integration, which can be read from then on.
     fn flush(&mut self) -> Result<(), VisibilityError> {
         let Some(begins) = self.begins.take() else {
             return Ok(());
@@ -272,7 +272,7 @@ impl VisibilityWriter {
         let middle = begins + integration / 2.0 - setup.block_seconds() / 2.0;
         let middle = setup.middle(0).plus(middle);
         let (mjd, seconds) = difx::mjd(middle);
-        // A block belongs to the integration in which it begins, so that there may be more of them than fit.
+        // A block belongs to the integration in which it begins, so an integration can contain more blocks than fit.
         let parts = integration * setup.part_rate() as f64;
         let parts = parts.max(sums.blocks as f64 * setup.block_parts() as f64);
         let channels = setup.channels() as f64;
@@ -328,7 +328,7 @@ impl VisibilityWriter {
     }
 }
 
-/// The index of each input's frequency, and the table of frequencies: first those of a job, as they are there.
+/// Returns the index of each input's frequency, and the table of frequencies: first those of a job, unchanged.
 fn frequencies(
     setup: &Setup,
     averaged: usize,
@@ -342,7 +342,7 @@ fn frequencies(
     let width = setup.channel_width();
     let described = |zero_hz: f64, edge_hz: f64, band: usize| FrequencyDescription {
         reference_hz: zero_hz,
-        // Averaged channels lie about their middle.
+        // An averaged channel is centred on its channels.
         first_channel_hz: edge_hz - zero_hz + (averaged - 1) as f64 / 2.0 * width,
         channel_width_hz: width * averaged as f64,
         channels: channels / averaged,
@@ -369,7 +369,7 @@ fn frequencies(
     Ok((indices, table))
 }
 
-/// Records tell bands of a station by frequency and polarisation alone.
+/// Checks that frequency and polarisation distinguish the bands of each station, since records contain nothing else.
 fn check_distinct(setup: &Setup, frequencies: &[usize]) -> Result<(), VisibilityError> {
     let mut seen = HashMap::new();
     for (input, frequency) in setup.inputs().zip(frequencies) {
@@ -386,10 +386,10 @@ fn check_distinct(setup: &Setup, frequencies: &[usize]) -> Result<(), Visibility
     Ok(())
 }
 
-/// What tells products apart in records: baseline, frequency and polarisations.
+/// Key of a product in records: baseline, frequency and polarisations.
 pub type ProductKey = ((u8, u8), i32, [u8; 2]);
 
-/// What tells a record's product from others.
+/// Returns the product key of a record.
 pub fn key(record: &swin::Record) -> ProductKey {
     (record.baseline, record.frequency, record.polarisations)
 }

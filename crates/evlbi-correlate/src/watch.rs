@@ -1,4 +1,4 @@
-//! How the streams of a live correlation are, for those who watch it.
+//! Publishes the status of a live correlation.
 
 use std::convert::Infallible;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 use super::feed::Feed;
 use super::stream::Stream;
 
-/// How often the streams are looked at.
+/// Poll interval of the streams.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The streams of a live correlation and what it found last, for threads that watch it.
+/// The streams of a live correlation and its last results, for watching threads.
 pub struct Watch {
     streams: Vec<Watched>,
     clock: Clock,
-    /// The stations' names, when they are known.
+    /// Names of the stations, once known.
     pub(super) names: OnceLock<Vec<String>>,
     /// The last integration of each baseline.
     pub(super) baselines: Mutex<Vec<Baseline>>,
@@ -48,13 +48,13 @@ impl Watch {
         }
     }
 
-    /// Has the receivers write their counters down: those of [`tell`](Watch::tell) are then of this moment.
+    /// Makes the receivers publish their counters, so that those of [`tell`](Watch::tell) are current.
     pub fn refresh(&self) {
         let watches = self.streams.iter().map(|stream| &stream.watch);
         receive::Watch::refresh(watches, &self.clock);
     }
 
-    /// Writes down how the streams and the baselines are; counters are at most 100 ms old.
+    /// Writes the state of the streams and baselines into `status`; counters are at most 100 ms old.
     pub fn tell(&self, status: &mut Status) {
         let newest: Vec<Option<f64>> = self.streams.iter().map(|s| s.feed.newest()).collect();
         let front = front(&newest);
@@ -67,7 +67,7 @@ impl Watch {
         self.baselines.lock().clone_into(&mut status.baselines);
     }
 
-    /// Looks at the streams once a second until `over` is dropped, by a panic too.
+    /// Polls the streams once a second until `over` is dropped, even by a panic.
     pub(super) fn look_on(&self, over: &mpsc::Receiver<Infallible>, run: &Run) {
         let next = || self.clock.now().plus(POLL_INTERVAL.into());
         while let Err(RecvTimeoutError::Timeout) = self.clock.receive_by(over, next()) {
@@ -75,7 +75,7 @@ impl Watch {
         }
     }
 
-    /// Looks at the streams; `have_ended`: for the last time.
+    /// Polls the streams; `have_ended` marks the last time.
     pub(super) fn look(&self, run: &Run, have_ended: bool) {
         let time = self.clock.now();
         for (number, stream) in self.streams.iter().enumerate() {
@@ -97,7 +97,7 @@ impl Watch {
     }
 }
 
-/// The newest time of all.
+/// Returns the newest time of all.
 pub(super) fn front(newest: &[Option<f64>]) -> f64 {
     let times = newest.iter().flatten().copied();
     times.fold(f64::NEG_INFINITY, f64::max)

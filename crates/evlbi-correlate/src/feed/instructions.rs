@@ -1,4 +1,4 @@
-//! Frames of a stream into the track that the correlator empties.
+//! Counts the instructions for frames of a stream into the track that the correlator empties.
 
 use evlbi_core::deframe::{Deframer, Settings};
 use evlbi_testkit::instructions::{Frames, ROUND, measured, pass, units};
@@ -8,7 +8,7 @@ use super::*;
 const FRAME: usize = 8032;
 const THREADS: usize = 4;
 const FRAMES_A_SECOND: u64 = 4000;
-/// 8000 bytes of 2 bits.
+/// 8000 bytes of 2-bit samples.
 const SAMPLES: i64 = 32_000;
 
 #[test]
@@ -20,7 +20,7 @@ fn feed() {
     let mut feeding = Feeding(Arc::clone(&feed));
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
-    // The run begins with what came first, however long that took.
+    // The run begins with the first data, however long that took.
     pass(&mut deframer, &frames.take(ROUND), |chunk| {
         feeding.take(chunk);
     });

@@ -1,9 +1,9 @@
-//! The picture of a fringe.
+//! Draws a fringe.
 
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, measured};
 
-/// Amplitude against delay and rate, phase against time. `scale` makes correlation coefficients of amplitudes.
+/// Draws amplitude against delay and rate, and phase against time. `scale` converts amplitudes to correlation coefficients.
 pub fn fringe_figure(
     title: &str,
     visibilities: &Visibilities<'_>,
@@ -43,8 +43,8 @@ fn probability(probability: f64) -> String {
     }
 }
 
-/// An amplitude along an axis over the window that was searched, with the fringe marked. `found`: where it is, its error and half
-/// of the window's width.
+/// Draws an amplitude along an axis of the search window, with the fringe marked. `found` is its position, its error and half of the
+/// window's width.
 fn cut(
     (title, label, unit): (&str, &str, &'static str),
     found: (f64, f64, f64),
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// A fringe of 1.234 us and 123 mHz, some periods of which are empty.
+    /// Returns a fringe at 1.234 us and 123 mHz with some empty periods.
     fn example() -> Figure {
         let (channels, periods) = (256i32, 120i32);
         let mut seed = 1u32;

@@ -1,4 +1,4 @@
-//! The points that one knowledge of the loss asks for, and how each is measured: recordings are harmed, correlated and compared.
+//! Measures the points for one knowledge of the loss: damages, correlates and compares the recordings.
 
 use evlbi_core::shed::{Policy, PolicyError, Replace, Shed, ShedError, Stream};
 use evlbi_fx::track::Trust;
@@ -13,11 +13,11 @@ use crate::{
     Along, Cause, CorrelateError, CorrelateOptions, Correlation, Recordings, Tamper, correlate,
 };
 
-/// Periods further than this off the theory, in standard errors, are off.
+/// Minimum deviation from the theory at which a period counts as off, in standard errors.
 const OFF: f64 = 5.0;
-/// Step of the loss in which the theory's slope is taken.
+/// Step of the loss for the slope of the theory.
 const STEP: f64 = 1e-3;
-/// Mean length of a burst.
+/// Mean length of a burst, in frames.
 const BURST: f64 = 8.0;
 
 impl Along for (&Experiment<'_>, Harm, f64) {
@@ -29,7 +29,7 @@ impl Along for (&Experiment<'_>, Harm, f64) {
     }
 }
 
-/// Why frames cannot be shed so.
+/// Reasons why frames cannot be shed.
 #[derive(Debug, thiserror::Error)]
 enum HarmError {
     #[error("{0}")]
@@ -38,16 +38,16 @@ enum HarmError {
     Shed(#[from] ShedError),
 }
 
-/// What all points of one knowledge have in common.
+/// Common settings of all points for one knowledge.
 pub(super) struct Experiment<'a> {
     asked: &'a LossCurveOptions,
     knows: Knows,
     recordings: Recordings,
     options: CorrelateOptions,
-    /// Which of the two loses data.
+    /// Index of the station that loses data.
     pub(super) lossy: usize,
     pub(super) whole: Found,
-    /// Of both stations, without loss.
+    /// Spectra of both stations, without loss.
     spectra: [Vec<f64>; 2],
     whole_mean: f64,
     pub(super) stations: [String; 2],
@@ -105,9 +105,9 @@ impl Experiment<'_> {
         })
     }
 
-    /// All points: the policies and replacements at one station; then at both, independent and in common.
+    /// Returns all points: the policies and replacements at one station; then at both, independent and in common.
     pub(super) fn points(&self) -> Vec<(Harm, f64)> {
-        // What another knowledge measures alike is measured once.
+        // Skip points that another knowledge measures identically.
         let asked = |knows: Knows| self.asked.knows.contains(&knows);
         let again = |replace: Replace| match (self.knows, replace) {
             (Knows::Headers, Replace::Nothing | Replace::Invalid) => asked(Knows::All),
@@ -135,7 +135,7 @@ impl Experiment<'_> {
         harm.at == Where::Both || station == self.lossy
     }
 
-    /// Measures a point; none if the run is stopped.
+    /// Measures a point; `None` if the run is stopped.
     pub(super) fn point(
         &self,
         harm: Harm,
@@ -156,7 +156,7 @@ impl Experiment<'_> {
         };
         let (shed, lost) = (mean(|harm| harm.shed), mean(|harm| harm.lost));
         let delay = self.delay_between(&found);
-        // What the correlator takes the place of lost data for.
+        // The replacement as the correlator sees it.
         let known = Harm {
             replace: match self.knows {
                 Knows::All => Replace::Nothing,
@@ -206,13 +206,13 @@ impl Experiment<'_> {
             threads: shape.threads.clone(),
             frame_rate: Some(shape.layout.frame_rate),
         };
-        // Common shedding goes by one seed, all other by one a station.
+        // Common shedding uses one seed, all other shedding one per station.
         let seed = match harm.shed {
             Kind::Common => self.asked.seed,
             _ => self.asked.seed.wrapping_add(1000 * station as u64),
         };
         let replace = match harm.replace {
-            // Who knows the list of gaps does not look at what lies there.
+            // A correlator with the list of gaps ignores the data there.
             Replace::Random if self.knows == Knows::All => Replace::Invalid,
             other => other,
         };
@@ -221,19 +221,19 @@ impl Experiment<'_> {
         Ok(Tamper::new(shed, replace, seed, loses_step))
     }
 
-    /// Standard deviation of the share that a period loses: chance decides which frames it has.
+    /// Returns the standard deviation of the fraction that a period loses: the choice of its frames is random.
     fn scatter(&self, kind: Kind, shed: f64) -> f64 {
         let shape = self.recordings.files[self.lossy].shape();
         let a_second = f64::from(shape.layout.frame_rate.get()) * shape.threads.len() as f64;
         let frames = (a_second * self.period_s).max(1.0);
-        // Mean square over mean of the lengths of what is lost in one piece.
+        // Mean square over mean of the lengths of contiguous losses, in frames.
         let together = match kind {
             Kind::Every | Kind::Random => 1.0,
             Kind::Bunch => 7.0,
             Kind::Burst => 2.0 * BURST - 1.0,
             Kind::Common => a_second * theory::COMMON_CELL,
         };
-        // And where the period's ends cut frames.
+        // Plus the effect of frames cut by the ends of the period.
         (shed * (1.0 - shed) * together / frames).sqrt() + 1.0 / frames
     }
 
@@ -283,7 +283,7 @@ impl Experiment<'_> {
     }
 }
 
-/// Mean amplitude of the periods of some weight.
+/// Returns the mean amplitude of the periods with this weight or more.
 fn mean(periods: &[Dump], least: f64) -> f64 {
     let is_heavy = |period: &&Dump| period.weight > 0.0 && period.weight >= least;
     let heavy = || periods.iter().filter(is_heavy);

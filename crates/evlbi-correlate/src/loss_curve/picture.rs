@@ -1,11 +1,11 @@
-//! Pictures of the curves: what was measured as dots with their errors, theory as lines.
+//! Draws the curves: measurements as dots with their errors, theory as lines.
 
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, name};
 
 use super::{Curve, Kind, Measures, Point, Where};
 use crate::series::Dump;
 
-/// The curves of a policy at a place, a panel a measure.
+/// Draws the curves of a policy at a place, one panel per quantity.
 pub(super) fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {
     let is_of = |curve: &&Curve| (curve.harm.at, curve.harm.shed) == (at, shed);
     let curves: Vec<&Curve> = curves.iter().filter(is_of).collect();
@@ -50,7 +50,7 @@ fn series(curve: &Curve, get: fn(&Measures) -> f64) -> [Series; 2] {
     [measured, Series::new("", Style::Line, theory.collect())]
 }
 
-/// The periods of the highest loss, all and those with half of their data or more.
+/// Draws the periods of the highest loss: all, and those with half of their data or more.
 fn periods(curve: &Curve) -> Option<Panel> {
     let last = curve.points.last()?;
     let point = |period: &Dump| (period.seconds, period.amplitude);

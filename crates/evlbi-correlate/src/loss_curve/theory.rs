@@ -1,4 +1,4 @@
-//! What theory says of a point, and what the points say in words.
+//! Predicts points from theory, and draws conclusions from measured points.
 
 use evlbi_core::shed::Replace;
 use evlbi_fx::correlator::{Input, Rotation};
@@ -7,11 +7,10 @@ use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
 use super::{Curve, Harm, Kind, Knows, Point, Where, inputs};
 use crate::Correlation;
 
-/// Length of the blocks of time of common shedding in seconds.
+/// Length of the time blocks of common shedding, in seconds.
 pub(super) const COMMON_CELL: f64 = 0.1;
 
-/// What theory says of the loss `shed` of a pair whose stations receive `delay` seconds apart, and whose bands have
-/// the shapes `spectra` without loss.
+/// Predicts the loss `shed` of a pair whose stations receive `delay` seconds apart, and whose bands have the shapes `spectra` without loss.
 pub(super) fn predict(
     found: &Correlation,
     spectra: &[Vec<f64>; 2],
@@ -44,7 +43,7 @@ pub(super) fn predict(
     loss::predicted(replaced, lost, samples, [&spectra[0], &spectra[1]])
 }
 
-/// By how much of its sample rate a station's samples are moved up in frequency as its fringes are stopped.
+/// Returns the frequency shift of a station's samples by fringe stopping, as a fraction of the sample rate.
 fn turn(found: &Correlation, input: Input) -> f64 {
     let (setup, band) = (&found.setup, found.setup.band(input));
     let station = &setup.stations()[input.station];
@@ -57,14 +56,14 @@ fn turn(found: &Correlation, input: Input) -> f64 {
     if is_reversed(found, input) { -up } else { up }
 }
 
-/// Whether a station's samples are real ones of a lower side band.
+/// Returns whether a station has real samples of a lower sideband.
 fn is_reversed(found: &Correlation, input: Input) -> bool {
     let band = found.setup.band(input);
     let layout = &found.setup.stations()[input.station].layout;
     band.edge_hz < band.zero_hz && !layout.complex
 }
 
-/// The power of both stations from zero to half of the sample rate; of complex samples from minus half of it.
+/// Returns the power spectra of both stations from zero to half of the sample rate; for complex samples from minus half of it.
 pub(super) fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
     inputs(found).map(|input| {
         let mut power = found.series.input(input).power.clone();
@@ -75,10 +74,10 @@ pub(super) fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
     })
 }
 
-/// What the curves say in sentences.
+/// Returns the conclusions from the curves as sentences.
 pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
     let mut said = Vec::new();
-    // The point of a curve whose loss is nearest to 10 %.
+    // The point of a curve with the loss closest to 10 %.
     let nearest = |harm: &dyn Fn(Harm) -> bool| {
         let distance = |point: &&Point| (point.loss - 0.1).abs();
         let points = &curves.iter().find(|curve| harm(curve.harm))?.points;
@@ -155,7 +154,7 @@ pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
     said
 }
 
-/// The least and the most of them, if there are any.
+/// Returns the minimum and maximum, if there are any values.
 fn extremes(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
     let least = values.clone().reduce(f64::min)?;
     Some((least, values.reduce(f64::max)?))

@@ -27,17 +27,17 @@ const MAX: u64 = 1 << 16;
 /// Maximum number of connections; further ones are closed.
 const MAX_CONNECTIONS: usize = 16;
 /// Reply to a change of a run that accepts none.
-const FIXED: &str = "nothing of this run can be changed while it lasts";
+const FIXED: &str = "this run accepts no changes";
 
 /// Reasons why a control socket cannot be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
     /// Another run listens on the socket.
-    #[error("{}: another run listens there", .0.display())]
+    #[error("another run listens on {}", .0.display())]
     InUse(PathBuf),
     /// The socket cannot be created.
-    #[error("{}: cannot listen there", path.display())]
+    #[error("cannot listen on {}", path.display())]
     Bind {
         /// Path of the socket.
         path: PathBuf,
@@ -326,7 +326,7 @@ impl ControlSocket {
             std::fs::remove_file(path)
         };
         if let Err(error) = write() {
-            tracing::warn!("the last status cannot be left behind: {error}");
+            tracing::warn!("cannot save the last status: {error}");
         }
     }
 
@@ -378,7 +378,7 @@ impl ControlSocket {
             }
             let answer = match serde_json::from_str(&line) {
                 Ok(request) => self.answer(request),
-                Err(error) => Answer::Refused(format!("no request that is known: {error}")),
+                Err(error) => Answer::Refused(format!("unknown request: {error}")),
             };
             let text = format!("{}\n", serde_json::to_string(&answer)?);
             let mut stream = stream;

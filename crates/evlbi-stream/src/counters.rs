@@ -103,48 +103,48 @@ macro_rules! table {
 table! {
     /// Counters of a received stream.
     pub RECEIVED of Received;
-    "rate_bps" Rate BitsPerSecond "receive_rate_bits_per_second" |r| r.rate_bps, "bits of data that came in the last second";
-    "expected" Counter Datagrams "expected_datagrams" |r| r.live.counters.expected, "numbers from the first to the last seen, = `unique` + `lost`";
+    "rate_bps" Rate BitsPerSecond "receive_rate_bits_per_second" |r| r.rate_bps, "bits of data received in the last second";
+    "expected" Counter Datagrams "expected_datagrams" |r| r.live.counters.expected, "sequence numbers from the first to the last received, = `unique` + `lost`";
     "received" Counter Datagrams "received_datagrams" |r| r.live.counters.received, "datagrams of the stream's size and sender, = `unique` + `duplicates` + `ring_full`";
-    "unique" ["unique"] Counter Datagrams "unique_datagrams" |r| r.live.counters.unique, "distinct numbers that arrived, late ones included";
-    "lost" ["lost"] Counter Datagrams "lost_datagrams" |r| r.live.counters.lost, "numbers that did not arrive or were dropped for a full ring, = `host_lost` + `network_lost` + `unattributed` (RFC 7680, with no limit of time within the history of 4,194,304 numbers)";
-    "host_lost" ["in the host"] Counter Datagrams "lost_host_datagrams" |r| r.live.attribution.host_lost, "of the lost: dropped in this host for certain: `ring_full` and what the socket dropped between the first and the last datagram";
+    "unique" ["unique"] Counter Datagrams "unique_datagrams" |r| r.live.counters.unique, "distinct sequence numbers received, including late ones";
+    "lost" ["lost"] Counter Datagrams "lost_datagrams" |r| r.live.counters.lost, "sequence numbers that did not arrive or were dropped by a full ring, = `host_lost` + `network_lost` + `unattributed` (RFC 7680, without a time limit, within a history of 4,194,304 numbers)";
+    "host_lost" ["in the host"] Counter Datagrams "lost_host_datagrams" |r| r.live.attribution.host_lost, "of the lost: certainly dropped in this host: `ring_full`, and socket drops between the first and the last datagram";
     "network_lost" ["in the network"] Counter Datagrams "lost_network_datagrams" |r| r.live.attribution.network_lost, "of the lost: not dropped by this host's socket or ring";
-    "unattributed" Counter Datagrams "lost_unattributed_datagrams" |r| r.live.attribution.unattributed, "of the lost: what the counters cannot tell, because the kernel counts a joined bundle once";
-    "ring_full" Counter Datagrams "ring_full_datagrams" |r| r.live.counters.ring_full, "arrived, and dropped because the sink had not made room";
-    "duplicates" Counter Datagrams "duplicate_datagrams" |r| r.live.counters.duplicates, "second and further arrivals of a number";
-    "reordered" Counter Datagrams "reordered_datagrams" |r| r.live.counters.reordered, "arrived after a higher number (RFC 4737 section 3: s < NextExp), duplicates apart";
-    "late" Counter Datagrams "late_datagrams" |r| r.live.counters.late, "of the unique: came when their place had been handed on, so not in the recording";
-    "foreign" Counter Datagrams "foreign_datagrams" |r| r.live.foreign(), "everything else that arrived, = `foreign_size` + `foreign_source` + `foreign_sequence` + `foreign_header`";
-    "undecided" Level Datagrams "undecided_datagrams" |r| r.live.undecided, "the first datagrams, of which it is not known yet whether they are the stream's";
-    "bytes" Counter Bytes "received_data_bytes" |r| r.live.bytes, "data that arrived for the first time";
-    "ring_fill" Level Ratio "ring_fill_ratio" |r| r.live.ring_fill, "share of the ring that waits to be written or correlated";
-    "ring_waits" Counter Seconds "ring_waits_seconds" |r| r.live.ring_waits, "time in which a reliable stream was not read, since the ring was full";
-    "host_lost_max" Counter Datagrams "lost_host_max_datagrams" |r| r.live.attribution.host_lost_max, "most that this host can have dropped";
-    "foreign_size" Counter Datagrams "foreign_size_datagrams" |r| r.live.foreign_size, "foreign: of another length";
-    "foreign_source" Counter Datagrams "foreign_source_datagrams" |r| r.live.foreign_source, "foreign: of another sender";
-    "foreign_sequence" Counter Datagrams "foreign_sequence_datagrams" |r| r.live.counters.foreign_sequence, "foreign: with a number that belongs to no sequence";
-    "foreign_header" Counter Datagrams "foreign_header_datagrams" |r| r.live.foreign_header, "foreign: over `pudp://` no frame of the stream's length, or one of the first three of a thread that begins later";
-    "refused_connections" Counter Times "refused_connections" |r| r.live.refused_connections, "connections over TCP that brought something that was no stream";
+    "unattributed" Counter Datagrams "lost_unattributed_datagrams" |r| r.live.attribution.unattributed, "of the lost: at an unknown place, as the kernel counts a dropped GRO bundle as one datagram";
+    "ring_full" Counter Datagrams "ring_full_datagrams" |r| r.live.counters.ring_full, "arrived, but dropped because the sink had not freed space";
+    "duplicates" Counter Datagrams "duplicate_datagrams" |r| r.live.counters.duplicates, "second and further arrivals of a sequence number";
+    "reordered" Counter Datagrams "reordered_datagrams" |r| r.live.counters.reordered, "arrived after a higher number (RFC 4737 section 3: s < NextExp), without duplicates";
+    "late" Counter Datagrams "late_datagrams" |r| r.live.counters.late, "of the unique: arrived after their position was released, so not in the recording";
+    "foreign" Counter Datagrams "foreign_datagrams" |r| r.live.foreign(), "all other datagrams that arrived, = `foreign_size` + `foreign_source` + `foreign_sequence` + `foreign_header`";
+    "undecided" Level Datagrams "undecided_datagrams" |r| r.live.undecided, "the first datagrams, until it is known whether they belong to the stream";
+    "bytes" Counter Bytes "received_data_bytes" |r| r.live.bytes, "data received, without duplicates";
+    "ring_fill" Level Ratio "ring_fill_ratio" |r| r.live.ring_fill, "fraction of the ring that waits to be written or correlated";
+    "ring_waits" Counter Seconds "ring_waits_seconds" |r| r.live.ring_waits, "time for which a reliable stream was not read because the ring was full";
+    "host_lost_max" Counter Datagrams "lost_host_max_datagrams" |r| r.live.attribution.host_lost_max, "maximum that this host can have dropped";
+    "foreign_size" Counter Datagrams "foreign_size_datagrams" |r| r.live.foreign_size, "foreign: with another length";
+    "foreign_source" Counter Datagrams "foreign_source_datagrams" |r| r.live.foreign_source, "foreign: from another sender";
+    "foreign_sequence" Counter Datagrams "foreign_sequence_datagrams" |r| r.live.counters.foreign_sequence, "foreign: with a number outside of every sequence";
+    "foreign_header" Counter Datagrams "foreign_header_datagrams" |r| r.live.foreign_header, "foreign: over `pudp://`, not a frame of the stream's length, or one of the first three of a thread that starts later";
+    "refused_connections" Counter Times "refused_connections" |r| r.live.refused_connections, "TCP connections that sent something other than a stream";
     "restarts" Counter Times "restarts" |r| r.live.counters.restarts, "how often the sender began a new sequence";
-    "socket_drops" Counter Datagrams "socket_drops_datagrams" |r| r.live.socket_drops, "what the kernel says the socket dropped (SO_MEMINFO), joined bundles counted once";
-    "socket_drops_within" Counter Datagrams "socket_drops_within_datagrams" |r| r.live.socket_drops_within, "of those: between the first and the last datagram received (SO_RXQ_OVFL)";
+    "socket_drops" Counter Datagrams "socket_drops_datagrams" |r| r.live.socket_drops, "drops of the socket reported by the kernel (SO_MEMINFO), which counts a GRO bundle once";
+    "socket_drops_within" Counter Datagrams "socket_drops_within_datagrams" |r| r.live.socket_drops_within, "of these: between the first and the last datagram received (SO_RXQ_OVFL)";
     #[cfg(test)] "nonce" Counter Datagrams "nonce_datagrams" |r| r.live.bytes * 1000 + 7, "a counter of the tests";
 }
 
 table! {
     /// Counters of a sent flow.
     pub SENT of Sent;
-    "rate_bps" Rate BitsPerSecond "send_rate_bits_per_second" |s| s.rate_bps, "bits of data that left in the last second";
+    "rate_bps" Rate BitsPerSecond "send_rate_bits_per_second" |s| s.rate_bps, "bits of data sent in the last second";
     "offered" Counter Datagrams "offered_datagrams" |s| s.live.offered, "sequence numbers used, = `sent` + `shed` + `not_sent`";
     "sent" ["sent"] Counter Datagrams "sent_datagrams" |s| s.live.sent, "accepted by the kernel";
-    "shed" ["shed"] Counter Datagrams "shed_datagrams" |s| s.live.shed, "left out on purpose";
+    "shed" ["shed"] Counter Datagrams "shed_datagrams" |s| s.live.shed, "dropped on purpose";
     "not_sent" ["not sent"] Counter Datagrams "not_sent_datagrams" |s| s.live.not_sent, "dropped in this host";
-    "bytes" Counter Bytes "sent_data_bytes" |s| s.live.bytes, "data that left, without the headers of the transport";
-    "behind_s" Level Seconds "send_behind_seconds" |s| s.live.behind.as_secs_f64(), "how far the sender is behind its schedule, what it gave up included";
-    "slips" Counter Times "send_slips" |s| s.live.slips.count, "how often it gave time up because it was more than a second behind";
-    "replaced" Counter Datagrams "replaced_datagrams" |s| s.live.replaced, "sent with other content in the place of shed data";
-    "frames" Counter Frames "sent_frames" |s| s.live.frames, "frames that the source gave";
+    "bytes" Counter Bytes "sent_data_bytes" |s| s.live.bytes, "data sent, without transport headers";
+    "behind_s" Level Seconds "send_behind_seconds" |s| s.live.behind.as_secs_f64(), "how far the sender is behind its schedule, including time given up";
+    "slips" Counter Times "send_slips" |s| s.live.slips.count, "how often it gave up time because it was more than a second behind";
+    "replaced" Counter Datagrams "replaced_datagrams" |s| s.live.replaced, "sent with replacement data for shed data";
+    "frames" Counter Frames "sent_frames" |s| s.live.frames, "frames from the source";
     "time_jumps" Counter Frames "send_time_jumps" |s| s.live.time_jumps, "frames whose time could not be followed";
     #[cfg(test)] "nonce" Counter Datagrams "nonce_datagrams_sent" |s| s.live.sent * 1000 + 7, "a counter of the tests";
 }
@@ -153,14 +153,14 @@ table! {
     /// Counters of the frames in a recording.
     pub(crate) FRAMES of deframe::Counts;
     "frames" Counter Frames "" |c| c.frames, "frames in the recording";
-    "invalid" Counter Frames "" |c| c.source_invalid + c.lost_frames, "of those: marked invalid, by their source or because they were lost";
-    "lost_frames" Counter Frames "" |c| c.lost_frames + c.partial, "of those: did not come whole (invalid, or kept in part with `--partial keep`)";
+    "invalid" Counter Frames "" |c| c.source_invalid + c.lost_frames, "of these: marked invalid, by their source or because they were lost";
+    "lost_frames" Counter Frames "" |c| c.lost_frames + c.partial, "of these: not received whole (invalid, or kept in part with `--partial keep`)";
     "unfilled_frames" Counter Frames "" |c| c.unfilled_frames, "frames of gaps longer than `--fill`: in the gaps file, not in the recording and not in `frames`";
-    "unfilled_bytes" Counter Bytes "" |c| c.unfilled_bytes, "the same of a stream without frames";
+    "unfilled_bytes" Counter Bytes "" |c| c.unfilled_bytes, "the same for a stream without frames";
     "partial_frames" Counter Frames "" |c| c.partial, "of the lost: kept in part";
-    "odd_headers" Counter Frames "" |c| c.odd_headers, "of `frames`: passed on unchanged although their header is not one of this stream";
-    "ambiguous_frames" Counter Frames "" |c| c.ambiguous, "lost frames whose thread or time was a guess";
-    "trimmed_bytes" Counter Bytes "" |c| c.trimmed_bytes, "the rest of a frame whose beginning came before the first datagram, left out; at the end the fill pattern that completes the last datagram, and over TCP a part of a frame";
+    "odd_headers" Counter Frames "" |c| c.odd_headers, "of `frames`: passed on unchanged although their header does not fit this stream";
+    "ambiguous_frames" Counter Frames "" |c| c.ambiguous, "lost frames whose thread or time was guessed";
+    "trimmed_bytes" Counter Bytes "" |c| c.trimmed_bytes, "data left out: the rest of a frame that began before the first datagram; at the end the fill pattern that completes the last datagram, and over TCP a partial frame";
     #[cfg(test)] "nonce_frames" Counter Frames "" |c| c.frames * 1000 + 7, "a counter of the tests";
 }
 

@@ -104,11 +104,11 @@ fn empty(
         gaps: VecDeque::new(),
         run,
     };
-    let least = match consumer.is_stream() {
+    let min = match consumer.is_stream() {
         true => STREAM_NAP,
         false => NAP,
     };
-    let mut nap = least;
+    let mut nap = min;
     let clock = run.clock();
     let mut flushed = clock.now();
     loop {
@@ -130,7 +130,7 @@ fn empty(
             }
         }
         nap = match taken {
-            Some(bytes) if bytes > LITTLE => least,
+            Some(bytes) if bytes > LITTLE => min,
             _ => (nap * 2).min(MAX_NAP),
         };
         if !finished && !drain.deframer.is_filling() {

@@ -49,7 +49,7 @@ pub enum DropError {
     },
     /// The policy depends on the bit rate, which is unknown.
     #[error(
-        "fit: needs the bit rate of {}, which cannot be told from it{}",
+        "fit: the bit rate of {} is unknown{}",
         path.display(),
         if *is_raw { " (it is neither VDIF nor Mark 5B)" } else { "" }
     )]
@@ -68,7 +68,7 @@ pub enum DropError {
         source: ShedError,
     },
     /// An output is the same file as the input.
-    #[error("{} is the input itself; write to another file", .0.display())]
+    #[error("{} is the input itself: write to another file", .0.display())]
     Itself(PathBuf),
     /// An output exists or cannot be created.
     #[error("{0}")]
@@ -244,9 +244,7 @@ fn check_replace(options: &DropOptions, recording: &Recording) -> Result<(), Dro
         (Replace::Invalid, Format::Raw) => {
             "has no frames that could be marked invalid (it is neither VDIF nor Mark 5B)"
         }
-        (Replace::Invalid, Format::Mark5b) => {
-            "is Mark 5B, whose frames have no mark for invalid ones"
-        }
+        (Replace::Invalid, Format::Mark5b) => "is Mark 5B, which has no mark for invalid frames",
         _ => return Ok(()),
     };
     let path = options.input.clone();
@@ -337,7 +335,7 @@ pub fn text(report: &DropReport) -> String {
     let mut pairs = vec![
         ("policy", format!("{}, seed {}", shed.policy, shed.seed)),
         ("shed", shed_units),
-        ("in their place", evlbi_plot::name(&report.replace)),
+        ("replaced by", evlbi_plot::name(&report.replace)),
     ];
     if let Some(length) = report.packet_bytes {
         pairs.push(("packets", format!("{length} bytes of data each")));

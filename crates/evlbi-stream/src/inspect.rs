@@ -138,7 +138,7 @@ pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Repor
 }
 
 /// Results so far.
-struct Look {
+struct Content {
     format: Format,
     frame_rate: Option<FrameRate>,
     sampling: Sampling,
@@ -150,9 +150,9 @@ struct Look {
     version: Option<u8>,
 }
 
-impl Look {
-    fn new(recording: &Recording, frame_rate: Option<FrameRate>) -> Look {
-        Look {
+impl Content {
+    fn new(recording: &Recording, frame_rate: Option<FrameRate>) -> Content {
+        Content {
             format: recording.format,
             frame_rate,
             sampling: Sampling::new(recording.frames(), recording.keys.len()),
@@ -214,7 +214,7 @@ fn fill_in(bytes: &[u8]) -> u64 {
 
 /// Results of one pass over the file.
 struct Walked {
-    look: Look,
+    content: Content,
     deframer: Deframer,
     blocks: Blocks,
     frame_rate: Option<FrameRate>,
@@ -228,18 +228,18 @@ fn walk(
 ) -> Result<Walked, RecordingError> {
     let mut deframer = recording.deframer(frame_rate);
     let mut blocks = Blocks::new(recording::open(&recording.path)?, recording.size);
-    let mut look = Look::new(recording, frame_rate);
+    let mut content = Content::new(recording, frame_rate);
     let mut progress = run.progress(Some(recording.size));
     let mut more = true;
     while more && !run.is_stopped() {
-        more = blocks.step(&mut deframer, |chunk| look.take(chunk))?;
+        more = blocks.step(&mut deframer, |chunk| content.take(chunk))?;
         if more && progress.is_due() {
             let frames = units::show_count(deframer.counts().frames);
             progress.show(blocks.offset(), &format!("{frames} frames"));
         }
     }
     Ok(Walked {
-        look,
+        content,
         frame_rate: frame_rate.or(deframer.frame_rate()),
         deframer,
         blocks,
@@ -248,10 +248,10 @@ fn walk(
 }
 
 fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> Report {
-    let (look, rate) = (&walked.look, walked.frame_rate);
+    let (content, rate) = (&walked.content, walked.frame_rate);
     let counts = walked.deframer.counts();
     let leading = walked.blocks.leading().unwrap_or(0);
-    let threads = &look.threads;
+    let threads = &content.threads;
     let sum = |of: fn(&Thread) -> u64| threads.iter().map(of).sum();
     let (gaps, gaps_total) = gaps(threads, rate);
     let times = || threads.iter().flat_map(Thread::ends);
@@ -269,7 +269,7 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         file: recording.path.clone(),
         bytes: recording.size,
         format: recording.format,
-        version: look.version,
+        version: content.version,
         frame_length: recording.frame_length,
         header_length,
         frame_rate: rate.map(FrameRate::get),
@@ -291,11 +291,11 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         leading_bytes: leading,
         trailing_bytes: (walked.blocks.offset()).saturating_sub(leading + counts.bytes),
         unframed_bytes: counts.unframed_bytes,
-        fill: look.fill,
+        fill: content.fill,
         threads: threads.iter().map(|thread| thread.report(rate)).collect(),
         gaps_total,
         gaps,
-        sampling: sampled.then_some(look.sampling),
+        sampling: sampled.then_some(content.sampling),
         interrupted: walked.interrupted,
     }
 }

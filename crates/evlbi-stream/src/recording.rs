@@ -20,17 +20,17 @@ use thiserror::Error;
 /// Bytes per read.
 pub(crate) const BLOCK: usize = 1 << 20;
 /// Maximum number of bytes read from the start of the file to find out its threads and frame rate.
-const SURVEYED: u64 = 256 << 20;
+const MAX_SURVEYED: u64 = 256 << 20;
 /// Number of bytes read to find out the threads if the headers contain the rate.
 const ENOUGH: u64 = 16 << 20;
 
 /// Frames at the end of the file that are searched for the last one of the first frame's thread.
-const LOOKED_AT: usize = 1024;
+const FROM_END: usize = 1024;
 /// Maximum distance of two frames of a recording, in seconds; or the number of frames, if larger.
 const MAX_APART: u64 = 86_400;
 
 /// Frames checked before a part of a recording is skipped.
-const CHECKED: u64 = 64;
+const MAX_CHECKED: u64 = 64;
 
 /// Maximum number of bytes read before a file counts as raw data: three frames of 16 MiB fit.
 const HOLD: usize = 50 << 20;
@@ -48,7 +48,7 @@ pub enum RecordingError {
         source: io::Error,
     },
     /// The path is not a file.
-    #[error("{} is {what}; give a recording", path.display())]
+    #[error("{} is {what}: give a recording", path.display())]
     NoFile {
         /// The path.
         path: PathBuf,
@@ -132,7 +132,7 @@ impl Recording {
         let mut survey = Survey::default();
         let reference = second - BEFORE;
         let mut deframer = deframer(frame_rate, reference);
-        let mut blocks = Blocks::new(file, SURVEYED.min(size));
+        let mut blocks = Blocks::new(file, MAX_SURVEYED.min(size));
         while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
             if blocks.offset() >= ENOUGH && deframer.frame_rate().is_some() {
                 break;
@@ -153,7 +153,7 @@ impl Recording {
             reference,
         };
         if let Some(first) = survey.first {
-            recording.look_at_end(&blocks.file, first)?;
+            recording.find_last(&blocks.file, first)?;
             if frame_rate.is_none() {
                 let counted = recording.count_frames_of_seconds(&blocks.file, first)?;
                 recording.frame_rate = counted.or(recording.frame_rate);
@@ -209,9 +209,9 @@ impl Recording {
     }
 
     /// Finds the last frame of the first frame's thread; among as many frames as there are threads, unless some are damaged.
-    fn look_at_end(&mut self, file: &File, first: First) -> Result<(), RecordingError> {
-        let looked_at = LOOKED_AT.max(4 * self.keys.len());
-        let numbers = (first.number..self.frames()).rev().take(looked_at);
+    fn find_last(&mut self, file: &File, first: First) -> Result<(), RecordingError> {
+        let count = FROM_END.max(4 * self.keys.len());
+        let numbers = (first.number..self.frames()).rev().take(count);
         let Some((number, last)) = self.time_among(file, first, numbers)? else {
             return Ok(());
         };
@@ -270,10 +270,10 @@ impl Recording {
         let margin = margin * self.keys.len().max(1) as u64;
         let number = before.saturating_sub(margin);
         // One wrong time can mislead the search: check a sample of the frames that would be skipped.
-        let looked_at = CHECKED.min(before + 1);
-        for step in 0..looked_at {
-            let near = before - step * (before - number) / looked_at;
-            let far = number - step * number / looked_at;
+        let checked = MAX_CHECKED.min(before + 1);
+        for step in 0..checked {
+            let near = before - step * (before - number) / checked;
+            let far = number - step * number / checked;
             for place in [near, far] {
                 if lies_before(place)? == Some(false) {
                     return Ok(0);
@@ -425,7 +425,7 @@ pub fn open(path: &Path) -> Result<File, RecordingError> {
     let what = match () {
         () if kind.is_file() => return Ok(file),
         () if kind.is_dir() => "a directory",
-        () => "no file but a device or a pipe",
+        () => "a device or a pipe, not a file",
     };
     let path = path.to_owned();
     Err(RecordingError::NoFile { path, what })

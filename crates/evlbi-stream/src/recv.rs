@@ -60,14 +60,14 @@ pub enum RecvError {
     NotHonoured(#[from] NotHonoured),
     /// The ring is too small.
     #[error(
-        "a ring is at least {}{}; {} were asked for",
-        show_size(*least),
+        "a ring of {} is too small{}: the minimum is {}",
+        show_size(*asked),
         if *is_for_frames { " for frames of that length" } else { "" },
-        show_size(*asked)
+        show_size(*min)
     )]
     SmallRing {
         /// Minimum ring size, in bytes.
-        least: u64,
+        min: u64,
         /// Requested ring size, in bytes.
         asked: u64,
         /// Whether the frame length requires this minimum.
@@ -75,7 +75,7 @@ pub enum RecvError {
     },
     /// The window does not fit the ring.
     #[error(
-        "a window of {} needs a ring of a third more, or none given; {} were asked for",
+        "a window of {} does not fit a ring of {}, which must be a third larger",
         show_size(*window),
         show_size(*ring)
     )]
@@ -100,7 +100,7 @@ pub enum RecvError {
         to: String,
     },
     /// Killed receivers left recordings under this name and all its numbered variants.
-    #[error("no name is free beside {}", .0.display())]
+    #[error("no free name next to {}", .0.display())]
     NoName(PathBuf),
     /// The recording, or a file next to it, exists.
     #[error("{0}")]
@@ -295,25 +295,25 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvErro
         transport::Numbers::FromFrames => Box::new(FrameNumbers::new(options.frame_rate)),
         _ => Box::new(Numbers),
     };
-    let (usual_window, usual_ring) = match service.carries {
+    let (default_window, default_ring) = match service.carries {
         Carries::Datagrams => (DEFAULT_WINDOW, DEFAULT_RING),
         Carries::Bytes => (STREAM_RING / 4, STREAM_RING),
     };
-    let most_usual = |ring| usual_window.min(ring / 4);
-    let window = (options.window).unwrap_or(options.ring.map_or(usual_window, most_usual));
+    let within = |ring| default_window.min(ring / 4);
+    let window = (options.window).unwrap_or(options.ring.map_or(default_window, within));
     // The deframer examines one part while the other fills.
     let settings = deframe::Settings {
         frame_length: options.frame,
         ..deframe::Settings::default()
     };
     let for_frames = (settings.left_in_a_span() as u64).saturating_mul(2);
-    let usual_ring = window.saturating_mul(4).max(usual_ring).max(for_frames);
-    let ring = options.ring.unwrap_or(usual_ring);
-    for (least, is_for_frames) in [(MIN_RING, false), (for_frames, true)] {
+    let default_ring = window.saturating_mul(4).max(default_ring).max(for_frames);
+    let ring = options.ring.unwrap_or(default_ring);
+    for (min, is_for_frames) in [(MIN_RING, false), (for_frames, true)] {
         let is_asked = is_for_frames || options.ring.is_some();
-        if is_asked && ring < least {
+        if is_asked && ring < min {
             return Err(RecvError::SmallRing {
-                least,
+                min,
                 asked: ring,
                 is_for_frames,
             });

@@ -50,7 +50,7 @@ impl<S: Watched + 'static, R> Running<S, R> {
     /// Panics if its thread panicked.
     pub fn join(mut self) -> R {
         let worker = self.worker.take().map(Thread::join);
-        worker.unwrap_or_else(|| unreachable!("it is there until it is joined or dropped"))
+        worker.unwrap_or_else(|| unreachable!("only joining or dropping takes it"))
     }
 
     /// Stops it; a sender completes the current frame first.
@@ -79,14 +79,14 @@ impl<S: Watched + 'static, R> Drop for Running<S, R> {
 pub fn watch(
     mut progress: Progress,
     has_ended: impl Fn() -> bool,
-    mut look: impl FnMut() -> (u64, String),
+    mut poll: impl FnMut() -> (u64, String),
     clock: &Clock,
 ) {
     loop {
         // Asked before the poll, so that the last poll has the final counts.
         let has_ended = has_ended();
         if progress.is_due() || has_ended {
-            let (done, line) = look();
+            let (done, line) = poll();
             if has_ended {
                 return;
             }

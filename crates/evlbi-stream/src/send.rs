@@ -41,16 +41,16 @@ pub enum SendError {
     #[error("{0}")]
     Source(#[from] SourceError),
     /// The frame rate of the named source is unknown, and nothing else sets the times.
-    #[error("the frame rate of {0} cannot be told, so not when its frames are due")]
+    #[error("the frame rate of {0} is unknown, so its frames cannot be timed")]
     RateUnknown(String),
     /// The named source is raw data, and nothing else sets the times.
-    #[error("{0} is raw data (no frames of VDIF or Mark 5B are in it), which has no times")]
+    #[error("{0} is raw data without timestamps (neither VDIF nor Mark 5B)")]
     NoTimes(String),
     /// The named source is generated, and nothing sets its rate.
     #[error("{0} has no rate of its own")]
     PatternRate(String),
     /// The start is in the past; only a warning, since the data is then sent at once.
-    #[error("the start, {0}, is over")]
+    #[error("the start {0} is in the past")]
     StartOver(jiff::Timestamp),
     /// An option has no effect on the transport.
     #[error("{0}")]
@@ -62,14 +62,14 @@ pub enum SendError {
     #[error("{0}")]
     Open(#[from] OpenError),
     /// The MTU of the route is unknown.
-    #[error("cannot ask for the MTU of the route")]
+    #[error("cannot read the MTU of the route")]
     MtuUnknown,
     /// No cut of the frames fits the packets.
     #[error("{0}")]
     Packetise(#[from] PacketiseError),
     /// A whole frame must fit a packet, and does not.
     #[error(
-        "pudp:// carries whole frames, and {frame} bytes do not fit an MTU of {mtu}: without sequence numbers fragments cannot be put in order"
+        "a frame of {frame} bytes does not fit an MTU of {mtu}: pudp:// has no sequence numbers to put the parts of a frame in order"
     )]
     LongFrame {
         /// Length of a frame, in bytes.
@@ -78,10 +78,10 @@ pub enum SendError {
         mtu: usize,
     },
     /// Repeated frames need later times, but data cut as bytes has none.
-    #[error("frames cut as bytes cannot be re-timed")]
+    #[error("repeated frames cannot get later times if they are cut as bytes")]
     Untimed,
     /// Data shed to make room would be replaced.
-    #[error("fit: makes room only if nothing is sent in the place of what is shed")]
+    #[error("fit: cannot be used with replacement data, which would fill the link again")]
     FitReplaced,
     /// The policy cannot be applied to the stream.
     #[error("{0}")]
@@ -93,9 +93,7 @@ pub enum SendError {
     #[error("{0}")]
     Policy(#[from] PolicyError),
     /// The flow has no rate that could be changed.
-    #[error(
-        "only a flow that was started with a rate has one to change; this one leaves by the times in its frames, or as fast as it can"
-    )]
+    #[error("cannot change the rate: this flow was started without a rate")]
     NoRate,
     /// The size exceeds the address space of this host.
     #[error("{0}")]
@@ -232,7 +230,7 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
         if bytes > 0 {
             let source = &options.source;
             run.say(format_args!(
-                "the {end} {bytes} bytes of {source} are no whole frame and are not sent"
+                "the {end} {bytes} bytes of {source} are not a whole frame and are not sent"
             ));
         }
     }

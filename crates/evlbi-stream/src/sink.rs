@@ -40,7 +40,7 @@ pub enum SinkError {
     Output(#[from] OutputError),
     /// Another program is writing the file.
     #[error(
-        "{} is being written by another program; give each receiver a file of its own",
+        "{} is being written by another program: give each receiver its own file",
         .0.display()
     )]
     Held(PathBuf),
@@ -61,7 +61,7 @@ pub enum SinkError {
         source: WriteError,
     },
     /// A template contains an unknown placeholder.
-    #[error("only {{station}} and {{thread}} can stand in `{0}`")]
+    #[error("unknown placeholder in `{0}`: use {{station}} or {{thread}}")]
     Template(String),
     /// The named pipe had no reader while there was something to record.
     #[error(
@@ -215,7 +215,7 @@ impl Output {
     fn fail(&mut self, error: &WriteError) {
         let why = self.run.explain(error);
         self.run.say(format_args!(
-            "{why}; receiving goes on, and what is not written is counted"
+            "{why}; receiving continues, and unwritten bytes are counted"
         ));
         self.unwritten += self.written.saturating_sub(error.written);
         self.written = error.written;
@@ -302,7 +302,7 @@ impl Split {
             if let Err(error) = &output {
                 let why = self.files.run.explain(error);
                 self.files.run.say(format_args!(
-                    "{why}; receiving goes on, and what is not written is counted"
+                    "{why}; receiving continues, and unwritten bytes are counted"
                 ));
                 self.error = Some(why);
             }

@@ -32,7 +32,7 @@ const PERIOD_BYTES: usize = 64 << 20;
 #[non_exhaustive]
 pub enum SourceError {
     /// The frame length of the test pattern is not a number.
-    #[error("`{length}` is no length of a frame in bytes")]
+    #[error("invalid frame length in bytes `{length}`")]
     NoLength {
         /// Text in place of the length.
         length: String,
@@ -43,7 +43,7 @@ pub enum SourceError {
     #[error("{0}")]
     Length(#[from] pattern::LengthError),
     /// A simulated sky is named without a station.
-    #[error("`{0}` names no station; write sky:PLAN.toml/STATION")]
+    #[error("`{0}` names no station: give sky:PLAN.toml/STATION")]
     NoStation(String),
     /// The plan of a simulated sky cannot be read.
     #[error("cannot read the plan {}", path.display())]
@@ -80,7 +80,7 @@ pub enum SourceError {
     NotRepeatable(String),
     /// Repeated frames need later times, but the number of frames per second is unknown.
     #[error(
-        "repeated frames get later times, and the frame rate of {} is not known",
+        "repeated frames need later times, but the frame rate of {} is unknown",
         .0.display()
     )]
     RateUnknown(PathBuf),
@@ -204,7 +204,7 @@ impl Input {
                     (false, _) | (_, Format::Raw) => 0,
                     (true, Format::Mark5b) => {
                         return Err(SourceError::NotRepeatable(format!(
-                            "frames of Mark 5B cannot be given later times yet, so {name} cannot be repeated"
+                            "cannot repeat {name}: later times are not supported for Mark 5B"
                         )));
                     }
                     (true, Format::Vdif) => recording
@@ -214,7 +214,7 @@ impl Input {
                 let tail = tail_of(&recording, length, unit)?;
                 if repeat > 1 && !tail.is_empty() {
                     return Err(SourceError::NotRepeatable(format!(
-                        "{name} cannot be repeated in datagrams that do not divide it"
+                        "cannot repeat {name}: its length is not a multiple of the datagrams' length"
                     )));
                 }
                 let padded = length.next_multiple_of(unit as u64) - length;
@@ -303,8 +303,8 @@ pub fn simulate(station: &Station) -> Result<Input, TryFromIntError> {
     let length = station.frame_length() as u64;
     let threads = u64::from(station.threads());
     let cycles = station.total_frames() / threads;
-    let most = (LOOP_BYTES / (length * threads)).max(1);
-    let round = cycles.min(most);
+    let max = (LOOP_BYTES / (length * threads)).max(1);
+    let round = cycles.min(max);
     let mut frames = vec![0; usize::try_from(round * threads * length)?];
     station.generator().fill(&mut frames);
     let keys = (0..station.threads()).map(|thread| StreamKey {

@@ -90,7 +90,7 @@ fn overview(report: &Report) -> String {
 }
 
 fn interrupted(report: &Report) -> Option<(&'static str, String)> {
-    let text = "before the end of the file: the numbers are of what was read";
+    let text = "before the end of the file: the numbers cover the part that was read";
     report.interrupted.then(|| ("stopped", text.to_string()))
 }
 
@@ -102,7 +102,7 @@ fn format(report: &Report) -> String {
     match report.format {
         Format::Vdif => format!("VDIF version {}, {frames}", report.version.unwrap_or(0)),
         Format::Mark5b => format!(
-            "Mark 5B, {frames}; of the days that its time code may mean, the latest past one"
+            "Mark 5B, {frames}; the time code repeats: dates are the latest possible ones in the past"
         ),
         Format::Raw => "raw: neither VDIF nor Mark 5B".to_string(),
     }
@@ -111,13 +111,13 @@ fn format(report: &Report) -> String {
 fn frame_rate(report: &Report) -> String {
     let origin = match report.frame_rate_from {
         Some(RateOrigin::Given) => "as given",
-        Some(RateOrigin::Header) => "as the headers tell",
+        Some(RateOrigin::Header) => "from the headers",
         Some(RateOrigin::Counted) => "counted from second to second",
         None => "",
     };
     match report.frame_rate {
-        Some(rate) => format!("{} a second of each thread, {origin}", count(rate.into())),
-        None => "not known: no second ends in the recording; --frame-rate gives it".to_string(),
+        Some(rate) => format!("{} per second and thread, {origin}", count(rate.into())),
+        None => "unknown: no second ends in the recording; give --frame-rate".to_string(),
     }
 }
 
@@ -170,7 +170,7 @@ fn threads(threads: &[ThreadReport]) -> String {
 
 fn shape(thread: &ThreadReport) -> String {
     let (Some(bits), Some(channels)) = (thread.bits, thread.channels) else {
-        return "not told".to_string();
+        return "unknown".to_string();
     };
     let complex = match thread.complex {
         Some(true) => "complex",
@@ -217,7 +217,7 @@ fn gaps(report: &Report) -> String {
 fn more(all: usize, shown: usize, what: &str) -> Option<String> {
     let more = all.checked_sub(shown).filter(|more| *more > 0)?;
     Some(format!(
-        "  and {more} more {what} (--json tells more of them)"
+        "  and {more} more {what} (--json lists more of them)"
     ))
 }
 

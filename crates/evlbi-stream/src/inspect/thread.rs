@@ -266,7 +266,7 @@ impl Thread {
         match (&self.samples, self.header) {
             (Err(why), _) => Some(why.to_string()),
             (Ok(_), None) => Some(format!(
-                "Mark 5B does not tell its channels: all counted together, as {MARK5B_BITS} bits"
+                "Mark 5B headers do not contain the channels: all are counted together, as {MARK5B_BITS} bits"
             )),
             (Ok(_), Some(_)) => None,
         }

@@ -36,10 +36,10 @@ impl Recording {
             return Ok(None);
         };
         let ends = last.second - first.time.second;
-        let looked_at = ends.min(TURNS);
+        let examined = ends.min(TURNS);
         let mut turns = Vec::new();
-        for turn in 0..looked_at {
-            let second = first.time.second + 1 + ends * turn / looked_at;
+        for turn in 0..examined {
+            let second = first.time.second + 1 + ends * turn / examined;
             turns.extend(self.turn(file, first, second)?);
         }
         if turns.is_empty() {

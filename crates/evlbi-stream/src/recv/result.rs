@@ -314,8 +314,11 @@ fn describe(format: deframe::Format, result: &RecvResult) -> String {
     };
     let length = result.frame_length.unwrap_or(0);
     match result.frame_rate {
-        Some(rate) => format!("{name}, frames of {length} bytes, {} a second", rate.get()),
-        None => format!("{name}, frames of {length} bytes, at a rate not known"),
+        Some(rate) => format!(
+            "{name}, frames of {length} bytes, {} per second",
+            rate.get()
+        ),
+        None => format!("{name}, frames of {length} bytes, frame rate unknown"),
     }
 }
 
@@ -364,12 +367,15 @@ pub fn text(result: &RecvResult) -> String {
     }
     if let Some(buffer) = &result.buffer {
         let [asked, granted] = [buffer.asked, buffer.granted].map(|size| show_size(size as u64));
-        let text = format!("{asked} asked for, {granted} granted");
+        let text = format!("{asked} requested, {granted} granted");
         pairs.push(("socket buffer", text));
     }
     if live.ring_waits > 0.0 {
         let waited = show_seconds(live.ring_waits);
-        pairs.push(("not read for", format!("{waited}, since the ring was full")));
+        pairs.push((
+            "not read for",
+            format!("{waited}, because the ring was full"),
+        ));
     }
     if let Some(check) = &result.sink.check {
         let (good, corrupted) = (count(check.good), count(check.corrupted));

@@ -95,7 +95,7 @@ pub fn nothing_but(datagrams: u64, options: &RecvOptions) -> Option<String> {
     let why = match options.from.transport().service().numbers {
         _ if datagrams == 0 => return None,
         _ if options.source.is_some() => {
-            "they are not from the source that is asked for, or no stream of it"
+            "they are not from the requested source, or not a stream of it"
         }
         Numbers::FromFrames => {
             "none is a whole VDIF frame: send each frame in one datagram, or use udp:// for datagrams with sequence numbers"

@@ -164,7 +164,7 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
         return clock.now().plus(Nanos(ahead)).max(soon);
     }
     let why = run.explain(&SendError::StartOver(asked));
-    run.warn(format_args!("{why}, so the data leaves at once"));
+    run.warn(format_args!("{why}; sending starts at once"));
     soon
 }
 

@@ -85,8 +85,8 @@ pub fn text(result: &SendResult) -> String {
 fn rate(result: &SendResult) -> String {
     let sent = show_rate(result.report.rate_bps);
     match result.rate_asked_bps {
-        Some(asked) => format!("{sent} sent, {} asked for", show_rate(asked as f64)),
-        None => format!("{sent} sent, as much as goes asked for"),
+        Some(asked) => format!("{sent} sent, {} requested", show_rate(asked as f64)),
+        None => format!("{sent} sent, maximum requested"),
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
         assert!(report.behind_seconds > 0.1, "{report:?}");
         assert!(report.lateness_us.max >= 900_000.0, "{report:?}");
         let text = text(&result);
-        assert!(text.contains("sent, 1.000 Mbit/s asked for"), "{text}");
+        assert!(text.contains("sent, 1.000 Mbit/s requested"), "{text}");
         assert!(text.contains("s at the end"), "{text}");
 
         let report = said_of_one_that_is_late(Nanos(5_000_000_000)).report;

@@ -332,7 +332,7 @@ fn what_is_no_recording_is_refused() {
     for (path, says) in [
         (folder.as_str(), "directory"),
         (&empty, "empty"),
-        ("/dev/null", "no file"),
+        ("/dev/null", "not a file"),
     ] {
         let error = refused(inspect(Path::new(path), None, &Run::silent()));
         assert!(error.contains(says), "{path}: {error}");

@@ -25,16 +25,16 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 
 fn of_output(error: &OutputError) -> Option<String> {
     Some(match error {
-        OutputError::Exists(_) => format!("{error}; {OVERWRITE}"),
-        OutputError::Twice(_) => format!("{error}; give each output a name of its own"),
-        OutputError::Overtaken(_) => format!("{error}; choose another name, or {OVERWRITE}"),
+        OutputError::Exists(_) => format!("{error}: {OVERWRITE}"),
+        OutputError::Twice(_) => format!("{error}: give each output its own name"),
+        OutputError::Overtaken(_) => format!("{error}: choose another name, or {OVERWRITE}"),
         _ => return None,
     })
 }
 
 fn of_source(error: &SourceError) -> Option<String> {
     Some(match error {
-        SourceError::RateUnknown(_) => format!("{error}; give --frame-rate"),
+        SourceError::RateUnknown(_) => format!("{error}: give --frame-rate"),
         _ => return None,
     })
 }
@@ -42,20 +42,23 @@ fn of_source(error: &SourceError) -> Option<String> {
 fn of_sender(error: &SendError) -> Option<String> {
     Some(match error {
         SendError::RateUnknown(_) => {
-            format!("{error}: give --frame-rate N, or a --rate, or --max")
+            format!("{error}: give --frame-rate, --rate or --max")
         }
         SendError::PatternRate(_) => {
             format!("{error}: give a --rate, or --max to send as fast as this host can")
         }
-        SendError::StartOver(start) => format!("--start {start} is over"),
-        SendError::NoTimes(_) => format!("{error}: give a --rate, or --max"),
+        SendError::StartOver(start) => format!("--start {start} is in the past"),
+        SendError::NoTimes(_) => format!("{error}: give --rate or --max"),
         SendError::NoRate => error.to_string().replacen("a rate", "a --rate", 1),
         SendError::NoDatagrams(scheme) => {
             format!("--cut plain has no effect on {scheme}://; leave it out")
         }
-        SendError::FitReplaced => format!("{error}; leave --replace out"),
-        SendError::Untimed => format!("{error}; repeat without --cut plain"),
-        SendError::MtuUnknown => format!("{error}; give --mtu"),
+        SendError::FitReplaced => {
+            "--shed fit: cannot be used with --replace: replacement data would fill the link again"
+                .into()
+        }
+        SendError::Untimed => format!("{error}: leave --cut plain out"),
+        SendError::MtuUnknown => format!("{error}: give --mtu"),
         SendError::LongFrame { .. } => format!("{error}; use udp:// or a larger --mtu"),
         _ => return None,
     })
@@ -64,7 +67,7 @@ fn of_sender(error: &SendError) -> Option<String> {
 fn of_receiver(error: &RecvError) -> Option<String> {
     Some(match error {
         RecvError::SmallRing {
-            least,
+            min,
             asked,
             is_for_frames,
         } => {
@@ -72,16 +75,16 @@ fn of_receiver(error: &RecvError) -> Option<String> {
                 true => " for frames as long as --frame",
                 false => "",
             };
-            let (least, asked) = (show_size(*least), show_size(*asked));
-            format!("--ring is at least {least}{frames}; {asked} were asked for")
+            let (min, asked) = (show_size(*min), show_size(*asked));
+            format!("--ring {asked} is too small{frames}: give at least {min}")
         }
         RecvError::WideWindow { window, ring } => {
             let (window, ring) = (show_size(*window), show_size(*ring));
             format!(
-                "a --window of {window} needs a --ring of a third more, or none given; {ring} were asked for"
+                "--window {window} does not fit --ring {ring}: give a --ring a third larger than the window, or none"
             )
         }
-        RecvError::MayExist { .. } => format!("{error}; {OVERWRITE}"),
+        RecvError::MayExist { .. } => format!("{error}: {OVERWRITE}"),
         _ => return None,
     })
 }
@@ -89,16 +92,16 @@ fn of_receiver(error: &RecvError) -> Option<String> {
 fn of_drop(error: &DropError) -> Option<String> {
     Some(match error {
         DropError::NoMark { .. } => {
-            format!("{error}; choose --replace fill, random or nothing")
+            format!("{error}: choose --replace fill, random or nothing")
         }
-        DropError::RateUnknown { is_raw: false, .. } => format!("{error}; give --frame-rate"),
+        DropError::RateUnknown { is_raw: false, .. } => format!("{error}: give --frame-rate"),
         _ => return None,
     })
 }
 
 fn of_listening(error: &ListenError) -> Option<String> {
     Some(match error {
-        ListenError::InUse(_) | ListenError::Bind { .. } => format!("--control {error}"),
+        ListenError::InUse(_) | ListenError::Bind { .. } => format!("--control: {error}"),
         _ => return None,
     })
 }

@@ -41,27 +41,27 @@ fn said(error: impl Into<Error>, expected: &str) {
 #[test]
 fn errors_are_told_with_what_the_command_line_offers() {
     let there = || OutputError::Exists("a.vdif".into());
-    let exists = "a.vdif exists; give --force to overwrite it";
+    let exists = "a.vdif exists: give --force to overwrite it";
     said(there(), exists);
     said(RecvError::from(SinkError::from(there())), exists);
     said(DropError::from(there()), exists);
     said(
         SendError::from(SourceError::RateUnknown("a.vdif".into())),
-        "repeated frames get later times, and the frame rate of a.vdif is not known; give --frame-rate",
+        "repeated frames need later times, but the frame rate of a.vdif is unknown: give --frame-rate",
     );
     said(
         SendError::MtuUnknown,
-        "cannot ask for the MTU of the route; give --mtu",
+        "cannot read the MTU of the route: give --mtu",
     );
     let (path, is_raw) = ("a.vdif".into(), false);
     said(
         DropError::RateUnknown { path, is_raw },
-        "fit: needs the bit rate of a.vdif, which cannot be told from it; give --frame-rate",
+        "fit: the bit rate of a.vdif is unknown: give --frame-rate",
     );
     let (path, is_raw) = ("a.raw".into(), true);
     said(
         DropError::RateUnknown { path, is_raw },
-        "fit: needs the bit rate of a.raw, which cannot be told from it (it is neither VDIF nor Mark 5B)",
+        "fit: the bit rate of a.raw is unknown (it is neither VDIF nor Mark 5B)",
     );
 }
 
@@ -69,11 +69,11 @@ fn errors_are_told_with_what_the_command_line_offers() {
 fn errors_are_told_with_the_names_of_options() {
     said(
         SendError::RateUnknown("a.vdif".to_owned()),
-        "the frame rate of a.vdif cannot be told, so not when its frames are due: give --frame-rate N, or a --rate, or --max",
+        "the frame rate of a.vdif is unknown, so its frames cannot be timed: give --frame-rate, --rate or --max",
     );
     said(
         SendError::NoTimes("a.raw".to_owned()),
-        "a.raw is raw data (no frames of VDIF or Mark 5B are in it), which has no times: give a --rate, or --max",
+        "a.raw is raw data without timestamps (neither VDIF nor Mark 5B): give --rate or --max",
     );
     said(
         SendError::PatternRate("pattern:8032".to_owned()),
@@ -81,38 +81,38 @@ fn errors_are_told_with_the_names_of_options() {
     );
     said(
         SendError::NoRate,
-        "only a flow that was started with a --rate has one to change; this one leaves by the times in its frames, or as fast as it can",
+        "cannot change the rate: this flow was started without a --rate",
     );
     said(
         SendError::NoDatagrams("tcp"),
         "--cut plain has no effect on tcp://; leave it out",
     );
     let small = |is_for_frames| RecvError::SmallRing {
-        least: 16 << 20,
+        min: 16 << 20,
         asked: 1 << 20,
         is_for_frames,
     };
     said(
         small(false),
-        "--ring is at least 16 MiB; 1 MiB were asked for",
+        "--ring 1 MiB is too small: give at least 16 MiB",
     );
     said(
         small(true),
-        "--ring is at least 16 MiB for frames as long as --frame; 1 MiB were asked for",
+        "--ring 1 MiB is too small for frames as long as --frame: give at least 16 MiB",
     );
     let (window, ring) = (64 << 20, 32 << 20);
     said(
         RecvError::WideWindow { window, ring },
-        "a --window of 64 MiB needs a --ring of a third more, or none given; 32 MiB were asked for",
+        "--window 64 MiB does not fit --ring 32 MiB: give a --ring a third larger than the window, or none",
     );
     said(
         ListenError::InUse("/run/it".into()),
-        "--control /run/it: another run listens there",
+        "--control: another run listens on /run/it",
     );
     let (path, source) = ("/run/it".into(), io::Error::other("denied"));
     said(
         ListenError::Bind { path, source },
-        "--control /run/it: cannot listen there: denied",
+        "--control: cannot listen on /run/it: denied",
     );
     said(
         DoctorError::NoFolder("/data".into()),
@@ -247,7 +247,7 @@ fn errors_of_the_host_say_what_to_change() {
     );
     said(
         OutputError::Twice("a".into()),
-        "a would be written twice; give each output a name of its own",
+        "a would be written twice: give each output its own name",
     );
 }
 

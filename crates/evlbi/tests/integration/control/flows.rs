@@ -163,7 +163,7 @@ fn changes_that_make_no_sense_are_refused() {
             "to",
             json!({"revision": 1, "rate": "30M"}),
             422,
-            "nothing of this run can be changed",
+            "accepts no changes",
         ),
         (
             "nobody",

@@ -56,9 +56,14 @@ fn a_status_tells_of_this_moment() {
         "{times:?}"
     );
     let refused = recv.ask(r#"{"do":"change","rate":"1M"}"#);
-    assert!(refused["refused"].as_str().unwrap().contains("nothing"));
+    assert!(refused["refused"].as_str().unwrap().contains("no changes"));
     let refused = recv.ask("hello");
-    assert!(refused["refused"].as_str().unwrap().contains("no request"));
+    assert!(
+        refused["refused"]
+            .as_str()
+            .unwrap()
+            .contains("unknown request")
+    );
     let result = recv.finish_after(count);
     assert_eq!(result["ended"], "stopped");
 }

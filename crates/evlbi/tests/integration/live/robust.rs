@@ -108,7 +108,7 @@ fn errors_say_what_to_do() {
     refused(&["send", &short, "--to", to], "--frame-rate");
     let raw = path("raw.bin");
     fs::write(&raw, [7; 10_000]).unwrap();
-    refused(&["send", &raw, "--to", to], "give a --rate, or --max");
+    refused(&["send", &raw, "--to", to], "give --rate or --max");
     refused(
         &["send", &short, "--to", to, "--max", "--shed", "some"],
         "every:N",
@@ -128,7 +128,7 @@ fn errors_say_what_to_do() {
         &[
             "recv", here, "--to", "null", "--ring", "64MiB", "--window", "64MiB",
         ],
-        "a third more",
+        "a third larger",
     );
     for frame in ["0", "7", "16"] {
         refused(

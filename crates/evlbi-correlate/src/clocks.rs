@@ -239,7 +239,7 @@ impl Clocks {
     }
 
     /// Returns how long the correlator waits for missing stations after others have arrived, in seconds.
-    pub fn patience(&self) -> f64 {
+    pub fn timeout(&self) -> f64 {
         self.wait.max(LATE_START)
     }
 
@@ -248,7 +248,7 @@ impl Clocks {
         let come = self.stations.iter().filter(|clock| clock.has_come());
         let ended = come.map(|clock| clock.ended.unwrap_or(f64::INFINITY));
         let last = ended.reduce(f64::max);
-        last.is_some_and(|last| now - last >= self.patience())
+        last.is_some_and(|last| now - last >= self.timeout())
     }
 
     /// Returns whether a station has not arrived and will not.

@@ -434,7 +434,7 @@ impl State {
 #[non_exhaustive]
 pub enum FormatError {
     /// Neither the headers nor the options contain the sample rate.
-    #[error("the headers of the stream do not tell its sample rate")]
+    #[error("the headers do not contain the sample rate")]
     NoRate,
     /// The frames do not fit the sample rate.
     #[error("{0}")]
@@ -449,10 +449,10 @@ pub enum FormatError {
 #[non_exhaustive]
 pub enum StreamError {
     /// The options flag times, which are unknown for a stream that has not arrived.
-    #[error("flags leave out times of recordings, and a stream has none beforehand")]
+    #[error("flags cannot be used with streams, whose times are not known beforehand")]
     Flags,
     /// The options ask for visibilities.
-    #[error("a correlation of streams writes no visibilities")]
+    #[error("a correlation of streams cannot write visibilities")]
     Visibilities,
     /// A stream cannot be received.
     #[error("{0}")]

@@ -44,7 +44,7 @@ pub enum FringeError {
     #[error("{0}")]
     Correlate(#[from] CorrelateError),
     /// The directory contains no visibilities.
-    #[error("{} is no directory of visibilities", .0.display())]
+    #[error("{} is not a directory of visibilities", .0.display())]
     NoDirectory(PathBuf),
     /// The visibilities cannot be read.
     #[error("{0}")]
@@ -179,7 +179,7 @@ pub fn in_directory(
         }
     }
     if by_product.is_empty() {
-        let why = format!("{} holds no cross products", directory.display());
+        let why = format!("{} contains no cross products", directory.display());
         return Err(FringeError::Unfit(why));
     }
     let mut names = Names::default();
@@ -190,7 +190,7 @@ pub fn in_directory(
                 .ok()
                 .and_then(|index| description.frequencies.get(index))
                 .ok_or_else(|| {
-                    let why = "a record is of a frequency that the description does not have";
+                    let why = "a record has a frequency that is not in the description";
                     FringeError::Unfit(why.into())
                 })?;
             let gathered = Gathered::new(records, frequency, description.integration_s)?;
@@ -318,7 +318,7 @@ pub fn text(result: &FringeResult) -> String {
             fringe.rate_hz * 1e3,
             fringe.phase_rad.to_degrees(),
             match fringe.in_lines {
-                _ if fringe.false_alarm > 1e-3 => " (no fringe: noise alone does as much)",
+                _ if fringe.false_alarm > 1e-3 => " (no fringe: noise alone reaches this)",
                 Some(true) => " (lines only: tones, interference or a maser)",
                 _ => "",
             }
@@ -326,7 +326,7 @@ pub fn text(result: &FringeResult) -> String {
     });
     let mut shown: Vec<String> = shown.collect();
     if result.interrupted {
-        shown.push("interrupted: fringes are of what was correlated until then".to_owned());
+        shown.push("interrupted: the fringes are from the part correlated until then".to_owned());
     }
     shown.join("\n\n")
 }

@@ -31,7 +31,7 @@ use super::watch::{Watch, front};
 use super::{Cause, CorrelateError, Correlation};
 
 /// Interval between two messages that a stream has not arrived.
-const TELL: Nanos = Nanos(5 * Nanos::SECOND.0);
+const NOTE_INTERVAL: Nanos = Nanos(5 * Nanos::SECOND.0);
 
 /// Handler of finished integrations; an error ends the correlation.
 pub type Show = Box<dyn FnMut(&Integration) -> Result<(), Cause> + Send>;
@@ -159,16 +159,16 @@ impl Work {
     fn run(&self, opened: Opened, show: Show) -> Result<Correlation, CorrelateError> {
         let (watch, run) = (&self.watch, &self.ending.run);
         let (over, told) = mpsc::channel::<Infallible>();
-        let look = {
+        let poll = {
             let (watch, run) = (Arc::clone(watch), run.clone());
-            move || watch.look_on(&told, &run)
+            move || watch.poll_until(&told, &run)
         };
-        let looking = run.clock().spawn("status", look);
-        let looking = looking.map_err(CorrelateError::Spawn)?;
+        let polling = run.clock().spawn("status", poll);
+        let polling = polling.map_err(CorrelateError::Spawn)?;
         let found = self.correlate(opened, show);
         drop(over);
-        looking.join();
-        watch.look(run, true);
+        polling.join();
+        watch.poll(run, true);
         found
     }
 
@@ -269,14 +269,14 @@ impl Work {
         let integration = job.plan.integration;
         for result in (results.iter()).filter(|result| result.ended_early_s > integration) {
             run.say(format_args!(
-                "{} ended {} before the last stream: its weights are those of the time before",
+                "{} ended {} before the last stream: its weights cover the time until then",
                 result.station,
                 show_seconds(result.ended_early_s)
             ));
         }
         for result in results.iter().filter(|result| result.left_s > 0.0) {
             run.say(format_args!(
-                "{}: {} of data had come and were not correlated, since this host did not follow; a lower rate or fewer stations need less time",
+                "{}: {} of received data not correlated, this host is too slow: lower the rate or use fewer stations",
                 result.station,
                 show_seconds(result.left_s)
             ));
@@ -400,15 +400,15 @@ fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamEr
         let are_enough = streams.len() - missing.len() > 1;
         let feed = &streams[missing[0]].feed;
         let (now, clocks) = (feed.now(), feed.clocks());
-        let (patience, are_over) = (clocks.patience(), clocks.are_over(now));
+        let (timeout, are_over) = (clocks.timeout(), clocks.are_over(now));
         drop(clocks);
-        let is_late = are_enough && now - *enough.get_or_insert(now) >= patience;
+        let is_late = are_enough && now - *enough.get_or_insert(now) >= timeout;
         if let Some(like) = shapes.iter().flatten().next().cloned()
             && (is_late || (are_enough && ended == missing))
         {
             for number in missing {
                 run.say(format_args!(
-                    "stream {} has not come: the others are correlated without it until it does",
+                    "stream {} has not arrived: the others are correlated without it until it does",
                     number + 1
                 ));
                 shapes[number] = Some(streams[number].feed.expect(&like));
@@ -418,17 +418,17 @@ fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamEr
         if let Some(number) = ended.first()
             && streams.len() - ended.len() < 2
         {
-            let why = format!("stream {} ended before a frame of VDIF came", number + 1);
+            let why = format!("stream {} ended before a VDIF frame arrived", number + 1);
             return Err(StreamError::Ended(why));
         }
         if let Some(number) = shapes.iter().position(Option::is_some)
             && are_over
         {
-            let why = format!("stream {} ended before another came", number + 1);
+            let why = format!("stream {} ended before another arrived", number + 1);
             return Err(StreamError::Ended(why));
         }
         let now = clock.now();
-        if now.since(told) >= TELL {
+        if now.since(told) >= NOTE_INTERVAL {
             let numbers: Vec<String> = missing.iter().map(|n| (n + 1).to_string()).collect();
             run.line(format_args!("waiting for stream {}", numbers.join(", ")));
             told = now;

@@ -67,7 +67,7 @@ impl FromStr for Losses {
         losses.dedup();
         if losses.is_empty() || losses.iter().any(|loss| *loss > 0.9) {
             return Err(format!(
-                "`{text}` names no losses between 0 and 90 %: write 0.5%..20% or 1%,5%"
+                "invalid losses `{text}`: write fractions between 0 and 90 %, e.g. 0.5%..20% or 1%,5%"
             ));
         }
         Ok(Losses(losses))
@@ -90,17 +90,17 @@ pub enum LossCurveError {
         recordings: usize,
     },
     /// The delay model belongs to its first two stations, which are not the ones to correlate.
-    #[error("a delay model is of its first two stations, and the recordings are of others")]
+    #[error("the recordings are not those of the delay model's first two stations")]
     OtherThanModel,
     /// No knowledge of the correlator is given.
-    #[error("nothing that the correlator may know is named")]
+    #[error("no knowledge of the correlator is named")]
     NoKnowledge,
     /// The run was stopped before the complete recordings were correlated.
-    #[error("interrupted before the whole recordings were correlated")]
+    #[error("interrupted before the complete recordings were correlated")]
     Interrupted,
     /// The complete recordings show no fringe.
     #[error(
-        "the whole recordings show no fringe (signal-to-noise ratio {snr:.1}), so there is nothing that loss could harm"
+        "the complete recordings show no fringe (signal-to-noise ratio {snr:.1}), so the effect of loss cannot be measured"
     )]
     NoFringe {
         /// Signal-to-noise ratio of the highest peak.

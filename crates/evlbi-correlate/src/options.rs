@@ -168,7 +168,7 @@ impl FromStr for DelayTerms {
             .map(|term| units::scaled(term.trim(), &units));
         terms.collect::<Option<_>>().map(DelayTerms).ok_or_else(|| {
             format!(
-                "`{text}` is no delay; write seconds, seconds per second and so on: 1.5us,2e-12"
+                "invalid delay `{text}`: write the delay, its rate in s/s and so on, e.g. 1.5us,2e-12"
             )
         })
     }
@@ -192,7 +192,8 @@ impl FromStr for Flag {
             let (from, to) = seconds.split_once("..")?;
             Some((station, from, to)).filter(|_| !station.is_empty())
         };
-        let invalid = || format!("`{text}` flags nothing; write STATION:FROM..TO: Ef:12.5s..13s");
+        let invalid =
+            || format!("invalid flag `{text}`: write STATION:FROM..TO, e.g. Ef:12.5s..13s");
         let (station, from, to) = parse().ok_or_else(invalid)?;
         let seconds = |text| {
             let text = units::with_unit(text, "time", ["ms", "s"])?;
@@ -231,7 +232,7 @@ impl FromStr for Chunk {
                 of: i64::from(of),
             })
         };
-        parse().ok_or_else(|| format!("`{text}` is no part; write K/N, from 1/N to N/N"))
+        parse().ok_or_else(|| format!("invalid part `{text}`: write K/N, from 1/N to N/N"))
     }
 }
 

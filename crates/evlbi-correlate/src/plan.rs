@@ -81,7 +81,7 @@ pub enum PlanError {
         source: DifxError,
     },
     /// There are more delays than stations.
-    #[error("{delays} delays are given for {recordings} recordings")]
+    #[error("{delays} delays for {recordings} recordings: give at most one per recording")]
     TooManyDelays {
         /// Number of delays in the options.
         delays: usize,
@@ -89,13 +89,13 @@ pub enum PlanError {
         recordings: usize,
     },
     /// A delay changes with time, and the LO frequency is unknown.
-    #[error("a delay that changes turns the phase by the sky frequency, which is not given")]
+    #[error("a delay that changes with time needs the sky frequency, which is unknown")]
     NoFrequency,
     /// There are several LO frequencies, but not one for each band.
-    #[error("{0} frequencies are given, and there are more")]
+    #[error("{0} frequencies for more bands: give one, or one per band")]
     TooFewFrequencies(usize),
     /// A flag names an unknown station.
-    #[error("a flag names station {station}, and the stations are {}", stations.join(", "))]
+    #[error("unknown station {station} in a flag: the stations are {}", stations.join(", "))]
     UnknownStation {
         /// The unknown station.
         station: String,
@@ -267,14 +267,14 @@ fn by_model(
     }
     if products.is_empty() {
         return Err(PlanError::Unfit(format!(
-            "{} multiplies no recorded bands of these stations{}",
+            "{} has no products of recorded bands of these stations{}",
             beside.display(),
             if zoomed > 0 { ", only zoom bands" } else { "" }
         )));
     }
     if zoomed > 0 {
         run.say(format_args!(
-            "{zoomed} products of zoom bands are left out; the recorded bands are correlated whole"
+            "{zoomed} products of zoom bands are skipped; the recorded bands are correlated whole"
         ));
     }
     let first = products[0].a;
@@ -344,12 +344,12 @@ fn recorded_bands(
     let (named, there) = (stream.bands.len(), channels * shape.threads.len());
     if named > there {
         return Err(format!(
-            "{named} bands are named, and the recording has {there}"
+            "the job has {named} bands, but the recording has {there}"
         ));
     }
     if (stream.bits, stream.is_complex) != (layout.codec.bits(), layout.complex) {
         return Err(format!(
-            "the job says samples of {} bits{}, and the recording has {} bits{}",
+            "the job has samples of {} bits{}, but the recording has {} bits{}",
             stream.bits,
             if stream.is_complex { ", complex" } else { "" },
             layout.codec.bits(),
@@ -362,7 +362,7 @@ fn recorded_bands(
         let of = of.ok_or_else(|| format!("there is no frequency {}", band.frequency))?;
         if (of.bandwidth_hz - width).abs() > 0.5 {
             return Err(format!(
-                "the job says a bandwidth of {} Hz, and the recording has {width} Hz",
+                "the job has a bandwidth of {} Hz, but the recording has {width} Hz",
                 of.bandwidth_hz
             ));
         }

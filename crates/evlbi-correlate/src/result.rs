@@ -456,12 +456,12 @@ pub fn text(result: &CorrelateResult) -> String {
         );
     }
     if result.interrupted && result.streams.is_empty() {
-        shown += "interrupted: numbers are of what was correlated until then\n";
+        shown += "interrupted: the numbers cover the part correlated until then\n";
     }
     for baseline in &result.baselines {
         if baseline.coherence < LITTLE_LOST && baseline.false_alarm < NO_FRINGE {
             shown += &format!(
-                "\n{}: the fringe lies so far off that amplitudes are low by a factor of {:.4}; put its delay and rate into the model",
+                "\n{}: the fringe is so far off the model that amplitudes are low by a factor of {:.4}; put its delay and rate into the model",
                 baseline.stations.join("-"),
                 baseline.coherence
             );

@@ -385,21 +385,21 @@ pub fn snr_loss(weight: f64) -> f64 {
 pub enum WindowError {
     /// The window contains delays that the channels do not resolve.
     #[error(
-        "delays up to {} can be told apart with these channels, and {} are asked for",
-        show_seconds(*most_s),
-        show_seconds(*asked_s)
+        "a delay window of {} is too wide: the channels resolve {}",
+        show_seconds(*asked_s),
+        show_seconds(*max_s)
     )]
     Delay {
         /// Maximum delay that is resolved, in seconds.
-        most_s: f64,
+        max_s: f64,
         /// Requested half width of the window, in seconds.
         asked_s: f64,
     },
     /// The window contains rates that the dumps do not resolve.
-    #[error("rates up to {most_hz:.3} Hz can be told apart here, and {asked_hz} Hz are asked for")]
+    #[error("a rate window of {asked_hz} Hz is too wide: the dumps resolve {max_hz:.3} Hz")]
     Rate {
         /// Maximum fringe rate that is resolved, in Hz.
-        most_hz: f64,
+        max_hz: f64,
         /// Requested half width of the window, in Hz.
         asked_hz: f64,
     },
@@ -407,14 +407,14 @@ pub enum WindowError {
 
 /// Checks that channels of this width, in Hz, and periods of this length, in s, resolve a window.
 pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<(), WindowError> {
-    let (most_s, most_hz) = (0.5 / channel, 0.5 / period);
+    let (max_s, max_hz) = (0.5 / channel, 0.5 / period);
     let beyond =
         |asked: Option<f64>, most: f64| asked.filter(|asked| asked.abs() > most * (1.0 + 1e-9));
-    if let Some(asked_s) = beyond(window.delay_s, most_s) {
-        return Err(WindowError::Delay { most_s, asked_s });
+    if let Some(asked_s) = beyond(window.delay_s, max_s) {
+        return Err(WindowError::Delay { max_s, asked_s });
     }
-    if let Some(asked_hz) = beyond(window.rate_hz, most_hz) {
-        return Err(WindowError::Rate { most_hz, asked_hz });
+    if let Some(asked_hz) = beyond(window.rate_hz, max_hz) {
+        return Err(WindowError::Rate { max_hz, asked_hz });
     }
     Ok(())
 }

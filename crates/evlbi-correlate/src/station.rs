@@ -34,7 +34,7 @@ pub enum RecordingError {
     #[error("{0}")]
     Unfit(String),
     /// Neither the headers nor the options contain the sample rate.
-    #[error("the sample rate of {} cannot be told from it", .0.display())]
+    #[error("the sample rate of {} is unknown", .0.display())]
     NoRate(PathBuf),
     /// The frames do not fit the sample rate.
     #[error("{}", path.display())]
@@ -65,7 +65,7 @@ pub enum RecordingError {
     },
     /// The gaps file belongs to another recording.
     #[error(
-        "{} does not describe {}: its frame rate or frames are others",
+        "gaps file {} does not match {}: frame rate or byte ranges differ",
         gaps.display(),
         recording.display()
     )]
@@ -80,7 +80,7 @@ pub enum RecordingError {
 /// A sample rate at which a second is not a whole number of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "at {sample_rate} samples a second a frame of {samples} samples does not last a whole part of a second"
+    "sample rate {sample_rate}/s gives no whole number of frames per second at {samples} samples per frame"
 )]
 #[non_exhaustive]
 pub struct RateError {
@@ -111,7 +111,7 @@ impl StationFile {
         let mut recording = recording.map_err(|error| RecordingError::Read(error.into()))?;
         let shown = path.display();
         if recording.format != Format::Vdif {
-            let why = format!("{shown} is no VDIF, and only that can be correlated");
+            let why = format!("{shown} is not VDIF: only VDIF can be correlated");
             return Err(RecordingError::Unfit(why));
         }
         let header = first_header(&recording)?;
@@ -138,7 +138,7 @@ impl StationFile {
             _ => None,
         };
         let first = recording.first.ok_or_else(|| {
-            let why = format!("no frame of {shown} has a time that can be believed");
+            let why = format!("no frame of {shown} has a plausible time");
             RecordingError::Unfit(why)
         })?;
         Ok(StationFile {
@@ -174,7 +174,7 @@ impl StationFile {
         match (first, last) {
             (Some(first), Some(last)) if last >= first => Ok(first * samples..(last + 1) * samples),
             _ => Err(RecordingError::Unfit(format!(
-                "the times of {} cannot be told from its first and last frames",
+                "the first and last frames of {} do not show its time span",
                 self.recording.path.display()
             ))),
         }
@@ -356,7 +356,7 @@ fn first_header(recording: &Recording) -> Result<Header, RecordingError> {
         }
     }
     let shown = recording.path.display();
-    let why = format!("{shown} begins with damaged frames");
+    let why = format!("{shown} starts with damaged frames");
     Err(RecordingError::Unfit(why))
 }
 

@@ -151,7 +151,7 @@ fn live_correlations_of_one_process_are_apart() {
     run.stop();
     let error = other.join().err().unwrap().to_string();
     assert!(
-        error.ends_with("ended before a frame of VDIF came"),
+        error.ends_with("ended before a VDIF frame arrived"),
         "{error}"
     );
 }
@@ -215,6 +215,6 @@ fn streams_that_cannot_be_received_are_refused_at_once() {
         visibilities: Some(Path::new("out").into()),
         ..options()
     };
-    assert!(begin(&of_recordings).contains("writes no visibilities"));
+    assert!(begin(&of_recordings).contains("cannot write visibilities"));
     assert!(begin(&options()).contains(&taken.to_string()));
 }

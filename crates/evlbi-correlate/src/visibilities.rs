@@ -84,7 +84,7 @@ pub enum VisibilityError {
     Unfit(String),
     /// Records cannot distinguish two bands of a station.
     #[error(
-        "bands {} and {} of station {station} have the same frequency and polarisation ({polarisation}), so that files of visibilities cannot tell them apart",
+        "bands {} and {} of station {station} have the same frequency and polarisation ({polarisation}), so visibility files cannot distinguish them",
         bands[0],
         bands[1]
     )]
@@ -113,7 +113,7 @@ impl Description {
         let shown = path.display();
         let schema = &description.schema;
         if schema != SCHEMA {
-            let why = format!("{shown} says schema {schema}, this program reads {SCHEMA}");
+            let why = format!("{shown} has schema {schema}, this program reads {SCHEMA}");
             return Err(VisibilityError::Unfit(why));
         }
         let sound = |frequency: &FrequencyDescription| {
@@ -123,7 +123,9 @@ impl Description {
         };
         let integration = description.integration_s;
         if !description.frequencies.iter().all(sound) || !(1e-9..1e9).contains(&integration) {
-            let why = format!("{shown} describes no visibilities: a length or a width is wrong");
+            let why = format!(
+                "invalid description of visibilities {shown}: a length or a width is wrong"
+            );
             return Err(VisibilityError::Unfit(why));
         }
         Ok(description)
@@ -255,7 +257,7 @@ impl VisibilityWriter {
             && other != self.description
         {
             return Err(VisibilityError::Unfit(format!(
-                "{} describes visibilities of other stations, frequencies or integrations; give each run a directory of its own",
+                "{} describes visibilities of other stations, frequencies or integrations: give each run its own directory",
                 description.display()
             )));
         }

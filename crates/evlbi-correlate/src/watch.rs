@@ -68,15 +68,15 @@ impl Watch {
     }
 
     /// Polls the streams once a second until `over` is dropped, even by a panic.
-    pub(super) fn look_on(&self, over: &mpsc::Receiver<Infallible>, run: &Run) {
+    pub(super) fn poll_until(&self, over: &mpsc::Receiver<Infallible>, run: &Run) {
         let next = || self.clock.now().plus(POLL_INTERVAL.into());
         while let Err(RecvTimeoutError::Timeout) = self.clock.receive_by(over, next()) {
-            self.look(run, false);
+            self.poll(run, false);
         }
     }
 
     /// Polls the streams; `have_ended` marks the last time.
-    pub(super) fn look(&self, run: &Run, have_ended: bool) {
+    pub(super) fn poll(&self, run: &Run, have_ended: bool) {
         let time = self.clock.now();
         for (number, stream) in self.streams.iter().enumerate() {
             if have_ended {

@@ -435,7 +435,7 @@ fn what_cannot_be_correlated_is_said() {
         ..CorrelateOptions::default()
     };
     for (jb, options, says) in [
-        (&text, &usual, "no VDIF"),
+        (&text, &usual, "not VDIF"),
         (&room.path("none"), &usual, "cannot open"),
         (jb, &flagged("Xx:0..1"), "the stations are Ef, Jb"),
         (jb, &integrated(1), "shorter than a spectrum"),
@@ -445,7 +445,7 @@ fn what_cannot_be_correlated_is_said() {
         assert!(said.contains(says), "{said}");
     }
     let said = refused(in_directory(ef.as_ref(), &FringeOptions::default()));
-    assert!(said.contains("no directory"), "{said}");
+    assert!(said.contains("not a directory"), "{said}");
     let third = LossCurveOptions {
         files: owned(&[ef, jb]),
         station: 3,

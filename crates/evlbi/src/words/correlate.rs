@@ -23,9 +23,9 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 
 fn of_recording(error: &RecordingError) -> Option<String> {
     Some(match error {
-        RecordingError::NoRate(_) => format!("{error}; give --sample-rate"),
+        RecordingError::NoRate(_) => format!("{error}: give --sample-rate"),
         RecordingError::OtherGaps { .. } => {
-            format!("{error}; remove it, or --trust headers leaves it out")
+            format!("{error}; remove it, or ignore it with --trust headers")
         }
         _ => return None,
     })
@@ -33,7 +33,7 @@ fn of_recording(error: &RecordingError) -> Option<String> {
 
 fn of_format(error: &FormatError) -> Option<String> {
     Some(match error {
-        FormatError::NoRate => format!("{error}; give --sample-rate"),
+        FormatError::NoRate => format!("{error}: give --sample-rate"),
         _ => return None,
     })
 }
@@ -41,7 +41,7 @@ fn of_format(error: &FormatError) -> Option<String> {
 fn of_visibilities(error: &VisibilityError) -> Option<String> {
     Some(match error {
         VisibilityError::AlikeBands { .. } => {
-            format!("{error}; give --polarisations, as RL, or other frequencies")
+            format!("{error}: give --polarisations, e.g. RL, or other frequencies")
         }
         _ => return None,
     })
@@ -51,7 +51,7 @@ fn of_fringe(error: &FringeError) -> Option<String> {
     Some(match error {
         FringeError::NoDirectory(_) => {
             format!(
-                "{error}; give one that `evlbi correlate --out` wrote, or two recordings or more"
+                "{error}: give one that `evlbi correlate --out` wrote, or two or more recordings"
             )
         }
         _ => return None,
@@ -60,13 +60,13 @@ fn of_fringe(error: &FringeError) -> Option<String> {
 
 fn of_window(error: &WindowError) -> Option<String> {
     match error {
-        WindowError::Delay { most_s, asked_s } => Some(format!(
-            "delays up to {} can be told apart with these channels, and --delay-window asks for {}; take more --channels",
-            show_seconds(*most_s),
-            show_seconds(*asked_s)
+        WindowError::Delay { max_s, asked_s } => Some(format!(
+            "--delay-window {} is too wide: the channels resolve {}; use more --channels",
+            show_seconds(*asked_s),
+            show_seconds(*max_s)
         )),
-        WindowError::Rate { most_hz, asked_hz } => Some(format!(
-            "rates up to {most_hz:.3} Hz can be told apart here, and --rate-window asks for {asked_hz} Hz; correlate with fewer --channels and shorter --integration"
+        WindowError::Rate { max_hz, asked_hz } => Some(format!(
+            "--rate-window {asked_hz} Hz is too wide: the resolution allows {max_hz:.3} Hz; use fewer --channels and a shorter --integration"
         )),
         _ => None,
     }
@@ -75,16 +75,17 @@ fn of_window(error: &WindowError) -> Option<String> {
 fn of_plan(error: &PlanError) -> Option<String> {
     match error {
         PlanError::TooManyDelays { delays, recordings } => Some(format!(
-            "--delay was given {delays} times for {recordings} recordings"
+            "--delay was given {delays} times for {recordings} recordings: give it at most once per recording"
         )),
         PlanError::NoFrequency => Some(
-            "a delay that changes turns the phase by the sky frequency, which --freq says".into(),
+            "a --delay that changes with time needs the sky frequency: give --freq, e.g. 4.9GHz"
+                .into(),
         ),
         PlanError::TooFewFrequencies(given) => Some(format!(
-            "--freq names {given} frequencies, and there are more"
+            "--freq names {given} frequencies for more bands: give one, or one per band"
         )),
         PlanError::UnknownStation { station, stations } => Some(format!(
-            "--flag names station {station}, and the stations are {}",
+            "unknown station {station} in --flag: the stations are {}",
             stations.join(", ")
         )),
         _ => None,
@@ -94,10 +95,10 @@ fn of_plan(error: &PlanError) -> Option<String> {
 fn of_stream(error: &StreamError) -> Option<String> {
     let words = match error {
         StreamError::Flags => {
-            "--flag leaves out times of recordings, and a stream has none beforehand"
+            "--flag cannot be used with --live: the times of streams are not known beforehand"
         }
         StreamError::Visibilities => {
-            "--live writes no visibilities; record the streams with `evlbi recv` for that"
+            "--live cannot write visibilities: record the streams with `evlbi recv` and correlate the recordings"
         }
         _ => return None,
     };
@@ -113,7 +114,7 @@ fn of_loss_curve(error: &LossCurveError) -> Option<String> {
             "--station {station} is not among the {recordings} recordings"
         )),
         LossCurveError::OtherThanModel => {
-            Some("with --model give the two recordings of the model's first two stations".into())
+            Some("--model: give the two recordings of the model's first two stations".into())
         }
         _ => None,
     }

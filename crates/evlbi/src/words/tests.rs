@@ -133,7 +133,7 @@ fn errors_are_told_with_the_names_of_options() {
 #[test]
 fn errors_of_libraries_are_told_in_the_words_of_the_command_line() {
     let window = WindowError::Delay {
-        most_s: 1e-3,
+        max_s: 1e-3,
         asked_s: 2e-3,
     };
     let plan = PlanError::TooFewFrequencies(2);
@@ -146,15 +146,15 @@ fn errors_of_libraries_are_told_in_the_words_of_the_command_line() {
     let errors: [(Error, &str); 5] = [
         (
             Error::from(FringeError::from(CorrelateError::from(window))),
-            "delays up to 1.0000 ms can be told apart with these channels, and --delay-window asks for 2.0000 ms; take more --channels",
+            "--delay-window 2.0000 ms is too wide: the channels resolve 1.0000 ms; use more --channels",
         ),
         (
             Error::from(CorrelateError::from(plan)).context("correlating"),
-            "correlating: --freq names 2 frequencies, and there are more",
+            "correlating: --freq names 2 frequencies for more bands: give one, or one per band",
         ),
         (
             Error::from(CorrelateError::from(stream)),
-            "stream 1: the headers of the stream do not tell its sample rate; give --sample-rate",
+            "stream 1: the headers do not contain the sample rate: give --sample-rate",
         ),
         (
             Error::from(PathError::from(up)),
@@ -162,7 +162,7 @@ fn errors_of_libraries_are_told_in_the_words_of_the_command_line() {
         ),
         (
             Error::from(none),
-            "x is no directory of visibilities; give one that `evlbi correlate --out` wrote, or two recordings or more",
+            "x is not a directory of visibilities: give one that `evlbi correlate --out` wrote, or two or more recordings",
         ),
     ];
     for (error, line) in errors {

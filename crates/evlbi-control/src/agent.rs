@@ -1,10 +1,11 @@
-//! `evlbi agent`: runs the flows of this host, whoever is connected.
+//! `evlbi agent`: runs the flows of this host.
 //!
-//! Each flow is a process of its own, with a folder of its own below the agent's: what it is, the socket by which it is
-//! asked and told, its result and what it had to say. So a flow goes on when the agent ends or is killed, an agent
-//! that is started again finds its flows, and nothing that an agent does can hold up data.
+//! Each flow is a process with its own directory below the agent's. The directory holds the flow's description, its control socket,
+//! its result and its log. Flows keep running when the agent stops or is killed, a restarted agent finds them again, and nothing that
+//! an agent does can delay data.
 //!
-//! Here belongs what an agent does for the flows of its own host: its settings (`config`), what it allows (`guard`), and their processes.
+//! This module contains the work of an agent on its own host: its settings (`config`), its access rules (`guard`) and the flows'
+//! processes.
 
 mod config;
 mod flows;
@@ -34,69 +35,69 @@ use crate::history::{History, HistoryError};
 use crate::identity::{FileError, Identity, IdentityError, private_folder, write_private};
 use crate::threads::{Threads, ThreadsError, stopped};
 
-/// No folder is given, and there is no usual one: the user has no home.
+/// Error: no state directory is given, and there is no default because the user has no home directory.
 #[derive(Debug, Error)]
 #[error("where should the agent keep its things?")]
 pub struct NoFolder;
 
-/// Why an agent cannot begin.
+/// Error: an agent cannot start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// Where it keeps its things is not known.
+    /// The state directory is unknown.
     #[error("{0}")]
     NoFolder(#[from] NoFolder),
-    /// Another agent has the folder.
+    /// Another agent uses the state directory.
     #[error("another agent uses {}", .0.display())]
     InUse(PathBuf),
-    /// A file or folder of its own.
+    /// A file or directory of the agent cannot be used.
     #[error("{0}")]
     File(#[from] FileError),
-    /// Its settings.
+    /// Its settings cannot be used.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// Its certificate or its tokens.
+    /// Its certificate or its tokens cannot be used.
     #[error("{0}")]
     Identity(#[from] IdentityError),
-    /// Its history.
+    /// Its history cannot be used.
     #[error("{0}")]
     History(#[from] HistoryError),
-    /// The threads that it works on.
+    /// Its threads cannot be started.
     #[error("{0}")]
     Threads(#[from] ThreadsError),
-    /// The folder for recordings cannot be made.
+    /// The directory for recordings cannot be created.
     #[error("the folder for recordings, {}", path.display())]
     Recordings {
-        /// The folder.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It cannot listen.
+    /// The agent cannot listen on its address.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where.
+        /// Address to listen on.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Something else that the system refuses.
+    /// Another system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
-/// What an agent is asked for.
+/// Options of an agent.
 #[derive(Clone, Debug, Default)]
 pub struct AgentOptions {
-    /// Folder for its settings, certificate, tokens, flows and history; `evlbi` in the user's folder for state where none is given.
+    /// State directory: settings, certificate, tokens, flows and history. `None`: `evlbi` in the user's state directory.
     pub dir: Option<PathBuf>,
-    /// Where it listens, else than its settings say.
+    /// Address to listen on; replaces the one in the settings.
     pub bind: Option<SocketAddr>,
-    /// Its settings; `agent.toml` in its folder where none is given.
+    /// Settings file. `None`: `agent.toml` in the state directory.
     pub config: Option<PathBuf>,
 }
 
-/// What an agent says when it is there.
+/// Report of a started agent.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -104,23 +105,23 @@ pub struct Ready {
     schema: &'static str,
     /// Name of the host.
     pub host: String,
-    /// `https://ADDRESS:PORT` of the page and the interface.
+    /// `https://ADDRESS:PORT` of the web UI and the HTTP API.
     pub url: String,
-    /// SHA-256 of the certificate, as 32 hexadecimal numbers with colons between them.
+    /// SHA-256 of the certificate: 32 two-digit hexadecimal numbers, separated by colons.
     pub fingerprint: String,
-    /// The folder with the files `operate` and `watch`, each with the token of that role.
+    /// Directory of the files `operate` and `watch`, which hold the tokens of these roles.
     pub tokens: PathBuf,
-    /// The file of its settings.
+    /// Settings file.
     pub config: PathBuf,
-    /// The folder for recordings.
+    /// Directory for recordings.
     pub recordings: PathBuf,
-    /// Number of flows that ran already.
+    /// Number of flows that were running when the agent started.
     pub running: usize,
 }
 
-/// An agent at work. It ends when it is dropped; its flows continue.
+/// Running agent. Dropping it stops the agent; its flows keep running.
 pub struct Serving {
-    /// What is to be said of it.
+    /// Its report.
     pub ready: Ready,
     agent: Arc<Agent>,
     run: Run,
@@ -129,11 +130,12 @@ pub struct Serving {
     _lock: File,
 }
 
-/// Starts an agent, whose flows are processes of the program of `language`. From now on this process works in the agent's folder, so there
-/// is one agent a process.
+/// Starts an agent. Its flows are processes of the program that `language` names. The agent's state directory becomes the working
+/// directory of this process, so a process can run only one agent.
 ///
 /// # Errors
-/// When another agent uses the folder, a file in it cannot be used, the settings cannot be understood, or the agent cannot listen.
+/// Returns [`AgentError`] if another agent uses the state directory, a file in it cannot be used, the settings are invalid, or the agent
+/// cannot listen.
 pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving, AgentError> {
     let folder = options.dir.clone().map_or_else(usual_folder, Ok)?;
     private_folder(&folder)?;
@@ -149,7 +151,7 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
         path: config.recordings.clone(),
         source,
     })?;
-    // Names of sockets must be short: those of flows are relative to here.
+    // Unix socket paths must be short, so the flows' sockets are relative to the working directory.
     std::env::set_current_dir(&folder)?;
     let identity = Arc::new(Identity::open(&folder, &config.name, config.bind.ip())?);
     let history = Arc::new(History::open(&folder.join("history.sqlite"))?);
@@ -184,7 +186,7 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
             let address = format!("{}\n", ready.url);
             let is_written = std::fs::read_to_string("address").is_ok_and(|known| known == address);
             if !is_written && let Err(error) = write_private(Path::new("address"), &address) {
-                // A full disk keeps no agent from its flows.
+                // An agent must start even if the disk is full.
                 tracing::warn!("{}", explain(&error));
             }
             Ok((ready, agent, serving))
@@ -200,7 +202,7 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
 }
 
 impl Serving {
-    /// Waits until its run is stopped; its flows continue.
+    /// Waits until the run is stopped, then stops the agent. Its flows keep running.
     pub fn join(mut self) {
         self.threads.finish(async {
             tokio::select! {
@@ -219,11 +221,11 @@ impl Serving {
     }
 }
 
-/// One agent a folder.
+/// Locks the state directory, which only one agent may use.
 fn lock(folder: &Path) -> Result<File, AgentError> {
     let path = folder.join("lock");
     let mut options = File::options();
-    // What stands there is the other agent's, if there is one.
+    // The content may belong to another agent.
     options.write(true).create(true).truncate(false);
     let file = options.open(&path);
     let mut file = file.map_err(|source| FileError::Write {
@@ -234,14 +236,14 @@ fn lock(folder: &Path) -> Result<File, AgentError> {
         return Err(AgentError::InUse(folder.to_owned()));
     }
     let emptied = file.set_len(0);
-    // A full disk keeps no agent from its flows.
+    // An agent must start even if the disk is full.
     if let Err(error) = emptied.and_then(|()| writeln!(file, "{}", std::process::id())) {
         tracing::warn!("cannot write the process into {}: {error}", path.display());
     }
     Ok(file)
 }
 
-/// Where agents keep their things when nothing else is said.
+/// Returns the default state directory of agents.
 pub(crate) fn usual_folder() -> Result<PathBuf, NoFolder> {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
@@ -249,7 +251,7 @@ pub(crate) fn usual_folder() -> Result<PathBuf, NoFolder> {
     Ok(state.ok_or(NoFolder)?.join("evlbi"))
 }
 
-/// Writes out where an agent is and what it allows, for people.
+/// Formats the report of a started agent as text.
 pub fn text(ready: &Ready) -> String {
     let tokens = ready.tokens.display();
     lines(&[

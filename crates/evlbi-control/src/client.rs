@@ -1,4 +1,4 @@
-//! Who asks an agent: over TLS, certain of its certificate by the fingerprint.
+//! Client of an agent: HTTPS with a pinned certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,26 +21,26 @@ use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
 use super::identity::Fingerprint;
 
-/// An agent answers within this time.
+/// Timeout for an answer of an agent.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection is used again within this time. An agent keeps one that asks nothing for longer (its configuration is refused
-/// otherwise): what is asked at the moment at which it ends it would get no answer.
-pub const KEPT: Duration = Duration::from_secs(5);
+/// Time within which an idle connection is reused. Agents must keep idle connections open for longer, which their settings check: a
+/// request that is sent while the agent closes the connection gets no answer.
+pub const POOL_IDLE: Duration = Duration::from_secs(5);
 
-/// Why no way to an agent can be made.
+/// Error: no client of an agent can be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Connections cannot be made secure.
+    /// TLS cannot be set up.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
-    /// What speaks HTTP cannot be set up.
+    /// The HTTP client cannot be set up.
     #[error("no client for HTTPS can be made")]
     Http(#[source] reqwest::Error),
 }
 
-/// A way to an agent.
+/// Client of an agent.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -50,11 +50,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Makes a way to the agent at `url`, `https://HOST:PORT`, that has the certificate of this fingerprint. It connects when
-    /// something is asked.
+    /// Creates a client of the agent at `url` (`https://HOST:PORT`), whose certificate must have this fingerprint. It connects with the
+    /// first request.
     ///
     /// # Errors
-    /// When TLS or HTTP cannot be set up on this host.
+    /// Returns [`ClientError`] if TLS or HTTP cannot be set up on this host.
     pub fn new(url: &str, fingerprint: Fingerprint, token: &str) -> Result<Client, ClientError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let pinned = Pinned {
@@ -71,7 +71,7 @@ impl Client {
             .https_only(true)
             .no_proxy()
             .timeout(TIMEOUT)
-            .pool_idle_timeout(KEPT)
+            .pool_idle_timeout(POOL_IDLE)
             .build()
             .map_err(ClientError::Http)?;
         Ok(Client {
@@ -107,9 +107,9 @@ impl Client {
         response.text().await.map_err(|error| self.failed(&error))
     }
 
-    /// An answer that reports success.
+    /// Sends a request and returns a successful response.
     async fn response(&self, method: Method, path: String, body: Option<Value>) -> Reply<Response> {
-        // What does nothing twice when it comes twice.
+        // These requests are idempotent.
         let may_repeat = method == Method::GET || path == "check" || path.ends_with("/stop");
         let url = format!("{}/api/v1/{path}", self.url);
         let mut request = self.http.request(method, url).bearer_auth(&self.token);
@@ -118,7 +118,7 @@ impl Client {
         }
         let again = may_repeat.then(|| request.try_clone()).flatten();
         let response = match (request.send().await, again) {
-            // A connection that was kept may be closed by the agent while a request is under way to it.
+            // The agent may close a reused connection while a request is in flight.
             (Err(error), Some(again)) if !error.is_timeout() && !error.is_connect() => {
                 again.send().await
             }
@@ -209,7 +209,7 @@ impl Remote for Client {
     }
 }
 
-/// Believes one certificate, whatever stands in it.
+/// Verifier that accepts one certificate, whatever names and dates it contains.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: Fingerprint,

@@ -1,4 +1,4 @@
-//! What the operator of a host allows: `agent.toml`.
+//! Settings of an agent: `agent.toml`, in which the operator of the host sets limits for flows.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,85 +12,85 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use crate::client::KEPT;
+use crate::client::POOL_IDLE;
 use crate::identity::{FileError, read_if_there};
 
-/// The file as it is shipped: what stands in it is what holds where nothing else is said.
+/// Default settings file. Its values are the defaults of missing settings.
 const SHIPPED: &str = include_str!("agent.toml");
 
-/// What a connection that is used again leaves for the way to the agent and its answer.
+/// Allowance for the round trip of a request on a reused connection.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// Why the settings of an agent cannot be used.
+/// Error: the settings of an agent cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The file cannot be read, or not be made.
+    /// The file cannot be read or created.
     #[error("{0}")]
     File(#[from] FileError),
-    /// Something in the file cannot be understood or does not go.
+    /// A setting in the file is invalid.
     #[error("{}", path.display())]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What.
+        /// Problem with the setting.
         source: SettingError,
     },
 }
 
-/// What is wrong with a setting of an agent.
+/// Error: a setting of an agent is invalid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SettingError {
-    /// The settings as they are shipped cannot be understood.
+    /// The default settings cannot be parsed.
     #[error("the shipped settings")]
     Shipped(#[source] toml::de::Error),
-    /// The text cannot be understood.
+    /// The text cannot be parsed.
     #[error("{0}")]
     Text(#[from] toml::de::Error),
-    /// No flow may run.
+    /// The maximum number of flows is 0.
     #[error("invalid max-flows: it must be at least 1")]
     NoFlows,
-    /// Controllers would use connections that the agent closes.
-    #[error("invalid idle: it must be at least {least:?}")]
+    /// The timeout of idle connections is so short that controllers would reuse connections that the agent closes.
+    #[error("invalid idle: it must be at least {min:?}")]
     Idle {
-        /// The shortest time that goes.
-        least: Duration,
-        /// The time within which controllers use a connection again.
-        kept: Duration,
+        /// Minimum timeout.
+        min: Duration,
+        /// Time within which controllers reuse a connection.
+        pool_idle: Duration,
     },
 }
 
-/// What the operator of a host allows, as `agent.toml` says it.
+/// Settings of an agent from `agent.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
     pub(crate) name: String,
     pub(crate) bind: SocketAddr,
-    /// Where flows write.
+    /// Directory that flows write to.
     pub(crate) recordings: PathBuf,
-    /// What they may read besides.
+    /// Further directories that flows may read.
     pub(crate) read: Vec<PathBuf>,
-    /// What they may send to.
+    /// Networks that flows may send to.
     pub(crate) targets: Vec<IpNet>,
     #[serde(deserialize_with = "setting::ports")]
     pub(crate) ports: RangeInclusive<u16>,
     #[serde(deserialize_with = "rate")]
     pub(crate) max_rate: Option<BitRate>,
     pub(crate) max_flows: usize,
-    /// In bytes.
+    /// Minimum free space for recordings, in bytes.
     #[serde(deserialize_with = "setting::size")]
     pub(crate) min_free: u64,
-    /// Connections whose handshake or next request takes longer are closed.
+    /// Timeout for the handshake and for the next request of a connection.
     #[serde(deserialize_with = "setting::time")]
     pub(crate) idle: Duration,
 }
 
 impl Config {
-    /// Reads the file, which is written as shipped where there is none.
+    /// Reads the settings file. If it does not exist, creates it with the defaults.
     ///
     /// # Errors
-    /// What in it cannot be understood, and where.
+    /// Returns [`ConfigError`] if the file cannot be read or created, or a setting is invalid.
     pub fn open(path: &Path) -> Result<Config, ConfigError> {
         let text = match read_if_there(path)? {
             Some(text) => text,
@@ -123,17 +123,17 @@ impl Config {
         if config.max_flows == 0 {
             return Err(SettingError::NoFlows);
         }
-        if config.idle < KEPT + MARGIN {
+        if config.idle < POOL_IDLE + MARGIN {
             return Err(SettingError::Idle {
-                least: KEPT + MARGIN,
-                kept: KEPT,
+                min: POOL_IDLE + MARGIN,
+                pool_idle: POOL_IDLE,
             });
         }
         Ok(config)
     }
 }
 
-/// No text, no limit.
+/// Reads a rate limit; an empty text means no limit.
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
     setting::read(from, |text| {
         (!text.is_empty()).then(|| text.parse()).transpose()

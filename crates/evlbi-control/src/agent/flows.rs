@@ -1,4 +1,4 @@
-//! The flows of a host: started, followed to their ends, found again by an agent that is started anew.
+//! The flows of a host: an agent starts them, polls them until they end, and finds them again after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,14 +32,14 @@ use crate::identity::{private_folder, write_private};
 use crate::time::now;
 use crate::{Control, Fleet, Later, Problem, Reply};
 
-/// How often a flow is asked how it is.
+/// Interval between status requests to a flow.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// And while it begins.
+/// Interval between status requests while a flow starts.
 const EARLY_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Who starts a flow is told how it is when it has said something, or after this time.
-const ANSWERING: Duration = Duration::from_secs(2);
+/// Timeout for the first status of a new flow, which the answer to its start contains.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The agent of a host.
+/// Agent of a host.
 pub(crate) struct Agent {
     pub config: Config,
     pub history: Arc<History>,
@@ -51,25 +51,25 @@ pub(crate) struct Agent {
 /// All flows of the host.
 type Flows = BTreeMap<FlowId, Entry>;
 
-/// A flow, and what is needed to keep it.
+/// Flow with the agent's own data about it.
 #[derive(Clone, Serialize, Deserialize)]
 struct Entry {
     flow: Flow,
     #[serde(flatten)]
     load: Load,
-    /// It writes a recording.
+    /// The flow writes a recording.
     #[serde(default)]
     records: bool,
-    /// Why this agent had it end.
+    /// Reason for which this agent stopped it.
     ended_for: Option<String>,
-    // What follows does not outlive the agent.
-    /// The process of the flow.
+    // The following fields are not saved.
+    /// ID of the flow's process.
     #[serde(skip)]
     process: Option<u32>,
-    /// Its end could not be written down yet.
+    /// Its end could not be saved yet.
     #[serde(skip)]
     is_unwritten: bool,
-    /// Locked while the flow is changed.
+    /// Lock that is held while the flow is changed.
     #[serde(skip)]
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -81,7 +81,7 @@ impl Entry {
         }
     }
 
-    /// How much it sends that has not ended. One that is past its time sends until it does.
+    /// Returns the load of a flow that has not ended. A flow past its end time counts until it ends.
     fn load_from(&self, now: f64) -> Load {
         Load {
             until: self.load.until.filter(|until| *until > now),
@@ -91,7 +91,7 @@ impl Entry {
 }
 
 impl Agent {
-    /// With the flows that an agent before this one started, of which some may still run.
+    /// Opens the agent with the flows of an earlier agent, some of which may still be running.
     pub fn open(
         config: Config,
         history: Arc<History>,
@@ -107,7 +107,7 @@ impl Agent {
         });
         for folder in fs::read_dir(FLOW_DIRS)? {
             let folder = folder?;
-            // Of a flow that an agent had no time to begin.
+            // An agent was killed before it had started this flow.
             if folder.file_name().as_encoded_bytes().starts_with(b".") {
                 let _ = fs::remove_dir_all(folder.path());
                 continue;
@@ -122,7 +122,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Ends recordings while there is still room for what they leave behind, and writes down what found no room before.
+    /// Stops recordings while there is still space for their last data, and saves flows that could not be saved before.
     async fn watch_disk(self: Arc<Agent>) {
         loop {
             sleep(POLL_INTERVAL).await;
@@ -148,7 +148,7 @@ impl Agent {
         }
     }
 
-    /// Has a flow end for a reason of the agent's. One that does not answer is asked again later.
+    /// Stops a flow for a reason of the agent's. If the flow does not answer, the caller tries again later.
     async fn end_for(&self, id: &FlowId, why: &str) {
         if flow_dir(id).ask(&Request::Stop).await.is_err() {
             return;
@@ -164,10 +164,10 @@ impl Agent {
         }
     }
 
-    /// Takes up a flow of an agent before this one.
+    /// Resumes a flow of an earlier agent.
     fn find(self: &Arc<Agent>, folder: &Path) -> serde_json::Result<()> {
         let Ok(text) = fs::read_to_string(folder.join("flow.json")) else {
-            // Forgotten, or never begun: only its name is used.
+            // The flow was forgotten or never started; its name stays used.
             return Ok(());
         };
         let kept: Entry = serde_json::from_str(&text)?;
@@ -180,19 +180,19 @@ impl Agent {
         Ok(())
     }
 
-    /// How many flows have not ended.
+    /// Counts the flows that have not ended.
     pub fn running(&self) -> usize {
         running(&self.flows.lock()).count()
     }
 
-    /// Does something with a flow that is known.
+    /// Calls `work` with a flow.
     fn with<T>(&self, id: &FlowId, work: impl FnOnce(&mut Entry) -> T) -> Reply<T> {
         let mut flows = self.flows.lock();
         let entry = flows.get_mut(id).ok_or_else(|| Problem::unknown(id))?;
         Ok(work(entry))
     }
 
-    /// The flows of which something is so.
+    /// Returns the flows that satisfy a condition.
     fn those(&self, is_so: impl Fn(&Entry) -> bool) -> Vec<Entry> {
         let flows = self.flows.lock();
         let those = flows.values().filter(|entry| is_so(entry));
@@ -207,7 +207,7 @@ impl Agent {
         self.history.tell(&self.config.name, Some(id), text);
     }
 
-    /// Starts a flow that may run, and waits for its first words.
+    /// Starts an allowed flow, and waits for its first status.
     async fn begin(self: Arc<Agent>, new: NewFlow) -> Reply<Flow> {
         let agent = Arc::clone(&self);
         let allowing = move || {
@@ -253,16 +253,16 @@ impl Agent {
             let flow = self.flow(&id)?;
             let says = |status: &Status| !status.line.is_empty() || !status.listening.is_empty();
             let has_said = flow.status.as_ref().is_some_and(says);
-            if has_said || flow.has_ended() || begun.elapsed() >= ANSWERING {
+            if has_said || flow.has_ended() || begun.elapsed() >= START_TIMEOUT {
                 return Ok(flow);
             }
             sleep(EARLY_POLL_INTERVAL).await;
         }
     }
 
-    /// What stands against flows that are to be started together.
+    /// Checks flows that shall be started together.
     fn check_flows(&self, new: &[NewFlow]) -> Vec<Checked> {
-        // What was found of those before, which may send at the same time.
+        // Loads of the preceding flows, which may send at the same time.
         let mut before: Vec<Load> = Vec::new();
         let mut taken = BTreeSet::new();
         let found = new.iter().map(|new| {
@@ -300,7 +300,7 @@ impl Agent {
         found.collect()
     }
 
-    /// A place among the flows, if there is one.
+    /// Adds a flow if the name is new and the limits allow it.
     fn take_place(&self, kept: &Entry) -> Reply<()> {
         let id = &kept.flow.id;
         let mut flows = self.flows.lock();
@@ -318,26 +318,26 @@ impl Agent {
         Ok(())
     }
 
-    /// Whether a flow may send beside all others that send at the same time, and beside `more`.
+    /// Checks the maximum rate for a flow, all others that send at the same time, and `more`.
     fn check_rate(&self, flows: &Flows, id: &FlowId, load: Load, more: &[Load]) -> Reply<()> {
-        let (Some(most), Some(rate)) = (self.config.max_rate, load.rate) else {
+        let (Some(max), Some(rate)) = (self.config.max_rate, load.rate) else {
             return Ok(());
         };
         let others = running(flows).filter(|kept| kept.flow.id != *id);
         let others = others.map(|kept| kept.load_from(now()));
         let others: Vec<Load> = others.chain(more.iter().copied()).collect();
-        let free = most.get().saturating_sub(load.beside(&others));
+        let free = max.get().saturating_sub(load.beside(&others));
         if rate > free {
             let free = BitRate::new(free);
             let free = free.map_or("nothing".to_owned(), |free| format!("{free}bit/s"));
             let why =
-                format!("this agent sends {most}bit/s at most (max-rate), of which {free} is left");
+                format!("this agent sends {max}bit/s at most (max-rate), of which {free} is left");
             return Err(Problem::conflict(why));
         }
         Ok(())
     }
 
-    /// Follows a flow to its end.
+    /// Polls a flow until it ends.
     async fn follow(self: Arc<Agent>, id: FlowId, child: Option<Child>) {
         let flow_dir = flow_dir(&id);
         let status = match child {
@@ -353,8 +353,8 @@ impl Agent {
         self.ended(&id, &flow_dir, status);
     }
 
-    /// Asks a flow how it is until it is gone. The process of a new one is watched by who calls; one that an agent before this one
-    /// started may not listen yet.
+    /// Requests the status of a flow until its process ends. For a new flow the caller waits for the process. A flow of an earlier agent
+    /// may not listen yet.
     async fn listen_to(&self, id: &FlowId, flow_dir: &FlowDir, is_new: bool) {
         loop {
             if let Ok(line) = flow_dir.connect().await {
@@ -367,7 +367,7 @@ impl Agent {
         }
     }
 
-    /// Asks over one connection until that ends.
+    /// Requests the status over one connection until the connection ends.
     async fn hear(&self, id: &FlowId, mut line: Line) {
         let begun = Instant::now();
         let _ = self.with(id, |entry| {
@@ -379,7 +379,7 @@ impl Agent {
                 Ok(_) => {}
                 Err(_) => return,
             }
-            let is_early = begun.elapsed() < ANSWERING;
+            let is_early = begun.elapsed() < START_TIMEOUT;
             sleep(if is_early {
                 EARLY_POLL_INTERVAL
             } else {
@@ -432,7 +432,7 @@ impl Agent {
         self.tell(id, &format!("{how}{}", end.why()));
     }
 
-    /// Writes down what has to outlive this agent.
+    /// Saves a flow for the next agent.
     fn keep(&self, kept: &Entry) {
         let id = &kept.flow.id;
         let written = write(&flow_dir(id), kept);
@@ -447,14 +447,14 @@ impl Agent {
         });
     }
 
-    /// The flow's turn, and the flow when that has come.
+    /// Locks a flow for a change, and returns the lock and the flow.
     async fn turn(&self, id: &FlowId) -> Reply<(tokio::sync::OwnedMutexGuard<()>, Flow)> {
         let turn = self.with(id, |entry| Arc::clone(&entry.turn))?;
         let turn = turn.lock_owned().await;
         Ok((turn, self.flow(id)?))
     }
 
-    /// A flow is to send at another rate, which no other has from now on. Gives the rate before.
+    /// Reserves another rate for a flow, and returns its previous rate.
     fn book(&self, id: &FlowId, rate: Option<u64>) -> Reply<Option<u64>> {
         let mut flows = self.flows.lock();
         let known = flows.get(id).ok_or_else(|| Problem::unknown(id))?;
@@ -491,7 +491,7 @@ impl Fleet for Arc<Agent> {
 
 impl Control for Arc<Agent> {
     fn start(&self, flow: NewFlow) -> Later<'_, Flow> {
-        // Whoever goes away meanwhile leaves no half of a flow behind.
+        // A client that disconnects must not leave a half-started flow.
         let done = tokio::spawn(Arc::clone(self).begin(flow));
         Box::pin(async move { done.await.map_err(Problem::internal)? })
     }
@@ -557,7 +557,7 @@ impl Control for Arc<Agent> {
             };
             self.tell(&id, said);
             if kill {
-                // One that does not listen yet, of an agent before this one, is found by its folder.
+                // A flow of an earlier agent that does not listen yet is found by its directory.
                 let unknown = || Problem::conflict("the flow's process is not known");
                 let process = process.or_else(|| flow_dir(&id).process());
                 let killed = process::kill(process.ok_or_else(unknown)?);
@@ -582,7 +582,7 @@ impl Control for Arc<Agent> {
             }
             let flow_dir = flow_dir(&id);
             let removing = move || {
-                // The folder stays: its name is used.
+                // The directory stays to mark the name as used.
                 for file in ["flow.json", "result.json", "log", "control", "control.last"] {
                     let _ = fs::remove_file(flow_dir.file(file));
                 }
@@ -619,7 +619,7 @@ impl Control for Arc<Agent> {
     }
 }
 
-/// The flows that have not ended.
+/// Returns the flows that have not ended.
 fn running(flows: &Flows) -> impl Iterator<Item = &Entry> {
     flows.values().filter(|entry| !entry.flow.has_ended())
 }
@@ -628,11 +628,11 @@ fn flow_dir(id: &FlowId) -> FlowDir {
     FlowDir(Path::new(FLOW_DIRS).join(id.as_str()))
 }
 
-/// Makes a flow's folder, and starts a process of `program` there.
+/// Creates a flow's directory, and starts a process of `program` there.
 fn make(program: &Path, kept: &Entry, allowed: &Allowed) -> Reply<Child> {
     let flow_dir = flow_dir(&kept.flow.id);
     let made = || -> Result<Child, FlowDirError> {
-        // An agent that is killed leaves either all of it or nothing that has its name.
+        // If the agent is killed, either the complete directory or nothing of this name exists.
         let draft = FlowDir(Path::new(FLOW_DIRS).join(format!(".new-{}", kept.flow.id)));
         let _ = fs::remove_dir_all(&draft.0);
         private_folder(&draft.0)?;
@@ -641,7 +641,7 @@ fn make(program: &Path, kept: &Entry, allowed: &Allowed) -> Reply<Child> {
         flow_dir.start(program, allowed)
     };
     made().map_err(|error| {
-        // It never was: its name can be used.
+        // The flow never started: its name stays free.
         let _ = fs::remove_dir_all(&flow_dir.0);
         Problem::internal(error)
     })
@@ -678,7 +678,7 @@ mod tests {
         assert_eq!(first.beside(&[nothing]), 0);
     }
 
-    /// A flow that runs on after its time takes up its rate until it has ended.
+    /// A flow that keeps running after its end time keeps its rate until it ends.
     #[test]
     fn a_flow_past_its_time_still_sends() {
         let flow = serde_json::json!({"id": "a", "host": "ef", "command": "send", "options": {}, "revision": 1,

@@ -1,5 +1,5 @@
-//! What a flow may do on this host: its options become a command line only when every file, target, port and rate in
-//! them is one that the operator allows.
+//! Access rules of a host: options of a flow become a command line only if the operator allows every file, target, port and rate in
+//! them.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -24,42 +24,42 @@ use crate::commands::{
 use crate::flow::NewFlow;
 use crate::time::now;
 
-/// In the environment of a flow, not on its command line, which everybody on the host can read.
+/// Environment variable of a flow's token. A command line would be readable by every user of the host.
 const TOKEN: &str = "EVLBI_TOKEN";
 
-/// Ends of the range of ports that Linux gives to those who ask for any, as it is shipped.
+/// First and last ephemeral port of Linux by default.
 const EPHEMERAL: [u16; 2] = [32_768, 60_999];
 
-/// Why a flow may not run on this host.
+/// Error: a flow may not run on this host.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// It makes no sense, or the operator does not allow it.
+    /// The flow is invalid, or the operator does not allow it.
     #[error("{0}")]
     Because(String),
-    /// The same of one of its options.
+    /// One of its options is refused.
     #[error("`{name}`")]
     Option {
-        /// The option.
+        /// Name of the option.
         name: String,
-        /// What of it.
+        /// Reason.
         source: Box<Refusal>,
     },
-    /// The system refuses what the flow needs.
+    /// A system call for the flow failed.
     #[error("{what}")]
     System {
-        /// What.
+        /// Description of the call.
         what: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Where a path leads cannot be seen.
+    /// A path cannot be resolved.
     #[error("{0}")]
     Path(#[from] io::Error),
-    /// A name or an option of a URL is of no use.
+    /// A host name or an option of a URL is invalid.
     #[error("{0}")]
     Url(#[from] OpenError),
-    /// What is free for recordings cannot be seen.
+    /// The free space for recordings cannot be read.
     #[error("{0}")]
     Disk(#[from] FreeError),
 }
@@ -71,7 +71,7 @@ impl From<String> for Refusal {
 }
 
 impl Refusal {
-    /// The same, said of an option.
+    /// Names the option that a refusal concerns.
     fn of(name: &str) -> impl Fn(Refusal) -> Refusal {
         move |why| Refusal::Option {
             name: name.to_owned(),
@@ -89,14 +89,14 @@ impl Refusal {
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// How much a flow sends, and when.
+/// Bit rate and time of sending of a flow.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Load {
-    /// Bits a second that it is asked to send; none of one that sends nothing.
+    /// Requested bit rate, in bit/s; `None` if the flow sends nothing or its rate is unknown.
     pub rate: Option<u64>,
-    /// When it begins to send, in seconds since 1970, where its options say so.
+    /// Start of sending, in seconds since 1970, if the options give it.
     pub from: Option<f64>,
-    /// When it sends no more, in seconds since 1970, where its options say so.
+    /// End of sending, in seconds since 1970, if the options give it.
     pub until: Option<f64>,
 }
 
@@ -109,7 +109,7 @@ impl Load {
         self.until.unwrap_or(f64::INFINITY)
     }
 
-    /// Highest sum of the others' bit rates while this sends. Sums grow only where a flow begins.
+    /// Returns the maximum sum of the others' bit rates while this flow sends. A sum grows only where a flow starts.
     pub(crate) fn beside(&self, others: &[Load]) -> u64 {
         let begins = others.iter().map(|other| other.begins().max(self.begins()));
         let sums = begins.filter(|time| *time < self.ends()).map(|time| {
@@ -121,25 +121,25 @@ impl Load {
     }
 }
 
-/// What a flow that may run is started with, and what it takes of the host.
+/// Command line of an allowed flow, and the resources that it uses.
 #[derive(Default)]
 pub struct Allowed {
-    /// Its command line, word by word, without the name of the program.
+    /// Words of its command line, without the name of the program.
     pub words: Vec<String>,
-    /// Its environment, beside the agent's own.
+    /// Environment variables in addition to the agent's own.
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// How much it sends, and when.
+    /// Bit rate and time of sending.
     pub load: Load,
-    /// Whether it writes a recording.
+    /// The flow writes a recording.
     pub(crate) records: bool,
-    /// Where it listens.
+    /// Addresses that it listens on.
     pub(crate) listens: Vec<Listening>,
-    /// Files that it makes.
+    /// Files that it creates.
     pub(crate) writes: Vec<PathBuf>,
 }
 
 impl Allowed {
-    /// What no other flow can have: ports and files.
+    /// Lists the resources that no other flow can use: ports and files.
     pub(crate) fn owns(&self) -> impl Iterator<Item = String> {
         let single = self.listens.iter().filter(|it| it.is_exclusive());
         let files = self.writes.iter().map(|path| path.display().to_string());
@@ -147,10 +147,10 @@ impl Allowed {
     }
 }
 
-/// Makes a command line of a flow that the operator allows, and, if `begins`, the folders of its files.
+/// Builds the command line of a flow that the operator allows. If `begins` is set, also creates the directories of its files.
 ///
 /// # Errors
-/// What is not allowed or cannot be understood, and what to do.
+/// Returns [`Refusal`] if the flow is invalid or not allowed.
 pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) -> Result<Allowed> {
     let command = Command::named(&flow.command)?;
     command.check_names(&flow.options, language)?;
@@ -178,13 +178,13 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
             let within = Refusal::of(name);
             let values = values(&option, value).map_err(&within)?;
             let policy = command.policy(name);
-            let values = values.into_iter().map(|value| guard.see_to(policy, value));
+            let values = values.into_iter().map(|value| guard.apply(policy, value));
             let values: Vec<String> = values.collect::<Result<_>>().map_err(within)?;
             let words = &mut guard.allowed.words;
             match option {
                 _ if policy == OptionPolicy::Secret => {}
                 _ if option.is_positional => places.extend(values),
-                // One that is false has no value.
+                // A flag that is false has no values.
                 _ if option.is_flag => words.extend(values.iter().map(|_| format!("--{name}"))),
                 _ => words.extend(values.iter().map(|value| format!("--{name}={value}"))),
             }
@@ -199,7 +199,7 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
         guard.respond(*bind, ports.as_ref())?;
     }
     if command.waits {
-        // One whose start is over sends now.
+        // A flow with a start in the past sends now.
         let begin = meaning.start.map_or_else(now, |begin| begin.max(now()));
         guard.allowed.load.from = Some(begin);
         guard.allowed.load.until = meaning.duration.map(|lasts| begin + lasts.as_secs_f64());
@@ -217,10 +217,10 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
     Ok(guard.allowed)
 }
 
-/// Makes sure that the ports that a flow listens on are free now.
+/// Checks that the ports of a flow are free now.
 ///
 /// # Errors
-/// Which is not.
+/// Returns [`Refusal`] for the first port that is in use.
 pub(crate) fn free(allowed: Allowed) -> Result<Allowed> {
     for listening in &allowed.listens {
         let failed = Refusal::system(format!("cannot listen on {}", listening.at));
@@ -229,7 +229,7 @@ pub(crate) fn free(allowed: Allowed) -> Result<Allowed> {
     Ok(allowed)
 }
 
-/// Bits a second of the recording that a flow sends by the times in it.
+/// Returns the bit rate of the recording that a flow sends, from its timestamps.
 pub(crate) fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
     let source = Known::of(&flow.command, &flow.options).source()?;
     let path = Some(config.recordings.join(source)).filter(|path| path.is_file())?;
@@ -241,7 +241,7 @@ fn no<T>(why: &str) -> Result<T> {
     Err(Refusal::Because(why.to_owned()))
 }
 
-/// The values of an option as the command line takes them.
+/// Converts the value of an option into values of the command line.
 fn values(option: &CommandOption, value: &Value) -> Result<Vec<String>> {
     if option.is_flag {
         return match value {
@@ -262,7 +262,7 @@ fn values(option: &CommandOption, value: &Value) -> Result<Vec<String>> {
     }
 }
 
-/// Has the command line's own rules applied, whose words and limits are known there alone.
+/// Applies the rules of the command line, which alone knows the options' formats and limits.
 fn check(command: &Command, allowed: &Allowed, language: Language) -> Result<Meaning> {
     let mut words = allowed.words.clone();
     let tokens = allowed.environment.iter();
@@ -277,13 +277,13 @@ struct Guard<'a> {
     is_live: bool,
     allowed: Allowed,
     begins: bool,
-    /// It may write into files that are there.
+    /// The flow may write to existing files.
     continues: bool,
 }
 
 impl Guard<'_> {
-    /// The value as the flow gets it.
-    fn see_to(&mut self, policy: OptionPolicy, value: String) -> Result<String> {
+    /// Applies a policy to an option's value and returns the value for the command line.
+    fn apply(&mut self, policy: OptionPolicy, value: String) -> Result<String> {
         match policy {
             OptionPolicy::None | OptionPolicy::Whole => Ok(value),
             OptionPolicy::Secret => {
@@ -312,7 +312,7 @@ impl Guard<'_> {
                 let addresses = url.addresses()?.into_iter();
                 let target = self.target(addresses.filter_map(|it| it.first().copied()))?;
                 if let Place::Host(host) = &mut url.place {
-                    // The name may mean something else a moment later.
+                    // The name could resolve to another address later.
                     host.name = target.ip().to_string();
                 }
                 Ok(url.to_string())
@@ -338,7 +338,7 @@ impl Guard<'_> {
         Ok(format!("sky:{}/{station}", self.read(plan)?))
     }
 
-    /// A file that is there, below a folder that may be read.
+    /// Resolves an existing file below a readable directory.
     fn read(&self, value: &str) -> Result<String> {
         let path = self.config.recordings.join(value);
         let refused = || {
@@ -355,7 +355,7 @@ impl Guard<'_> {
         text(&real)
     }
 
-    /// A file that is not there yet, below the folder for recordings; folders on the way are made.
+    /// Resolves a new file below the directory for recordings, and creates its parent directories.
     fn write(&mut self, value: &str) -> Result<String> {
         let path = Path::new(value);
         let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
@@ -379,7 +379,7 @@ impl Guard<'_> {
             let what = format!("cannot make the folder of {value}");
             fs::create_dir_all(&folder).map_err(Refusal::system(what))?;
         }
-        // What is not there yet leads nowhere else.
+        // A directory that does not exist yet cannot be a link.
         let folder = fs::canonicalize(&folder).unwrap_or(folder);
         let real = folder.join(path.file_name().ok_or_else(outside)?);
         if real.is_symlink() {
@@ -401,9 +401,9 @@ impl Guard<'_> {
     fn has_room(&self) -> Result<()> {
         let free = free_bytes(&self.config.recordings)?;
         if free < self.config.min_free {
-            let (free, least) = (show_size(free), show_size(self.config.min_free));
+            let (free, min) = (show_size(free), show_size(self.config.min_free));
             return Err(Refusal::Because(format!(
-                "{free} are free for recordings, and this agent begins none with less than {least}"
+                "{free} are free for recordings, and this agent begins none with less than {min}"
             )));
         }
         Ok(())
@@ -422,7 +422,7 @@ impl Guard<'_> {
         Ok(value.to_owned())
     }
 
-    /// A responder listens on its port, and its tests on those that flows may listen on.
+    /// Checks the ports of a responder, and restricts those of its tests to the ports that flows may listen on.
     fn respond(&mut self, bind: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<()> {
         if self.allowed.environment.is_empty() {
             return no("a responder that an agent runs needs a `token` that its users know");
@@ -435,7 +435,7 @@ impl Guard<'_> {
                     self.port(*end).map_err(Refusal::of("ports"))?;
                 }
             }
-            // The kernel may give any of these.
+            // The kernel may choose any of these.
             None if EPHEMERAL.iter().all(|port| own.contains(port)) => {}
             None => {
                 let ports = format!("--ports={}-{}", own.start(), own.end());
@@ -451,7 +451,7 @@ impl Guard<'_> {
 
     fn port(&self, port: u16) -> Result<()> {
         let ports = &self.config.ports;
-        // The kernel takes one of its own range for 0.
+        // For port 0 the kernel chooses an ephemeral port.
         let possible = if port == 0 { &EPHEMERAL[..] } else { &[port] };
         if !possible.iter().all(|port| ports.contains(port)) {
             let (first, last) = (ports.start(), ports.end());
@@ -462,7 +462,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// The first address that may be sent to.
+    /// Returns the first address that flows may send to.
     fn target(&self, addresses: impl IntoIterator<Item = SocketAddr>) -> Result<SocketAddr> {
         let mut addresses = addresses.into_iter().peekable();
         let Some(&first) = addresses.peek() else {

@@ -1,4 +1,4 @@
-//! The process of a flow, and the socket by which it is asked and told.
+//! The process of a flow and its control socket.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufReader as FileReader, Read, Seek, SeekFrom};
@@ -21,56 +21,56 @@ use super::guard::Allowed;
 use crate::flow::Outcome;
 use crate::identity::FileError;
 
-/// A flow answers within this time, unless it was stopped or its host is overrun.
+/// Timeout for an answer of a flow. A flow exceeds it only if it is suspended or its host is overloaded.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest answer of a flow, in bytes.
+/// Maximum length of a flow's answer, in bytes.
 const MAX_ANSWER: u64 = 16 << 20;
-/// How much of what a flow had to say is looked at.
+/// Maximum length of the end of a log that is read, in bytes.
 const MAX_LOG: u64 = 64 << 10;
 
-/// Why something cannot be done with the folder or the process of a flow.
+/// Error: the directory or the process of a flow cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FlowDirError {
-    /// A file that only this user may read, or the folder.
+    /// A private file or the directory cannot be created.
     #[error("{0}")]
     File(#[from] FileError),
-    /// What is to be kept cannot be written as JSON.
+    /// The flow's description cannot be written as JSON.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// The folder cannot get its name.
+    /// The directory cannot be renamed.
     #[error("{0}")]
     Name(#[from] io::Error),
-    /// The file for what the flow prints as its result.
+    /// The result file cannot be created.
     #[error("the flow's result")]
     Result(#[source] io::Error),
-    /// The file for the log of the flow.
+    /// The log file cannot be created.
     #[error("the flow's log")]
     Log(#[source] io::Error),
-    /// That file is another process'.
+    /// The log file is locked by another process.
     #[error("the flow's log")]
     Lock(#[source] TryLockError),
-    /// The system gives no process.
+    /// The process cannot be started.
     #[error("no process can be started")]
     Process(#[source] io::Error),
-    /// The flow does not listen, or ends before it has answered.
+    /// The flow does not listen, or ends before it answers.
     #[error("the flow cannot be reached")]
     Reach(#[source] io::Error),
-    /// No answer comes in time.
+    /// The flow does not answer before the timeout.
     #[error("the flow does not answer")]
     Silent,
-    /// The number is no process'.
+    /// The process ID is out of range.
     #[error("{0}")]
     Number(#[from] TryFromIntError),
-    /// The process cannot be ended.
+    /// The process cannot be killed.
     #[error("the flow's process cannot be killed")]
     Kill(#[source] nix::Error),
 }
 
-/// The folder of all flows.
+/// Directory of all flows.
 pub const FLOW_DIRS: &str = "flows";
 
-/// The folder of a flow.
+/// Directory of a flow.
 #[derive(Clone, Debug)]
 pub struct FlowDir(pub PathBuf);
 
@@ -79,18 +79,18 @@ impl FlowDir {
         self.0.join(name)
     }
 
-    /// Starts the flow's process, one of `program`, which continues when this one ends.
+    /// Starts `program` as the flow's process. It keeps running when this process ends.
     ///
     /// # Errors
-    /// When there is no room for its files, or no process can be had.
+    /// Returns [`FlowDirError`] if the flow's files cannot be created or the process cannot be started.
     pub fn start(&self, program: &Path, allowed: &Allowed) -> Result<Child, FlowDirError> {
         let result = File::create(self.file("result.json")).map_err(FlowDirError::Result)?;
         let log = File::create(self.file("log")).map_err(FlowDirError::Log)?;
-        // The process holds it from its first moment to its last: an agent that finds it locked knows that the flow lives.
+        // The process inherits the lock and holds it until it ends: a locked log means that the flow is alive.
         log.try_lock().map_err(FlowDirError::Lock)?;
         Command::new(program)
             .arg0("evlbi")
-            // The name of a socket must be short.
+            // A Unix socket path must be short.
             .args(["--control", "control"])
             .args(&allowed.words)
             .current_dir(&self.0)
@@ -107,13 +107,13 @@ impl FlowDir {
             .map_err(FlowDirError::Process)
     }
 
-    /// Whether the flow's process lives, though it may not listen yet or any more.
+    /// Returns whether the flow's process is alive, even if it does not listen yet or no longer listens.
     pub fn is_alive(&self) -> bool {
         let locked = |log: File| matches!(log.try_lock(), Err(TryLockError::WouldBlock));
         File::open(self.file("log")).is_ok_and(locked)
     }
 
-    /// The flow's process, found by where it works and what it writes to.
+    /// Finds the flow's process by its working directory and its log file.
     pub fn process(&self) -> Option<u32> {
         let folder = fs::canonicalize(&self.0).ok()?;
         let log = folder.join("log");
@@ -132,7 +132,7 @@ impl FlowDir {
         Ok(Line(BufReader::new(stream)))
     }
 
-    /// Asks the flow for something else than how it is.
+    /// Sends a request other than one for the status, and returns the answer.
     pub async fn ask(&self, request: &Request) -> Result<Answer, FlowDirError> {
         let ask = async { self.connect().await?.ask(request).await };
         match tokio::time::timeout(TIMEOUT, ask).await {
@@ -141,8 +141,8 @@ impl FlowDir {
         }
     }
 
-    /// What the flow printed as its result, of several documents the last, as a file that is to be read from where it stands and its
-    /// length. However long it is, it is not held in memory.
+    /// Returns the flow's result as a file, positioned at its start, and its length in bytes. If the flow printed several documents, the
+    /// last one is the result. It is not read into memory.
     pub fn result(&self) -> Option<(File, u64)> {
         let mut file = File::open(self.file("result.json")).ok()?;
         let end = file.metadata().ok()?.len();
@@ -151,7 +151,7 @@ impl FlowDir {
         Some((file, end - start))
     }
 
-    /// Whether it printed more than how it was on the way.
+    /// Returns whether the flow printed a result, not only live documents.
     fn has_result(&self) -> bool {
         #[derive(Deserialize)]
         struct Marked {
@@ -163,13 +163,13 @@ impl FlowDir {
         })
     }
 
-    /// How the flow was at its end, where it came to say so.
+    /// Returns the last status of an ended flow, if it wrote one.
     pub fn last_words(&self) -> Option<Status> {
         let text = fs::read(last_words(&self.file("control"))).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// The end of what the flow had to say.
+    /// Returns the end of the flow's log.
     pub fn log(&self) -> io::Result<String> {
         let mut file = File::open(self.file("log"))?;
         let length = file.metadata()?.len();
@@ -179,7 +179,7 @@ impl FlowDir {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The last complaint of the flow. Warnings are left out: they do not end a flow.
+    /// Returns the last error in the flow's log. Warnings are skipped because they do not end a flow.
     fn complaint(&self) -> Option<String> {
         let log = self.log().ok()?;
         let said = log.lines().rev();
@@ -188,7 +188,7 @@ impl FlowDir {
         last.map(str::to_owned)
     }
 
-    /// How the flow ended, by its exit status where that is known, and by what it left behind.
+    /// Returns how the flow ended and why: from its exit status, if known, and from the files that it left.
     pub fn outcome(&self, status: Option<ExitStatus>, was_told: bool) -> (Outcome, Option<String>) {
         if let Some(signal) = status.and_then(|status| status.signal()) {
             return (Outcome::Killed, Some(format!("killed by signal {signal}")));
@@ -216,19 +216,19 @@ impl FlowDir {
 pub struct Line(BufReader<UnixStream>);
 
 impl Line {
-    /// The process at the other end.
+    /// Returns the process ID of the flow.
     pub fn process(&self) -> Option<u32> {
         let peer = self.0.get_ref().peer_cred().ok()?;
         peer.pid().and_then(|pid| u32::try_from(pid).ok())
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
         let text = format!("{}\n", serde_json::to_string(request)?);
         self.0.get_mut().write_all(text.as_bytes()).await?;
         let mut answer = String::new();
-        let mut most = (&mut self.0).take(MAX_ANSWER);
-        most.read_line(&mut answer).await?;
+        let mut limited = (&mut self.0).take(MAX_ANSWER);
+        limited.read_line(&mut answer).await?;
         if answer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -236,14 +236,14 @@ impl Line {
     }
 }
 
-/// Ends a process at once.
+/// Kills a process.
 pub fn kill(process: u32) -> Result<(), FlowDirError> {
     let process = Pid::from_raw(i32::try_from(process)?);
     signal::kill(process, Signal::SIGKILL).map_err(FlowDirError::Kill)
 }
 
-/// Where the last JSON object of a file begins that ends at `end`, if it is whole. Objects begin at the beginning of a line, and either
-/// stand on it or end with a line that is a brace.
+/// Returns the start of the last JSON object of a file that ends at `end`, or `None` if that object is incomplete. Objects start at the
+/// start of a line. They either take one line or end with a line that is a brace.
 fn last_document(file: &mut File, end: u64) -> io::Result<Option<u64>> {
     const BLOCK: u64 = 64 << 10;
     let mut tail = [0; 3];
@@ -254,7 +254,7 @@ fn last_document(file: &mut File, end: u64) -> io::Result<Option<u64>> {
         return Ok(None);
     }
     let is_on_lines = tail.starts_with(b"\n");
-    // From the end backwards, each block with the first byte of the one behind it.
+    // Read blocks backwards from the end, each with the first byte of the following one.
     let mut block_end = end;
     while block_end > 0 {
         let begin = block_end.saturating_sub(BLOCK);
@@ -265,7 +265,7 @@ fn last_document(file: &mut File, end: u64) -> io::Result<Option<u64>> {
             return Ok(Some(begin + at as u64 + 1));
         }
         if begin == 0 {
-            // What begins the file: as it ends, unless its beginning is missing.
+            // The first object must have the form of its end, otherwise its start is missing.
             let is_first = block.starts_with(b"{") && (block.starts_with(b"{\n") == is_on_lines);
             return Ok(is_first.then_some(0));
         }
@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    /// Of several documents the last is the result, if it is whole; however long the file is.
+    /// The last of several documents is the result if it is complete, however long the file is.
     #[test]
     fn the_result_is_the_last_whole_document() {
         let folder = evlbi_testkit::Room::new();
@@ -304,7 +304,7 @@ mod tests {
             Some(last)
         );
         assert!(flow_dir.has_result());
-        // As one that was killed while it ran leaves it.
+        // A flow that was killed leaves this.
         assert_eq!(
             result(&format!("{last}{long}")).as_deref(),
             Some(long.as_str())

@@ -47,8 +47,8 @@ fn of_agent(error: &AgentError) -> Option<String> {
 
 fn of_setting(error: &SettingError) -> Option<String> {
     Some(match error {
-        SettingError::Idle { kept, .. } => {
-            format!("{error}; `run` and `console` use a connection again within {kept:?}")
+        SettingError::Idle { pool_idle, .. } => {
+            format!("{error}; `run` and `console` use a connection again within {pool_idle:?}")
         }
         _ => return None,
     })
@@ -110,8 +110,8 @@ mod tests {
         let idle = ConfigError::Invalid {
             path: "/a/agent.toml".into(),
             source: SettingError::Idle {
-                least: seconds(6),
-                kept: seconds(5),
+                min: seconds(6),
+                pool_idle: seconds(5),
             },
         };
         says(

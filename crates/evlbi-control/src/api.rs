@@ -1,11 +1,11 @@
-//! The HTTP interface, `/api/v1`: JSON over TLS, a bearer token with each request, and the page that uses it.
+//! HTTP API `/api/v1`: JSON over TLS with a bearer token in each request, and the web UI that uses it.
 //!
-//! Nothing that a browser sends by itself lets anyone in (no cookies), so no other site can act for its user. A command
-//! that comes twice does nothing twice: names of flows are used once, and a change names the revision it is meant for.
+//! There are no cookies or other credentials that browsers send automatically, so other sites cannot act for a user. A repeated request
+//! has no second effect: names of flows are used once, and a change names the revision that it applies to.
 
 #![allow(
     unused_qualifications,
-    reason = "what utoipa makes of parameters is qualified"
+    reason = "utoipa generates qualified paths for parameters"
 )]
 
 use std::collections::BTreeMap;
@@ -44,14 +44,14 @@ use super::serve::{self, Peer};
 use super::time::now;
 use super::{metrics, page};
 
-/// Longest body of a request, in bytes.
+/// Maximum body of a request, in bytes.
 const MAX_BODY: usize = 64 << 10;
-/// A body comes within this time.
+/// Timeout for the body of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Seconds that a course has where nothing is said.
+/// Default length of a time series, in seconds.
 const DEFAULT_COURSE: i64 = 600;
 
-/// What requests are answered from.
+/// State that requests are answered from.
 #[derive(Clone)]
 pub struct Api {
     pub fleet: Arc<dyn Fleet>,
@@ -64,18 +64,18 @@ pub struct Api {
 #[openapi(
     info(
         title = "evlbi",
-        description = "Flows of VLBI data on a host (agent), or on all hosts of a session: listed, started, changed, stopped, and what became of them."
+        description = "List, start, change and stop flows of VLBI data on a host (agent) or on all hosts of a session (controller), and read their counters, results and logs."
     ),
     security(("token" = []))
 )]
 struct Document;
 
 impl Api {
-    /// Answers what comes to a listener, and keeps the history, until it is dropped. Connections whose handshake or next request
-    /// takes longer than `idle` are closed.
+    /// Answers requests to a listener and records the history until the returned future is dropped. A connection is closed if its
+    /// handshake or its next request takes longer than `idle`.
     ///
     /// # Errors
-    /// Where the certificate and its key are of no use.
+    /// Returns [`IdentityError`] if the certificate and its key cannot be used.
     pub fn serve(
         self,
         listener: TcpListener,
@@ -89,14 +89,14 @@ impl Api {
         })
     }
 
-    /// Everything that is answered.
+    /// Builds the router of all requests.
     fn router(self) -> Router {
         let (interface, mut document) = document().split_for_parts();
         let components = document.components.get_or_insert_default();
         let bearer = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .description(Some(
-                "One of the two tokens that lie beside the certificate: `watch` sees everything, `operate` starts, changes and stops as well.",
+                "One of the two tokens next to the certificate: `watch` allows viewing everything, `operate` also starting, changing and stopping flows.",
             ))
             .build();
         components.add_security_scheme("token", SecurityScheme::Http(bearer));
@@ -109,7 +109,7 @@ impl Api {
             .with_state(self)
             .layer(middleware::from_fn(take_body))
             .layer(DefaultBodyLimit::max(MAX_BODY));
-        // Made once: it is given to whoever asks.
+        // The document is built once, not for each request.
         let document = Bytes::from(document.to_json().unwrap_or_default());
         let document = ([(header::CONTENT_TYPE, "application/json")], document);
         let nothing = "there is nothing here; see /api/v1/openapi.json";
@@ -124,7 +124,7 @@ impl Api {
     }
 }
 
-/// Takes down every second what all flows do.
+/// Records the history of all flows once a second.
 async fn keep_history(fleet: Arc<dyn Fleet>, history: Arc<History>) {
     let mut is_well = true;
     loop {
@@ -162,7 +162,7 @@ fn document() -> OpenApiRouter<Api> {
         .routes(routes!(counters))
 }
 
-/// Reads the body before anything is decided. If a request were refused before its body had come, the connection would be closed
+/// Reads the whole body before the request is handled. If a request were refused before its body arrived, the connection would be closed
 /// while the client still sends the body or its next request.
 async fn take_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
@@ -175,7 +175,7 @@ async fn take_body(request: Request, next: Next) -> Response {
     problem.into_response()
 }
 
-/// Who shows a token goes on with its role.
+/// Authenticates a request by its token, and passes it on with the token's role.
 async fn let_in(api: State<Api>, mut request: Request, next: Next) -> Response {
     let headers = request.headers();
     let token = headers
@@ -200,13 +200,13 @@ async fn let_in(api: State<Api>, mut request: Request, next: Next) -> Response {
         return Problem::new(StatusCode::FORBIDDEN, error).into_response();
     }
     if let Some(peer) = request.extensions().get::<Peer>() {
-        peer.is_known();
+        peer.authenticate();
     }
     request.extensions_mut().insert(role);
     next.run(request).await
 }
 
-/// No page may frame, guess types of or add anything to what is answered.
+/// Adds headers that forbid browsers to frame a response, guess its type, load anything from other sites or store it.
 async fn guard_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
@@ -221,7 +221,7 @@ async fn guard_headers(mut response: Response) -> Response {
     response
 }
 
-/// The bearer may start, change and stop.
+/// Proof that the token allows operating: starting, changing and stopping flows.
 struct Operator;
 
 impl<S: Sync> FromRequestParts<S> for Operator {
@@ -238,7 +238,7 @@ impl<S: Sync> FromRequestParts<S> for Operator {
     }
 }
 
-/// A body of JSON.
+/// Request body of JSON.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -254,7 +254,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// A part of the path, whose errors are answered as all others.
+/// Name of a flow in the path, whose errors are answered as JSON like all others.
 struct Named(FlowId);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
@@ -267,7 +267,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-/// What follows the path's `?`.
+/// Query parameters, whose errors are answered as JSON like all others.
 struct Query<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
@@ -280,8 +280,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// How requests are refused before anything is decided: those that look, then those that act, then those that tell in a body how.
-const REFUSALS: [(&str, &str); TELLS] = [
+/// Statuses of refusals before a request is handled: first those of requests that read, then those of actions, then those of actions
+/// with a body.
+const REFUSALS: [(&str, &str); WITH_BODY] = [
     ("401", ""),
     ("403", "The token may watch only"),
     ("400", ""),
@@ -289,11 +290,11 @@ const REFUSALS: [(&str, &str); TELLS] = [
     ("413", ""),
     ("422", ""),
 ];
-const POLLS: usize = 1;
-const ACTS: usize = 2;
-const TELLS: usize = 6;
+const READS: usize = 1;
+const ACTIONS: usize = 2;
+const WITH_BODY: usize = 6;
 
-/// The first so many of [`REFUSALS`], as the interface describes them.
+/// The first `COUNT` of [`REFUSALS`], for the OpenAPI document.
 struct Refused<const COUNT: usize>;
 
 impl<const COUNT: usize> IntoResponses for Refused<COUNT> {
@@ -308,10 +309,10 @@ impl<const COUNT: usize> IntoResponses for Refused<COUNT> {
     }
 }
 
-/// All flows.
+/// List of all flows.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct Flows {
-    /// In the order of their names.
+    /// Flows, sorted by name.
     pub flows: Vec<Flow>,
 }
 
@@ -319,12 +320,12 @@ pub struct Flows {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Sight {
-    /// With the pictures of fringes, which are left out else
+    /// Include the amplitudes that the web UI draws fringes from [default: false]
     #[serde(default)]
     pictures: bool,
 }
 
-/// Flows that are not to be started yet.
+/// Flows to check without starting them.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CheckFlows {
@@ -332,22 +333,22 @@ struct CheckFlows {
     flows: Vec<NewFlow>,
 }
 
-/// What was found of each.
+/// Result of a check of flows.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct Checks {
     pub flows: Vec<Checked>,
 }
 
-/// What is to be otherwise; what is left out stays.
+/// Changes of a flow. Missing settings stay as they are.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ChangeFlow {
-    /// The revision of the flow that this is meant for: of another it is refused.
+    /// Revision that the change applies to. The change is refused if the flow has another revision.
     revision: u64,
-    /// Bit rate of a sender that was given one.
+    /// New bit rate of a sender that was started with a rate.
     #[schema(examples("512M"))]
     rate: Option<String>,
-    /// What a sender leaves out on purpose.
+    /// New shed policy of a sender.
     #[schema(examples("bunch:5%"))]
     shed: Option<String>,
 }
@@ -355,7 +356,7 @@ struct ChangeFlow {
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct StopFlow {
-    /// At once, by a signal that cannot be caught: what is not written yet is lost.
+    /// Kill the process at once (SIGKILL); data that is not written yet is lost.
     #[serde(default)]
     kill: bool,
 }
@@ -364,11 +365,11 @@ struct StopFlow {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Part {
-    /// Seconds since 1970, or below 0 before now [default: ten minutes before `to`]
+    /// Start, in seconds since 1970; a negative value counts back from now [default: 10 minutes before `to`]
     from: Option<i64>,
-    /// Seconds since 1970, or below 0 before now [default: now]
+    /// End, in seconds since 1970; a negative value counts back from now [default: now]
     to: Option<i64>,
-    /// Seconds of each value; of times of which half minutes are kept only, 30
+    /// Seconds per value [default: 1; at least 30 for times for which only half-minute means are stored]
     #[param(minimum = 1, maximum = 86400)]
     step: Option<i64>,
 }
@@ -377,19 +378,19 @@ struct Part {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct After {
-    /// The last event that is known already
+    /// Return only events with a higher number than this
     #[serde(default)]
     after: i64,
 }
 
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct Events {
-    /// The oldest first, a thousand at most.
+    /// At most 1000 events, oldest first.
     pub events: Vec<Event>,
 }
 
-/// What answers here, and its clock
-#[utoipa::path(get, path = "/api/v1/about", responses(Refused<POLLS>,
+/// Show what answers here, its clock and the role of the token
+#[utoipa::path(get, path = "/api/v1/about", responses(Refused<READS>,
     (status = 200, body = AboutYou)))]
 async fn about(api: State<Api>, Extension(role): Extension<Role>) -> Json<AboutYou> {
     Json(AboutYou {
@@ -398,8 +399,8 @@ async fn about(api: State<Api>, Extension(role): Extension<Role>) -> Json<AboutY
     })
 }
 
-/// All flows
-#[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(Refused<POLLS>,
+/// List all flows
+#[utoipa::path(get, path = "/api/v1/flows", params(Sight), responses(Refused<READS>,
     (status = 200, body = Flows), (status = 422, body = ProblemBody)))]
 async fn flows(api: State<Api>, sight: Query<Sight>) -> Json<Flows> {
     let mut flows = api.fleet.flows();
@@ -409,8 +410,8 @@ async fn flows(api: State<Api>, sight: Query<Sight>) -> Json<Flows> {
     Json(Flows { flows })
 }
 
-/// A session: its scans, the flows that are to come, and the hosts that do not answer
-#[utoipa::path(get, path = "/api/v1/session", responses(Refused<POLLS>,
+/// Show a session: its scans, its planned flows, and the hosts that do not answer
+#[utoipa::path(get, path = "/api/v1/session", responses(Refused<READS>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent")))]
 async fn session(api: State<Api>) -> Reply<Json<SessionPlan>> {
@@ -418,8 +419,8 @@ async fn session(api: State<Api>) -> Reply<Json<SessionPlan>> {
     plan.map(Json).ok_or_else(|| Problem::missing(NO_SESSION))
 }
 
-/// Begin a session that is held
-#[utoipa::path(post, path = "/api/v1/session/begin", responses(Refused<ACTS>,
+/// Begin a held session
+#[utoipa::path(post, path = "/api/v1/session/begin", responses(Refused<ACTIONS>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent"),
     (status = 409, body = ProblemBody, description = "It has begun")))]
@@ -427,8 +428,8 @@ async fn begin(api: State<Api>, _: Operator) -> Reply<Json<SessionPlan>> {
     api.fleet.drive(Drive::Begin).map(Json)
 }
 
-/// End a session: its senders first, and the others when all has come
-#[utoipa::path(post, path = "/api/v1/session/end", responses(Refused<ACTS>,
+/// End a session: senders first, the other flows when all data has arrived
+#[utoipa::path(post, path = "/api/v1/session/end", responses(Refused<ACTIONS>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent"),
     (status = 409, body = ProblemBody, description = "It has not begun, or ends already")))]
@@ -436,8 +437,8 @@ async fn end(api: State<Api>, _: Operator) -> Reply<Json<SessionPlan>> {
     api.fleet.drive(Drive::End).map(Json)
 }
 
-/// Whether flows could be started, without starting any
-#[utoipa::path(post, path = "/api/v1/check", request_body = CheckFlows, responses(Refused<TELLS>,
+/// Check whether flows could be started, without starting any
+#[utoipa::path(post, path = "/api/v1/check", request_body = CheckFlows, responses(Refused<WITH_BODY>,
     (status = 200, body = Checks)))]
 async fn check(api: State<Api>, _: Operator, Body(asked): Body<CheckFlows>) -> Reply<Json<Checks>> {
     let flows = api.fleet.check(asked.flows).await?;
@@ -445,7 +446,7 @@ async fn check(api: State<Api>, _: Operator, Body(asked): Body<CheckFlows>) -> R
 }
 
 /// Start a flow: a command with its options
-#[utoipa::path(post, path = "/api/v1/flows", request_body = NewFlowSchema, responses(Refused<TELLS>,
+#[utoipa::path(post, path = "/api/v1/flows", request_body = NewFlowSchema, responses(Refused<WITH_BODY>,
     (status = 201, body = Flow),
     (status = 409, body = ProblemBody, description = "The name was used before, or there is no room for the flow"),
     (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
@@ -457,8 +458,8 @@ async fn start(
     Ok((StatusCode::CREATED, Json(api.fleet.start(flow).await?)))
 }
 
-/// One flow, with the pictures of its fringes
-#[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<POLLS>,
+/// Show one flow, with the amplitudes that the web UI draws fringes from
+#[utoipa::path(get, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<READS>,
     (status = 200, body = Flow), (status = 404, body = ProblemBody)))]
 async fn flow(api: State<Api>, Named(id): Named) -> Reply<Json<Flow>> {
     let flows = api.fleet.flows().into_iter();
@@ -466,8 +467,8 @@ async fn flow(api: State<Api>, Named(id): Named) -> Reply<Json<Flow>> {
     found.next().map(Json).ok_or_else(|| Problem::unknown(&id))
 }
 
-/// Change a running flow: rate, shed policy
-#[utoipa::path(patch, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), request_body = ChangeFlow, responses(Refused<TELLS>,
+/// Change the rate or the shed policy of a running flow
+#[utoipa::path(patch, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), request_body = ChangeFlow, responses(Refused<WITH_BODY>,
     (status = 200, body = Flow),
     (status = 404, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "The flow is not at that revision, or does not run"),
@@ -489,8 +490,8 @@ async fn change(
     api.fleet.change(id, asked.revision, change).await.map(Json)
 }
 
-/// Have a flow end, with everything written
-#[utoipa::path(post, path = "/api/v1/flows/{id}/stop", params(("id" = FlowId, Path)), request_body = StopFlow, responses(Refused<TELLS>,
+/// Stop a flow, with everything written
+#[utoipa::path(post, path = "/api/v1/flows/{id}/stop", params(("id" = FlowId, Path)), request_body = StopFlow, responses(Refused<WITH_BODY>,
     (status = 200, body = Flow),
     (status = 404, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "The flow does not answer")))]
@@ -503,8 +504,8 @@ async fn stop(
     api.fleet.stop(id, asked.kill).await.map(Json)
 }
 
-/// Forget a flow that has ended; what it recorded stays, and its name stays used
-#[utoipa::path(delete, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<ACTS>,
+/// Forget an ended flow; its recordings stay, and its name stays used
+#[utoipa::path(delete, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<ACTIONS>,
     (status = 204),
     (status = 404, body = ProblemBody),
     (status = 409, body = ProblemBody, description = "It has not ended")))]
@@ -512,8 +513,8 @@ async fn forget(api: State<Api>, Named(id): Named, _: Operator) -> Reply<StatusC
     api.fleet.forget(id).await.map(|()| StatusCode::NO_CONTENT)
 }
 
-/// What a flow printed as its result, as its command does with --json
-#[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(Refused<POLLS>,
+/// Show a flow's result: what its command prints with --json
+#[utoipa::path(get, path = "/api/v1/flows/{id}/result", params(("id" = FlowId, Path)), responses(Refused<READS>,
     (status = 200, body = Object),
     (status = 404, body = ProblemBody, description = "There is no such flow, or no result (yet)")))]
 async fn result(api: State<Api>, Named(id): Named) -> Reply<Response> {
@@ -521,16 +522,16 @@ async fn result(api: State<Api>, Named(id): Named) -> Reply<Response> {
     Ok(([(header::CONTENT_TYPE, "application/json")], result).into_response())
 }
 
-/// The end of what a flow had to say beside its result
-#[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(Refused<POLLS>,
+/// Show the end of a flow's log
+#[utoipa::path(get, path = "/api/v1/flows/{id}/log", params(("id" = FlowId, Path)), responses(Refused<READS>,
     (status = 200, body = String, content_type = "text/plain"),
     (status = 404, body = ProblemBody)))]
 async fn log(api: State<Api>, Named(id): Named) -> Reply<String> {
     api.fleet.log(id).await
 }
 
-/// The course of a flow: rate, loss and where, shed, ring fill, fringes
-#[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(Refused<POLLS>,
+/// Show the time series of a flow: rate, loss and its location, shed data, ring fill, fringes
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course", params(("id" = FlowId, Path), Part), responses(Refused<READS>,
     (status = 200, body = TimeSeries),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
@@ -538,8 +539,8 @@ async fn course(api: State<Api>, id: Named, part: Query<Part>) -> Reply<Json<Tim
     course_of(api, id, part).await.map(Json)
 }
 
-/// The same as a table
-#[utoipa::path(get, path = "/api/v1/flows/{id}/course.csv", params(("id" = FlowId, Path), Part), responses(Refused<POLLS>,
+/// Show the time series of a flow as CSV, without fringes
+#[utoipa::path(get, path = "/api/v1/flows/{id}/course.csv", params(("id" = FlowId, Path), Part), responses(Refused<READS>,
     (status = 200, body = String, content_type = "text/csv"),
     (status = 404, body = ProblemBody),
     (status = 422, body = ProblemBody)))]
@@ -558,9 +559,9 @@ async fn course_of(
     let now = now() as i64;
     let at = |time: i64| time.saturating_add(if time < 0 { now } else { 0 });
     let to = at(part.to.unwrap_or(now));
-    let usual = to.saturating_sub(DEFAULT_COURSE).max(0);
+    let default = to.saturating_sub(DEFAULT_COURSE).max(0);
     let span = Span {
-        from: at(part.from.unwrap_or(usual)),
+        from: at(part.from.unwrap_or(default)),
         to,
         step: part.step.unwrap_or(1),
     };
@@ -575,8 +576,8 @@ async fn course_of(
     course.map_err(Problem::internal)
 }
 
-/// What happened, the oldest first
-#[utoipa::path(get, path = "/api/v1/events", params(After), responses(Refused<POLLS>,
+/// List events, oldest first
+#[utoipa::path(get, path = "/api/v1/events", params(After), responses(Refused<READS>,
     (status = 200, body = Events),
     (status = 422, body = ProblemBody)))]
 async fn events(api: State<Api>, Query(asked): Query<After>) -> Reply<Json<Events>> {
@@ -586,8 +587,8 @@ async fn events(api: State<Api>, Query(asked): Query<After>) -> Reply<Json<Event
     Ok(Json(Events { events }))
 }
 
-/// Counters of all flows as Prometheus reads them (OpenMetrics); `/metrics` answers the same
-#[utoipa::path(get, path = "/api/v1/metrics", responses(Refused<POLLS>,
+/// Show the counters of all flows for Prometheus (OpenMetrics); also at `/metrics`
+#[utoipa::path(get, path = "/api/v1/metrics", responses(Refused<READS>,
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn scrape(api: State<Api>) -> Reply<Response> {
     let text = metrics::text(api.fleet.about(), api.fleet.flows());
@@ -595,14 +596,14 @@ async fn scrape(api: State<Api>) -> Reply<Response> {
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
-/// What each counter of a status counts
-#[utoipa::path(get, path = "/api/v1/counters", responses(Refused<POLLS>,
+/// Describe each counter of a status
+#[utoipa::path(get, path = "/api/v1/counters", responses(Refused<READS>,
     (status = 200, body = Counters)))]
 async fn counters() -> Json<Counters> {
     Json(Counters::default())
 }
 
-/// Runs what may wait for a disk.
+/// Runs work that may wait for a disk on a thread for blocking calls.
 pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Reply<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|panic| {

@@ -1,4 +1,4 @@
-//! Answers that are as long as a file: read as they are sent, never as a whole.
+//! Response bodies that are read from a file while they are sent, never as a whole.
 
 use std::fs::File;
 use std::pin::Pin;
@@ -8,10 +8,10 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const BLOCK: usize = 64 << 10;
 
-/// The next `length` bytes of a file.
+/// Returns the next `length` bytes of a file as a body.
 pub fn file_body(file: File, length: u64) -> Body {
     Body::new(FileBody {
         file: tokio::fs::File::from_std(file),
@@ -35,13 +35,13 @@ impl HttpBody for FileBody {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        let most = self.left.min(BLOCK as u64) as usize;
-        let mut bytes = vec![0; most];
+        let max = self.left.min(BLOCK as u64) as usize;
+        let mut bytes = vec![0; max];
         let mut buffer = ReadBuf::new(&mut bytes);
         ready!(Pin::new(&mut self.file).poll_read(context, &mut buffer))?;
         let count = buffer.filled().len();
         if count == 0 {
-            // The headers promised more.
+            // The file is shorter than the Content-Length header.
             return Poll::Ready(Some(Err(std::io::ErrorKind::UnexpectedEof.into())));
         }
         bytes.truncate(count);

@@ -1,5 +1,5 @@
-//! The table of the commands that can be flows: what each does, what an agent sees to of its options, and which it leaves out.
-//! Everything else of an option (its words, its limits, what it means) is the command line's, which is a [`Grammar`].
+//! The table of commands that can run as flows: their behaviour, the policies for their options, and the options that flows cannot have.
+//! A [`Grammar`] describes everything else about the command line: the options' formats, limits and meaning.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -11,129 +11,129 @@ use serde_json::Value;
 
 use super::flow::Options;
 
-/// The command line of the program that carries the flows out.
+/// Command line of the program that flows run.
 pub trait Grammar: Sync {
     /// Lists the options of the command of this name.
     fn options(&self, command: &str) -> Vec<CommandOption>;
 
-    /// Applies the command line's rules to the words that follow the program's name, and says what they mean.
+    /// Parses the words after the program's name, and returns their meaning.
     ///
     /// # Errors
-    /// What cannot be understood or is not allowed.
+    /// Returns the reason if the words are invalid.
     fn check(&self, words: Vec<String>) -> Result<Meaning, String>;
 
-    /// Returns the path of the program, which is started with these words, after `--control PATH`, as a flow's process. The default is the
-    /// program of this process.
+    /// Returns the path of the program. A flow's process runs it with `--control PATH` and these words. The default is the program of this
+    /// process.
     fn program(&self) -> PathBuf {
         "/proc/self/exe".into()
     }
 }
 
-/// The [`Grammar`] of a process.
+/// [`Grammar`] of a process.
 pub type Language = &'static dyn Grammar;
 
-/// An option of a command, as the command line knows it.
+/// Option of a command.
 #[derive(Clone, Debug)]
 pub struct CommandOption {
-    /// What it is called in a flow: as on the command line, without the dashes.
+    /// Its name in a flow: the long name on the command line, without dashes.
     pub name: String,
-    /// It has no name on the command line: its values stand there alone.
+    /// It is a positional argument of the command line.
     pub is_positional: bool,
-    /// It is there or not, without a value.
+    /// It is a flag without a value.
     pub is_flag: bool,
     /// It can have several values.
     pub is_list: bool,
-    /// The command does not go without it.
+    /// The command requires it.
     pub is_required: bool,
-    /// What it does, in a sentence for people.
+    /// Its help, in one sentence.
     pub help: Option<String>,
-    /// The only values that it takes; none where it takes any.
+    /// The only allowed values; empty if any value is allowed.
     pub choices: Vec<String>,
     /// Adds to a value the unit that the command line asks for and flows may leave out.
     pub complete: fn(&str) -> String,
 }
 
-/// What a command line means, as far as an agent has to know.
+/// Meaning of a command line, as far as an agent needs it.
 #[derive(Clone, Debug)]
 pub struct Meaning {
-    /// How much it sends.
+    /// Its bit rate.
     pub sends: Sends,
-    /// When it starts, in seconds since 1970, where it says so.
+    /// Start, in seconds since 1970, if given.
     pub start: Option<f64>,
-    /// How long it lasts, where it says so.
+    /// Duration, if given.
     pub duration: Option<Duration>,
-    /// Of a responder: where it listens, and the ports of its tests.
+    /// For a responder: its address, and the ports of its tests.
     pub responds: Option<(SocketAddr, Option<RangeInclusive<u16>>)>,
 }
 
-/// What a command line sends.
+/// Bit rate that a command line sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
-    /// No stream at all.
+    /// It sends no stream.
     Nothing,
-    /// So many bits a second at most.
+    /// Maximum bit rate, in bit/s.
     AtMost(u64),
-    /// As fast as possible.
+    /// It sends as fast as possible.
     Unlimited,
 }
 
-/// What an agent has to see to.
+/// Access rule for an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionPolicy {
-    /// Nothing: it concerns the flow alone.
+    /// No rule: the option concerns only the flow.
     None,
-    /// Known to both ends of a test: never shown.
+    /// Secret that both endpoints of a test hold: never shown.
     Secret,
-    /// A file that may be read, `pattern:LENGTH` or `sky:PLAN/STATION`.
+    /// Readable file, `pattern:LENGTH` or `sky:PLAN/STATION`.
     Source,
-    /// A new file, `null` or `check`.
+    /// New file, `null` or `check`.
     Sink,
-    /// Files that are read; with `live` addresses to listen on.
+    /// Files to read; with `live`, addresses to listen on.
     Stations,
-    /// A file that is read.
+    /// File to read.
     Read,
-    /// A file or folder that is made.
+    /// File or directory to create.
     Write,
-    /// A URL that is sent to.
+    /// URL to send to.
     Destination,
-    /// A URL that is listened on.
+    /// URL to listen on.
     Listen,
     /// `HOST` or `HOST:PORT` of a responder.
     Target,
-    /// It says how much is sent, or where a responder listens: seen to when all of the command line is understood.
+    /// Rate, or address of a responder: checked on the meaning of the whole command line.
     Whole,
 }
 
-/// When something is so of a command.
+/// Condition for a property of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Never,
-    /// With its option `live`.
+    /// If its option `live` is set.
     Live,
     Always,
 }
 
-/// A command that can be a flow.
+/// Command that can run as a flow.
 pub struct Command {
-    /// Its words on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// It waits for data of others, and so starts before them and ends after them.
+    /// It receives data from other flows, so it must start before them and end after them.
     listens: When,
-    /// Its `duration` says when it ends; it runs on without one.
+    /// Its option `duration` ends it; without one it runs until it is stopped.
     pub(crate) lasts: When,
-    /// It gets ready at once, and waits for its `start` by itself.
+    /// It prepares at once, and waits for its option `start`.
     pub(crate) waits: bool,
-    /// It continues the file that it has.
+    /// It appends to its file.
     pub(crate) continues: bool,
-    /// The option that limits what it sends.
+    /// Option that limits its bit rate.
     pub(crate) limit: &'static str,
-    /// What is to be seen to; options that are named neither here nor for all commands concern the flow alone.
+    /// Policies of its options. Options that are named neither here nor in `POLICIES` have none.
     pub policies: &'static [(&'static str, OptionPolicy)],
-    /// Options that a flow does not have.
+    /// Options that a flow cannot have.
     left_out: &'static [&'static str],
 }
 
-/// Of every command.
+/// Options of all commands that a flow cannot have.
 const LEFT_OUT: [&str; 9] = [
     "json",
     "force",
@@ -146,7 +146,7 @@ const LEFT_OUT: [&str; 9] = [
     "version",
 ];
 
-/// What is to be seen to of every command that has such an option.
+/// Policies for options of any command.
 const POLICIES: [(&str, OptionPolicy); 8] = [
     ("target", OptionPolicy::Target),
     ("token", OptionPolicy::Secret),
@@ -158,7 +158,7 @@ const POLICIES: [(&str, OptionPolicy); 8] = [
     ("out", OptionPolicy::Write),
 ];
 
-/// What most commands are: a test, which has its own times.
+/// Base of most commands: a test that ends on its own.
 const TEST: Command = Command {
     name: "",
     listens: When::Never,
@@ -170,7 +170,7 @@ const TEST: Command = Command {
     left_out: &[],
 };
 
-/// All commands that can be flows.
+/// All commands that can run as flows.
 pub const COMMANDS: [Command; 9] = [
     Command {
         name: "send",
@@ -254,10 +254,10 @@ pub const COMMANDS: [Command; 9] = [
 ];
 
 impl Command {
-    /// Finds the command of this name.
+    /// Finds a command by its name.
     ///
     /// # Errors
-    /// That there is none, and which there are.
+    /// Returns the list of commands if none has this name.
     pub(crate) fn named(asked: &str) -> Result<&'static Command, String> {
         let find = |command: &&Command| command.name == asked;
         COMMANDS.iter().find(find).ok_or_else(|| {
@@ -267,14 +267,14 @@ impl Command {
         })
     }
 
-    /// Tells what an agent has to see to of an option.
+    /// Returns the policy for an option.
     pub fn policy(&self, option: &str) -> OptionPolicy {
         let mut known = self.policies.iter().chain(&POLICIES);
         let found = known.find(|(name, _)| *name == option);
         found.map_or(OptionPolicy::None, |(_, policy)| *policy)
     }
 
-    /// Lists the options that a flow can have, as the command line knows them.
+    /// Lists the options that a flow can have.
     pub fn options(&self, language: Language) -> Vec<CommandOption> {
         let is_left_out = |name: &str| LEFT_OUT.contains(&name) || self.left_out.contains(&name);
         let mut options = language.options(self.name);
@@ -282,10 +282,10 @@ impl Command {
         options
     }
 
-    /// Makes sure that a flow has only options that it can have.
+    /// Checks that a flow has only options that it can have.
     ///
     /// # Errors
-    /// Which is not one, and which there are.
+    /// Returns the first unknown option and the list of known ones.
     pub(crate) fn check_names(&self, options: &Options, language: Language) -> Result<(), String> {
         let known = self.options(language);
         let is_known = |key: &&String| known.iter().any(|option| option.name == **key);
@@ -298,8 +298,8 @@ impl Command {
         Err(format!("{name} has no option `{odd}`: there are {names}"))
     }
 
-    /// The words that have it print its result, where it has one, and nothing else: what it finds on the way is in its status and in
-    /// the history, which are bounded.
+    /// Returns the flags that make a command print its result and nothing else. Intermediate results are in the status and the history,
+    /// whose sizes are bounded.
     pub(crate) fn printing(&self, options: &Options, language: Language) -> Vec<String> {
         let known = language.options(self.name);
         let has_result = known.iter().any(|it| it.name == "json");
@@ -308,7 +308,7 @@ impl Command {
         words.map(|(word, _)| word.to_owned()).collect()
     }
 
-    /// The option that an agent sees to in this way, of a flow that has one.
+    /// Returns the value of the option that has this policy, if the flow has one.
     fn ruled<'o>(&self, policy: OptionPolicy, options: &'o Options) -> Option<&'o Value> {
         let named = self.policies.iter().find(|(_, known)| *known == policy);
         options.get(named?.0)
@@ -316,7 +316,7 @@ impl Command {
 }
 
 impl When {
-    /// Whether it is so of a command with these options.
+    /// Returns whether the condition holds for these options.
     pub(crate) fn is_so(self, options: &Options) -> bool {
         match self {
             When::Never => false,
@@ -326,17 +326,17 @@ impl When {
     }
 }
 
-/// Whether it works on streams that it listens for.
+/// Returns whether a command with these options receives streams.
 pub(crate) fn is_live(options: &Options) -> bool {
     options.get("live") == Some(&Value::Bool(true))
 }
 
-/// Whether a sink keeps what is received: else it only counts or checks.
+/// Returns whether a sink stores the received data; other sinks only count or check it.
 pub(crate) fn is_kept(sink: &str) -> bool {
     !matches!(sink, "null" | "check")
 }
 
-/// What is known of a flow by its command and its options.
+/// Properties of a flow that follow from its command and its options.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'f> {
     command: Option<&'static Command>,
@@ -344,7 +344,7 @@ pub(crate) struct Known<'f> {
 }
 
 impl<'f> Known<'f> {
-    /// Nothing is known of a command that is none.
+    /// Looks up the command. Nothing is known about an unknown one.
     pub(crate) fn of(command: &str, options: &'f Options) -> Known<'f> {
         Known {
             command: Command::named(command).ok(),
@@ -352,30 +352,30 @@ impl<'f> Known<'f> {
         }
     }
 
-    /// Whether it waits for data of others, and so starts before them and ends after them.
+    /// Returns whether it receives data from other flows, so it must start before them and end after them.
     pub(crate) fn listens(&self) -> bool {
         let command = self.command;
         command.is_some_and(|command| command.listens.is_so(self.options))
     }
 
-    /// The recording or generator that it sends.
+    /// Returns the recording or generator that it sends.
     pub(crate) fn source(&self) -> Option<&'f str> {
         self.text(OptionPolicy::Source)
     }
 
-    /// Where it sends to.
+    /// Returns the URL that it sends to.
     pub(crate) fn destination(&self) -> Option<Url> {
         url(self
             .command?
             .ruled(OptionPolicy::Destination, self.options)?)
     }
 
-    /// The file that it records in.
+    /// Returns the file that it records.
     pub(crate) fn recording(&self) -> Option<&'f str> {
         self.text(OptionPolicy::Sink).filter(|sink| is_kept(sink))
     }
 
-    /// Where it listens for streams: for each of those in its result, in their order.
+    /// Returns the URLs that it listens on, in the order of the streams in its result.
     pub(crate) fn streams(&self) -> Vec<Option<Url>> {
         let ruled = |policy| self.command?.ruled(policy, self.options);
         let several = ruled(OptionPolicy::Stations).and_then(Value::as_array);

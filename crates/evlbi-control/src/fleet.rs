@@ -1,4 +1,4 @@
-//! What is controlled: the flows of a host, or of all hosts of a session.
+//! Traits and types of remote control: the flows of a host, or of all hosts of a session.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,101 +18,101 @@ use super::flow::{Flow, FlowId, NewFlow};
 use super::history::Event;
 use super::identity::Role;
 
-/// An answer, or why there is none.
+/// Answer to a request, or the reason why there is none.
 pub type Reply<T> = Result<T, Problem>;
 
-/// An answer that comes later.
+/// Future of a [`Reply`].
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Reply<T>> + Send + 'a>>;
 
-/// Flows that are started, changed and stopped.
+/// Control of flows: starts, changes and stops them.
 pub trait Control: Send + Sync + 'static {
     /// Starts a flow.
     ///
     /// # Errors
-    /// When the name was used before, or the flow is not to be allowed or cannot begin.
+    /// Returns [`Problem`] if the name was used before, or the flow is not allowed or cannot be started.
     fn start(&self, flow: NewFlow) -> Later<'_, Flow>;
 
-    /// Changes a running flow, if it is still at that revision.
+    /// Changes a running flow if it is at this revision.
     ///
     /// # Errors
-    /// When there is no such flow, it is at another revision or does not run, or refuses the change.
+    /// Returns [`Problem`] if there is no such flow, it has another revision, is not running or refuses the change.
     fn change(&self, id: FlowId, revision: u64, change: Change) -> Later<'_, Flow>;
 
-    /// Has a flow end with everything written; `kill`: at once, with what was written.
+    /// Stops a flow with everything written, or kills it at once.
     ///
     /// # Errors
-    /// When there is no such flow, or it does not answer.
+    /// Returns [`Problem`] if there is no such flow, or it does not answer.
     fn stop(&self, id: FlowId, kill: bool) -> Later<'_, Flow>;
 
-    /// Forgets a flow that has ended. Its name stays used, and recordings stay.
+    /// Forgets an ended flow. Its name stays used, and its recordings stay.
     ///
     /// # Errors
-    /// When there is no such flow, or it has not ended.
+    /// Returns [`Problem`] if there is no such flow, or it has not ended.
     fn forget(&self, id: FlowId) -> Later<'_, ()>;
 
-    /// Checks whether flows could be started: the problems of each, and what it would send.
+    /// Checks whether flows could be started. Returns the problems and the bit rate of each.
     ///
     /// # Errors
-    /// When who is asked does not answer; what stands against flows is no error.
+    /// Returns [`Problem`] if an agent does not answer. Problems of flows are not errors.
     fn check(&self, flows: Vec<NewFlow>) -> Later<'_, Vec<Checked>>;
 
-    /// Gives what a flow printed as its result: JSON, which may be long.
+    /// Returns a flow's result: JSON, which may be long.
     ///
     /// # Errors
-    /// When there is no such flow, or no result yet.
+    /// Returns [`Problem`] if there is no such flow, or no result yet.
     fn result(&self, id: FlowId) -> Later<'_, Body>;
 
-    /// Gives the end of what a flow had to say beside its result, some 64 KiB at most.
+    /// Returns the end of a flow's log, at most 64 KiB.
     ///
     /// # Errors
-    /// When there is no such flow.
+    /// Returns [`Problem`] if there is no such flow.
     fn log(&self, id: FlowId) -> Later<'_, String>;
 }
 
-/// Flows that are known here, of a host or of a session.
+/// Flows of a host or of a session.
 pub(crate) trait Fleet: Control {
-    /// What this is: the host, or the session.
+    /// Returns the role, name and clock of this process.
     fn about(&self) -> About;
 
-    /// All flows, in the order of their names.
+    /// Returns all flows, sorted by name.
     fn flows(&self) -> Vec<Flow>;
 
-    /// What is to come of the session, where this is one with flows of its own.
+    /// Returns the plan of the session, if this is a controller with planned flows.
     fn session(&self) -> Option<SessionPlan> {
         None
     }
 
-    /// Begins a session that is held, or ends one: senders first.
+    /// Begins a held session, or ends a running one.
     ///
     /// # Errors
-    /// When there is none, or it is not held, or over.
+    /// Returns [`Problem`] if there is no session, or its state does not allow this.
     fn drive(&self, _drive: Drive) -> Reply<SessionPlan> {
         Err(Problem::missing(NO_SESSION))
     }
 }
 
-/// An agent on another host. It answers within a limited time, or is reported not to.
+/// Agent on another host. A request returns a [`Problem`] if the agent does not answer before a timeout.
 pub trait Remote: Control {
-    /// Asks what it is, its clock, and what it lets the asker do.
+    /// Requests the agent's name, its clock and the role of the token.
     ///
     /// # Errors
-    /// When it does not answer, or does not know the token.
+    /// Returns [`Problem`] if it does not answer or does not accept the token.
     fn about(&self) -> Later<'_, AboutYou>;
 
-    /// Asks for all flows, in the order of their names.
+    /// Requests all flows, sorted by name.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// Returns [`Problem`] if it does not answer.
     fn flows(&self) -> Later<'_, Vec<Flow>>;
 
-    /// Asks for the events whose numbers are above `after`, the oldest first.
+    /// Requests the events whose numbers are above `after`, oldest first.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// Returns [`Problem`] if it does not answer.
     fn events(&self, after: i64) -> Later<'_, Vec<Event>>;
 }
 
-/// What answers.
+/// Description of an agent or a controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct About {
     /// `agent` or `session`.
@@ -123,125 +123,126 @@ pub struct About {
     pub version: String,
     /// Its clock, in seconds since 1970.
     pub time: f64,
-    /// When it was started.
+    /// Start time, in seconds since 1970.
     pub started: f64,
-    /// Where recordings are, of an agent, and the bytes that are free there.
+    /// Directory for recordings and its free space, for an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
 }
 
-/// What answers, and what it lets the asker do.
+/// Description of an agent or a controller, with the role of the client's token.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct AboutYou {
-    /// What answers.
+    /// Description of the agent or the controller.
     #[serde(flatten)]
     pub about: About,
-    /// What the token lets its bearer do.
+    /// Role of the client's token.
     pub your_role: Role,
 }
 
-/// What is said where there is no session.
+/// Error text for a request about a session where there is none.
 pub(crate) const NO_SESSION: &str =
     "there is no session here: this is an agent, or a controller without a plan of flows";
 
-/// What is done to a session as a whole.
+/// Command to a whole session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Drive {
     Begin,
     End,
 }
 
-/// A session: what is to come, and which hosts are out of reach.
+/// Session: its state, its planned flows and the hosts that do not answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SessionPlan {
-    /// Name of this run of it.
+    /// Name of the run.
     pub run: String,
     pub state: SessionState,
     pub scans: Vec<ScanPlan>,
-    /// Flows that were not started yet, or could not be.
-    pub flows: Vec<FlowToCome>,
-    /// Hosts whose agents do not answer now, and why.
+    /// Planned flows, and flows that could not be started.
+    pub flows: Vec<PlannedFlow>,
+    /// Hosts whose agents do not answer now, with the reason.
     pub silent: BTreeMap<String, String>,
 }
 
-/// How far a session is.
+/// State of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SessionState {
-    /// It waits for somebody to begin it.
+    /// It waits for Begin.
     Held,
     Running,
-    /// Its flows are told to end.
+    /// Its flows are being stopped.
     Ending,
     Over,
 }
 
-/// A scan of a session.
+/// Scan of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ScanPlan {
     pub name: String,
-    /// Seconds since 1970; none before a session that is held has begun.
+    /// Start, in seconds since 1970; `None` while it depends on the begin of a held session.
     pub starts: Option<f64>,
-    /// Where its start counts from the session's beginning: seconds after it.
+    /// Seconds from the begin of the session to the start, if the start is relative.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_s: Option<f64>,
     pub lasts_s: f64,
 }
 
-/// A flow that is not there yet.
+/// Planned flow, which is not started yet or could not be started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct FlowToCome {
+#[schema(as = FlowToCome)]
+pub(crate) struct PlannedFlow {
     pub id: FlowId,
     pub host: String,
     pub command: String,
-    /// Seconds since 1970, where that is known.
+    /// Start, in seconds since 1970, if known.
     pub starts: Option<f64>,
-    /// Why it could not be started.
+    /// Reason why it could not be started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
 }
 
-/// What is found of a flow that is not started yet.
+/// Result of a check of a flow before its start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Checked {
     /// Name of the flow.
     pub id: FlowId,
-    /// What stands against it, and what to do.
+    /// Problems, with what to do about them.
     pub problems: Vec<String>,
-    /// Bits of data a second that it would send, where that is known beforehand.
+    /// Bit rate of data that it would send, in bit/s, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
 }
 
-/// Where recordings are written.
+/// Storage for recordings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Storage {
-    /// The folder.
+    /// Path of the directory.
     pub folder: String,
-    /// Bytes that are free.
+    /// Free space, in bytes.
     pub free_bytes: u64,
 }
 
-/// Why something that was asked for is not done.
+/// Error: a request was refused or failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
 pub struct Problem {
-    /// The status of HTTP that it is answered with.
+    /// HTTP status of the answer.
     pub status: StatusCode,
-    /// What is wrong, and what to do.
+    /// Reason, and what to do about it.
     pub error: String,
 }
 
-/// A [`Problem`] as it is answered.
+/// Body of an answer that reports a [`Problem`].
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProblemBody {
-    /// What is wrong, and what to do.
+    /// Reason, and what to do about it.
     pub error: String,
 }
 
 impl Problem {
-    /// Says that something is not done, with the status of HTTP that says how it is meant.
+    /// Creates a problem with an HTTP status.
     pub fn new(status: StatusCode, error: impl Into<String>) -> Problem {
         Problem {
             status,
@@ -249,33 +250,33 @@ impl Problem {
         }
     }
 
-    /// It is not there.
+    /// Creates a problem: something does not exist.
     pub(crate) fn missing(error: impl Into<String>) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, error)
     }
 
-    /// There is no such flow.
+    /// Creates a problem: there is no such flow.
     pub(crate) fn unknown(id: &FlowId) -> Problem {
         Problem::missing(format!("there is no flow {id}"))
     }
 
-    /// It makes no sense, or is not allowed.
+    /// Creates a problem: the request is invalid or not allowed.
     pub(crate) fn unprocessable(error: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error)
     }
 
-    /// It does not fit to how things are.
+    /// Creates a problem: the current state does not allow the request.
     pub(crate) fn conflict(error: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, error)
     }
 
-    /// There was such a flow already.
+    /// Creates a problem: the name of a flow was used before.
     pub(crate) fn used(id: &FlowId) -> Problem {
         let why = format!("the name {id} was used before; a flow has a name of its own");
         Problem::conflict(why)
     }
 
-    /// Something of this host's failed.
+    /// Creates a problem: something failed on this host.
     pub(crate) fn internal(error: impl Error + 'static) -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, explain(&error))
     }

@@ -1,4 +1,4 @@
-//! A flow: what it is to do, how it is, and how it ended.
+//! A flow: its command and options, its state, and how it ended.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// Longest name of a flow.
+/// Maximum length of a flow's name.
 const MAX_ID: usize = 64;
 
-/// The name of a flow: up to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit. It is used once.
+/// Name of a flow: up to 64 letters, digits, `-`, `_` and `.`, the first a letter or digit. Each name is used once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String")]
@@ -20,7 +20,7 @@ const MAX_ID: usize = 64;
 pub struct FlowId(String);
 
 impl FlowId {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -59,109 +59,109 @@ impl fmt::Display for FlowId {
 /// Options of a command by their names on the command line.
 pub type Options = BTreeMap<String, Value>;
 
-/// A flow that is to be started: a command with its options, as on the command line.
+/// Flow to start: a command with its options, as on the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewFlow {
-    /// What it is to be called.
+    /// Name of the new flow.
     pub id: FlowId,
-    /// The host that it is meant for; an agent takes flows for its own only.
+    /// Name of the host to run on. An agent accepts only its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// `send`, `recv`, `probe udp`, ...
+    /// Command: `send`, `recv`, `probe udp`, ...
     pub command: String,
-    /// The options of the command.
+    /// Options of the command.
     #[serde(flatten)]
     pub options: Options,
 }
 
-/// Where a flow is in its life.
+/// State of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Its process makes ready.
+    /// Its process is starting.
     Starting,
-    /// It runs.
+    /// It is running.
     Running,
-    /// It was told to stop, and has not ended yet.
+    /// A stop was requested; it has not ended yet.
     Stopping,
-    /// It is over.
+    /// It has ended.
     Ended,
 }
 
-/// How a flow ended.
+/// Outcome of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// By itself, as it was meant to.
+    /// It completed its task.
     Finished,
-    /// Because it was told to.
+    /// It was stopped on request.
     Stopped,
-    /// It could not go on.
+    /// It stopped because of an error.
     Failed,
     /// Its process was killed, or the host went down.
     Killed,
-    /// Its agent ended it, with everything written, because less than `min-free` was free for recordings.
+    /// Its agent stopped it, with everything written, because less than `min-free` was free for recordings.
     Full,
 }
 
-/// The end of a flow.
+/// End of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct End {
-    /// When it was seen, in seconds since 1970.
+    /// Time at which the end was noticed, in seconds since 1970.
     pub time: f64,
-    /// How it ended.
+    /// Outcome of the flow.
     pub outcome: Outcome,
-    /// What is to be said of it.
+    /// Reason, if there is one to report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// A flow as it is known.
+/// Flow with its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Flow {
-    /// Its name.
+    /// Name of the flow.
     pub id: FlowId,
-    /// The host that it runs on.
+    /// Name of the host that it runs on.
     pub host: String,
-    /// `send`, `recv`, `probe udp`, ...
+    /// Command: `send`, `recv`, `probe udp`, ...
     pub command: String,
-    /// Its options by their names on the command line; tokens are left out.
+    /// Options by their names on the command line, without tokens.
     #[schema(value_type = BTreeMap<String, Value>)]
     pub options: Options,
-    /// The file that it records in.
+    /// File that it records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recording: Option<String>,
-    /// How often it was started and changed; a change names the one that it is meant for.
+    /// Number of its revision: 1 at its start, plus 1 for each change. A change names the revision that it applies to.
     pub revision: u64,
-    /// Where it is in its life.
+    /// State of the flow.
     pub state: State,
-    /// When it was started, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started: f64,
-    /// How it ended.
+    /// End of the flow, if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
-    /// What it said of itself last.
+    /// Last status that it reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
 }
 
 impl End {
-    /// Why it ended so, to be put behind how it did.
+    /// Returns the reason with a colon before it, or an empty text.
     pub(crate) fn why(&self) -> String {
         self.message.iter().map(|why| format!(": {why}")).collect()
     }
 }
 
 impl Flow {
-    /// Whether it is over.
+    /// Returns whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.state == State::Ended
     }
 
-    /// Leaves out what a list of many has no room for.
+    /// Removes details that are too long for a list of flows.
     pub(crate) fn make_brief(&mut self) {
         let status = self.status.iter_mut();
         for baseline in status.flat_map(|status| &mut status.baselines) {

@@ -1,8 +1,8 @@
-//! What flows did, second by second for the last hours and in half minutes for a month, and what happened: kept in an
-//! SQLite file, so that a page that is opened shows the past at once.
+//! History of flows in an SQLite file: counters per second for the last hours and per half minute for a month, and events. The web UI
+//! shows them as soon as it is opened.
 //!
-//! Here belongs what is kept of flows and how it is asked for. Which counters there are is in [`evlbi_stream::counters`]; a new version of
-//! the tables is a further SQL file.
+//! This module contains the tables and their queries. The counters are defined in [`evlbi_stream::counters`]. A new version of the tables
+//! adds an SQL file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error as _;
@@ -29,29 +29,32 @@ use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId};
 
-/// The mark is "EVHI". No file of version 1 was ever kept. From version 3 on `sample` has a column for each counter
-/// ([`add_columns`]); a program that knows fewer leaves the others alone.
+/// The application ID is "EVHI". No file of version 1 exists. From version 3, `sample` has a column for each counter ([`add_columns`]); a
+/// program ignores columns of counters that it does not know.
 const SCHEMA: Schema = Schema {
     application: 0x4556_4849,
     versions: &[M::up(""), M::up(TABLES), M::up("")],
     synchronous: "normal",
     busy: Duration::from_secs(5),
 };
-/// Seconds that one-second samples are kept: six hours, and what clocks of hosts may differ; and half minutes.
+/// Seconds for which one-second samples are kept: six hours, plus an allowance for clock differences between hosts.
 const KEEP_SECONDS: i64 = 6 * 3600 + 600;
+/// Seconds for which half-minute means are kept.
 const KEEP_MEANS: i64 = 31 * 86_400;
-/// Seconds of a mean.
+/// Length of the interval of a mean, in seconds.
 const MEAN: i64 = 30;
-/// Limit in seconds of one removal of the past: more than is added meanwhile, so that the file stays bounded.
+/// Maximum length of the past that one call removes, in seconds. It is longer than the interval between calls, so the file stays
+/// bounded.
 const PRUNED: i64 = 2 * MEAN;
-/// Events that are kept.
+/// Maximum number of stored events.
 const MAX_EVENTS: i64 = 100_000;
-/// Events that are given at once.
+/// Maximum number of events per query.
 const EVENTS_AT_ONCE: u32 = 1000;
-/// Points of a course that are given at once.
+/// Maximum number of points of a time series.
 const MAX_POINTS: i64 = 4000;
 
-/// Statements of each half minute look up what they want of each flow of the last month, however long its past is.
+/// Tables of version 2. Their primary keys let the statements of each half minute look up the rows of each flow by time, so their cost
+/// does not grow with the length of the history.
 const TABLES: &str = "
 create table flow (id integer primary key, name text not null unique) strict;
 create table sample (
@@ -76,68 +79,69 @@ create table event (
 ) strict;
 ";
 
-/// Why a history cannot be used.
+/// Error: a history cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// Other programs keep the file busy.
+    /// Another program has locked the file.
     #[error("the history {} is in use: try again", path.display())]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite said.
+        /// Error of SQLite.
         source: Box<HistoryError>,
     },
-    /// Something that is asked of SQLite fails.
+    /// SQLite reports an error.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// A column holds something else than it should.
+    /// A column has a value of another type.
     #[error("{0}")]
     Value(#[from] FromSqlError),
-    /// The file has other tables than these, or they cannot be made.
+    /// The file has other tables, or the tables cannot be created.
     #[error("{0}")]
     Tables(#[from] SchemaError),
 }
 
 type Result<T> = std::result::Result<T, HistoryError>;
 
-/// Something that happened.
+/// Event on a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Grows from event to event.
+    /// Number of the event; later events have higher numbers.
     pub id: i64,
-    /// Seconds since 1970.
+    /// Time, in seconds since 1970.
     pub time: f64,
-    /// The host that it happened on.
+    /// Name of the host.
     pub host: String,
-    /// The flow that it happened to.
+    /// Name of the flow, if the event concerns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
-    /// What happened.
+    /// Description of the event.
     pub text: String,
 }
 
-/// The course of a flow. The lists of values are as long as that of times.
+/// Time series of a flow. The lists of values have the length of `time`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 #[schema(as = Course)]
 pub(crate) struct TimeSeries {
-    /// Seconds that each value is of.
+    /// Seconds per value.
     pub step_s: i64,
-    /// When each begins, in seconds since 1970.
+    /// Start of each step, in seconds since 1970.
     pub time: Vec<i64>,
-    /// Of the sender and all streams together: what each counter counted in the step (`lost` is below 0 where late ones came after
-    /// all), the mean of a rate, or the highest level. `host_lost` includes what a sender could not send.
+    /// Values of the sender and all streams together: the increase of a counter in the step, the mean of a rate, or the maximum of a
+    /// level. `lost` is negative if late datagrams arrived after they were counted as lost. `host_lost` includes datagrams that a sender
+    /// could not send.
     #[serde(flatten)]
     #[schema(schema_with = counters::lists_schema)]
     pub counts: Lists,
-    /// Of each baseline that a flow correlates.
+    /// Fringes of each baseline that the flow correlates.
     pub baselines: BTreeMap<String, Fringes>,
 }
 
-/// The course of a baseline's fringe: means of the integrations that ended in each step.
+/// Time series of a baseline's fringe: means of the integrations that ended in each step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Fringes {
-    /// Seconds since 1970.
+    /// Start of each step, in seconds since 1970.
     pub time: Vec<i64>,
     pub amplitude: Vec<f64>,
     pub snr: Vec<f64>,
@@ -145,38 +149,38 @@ pub(crate) struct Fringes {
     pub weight: Vec<f64>,
 }
 
-/// Which part of a course.
+/// Interval and step of a time series.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// Seconds since 1970.
+    /// Start and end, in seconds since 1970.
     pub from: i64,
     pub to: i64,
-    /// Seconds of a value.
+    /// Seconds per value.
     pub step: i64,
 }
 
-/// The file, open.
+/// Open history file.
 pub(crate) struct History {
     path: PathBuf,
     connection: Mutex<Connection>,
-    /// When each flow began, and what it had counted when it was looked at last.
+    /// Start time and last recorded status of each flow.
     seen: Mutex<HashMap<FlowId, (f64, Status)>>,
-    /// The half minute whose means are made next; none before the first look.
+    /// Start of the next half minute to average; `None` before the first sample.
     next_mean: Mutex<Option<i64>>,
-    /// When the file was opened: what flows did before, another took down.
+    /// Time at which the file was opened. Another process recorded what flows did before.
     opened: f64,
 }
 
-/// Values of counters over time, in the order of the columns.
+/// Values of each counter over time, in the order of the columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Lists(Vec<(&'static Counter, Vec<Number>)>);
 
 impl History {
-    /// Opens or makes a file. Moves a damaged or foreign file aside, reports it, and makes a new one. If the
-    /// file cannot be read or written, or is of a newer version, it stays as it is and the history is in memory alone.
+    /// Opens or creates a file. Renames a damaged or foreign file, reports that, and creates a new one. If the file cannot be read or
+    /// written, or has a newer version, leaves it unchanged and keeps the history in memory.
     ///
     /// # Errors
-    /// When other programs keep the file busy.
+    /// Returns [`HistoryError::InUse`] if another program has locked the file.
     pub fn open(path: &Path) -> Result<History> {
         let (connection, said) = match connect(path) {
             Ok(connection) => (connection, None),
@@ -209,7 +213,7 @@ impl History {
         self.tell("", None, text);
     }
 
-    /// Does something with the file. If it turns out to be damaged, the same is done with a new one.
+    /// Calls `work` with the connection. If the file is damaged, replaces it and calls `work` again.
     fn with<T>(&self, work: impl Fn(&mut Connection) -> Result<T>) -> Result<T> {
         let mut connection = self.connection.lock();
         let error = match work(&mut connection) {
@@ -224,12 +228,12 @@ impl History {
         again
     }
 
-    /// Takes down what all flows did in the second that ends at `now` (seconds since 1970).
+    /// Records the counters of all flows in the second that ends at `now` (seconds since 1970).
     pub fn sample(&self, flows: &[Flow], now: i64) -> Result<()> {
-        self.with(|connection| self.take_down(connection, flows, now))
+        self.with(|connection| self.record(connection, flows, now))
     }
 
-    fn take_down(&self, connection: &mut Connection, flows: &[Flow], now: i64) -> Result<()> {
+    fn record(&self, connection: &mut Connection, flows: &[Flow], now: i64) -> Result<()> {
         let transaction = connection.transaction()?;
         let mut next_mean = self.next_mean.lock();
         let current = now / MEAN * MEAN;
@@ -238,27 +242,27 @@ impl History {
             None => first_mean(&transaction)?.unwrap_or(current),
         };
         if next > now {
-            // The clock was set back: the past from here on comes a second time.
+            // The clock was set back: times from here on occur twice.
             next = current;
             means_to_seconds(&transaction, next)?;
         }
         let columns = columns(&transaction)?;
         let mut seen = self.seen.lock();
         seen.retain(|id, _| flows.iter().any(|flow| flow.id == *id));
-        let mut looked = Vec::new();
+        let mut recorded = Vec::new();
         for flow in flows {
             let Some(status) = &flow.status else { continue };
-            // Another may have had its name.
+            // Another flow may have had this name.
             let before = seen.get(&flow.id);
             let before = before.filter(|(started, _)| *started == flow.started);
             let before = before.map(|(_, before)| before);
             let is_old = before.is_none() && flow.started < self.opened;
-            // Another time is another status, also where the clock was set back.
+            // A status with another time is new, even if the clock was set back.
             if before.is_none_or(|before| before.time != status.time) {
                 if !is_old {
                     write(&transaction, &columns, flow, status, before, now - 1)?;
                 }
-                looked.push((flow.id.clone(), (flow.started, status.clone())));
+                recorded.push((flow.id.clone(), (flow.started, status.clone())));
             }
         }
         next = next.max((now - KEEP_SECONDS) / MEAN * MEAN);
@@ -271,13 +275,13 @@ impl History {
             prune(&transaction, now)?;
         }
         transaction.commit()?;
-        // What could not be written is part of the next second.
-        seen.extend(looked);
+        // If the transaction failed, the next second contains its counts.
+        seen.extend(recorded);
         *next_mean = Some(next);
         Ok(())
     }
 
-    /// Takes down what happened.
+    /// Records and logs an event.
     pub fn tell(&self, host: &str, flow: Option<&FlowId>, text: &str) {
         let time = super::time::now();
         let done = self.with(|connection| {
@@ -294,7 +298,7 @@ impl History {
         }
     }
 
-    /// The events after one, the oldest first: of more than a thousand the newest.
+    /// Returns the events with numbers above `after`, oldest first. If there are more than 1000, returns the newest.
     pub fn events(&self, after: i64) -> Result<Vec<Event>> {
         self.with(|connection| events(connection, after))
     }
@@ -325,9 +329,9 @@ fn events(connection: &Connection, after: i64) -> Result<Vec<Event>> {
 
 fn time_series(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> Result<TimeSeries> {
     let is_old = span.from < now - KEEP_SECONDS;
-    let least = if is_old { MEAN } else { 1 };
-    let least = least.max(span.to.saturating_sub(span.from) / MAX_POINTS);
-    let step = span.step.max(least);
+    let min = if is_old { MEAN } else { 1 };
+    let min = min.max(span.to.saturating_sub(span.from) / MAX_POINTS);
+    let step = span.step.max(min);
     let kept = if step >= MEAN { MEAN } else { 1 };
     let step = (step + kept - 1) / kept * kept;
     let mut course = TimeSeries {
@@ -374,7 +378,7 @@ fn time_series(connection: &Connection, flow: &FlowId, span: Span, now: i64) -> 
 }
 
 impl TimeSeries {
-    /// As a table: times and counts, without baselines.
+    /// Formats times and counts as CSV, without baselines.
     pub fn csv(&self) -> std::result::Result<String, TableError> {
         let rows = self.time.iter().enumerate().map(|(place, time)| {
             let cell = |(counter, values): &(&Counter, Vec<Number>)| {
@@ -401,7 +405,7 @@ impl Serialize for Lists {
     }
 }
 
-/// What a flow counted between two statuses, or how it is in the second.
+/// Returns the increase of a counter between two statuses, or the value of a rate or level in the second one.
 fn value(counter: &Counter, now: &Status, before: Option<&Status>) -> Sql {
     let total = |status: &Status| {
         let own = status.total(counter);
@@ -425,7 +429,7 @@ fn value(counter: &Counter, now: &Status, before: Option<&Status>) -> Sql {
     }
 }
 
-/// The counters that the file has columns for and that are known here, in the order of the columns.
+/// Lists the known counters that the file has columns for, in the order of the columns.
 fn columns(connection: &Connection) -> Result<Vec<&'static Counter>> {
     let mut statement =
         connection.prepare_cached("select name from pragma_table_info('sample')")?;
@@ -450,13 +454,13 @@ fn add_columns(connection: &mut Connection) -> Result<()> {
     Ok(transaction.commit()?)
 }
 
-/// An expression for each of the columns.
+/// Lists an expression for each column, separated by commas.
 fn list(columns: &[&Counter], each: impl Fn(&Counter) -> String) -> String {
     let all: Vec<String> = columns.iter().map(|counter| each(counter)).collect();
     all.join(", ")
 }
 
-/// The values of several times as one.
+/// Returns the expression that combines values of several times.
 fn joined(counter: &Counter) -> String {
     let join = match counter.kind {
         Kind::Counter => "sum",
@@ -466,12 +470,12 @@ fn joined(counter: &Counter) -> String {
     format!("{join}({})", name(counter))
 }
 
-/// The name of its column; some are words of SQL.
+/// Returns the quoted name of a counter's column; some names are SQL keywords.
 fn name(counter: &Counter) -> String {
     format!("\"{}\"", counter.name)
 }
 
-/// What becomes of a value of a time that comes a second time.
+/// Returns the assignment that combines a value with an existing one of the same time.
 fn added(counter: &Counter) -> String {
     let name = name(counter);
     match counter.kind {
@@ -481,12 +485,12 @@ fn added(counter: &Counter) -> String {
     }
 }
 
-/// Opens a file of ours, or makes it.
+/// Opens or creates a history file.
 fn connect(path: &Path) -> Result<Connection> {
     with_tables(Connection::open(path)?)
 }
 
-/// Makes the tables if there are none, and makes sure that they are ours.
+/// Creates missing tables, and checks that the file is a history.
 fn with_tables(mut connection: Connection) -> Result<Connection> {
     SCHEMA.make(&mut connection)?;
     add_columns(&mut connection)?;
@@ -497,7 +501,7 @@ fn with_tables(mut connection: Connection) -> Result<Connection> {
     Ok(connection)
 }
 
-/// The error of this type among an error and its causes.
+/// Finds an error of type `E` among the causes of an error.
 fn among<E: std::error::Error + 'static>(error: &HistoryError) -> Option<&E> {
     let mut causes = iter::successors(error.source(), |&cause| cause.source());
     causes.find_map(|cause| cause.downcast_ref())
@@ -507,22 +511,22 @@ fn code(error: &HistoryError) -> Option<ErrorCode> {
     among::<rusqlite::Error>(error)?.sqlite_error_code()
 }
 
-/// Whether a file that could not be opened is of no use to anybody, and so need not stay where it is.
+/// Returns whether a file that could not be opened is useless, so it may be renamed.
 fn is_useless(path: &Path, error: &HistoryError) -> bool {
     match code(error) {
         Some(CannotOpen) => path.is_dir(),
-        // The last is what SQLite says of tables that are not there.
+        // SQLite reports `Unknown` for missing tables.
         Some(code) => matches!(code, DatabaseCorrupt | NotADatabase | Unknown),
         None => !is_newer(error),
     }
 }
 
-/// Whether the tables are those of a newer version.
+/// Returns whether the file has a newer version.
 fn is_newer(error: &HistoryError) -> bool {
     matches!(among(error), Some(Unusable::Version { version, known }) if version > known)
 }
 
-/// A new history in the place of one that cannot be used, which is moved aside if it is damaged; and what is to be said of it.
+/// Replaces a history that cannot be used: renames a useless file and creates a new one, or uses memory. Also returns a message about it.
 fn renew(path: &Path, error: &HistoryError) -> Result<(Connection, String)> {
     let remedy = match is_newer(error) {
         true => ": use a newer evlbi",
@@ -546,7 +550,7 @@ fn renew(path: &Path, error: &HistoryError) -> Result<(Connection, String)> {
     Ok((connection, said))
 }
 
-/// Gives a file another name, with what SQLite keeps beside it.
+/// Renames a file and the files that SQLite keeps next to it.
 fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
     let with = |path: &Path, end: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -563,7 +567,7 @@ fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// A second of a flow, and the integrations that ended in it.
+/// Writes one second of a flow, and the integrations that ended in it.
 fn write(
     transaction: &Transaction<'_>,
     columns: &[&Counter],
@@ -579,7 +583,7 @@ fn write(
     let number: i64 = number.query_row([id], |row| row.get(0))?;
     let start = [number, 1, time].map(Sql::Integer).into_iter();
     let values = columns.iter().map(|it| value(it, status, before));
-    // A clock that was set back passes a second again: the second holds what was counted both times.
+    // If the clock was set back, a second occurs twice and holds the counts of both.
     let insert = format!(
         "insert into sample (flow, span, time, {}) values (?, ?, ?, {}) on conflict do update set {}",
         list(columns, name),
@@ -613,7 +617,7 @@ fn write(
     Ok(())
 }
 
-/// The half minute behind the last that has means.
+/// Returns the start of the half minute after the last one with means.
 fn first_mean(transaction: &Transaction<'_>) -> Result<Option<i64>> {
     let last =
         "select max((select max(time) from sample where span = ? and flow = flow.id)) from flow";
@@ -621,7 +625,7 @@ fn first_mean(transaction: &Transaction<'_>) -> Result<Option<i64>> {
     Ok(last.map(|last| last + MEAN))
 }
 
-/// Means from `from` on whose seconds are gone become seconds again, so that what comes at the same times is added to them.
+/// Converts means from `from` on whose seconds were removed back to seconds, so new counts of the same times are added to them.
 fn means_to_seconds(transaction: &Transaction<'_>, from: i64) -> Result<()> {
     let counts = list(&columns(transaction)?, name);
     let fringe = "baseline, amplitude, snr, delay_s, weight";
@@ -637,7 +641,7 @@ fn means_to_seconds(transaction: &Transaction<'_>, from: i64) -> Result<()> {
     Ok(())
 }
 
-/// The means of what began in the half minute from `from` on.
+/// Writes the means of the half minute that starts at `from`.
 fn average(transaction: &Transaction<'_>, from: i64) -> Result<()> {
     let bounds = params![from, MEAN];
     let columns = columns(transaction)?;
@@ -657,8 +661,8 @@ fn average(transaction: &Transaction<'_>, from: i64) -> Result<()> {
     Ok(())
 }
 
-/// Removes what is too old, at most [`PRUNED`] seconds of it each half minute: a clock that is set far ahead for a while costs little
-/// of the past.
+/// Removes old samples, means and events, at most [`PRUNED`] seconds per half minute: a clock that is temporarily far ahead removes
+/// little of the past.
 fn prune(transaction: &Transaction<'_>, now: i64) -> Result<()> {
     for table in ["sample", "fringe"] {
         for (span, keep) in [(1, KEEP_SECONDS), (MEAN, KEEP_MEANS)] {

@@ -1,5 +1,4 @@
-//! Who may do what, and who this is: tokens of two roles, and a certificate that is known by its fingerprint, as ssh
-//! knows hosts.
+//! Authentication: tokens of two roles, and a certificate that clients identify by its fingerprint, as ssh does with host keys.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -17,139 +16,139 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// Length of a token that an agent makes.
+/// Length of a generated token, in hexadecimal digits.
 const TOKEN_DIGITS: usize = 64;
 
-/// Why a file or folder of an agent or a controller is not used.
+/// Error: a file or directory of an agent or a controller cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A file that is there cannot be read.
+    /// An existing file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A folder cannot be made.
+    /// A directory cannot be created.
     #[error("cannot make the folder {}", path.display())]
     Make {
-        /// The folder.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Whose a folder is cannot be seen.
+    /// The owner of a directory cannot be read.
     #[error("the folder {}", path.display())]
-    Look {
-        /// The folder.
+    Inspect {
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Who the user of this process is cannot be seen.
+    /// The user of this process cannot be determined.
     #[error("this user")]
     User(#[source] io::Error),
-    /// The folder belongs to another user.
+    /// The directory belongs to another user.
     #[error("the folder {} belongs to somebody else", .0.display())]
     Foreign(PathBuf),
-    /// Other users may write into the folder.
+    /// Other users may write to the directory.
     #[error("others may write to the folder {}", .0.display())]
     Open(PathBuf),
 }
 
-/// Why a certificate or a token is not used.
+/// Error: a certificate or a token cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// A file, or the folder of the tokens.
+    /// A file or the directory of the tokens cannot be used.
     #[error("{0}")]
     File(#[from] FileError),
-    /// A certificate cannot be made.
+    /// A certificate cannot be generated.
     #[error("{0}")]
     Made(#[from] rcgen::Error),
-    /// The file of the certificate has none in it.
+    /// The certificate file contains no certificate.
     #[error("{} holds no certificate", path.display())]
     NoCertificate {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is found in it.
+        /// Error of the parser.
         source: pem::Error,
     },
-    /// The file of the key has none in it.
+    /// The key file contains no key.
     #[error("{} holds no key", path.display())]
     NoKey {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is found in it.
+        /// Error of the parser.
         source: pem::Error,
     },
-    /// No agent keeps its things in the folder.
+    /// The directory is not an agent's state directory.
     #[error("there is no certificate of an agent in {}", folder.display())]
     NoAgent {
-        /// The folder.
+        /// Path of the directory.
         folder: PathBuf,
-        /// What is found there.
+        /// Error of the parser.
         source: pem::Error,
     },
-    /// A token can be guessed.
+    /// A token is too short.
     #[error("{} holds a token of less than 16 characters, which can be guessed", .0.display())]
     ShortToken(PathBuf),
-    /// The file of a token cannot be read.
+    /// A token file cannot be read.
     #[error("cannot read the token in {}", path.display())]
     Token {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The token lies in another folder than the certificate.
+    /// The token file links to another directory than that of the certificate.
     #[error("the token {} is a link out of its folder: it is not this agent's", .0.display())]
     ForeignToken(PathBuf),
-    /// The file holds something else than an agent's token.
+    /// The file does not hold an agent's token.
     #[error("{} holds no agent's token ({TOKEN_DIGITS} hexadecimal digits, as in the agent's tokens/operate), so it is not sent", .0.display())]
     NoToken(PathBuf),
-    /// Connections cannot be made secure.
+    /// TLS cannot be set up.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
-    /// The key is not that of the certificate.
+    /// The key does not match the certificate.
     #[error("the certificate and the key do not belong together")]
     Pair(#[source] rustls::Error),
 }
 
-/// What a token lets its bearer do.
+/// Role of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// See everything.
+    /// View everything.
     Watch,
-    /// Start, change and stop as well.
+    /// View everything, and start, change and stop flows.
     Operate,
 }
 
-/// A certificate with its key, and the tokens.
+/// Certificate with its key, and the tokens.
 pub struct Identity {
     pub(crate) certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
-    /// The folder with a file for each role's token.
+    /// Directory with one token file per role.
     pub(crate) tokens: PathBuf,
     known: Vec<(Role, [u8; 32])>,
 }
 
 impl Identity {
-    /// That of `folder`, made there if there is none yet. `names` are what it may be reached as.
+    /// Reads the certificate and the tokens in `folder`, and generates missing ones. The certificate names `host`, `address` and loopback.
     ///
     /// # Errors
-    /// When files cannot be read, made or understood.
+    /// Returns [`IdentityError`] if a file cannot be read, created or parsed.
     pub(crate) fn open(
         folder: &Path,
         host: &str,
@@ -182,10 +181,10 @@ impl Identity {
         })
     }
 
-    /// Reads in the folder of an agent on this machine how it is known, and its token to operate.
+    /// Reads the fingerprint and the token for the role operate from the state directory of an agent on this host.
     ///
     /// # Errors
-    /// When no agent keeps its things there, or its token cannot be read.
+    /// Returns [`IdentityError`] if the directory contains no certificate, or the token cannot be read.
     pub fn read(folder: &Path) -> Result<(Fingerprint, String), IdentityError> {
         let certificate = folder.join("certificate.pem");
         let missing = |source| IdentityError::NoAgent {
@@ -195,7 +194,7 @@ impl Identity {
         let found = CertificateDer::from_pem_file(&certificate).map_err(missing)?;
         let token = folder.join("tokens").join(evlbi_plot::name(&Role::Operate));
         let failed = no_token(&token);
-        // A link could lead to another agent's token, or to something that is none.
+        // A link could lead to another agent's token, or to another secret.
         let real = fs::canonicalize(&token).map_err(&failed)?;
         let own = fs::canonicalize(folder).map_err(&failed)?;
         if !real.starts_with(own) {
@@ -205,7 +204,7 @@ impl Identity {
         Ok((Fingerprint::of(&found), token.trim().to_owned()))
     }
 
-    /// What the bearer of a token may do; nothing, where it is none of ours. Takes as long for every token.
+    /// Returns the role of a token, or `None` if it is unknown. The comparison takes constant time.
     pub(crate) fn role(&self, token: &str) -> Option<Role> {
         let found = hash(token);
         let is = |known| zip(known, &found).fold(0, |any, (a, b)| any | (a ^ b)) == 0;
@@ -214,7 +213,7 @@ impl Identity {
         roles.fold(None, Ord::max)
     }
 
-    /// What connections are made secure with.
+    /// Builds the TLS configuration of the server.
     pub(crate) fn tls(&self) -> Result<Arc<rustls::ServerConfig>, IdentityError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
@@ -226,13 +225,13 @@ impl Identity {
         Ok(Arc::new(config))
     }
 
-    /// By what the certificate is known.
+    /// Returns the fingerprint of the certificate.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 }
 
-/// SHA-256 of a certificate, written as browsers show it.
+/// SHA-256 fingerprint of a certificate, formatted as browsers show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
@@ -268,10 +267,10 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The token in a file, if the file holds one as agents make them and nothing else: no other secret may leave this host as a token.
+/// Reads a token from a file that contains nothing but a generated token, so that no other secret can leave this host as a token.
 ///
 /// # Errors
-/// When the file cannot be read, or holds anything else, which the error does not repeat.
+/// Returns [`IdentityError`] if the file cannot be read or has other content, which the error does not quote.
 pub(crate) fn read_token(path: &Path) -> Result<String, IdentityError> {
     let failed = no_token(path);
     // A pipe would block, and a device has no end.
@@ -286,7 +285,7 @@ pub(crate) fn read_token(path: &Path) -> Result<String, IdentityError> {
     Err(IdentityError::NoToken(path.to_owned()))
 }
 
-/// Text of the error when the token in a file cannot be read.
+/// Returns the error for a token file that cannot be read.
 fn no_token(path: &Path) -> impl Fn(io::Error) -> IdentityError {
     |source| IdentityError::Token {
         path: path.to_owned(),
@@ -294,23 +293,22 @@ fn no_token(path: &Path) -> impl Fn(io::Error) -> IdentityError {
     }
 }
 
-/// Returns the address of a page with the token to operate behind `#`: a browser that opens it sends that to nobody, and no server
-/// logs it.
+/// Returns the address of a web UI with the token for the role operate after `#`. Browsers do not send that part, so no server logs it.
 ///
 /// # Errors
-/// When the token cannot be read.
+/// Returns [`IdentityError`] if the token cannot be read.
 pub fn link(url: &str, tokens: &Path) -> Result<String, IdentityError> {
     let path = tokens.join(evlbi_plot::name(&Role::Operate));
     let token = fs::read_to_string(&path).map_err(no_token(&path))?;
     let mut url = url.to_owned();
-    // No browser opens the address of all interfaces.
+    // Browsers cannot open the address of all interfaces.
     for all in ["//0.0.0.0:", "//[::]:"] {
         url = url.replacen(all, &format!("//{}:", evlbi_net::host::name()), 1);
     }
     Ok(format!("{url}/#token={}", token.trim()))
 }
 
-/// The token in a file, made up if there is none.
+/// Reads the token in a file. If the file does not exist, generates a token and writes it there.
 fn token(path: &Path) -> Result<String, IdentityError> {
     let Some(text) = read_if_there(path)? else {
         let random = rand::random::<u128>;
@@ -325,10 +323,10 @@ fn token(path: &Path) -> Result<String, IdentityError> {
     Ok(token.to_owned())
 }
 
-/// The text of a file, if it is there.
+/// Reads a file, or returns `None` if it does not exist.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Returns [`FileError`] if it cannot be read.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -356,7 +354,7 @@ fn make_certificate(
     let addresses = addresses.filter(|address| !address.is_unspecified());
     let names = host.into_iter().chain(addresses.map(SanType::IpAddress));
     params.subject_alt_names.extend(names);
-    // What it is known by is its fingerprint: it does not run out.
+    // Clients check the fingerprint, not the dates: the certificate must not expire.
     params.not_before = rcgen::date_time_ymd(2020, 1, 1);
     params.not_after = rcgen::date_time_ymd(2099, 12, 31);
     let pair = KeyPair::generate()?;
@@ -365,10 +363,10 @@ fn make_certificate(
     Ok(write_private(key, &pair.serialize_pem())?)
 }
 
-/// A folder that only this user may look into.
+/// Creates a directory that only this user may read, or checks an existing one.
 ///
 /// # Errors
-/// When it cannot be made, or somebody else can write there: tokens and settings in it could be his.
+/// Returns [`FileError`] if it cannot be created, or another user could write tokens or settings there.
 pub(crate) fn private_folder(path: &Path) -> Result<(), FileError> {
     let own = || path.to_owned();
     let mut builder = fs::DirBuilder::new();
@@ -378,7 +376,7 @@ pub(crate) fn private_folder(path: &Path) -> Result<(), FileError> {
         source,
     })?;
     let found = fs::metadata(path);
-    let found = found.map_err(|source| FileError::Look {
+    let found = found.map_err(|source| FileError::Inspect {
         path: own(),
         source,
     })?;
@@ -392,10 +390,10 @@ pub(crate) fn private_folder(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Writes a new file that only this user may read, at once or not at all.
+/// Writes a file that only this user may read, and replaces an older one atomically.
 ///
 /// # Errors
-/// When the file cannot be written; what stood there before stays.
+/// Returns [`FileError`] if the file cannot be written; an older file stays.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
     let draft = path.with_added_extension("new");
     let write = || -> io::Result<()> {

@@ -1,12 +1,13 @@
-//! Runs flows of VLBI data on hosts and has them controlled from afar: listed, started, changed and stopped.
+//! Runs flows of VLBI data on hosts under remote control: lists, starts, changes and stops them.
 //!
-//! A flow is a command of the program `evlbi` in a process of its own ([`evlbi_stream::control_socket`]), which outlives whoever started it. Here
-//! are the two that see to flows, and what they need: [`agent`] runs those of its host, and [`session`] drives those of many hosts through
-//! their agents, by a schedule, a script or a console. Both keep a history, and serve a page and an interface over HTTPS, whose other end
-//! is [`Client`]. What the flows do with data is in the crates below. What is written on a command line is the program's alone: a
-//! [`Grammar`](commands::Grammar) says what it can be, and whose process a flow is: that of `evlbi`, for an agent within another program.
+//! A flow is a command of the program `evlbi` in its own process ([`evlbi_stream::control_socket`]), which keeps running when the process
+//! that started it ends. An [`agent`] runs the flows of its host. A controller ([`session`]) runs those of many hosts through their
+//! agents, from a schedule, a script or a console. Both keep a history and serve a web UI and an HTTP API over HTTPS; [`Client`] is the
+//! client of that API. The crates below define what flows do with data. The program defines the command line: a
+//! [`Grammar`](commands::Grammar) describes it and names the program that runs as a flow's process, also for an agent within another
+//! program.
 //!
-//! Here belongs what starts, shows, changes or ends flows from outside of their processes, and what others may do by it.
+//! This crate contains what starts, shows, changes or stops flows from outside their processes, and the access rules for that.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -17,7 +18,7 @@
 //! use evlbi_control::{Client, Identity, Remote, Role};
 //! use evlbi_net::run::Run;
 //!
-//! /// The command line of the program that carries flows out; this one knows no options.
+//! /// Command line of the program that flows run; this one has no options.
 //! struct Bare;
 //!
 //! impl Grammar for Bare {
@@ -43,7 +44,7 @@
 //! let run = Run::silent();
 //! let agent = agent::start(&options, &Bare, &run)?;
 //!
-//! // Whoever may look into the agent's folder finds there how it is known, and a token for it.
+//! // A user who may read the agent's state directory finds its fingerprint and a token there.
 //! let (fingerprint, token) = Identity::read(&folder)?;
 //! let client = Client::new(&agent.ready.url, fingerprint, &token)?;
 //! let threads = Threads::start()?;

@@ -1,4 +1,4 @@
-//! Counters of all flows as Prometheus reads them (OpenMetrics).
+//! Counters of all flows in the OpenMetrics format, for Prometheus.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use super::flow::State::{Ended, Running, Starting, Stopping};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All of it as text.
+/// Formats the metrics of all flows as text.
 pub fn text(about: About, flows: Vec<Flow>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("evlbi");
     registry.register_collector(Box::new(Snapshot { about, flows }));
@@ -37,13 +37,13 @@ impl Collector for Snapshot {
         let mut free = |name, help, value: f64| gauge(&mut encoder, name, help, [(vec![], value)]);
         free(
             "start_time_seconds",
-            "When this was started",
+            "Start time of this process",
             self.about.started,
         )?;
         if let Some(storage) = &self.about.storage {
             free(
                 "storage_free_bytes",
-                "Bytes free where recordings are",
+                "Free space for recordings in bytes",
                 storage.free_bytes as f64,
             )?;
         }
@@ -88,10 +88,10 @@ impl Collector for Snapshot {
     }
 }
 
-/// A value of a baseline.
+/// Function that reads a value of a baseline.
 type OfBaseline = fn(&Baseline) -> f64;
 
-/// What is shown of baselines: names, what they mean, and values.
+/// Metrics of baselines: names, help and values.
 const FRINGES: [(&str, &str, OfBaseline); 4] = [
     (
         "fringe_amplitude",
@@ -105,12 +105,12 @@ const FRINGES: [(&str, &str, OfBaseline); 4] = [
     ),
     (
         "fringe_weight",
-        "Share of the last integration with data of both stations",
+        "Fraction of the last integration with data of both stations",
         |it| it.weight,
     ),
     (
         "fringe_delay_seconds",
-        "Delay of the second station behind the first",
+        "Delay of the second station relative to the first",
         |it| it.delay_s,
     ),
 ];
@@ -121,7 +121,7 @@ fn labels(flow: &Flow) -> Labels {
     vec![("host", flow.host.clone()), ("flow", flow.id.to_string())]
 }
 
-/// The values of a counter of all senders or streams.
+/// Encodes a counter of all senders or streams.
 fn values(
     encoder: &mut DescriptorEncoder<'_>,
     counter: &Counter,

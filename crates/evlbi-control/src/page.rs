@@ -1,12 +1,12 @@
-//! The page: what a browser is given, all of it from here.
+//! Web UI: static files for browsers, compiled into the program.
 //!
-//! Here belong the files of the page; what they show comes by the interface ([`api`](crate::api)).
+//! This module contains the files of the web UI. Their data comes from the HTTP API ([`api`](crate::api)).
 
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
 
-/// Nothing from elsewhere, nothing in line, no frames.
+/// Content security policy: nothing from other sites, nothing inline, no frames.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HTML: &str = "text/html; charset=utf-8";

@@ -1,4 +1,4 @@
-//! The description of flows that can be started, made from the command line's own.
+//! OpenAPI schema of new flows, generated from the options of the command line.
 
 use utoipa::openapi::schema::{
     AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder, SchemaType, Type,
@@ -9,17 +9,17 @@ use utoipa::{PartialSchema, ToSchema};
 use super::commands::{COMMANDS, Command, CommandOption, Language};
 use super::flow::FlowId;
 
-/// [`super::flow::NewFlow`] as the interface describes it, in whose place [`new_flow`] comes.
+/// Placeholder for the schema of [`super::flow::NewFlow`], which [`new_flow`] replaces.
 #[derive(ToSchema)]
 #[schema(as = NewFlow)]
 pub struct NewFlowSchema {}
 
-/// The name of that schema.
+/// Name of that schema.
 pub const NEW_FLOW: &str = "NewFlow";
 
-/// A command each with its options.
+/// Builds the schema: one alternative per command, with its options.
 pub fn new_flow(language: Language) -> RefOr<Schema> {
-    let description = "A command with its options, as on the command line: numbers with units are text (`512M`, `64MiB`, `10min`), what can be given several times is a list, and what has no value is true or false.";
+    let description = "Command with its options, as on the command line. Numbers with units are text (`512M`, `64MiB`, `10min`), options that can be given several times are lists, and flags are true or false.";
     let item = |all: OneOfBuilder, command| all.item(of(command, language));
     let each = COMMANDS.iter().fold(OneOfBuilder::new(), item);
     RefOr::T(Schema::OneOf(each.description(Some(description)).build()))
@@ -27,7 +27,7 @@ pub fn new_flow(language: Language) -> RefOr<Schema> {
 
 fn of(command: &Command, language: Language) -> RefOr<Schema> {
     let text = || ObjectBuilder::new().schema_type(Type::String);
-    let host = "The host that it is meant for: one of a session's, or the agent's own";
+    let host = "Name of the host to run on: a host of the session, or the agent's own name";
     let mut object = ObjectBuilder::new()
         .title(Some(command.name))
         .property("id", FlowId::schema())

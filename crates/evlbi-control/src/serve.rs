@@ -1,5 +1,4 @@
-//! Connections: TLS always, each held to its time, so that neither a thousand that say nothing nor one that says it
-//! slowly keeps others out.
+//! TLS connections with timeouts and limits, so that many idle or slow connections cannot keep other clients out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,31 +14,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-/// Connections that have not shown a token yet; of more, the oldest are closed.
-const MAX_STRANGERS: usize = 128;
-/// Connections of those who have; of more, the oldest are closed, so that a new one can always act.
-const MAX_KNOWN: usize = 512;
-/// Default limit for the handshake, and for the wait for the head of the next request. It is long so that a browser seldom finds
-/// a connection closed that it is about to use.
+/// Maximum number of unauthenticated connections. If there are more, the oldest are closed.
+const MAX_UNAUTHENTICATED: usize = 128;
+/// Maximum number of authenticated connections. If there are more, the oldest are closed, so new clients can always connect.
+const MAX_AUTHENTICATED: usize = 512;
+/// Default timeout for the handshake and for the head of the next request. It is long, so browsers rarely find that a connection
+/// that they reuse is closed.
 pub const IDLE: Duration = Duration::from_secs(20);
-/// The longest head of a request, in bytes.
+/// Maximum head of a request, in bytes.
 const MAX_HEAD: usize = 32 << 10;
 
-/// Who is at the other end of a connection.
+/// Client of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// It has shown a token.
+    /// The client has sent a valid token.
     is_known: Arc<AtomicBool>,
 }
 
 impl Peer {
-    /// It has shown a token: its connection is not closed for others.
-    pub fn is_known(&self) {
+    /// Marks the client as authenticated: its connection is not closed in favour of unauthenticated ones.
+    pub fn authenticate(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }
 }
 
-/// Answers what comes until it is aborted. The handshake of a connection and the head of its next request come within `idle`.
+/// Answers requests until it is aborted. `idle` is the timeout for the handshake and for the head of the next request.
 pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, router: Router, idle: Duration) {
     let acceptor = TlsAcceptor::from(tls);
     let mut connections = JoinSet::new();
@@ -47,7 +46,7 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, router: Router
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
-            // Out of descriptors, or a connection that broke off: others go on.
+            // No file descriptors are left, or the connection was aborted: keep serving others.
             Err(error) => {
                 tracing::warn!("a connection could not be taken: {error}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -56,14 +55,14 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, router: Router
         };
         while connections.try_join_next().is_some() {}
         open.retain(|(_, handle)| !handle.is_finished());
-        let is_stranger = |peer: &Peer| !peer.is_known.load(Ordering::Relaxed);
-        let strangers = open.iter().filter(|(peer, _)| is_stranger(peer)).count();
-        for (of_strangers, is_full) in [
-            (true, strangers >= MAX_STRANGERS),
-            (false, open.len() - strangers >= MAX_KNOWN),
+        let is_known = |peer: &Peer| peer.is_known.load(Ordering::Relaxed);
+        let known = open.iter().filter(|(peer, _)| is_known(peer)).count();
+        for (of_known, is_full) in [
+            (false, open.len() - known >= MAX_UNAUTHENTICATED),
+            (true, known >= MAX_AUTHENTICATED),
         ] {
             let mut oldest = open.iter();
-            let oldest = oldest.position(|(peer, _)| is_stranger(peer) == of_strangers);
+            let oldest = oldest.position(|(peer, _)| is_known(peer) == of_known);
             if is_full && let Some((_, handle)) = oldest.and_then(|oldest| open.remove(oldest)) {
                 handle.abort();
             }
@@ -76,7 +75,7 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, router: Router
 }
 
 async fn answer(acceptor: TlsAcceptor, stream: TcpStream, router: Router, idle: Duration) {
-    // Whatever a stranger does wrong is no matter of ours.
+    // Errors of unauthenticated clients are ignored.
     let _ = stream.set_nodelay(true);
     let handshake = tokio::time::timeout(idle, acceptor.accept(stream));
     let Ok(Ok(stream)) = handshake.await else {

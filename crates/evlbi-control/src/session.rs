@@ -1,8 +1,8 @@
-//! The controller: flows on many hosts, driven by a session's schedule, a script, a console or a page, which all do the
-//! same to the same hosts.
+//! The controller: runs flows on several hosts from a session's schedule, a script, a console or the web UI, which all use the same
+//! requests.
 //!
-//! Here belongs what concerns several hosts at once: the session's file (`plan`), what prevents it (`check`), who does what when
-//! (`schedule`), and the ways to drive it (`run`, `console`).
+//! This module contains what concerns several hosts at once: the session file (`plan`), its check (`check`), its schedule (`schedule`),
+//! and the ways to run it (`run`, `console`).
 
 mod check;
 pub mod console;
@@ -35,76 +35,76 @@ use crate::history::{History, HistoryError};
 use crate::identity::{FileError, private_folder};
 use crate::time::now;
 
-/// Why a controller cannot begin.
+/// Error: a controller cannot start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ControllerError {
-    /// The session cannot be understood.
+    /// The session is invalid.
     #[error("{0}")]
     Session(#[from] SessionError),
-    /// Where the controller keeps its things is not known.
+    /// The state directory is unknown.
     #[error("{0}")]
     NoFolder(#[from] NoFolder),
-    /// A file or folder of the controller.
+    /// A file or directory of the controller cannot be used.
     #[error("{0}")]
     File(#[from] FileError),
-    /// The controller's history.
+    /// The controller's history cannot be used.
     #[error("{0}")]
     History(#[from] HistoryError),
-    /// The list of trusted agents cannot be understood.
+    /// The list of trusted agents is invalid.
     #[error("{}: {why}", path.display())]
     Trusted {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What of it.
+        /// Reason.
         why: String,
     },
-    /// The agent of a host is to be trusted of which the session does not say enough.
+    /// The session lacks what is needed to trust the agent of a host.
     #[error("{host}: the session {why}")]
     Untold {
-        /// The host.
+        /// Name of the host.
         host: String,
-        /// What the session does not have.
+        /// Missing part of the session, as a predicate.
         why: &'static str,
     },
-    /// The agent of a host cannot be asked.
+    /// The agent of a host cannot be used.
     #[error("host {name}")]
     Host {
-        /// The host.
+        /// Name of the host.
         name: String,
-        /// Why.
+        /// Reason.
         source: AccessError,
     },
 }
 
-/// What a controller is asked for.
+/// Options of a controller.
 #[derive(Clone, Debug, Default)]
 pub struct ControllerOptions {
-    /// The session file, or the folder of an agent on this machine.
+    /// Session file, or state directory of an agent on this host.
     pub session: PathBuf,
-    /// Hosts the fingerprints of whose agents are confirmed from now on.
+    /// Hosts whose agents are trusted from now on: the user confirms their fingerprints.
     pub trust: Vec<String>,
-    /// Folder for what the controller keeps; `controller` in that of agents where none is given.
+    /// State directory of the controller. `None`: `controller` in the default state directory of agents.
     pub dir: Option<PathBuf>,
 }
 
-/// How a session is run.
+/// Options of a run of a session.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// The session, and where the controller keeps its things.
+    /// Options of the controller.
     pub controller: ControllerOptions,
-    /// The run that is continued, whose controller was ended; a new one where none is given.
+    /// Run to resume, whose controller has ended. `None`: a new run.
     pub resume: Option<FlowId>,
-    /// Hosts that are left out with all their flows.
+    /// Hosts to skip, with all their flows.
     pub without: Vec<String>,
-    /// Where the session's page is served.
+    /// Address of the session's web UI.
     pub bind: Option<SocketAddr>,
-    /// Nothing starts until somebody begins the session on its page.
+    /// Start nothing until a user begins the session in the web UI.
     pub hold: bool,
 }
 
 impl ControllerOptions {
-    /// The session of the hosts in the file, or of the one agent whose folder on this machine it is.
+    /// Opens the session file, or creates a session for an agent's state directory.
     fn open(&self, language: Language) -> Result<Session, SessionError> {
         match self.session.is_dir() {
             true => Session::of_agent(&self.session, language),
@@ -112,10 +112,10 @@ impl ControllerOptions {
         }
     }
 
-    /// Makes the folder of the controller if it is not there, and returns its path.
+    /// Creates the controller's state directory if it does not exist, and returns its path.
     ///
     /// # Errors
-    /// When nothing says where it is, it cannot be made, or somebody else can write there.
+    /// Returns [`ControllerError`] if its path is unknown, it cannot be created, or another user can write to it.
     pub fn folder(&self) -> Result<PathBuf, ControllerError> {
         let folder = match &self.dir {
             Some(folder) => folder.clone(),
@@ -125,8 +125,8 @@ impl ControllerOptions {
         Ok(folder)
     }
 
-    /// Begins to ask the hosts of a session but for those that are left out. Their agents are trusted by the user of the controller,
-    /// from now on also those that the options name. `only`: what the names of flows begin with.
+    /// Starts polling the hosts of a session except those in `without`. Their agents must be trusted; the options can add trusted ones.
+    /// `only` limits the known flows to names that start with it and a dot.
     fn hosts(
         &self,
         session: &Session,
@@ -164,13 +164,13 @@ impl ControllerOptions {
     }
 }
 
-/// The name of a run: the session's, and when it is.
+/// Returns the name of a new run: the session's name and the time.
 fn name_of_run(session: &FlowId) -> String {
     let now = jiff::Timestamp::from_second(now() as i64).unwrap_or_default();
     format!("{session}-{}", now.strftime("%Y%m%dT%H%M%S"))
 }
 
-/// A flow in a list of many: what it is, how it is or how it ended, and why, or else what it counted.
+/// Returns the row of a flow in a list: `about`, its state or outcome, and the reason of its end or its counts.
 fn row(
     about: [&str; 3],
     state: State,
@@ -186,7 +186,7 @@ fn row(
     about.map(str::to_owned).into_iter().chain(last).collect()
 }
 
-/// A list of flows.
+/// Formats a list of flows.
 fn table(rows: &[Vec<String>]) -> String {
     match rows.is_empty() {
         true => "no flows".to_owned(),

@@ -1,4 +1,4 @@
-//! The threads that agents and controllers work on.
+//! Threads of agents and controllers.
 
 use std::io;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use evlbi_net::run::Run;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
-/// How often work looks whether it is to end.
+/// Interval between checks whether the run is stopped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// What still waits for a disk or a host at the end is given up after this time.
+/// Timeout at the end for work that still waits for a disk or a host.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The system has no threads to give.
+/// Error: the system cannot start threads.
 #[derive(Debug, Error)]
 #[error("threads cannot be started")]
 pub struct ThreadsError(#[source] io::Error);
 
-/// Threads that carry out what is spawned on them until they are dropped.
+/// Threads that run spawned tasks until they are dropped.
 #[derive(Debug)]
 pub struct Threads(Option<Runtime>);
 
@@ -25,14 +25,14 @@ impl Threads {
     /// Starts two threads.
     ///
     /// # Errors
-    /// When the system has none.
+    /// Returns [`ThreadsError`] if the system cannot start threads.
     pub fn start() -> Result<Threads, ThreadsError> {
         let mut threads = Builder::new_multi_thread();
         let threads = threads.worker_threads(2).enable_all().build();
         Ok(Threads(Some(threads.map_err(ThreadsError)?)))
     }
 
-    /// Carries out `work`, which may spawn more, and returns what comes of it.
+    /// Runs `work`, which may spawn tasks, and returns its output.
     pub fn finish<T>(&self, work: impl Future<Output = T>) -> T {
         let Some(threads) = &self.0 else {
             unreachable!("they are there until they are dropped");

@@ -1,4 +1,4 @@
-//! What time it is for agents and controllers: tokio's clock, and UTC beside it.
+//! UTC for agents and controllers, which follows tokio's clock in tests.
 
 use evlbi_net::clock::Clock;
 
@@ -12,7 +12,7 @@ pub fn now() -> f64 {
     Clock::real().utc() as f64 * 1e-9
 }
 
-/// UTC of tests on tokio's paused clock.
+/// UTC for tests on tokio's paused clock.
 #[cfg(test)]
 pub mod anchor {
     use std::cell::Cell;
@@ -26,7 +26,7 @@ pub mod anchor {
         static ANCHOR: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// Makes this moment [`START`] for this thread, on which all of a paused runtime runs.
+    /// Sets the current time to [`START`] for this thread. A paused runtime runs on one thread.
     pub fn set() {
         ANCHOR.set(Some(Instant::now()));
     }
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(now(), anchor::START);
         tokio::time::sleep(Duration::from_millis(1500)).await;
         assert_eq!(now(), anchor::START + 1.5);
-        // Others follow the clock of this host.
+        // Other threads follow the clock of this host.
         assert_eq!(std::thread::spawn(anchor::now).join().unwrap(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A session is looked at as a whole before anything of it starts: agents, clocks, flows, links and disks.
+//! Check of a whole session before it starts: agents, clocks, flows, links and disks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,16 +18,16 @@ use crate::identity::Role;
 use crate::time::now;
 use crate::{Problem, Reply};
 
-/// Something that stands against a session.
+/// Problem with a session.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
-    /// The host that it is found on.
+    /// Name of the host.
     pub host: String,
-    /// The flow that it is about, by its name in the session; none where it is about the host.
+    /// Name of the flow in the session; `None` if the problem concerns the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow: Option<FlowId>,
-    /// What is wrong, and what to do.
+    /// Description, with what to do about it.
     pub problem: String,
 }
 
@@ -38,48 +38,48 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was found of a host.
+/// State of a host before a session.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostChecked {
-    /// Its name.
+    /// Name of the host.
     pub host: String,
-    /// How far its clock is ahead of this one's, in seconds.
+    /// Offset of its clock from that of this host, in seconds; positive if it is ahead.
     pub clock_ahead_s: f64,
-    /// Its uncertainty: the true value differs by at most this many seconds.
+    /// Error bound of the offset, in seconds.
     pub clock_error_s: f64,
-    /// Bytes that are free for recordings, where it says so.
+    /// Free space for recordings in bytes, if known.
     pub free_bytes: Option<u64>,
 }
 
-/// What was found of a session before it starts.
+/// Result of the check of a session.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Findings {
     /// The hosts that answered.
     pub hosts: Vec<HostChecked>,
-    /// What stands against the session; empty where nothing does.
+    /// Problems with the session.
     pub problems: Vec<Finding>,
 }
 
-/// Looks at everything.
+/// Checks a session.
 pub(crate) async fn check(session: &Session, run: &str, hosts: &Hosts) -> Findings {
-    let mut look = Look::new(session, run);
+    let mut checker = Checker::new(session, run);
     for host in &hosts.hosts {
-        if let Err(problem) = look.see(host).await {
-            look.findings.add(&host.plan.name, None, problem.error);
+        if let Err(problem) = checker.check_host(host).await {
+            checker.findings.add(&host.plan.name, None, problem.error);
         }
     }
     let plans: Vec<&Host> = hosts.hosts.iter().map(|host| &host.plan).collect();
     for scan in session.parts() {
-        look.weigh(scan, &plans);
+        checker.check_capacity(scan, &plans);
     }
-    look.same_files();
-    look.findings
+    checker.check_names();
+    checker.findings
 }
 
 impl Findings {
-    /// Of several scans with the same flows the same is found, and said once.
+    /// Adds a problem. Scans with the same flows have the same problems, which are reported once.
     fn add(&mut self, host: &str, flow: Option<&FlowId>, problem: String) {
         let found = Finding {
             host: host.to_owned(),
@@ -92,20 +92,20 @@ impl Findings {
     }
 }
 
-/// A session, and what was found of it so far.
-struct Look<'s> {
+/// Check of a session in progress.
+struct Checker<'s> {
     session: &'s Session,
     run: &'s str,
     findings: Findings,
-    /// Bits a second that flows send.
+    /// Bit rates of flows, in bit/s.
     rates: BTreeMap<FlowId, u64>,
-    /// Bytes that hosts record in the scans that were weighed.
+    /// Bytes that hosts record in the scans that were checked.
     recorded: BTreeMap<String, f64>,
 }
 
-impl<'s> Look<'s> {
-    fn new(session: &'s Session, run: &'s str) -> Look<'s> {
-        Look {
+impl<'s> Checker<'s> {
+    fn new(session: &'s Session, run: &'s str) -> Checker<'s> {
+        Checker {
             session,
             run,
             findings: Findings::default(),
@@ -114,10 +114,10 @@ impl<'s> Look<'s> {
         }
     }
 
-    /// The agent of a host, its clock, what its token allows, and its flows.
-    async fn see(&mut self, host: &Connected) -> Reply<()> {
+    /// Checks the agent of a host, its clock, the role of the token, and its flows.
+    async fn check_host(&mut self, host: &Connected) -> Reply<()> {
         let name = &host.plan.name;
-        // The first one makes the connection.
+        // The first request opens the connection.
         host.agent.about().await?;
         let sent = now();
         let about = host.agent.about().await?;
@@ -136,7 +136,7 @@ impl<'s> Look<'s> {
             clock_error_s: error,
             free_bytes: about.about.storage.map(|storage| storage.free_bytes),
         });
-        // Scans do not run at once: each is looked at by itself.
+        // Scans do not run at the same time, so each is checked separately.
         for scan in self.session.parts() {
             match self.checked(scan, host).await {
                 Ok(flows) => {
@@ -154,11 +154,11 @@ impl<'s> Look<'s> {
         Ok(())
     }
 
-    /// Recordings of several scans under one name.
-    fn same_files(&mut self) {
+    /// Finds recordings of several scans with the same name.
+    fn check_names(&mut self) {
         let mut seen = BTreeSet::new();
         for scan in self.session.parts() {
-            // What is wrong with the flows themselves was found before.
+            // Problems of the flows themselves were found before.
             for (plan, flow) in self.session.flows_of(self.run, scan).unwrap_or_default() {
                 if let Some(to) = Known::of(&flow.command, &flow.options).recording()
                     && !seen.insert((&plan.host, to.to_owned()))
@@ -171,7 +171,7 @@ impl<'s> Look<'s> {
         }
     }
 
-    /// What the agent finds of the flows of a scan that are its.
+    /// Lets the agent check its flows of a scan.
     async fn checked(
         &self,
         scan: Option<&Scan>,
@@ -184,7 +184,7 @@ impl<'s> Look<'s> {
         let here = here.filter(|(plan, _)| plan.host == host.plan.name);
         let here = here.map(|(plan, flow)| (&plan.name, self.in_time(scan, plan, flow, begin)));
         let (names, flows): (Vec<&FlowId>, Vec<NewFlow>) = here.unzip();
-        // What earlier scans of the list send at the same time counts as well, and is told of with those.
+        // Senders of preceding scans in the list that send at the same time count as well; their problems are reported there.
         let mut all = match scan {
             Some(scan) => self.senders_beside(scan, host, begin),
             None => Vec::new(),
@@ -195,9 +195,9 @@ impl<'s> Look<'s> {
         Ok(zip(names, found.into_iter().skip(others)).collect())
     }
 
-    /// A flow with the time that it has in a scan. A sender whose own start is before it is started sends then.
+    /// Returns a flow with its start in a scan. A sender whose own start is earlier starts to send when it is started.
     fn in_time(&self, scan: Option<&Scan>, plan: &FlowPlan, flow: NewFlow, begin: f64) -> NewFlow {
-        // An agent knows its host by a name of its own.
+        // An agent has its own name for its host.
         let flow = NewFlow { host: None, ..flow };
         let Some(scan) = scan else { return flow };
         let (listens, around) = (plan.known().listens(), self.session.around);
@@ -215,7 +215,7 @@ impl<'s> Look<'s> {
         flow
     }
 
-    /// Senders of a host in scans before this one in the list that last at the same time.
+    /// Returns the senders of a host in preceding scans of the list that overlap with this one.
     fn senders_beside(&self, scan: &Scan, host: &Connected, begin: f64) -> Vec<NewFlow> {
         let starts = |scan: &Scan| scan.starts(begin, self.session.around);
         let ends = |scan: &Scan| starts(scan) + scan.duration.as_secs_f64();
@@ -233,8 +233,8 @@ impl<'s> Look<'s> {
         flows.collect()
     }
 
-    /// Rates against links, and what is recorded against what is free.
-    fn weigh(&mut self, scan: Option<&Scan>, hosts: &[&Host]) {
+    /// Compares rates with links, and recordings with free space.
+    fn check_capacity(&mut self, scan: Option<&Scan>, hosts: &[&Host]) {
         let flows: Vec<&FlowPlan> = self.session.plans_of(scan).collect();
         let rates = &self.rates;
         let rate = |flow: &FlowPlan| rates.get(&flow.name).copied().unwrap_or(0);
@@ -274,7 +274,7 @@ impl<'s> Look<'s> {
                 let before = *all;
                 *all += per_second as f64 * scan.duration.as_secs_f64();
                 let needed = *all;
-                // Told once: of the scan in which it is full.
+                // Reported once, for the scan in which the disk becomes full.
                 if needed > free as f64 && before <= free as f64 {
                     let (needed, free) = (show_bytes(needed), show_bytes(free as f64));
                     let scan = &scan.name;
@@ -288,7 +288,7 @@ impl<'s> Look<'s> {
     }
 }
 
-/// What is to be said of a clock that is so many seconds ahead of this host's, certain to within `error`.
+/// Returns the problem of a clock that is `ahead` seconds ahead of this host's, known to within `error`.
 fn clock_off(session: &Session, ahead: f64, error: f64) -> Option<String> {
     let is_off = ahead.abs() - error > session.clocks.as_secs_f64();
     let side = if ahead > 0.0 { "ahead" } else { "behind" };
@@ -328,24 +328,24 @@ mod tests {
         toml::from_str(&text.concat()).unwrap()
     }
 
-    /// What is found when each station sends 64 Mbit/s and `free` bytes are free where they are recorded.
+    /// Lists the problems if each station sends 64 Mbit/s and `free` bytes are free for recordings.
     fn found(session: &Session, free: u64) -> Vec<String> {
-        let mut look = Look::new(session, "run");
-        look.findings.hosts.push(HostChecked {
+        let mut checker = Checker::new(session, "run");
+        checker.findings.hosts.push(HostChecked {
             host: "jive".to_owned(),
             clock_ahead_s: 0.0,
             clock_error_s: 0.0,
             free_bytes: Some(free),
         });
-        look.rates = ["ef", "jb"]
+        checker.rates = ["ef", "jb"]
             .map(|flow| (flow.parse().unwrap(), 64_000_000))
             .into();
         let hosts: Vec<&Host> = session.hosts.iter().collect();
         for scan in session.parts() {
-            look.weigh(scan, &hosts);
+            checker.check_capacity(scan, &hosts);
         }
-        look.same_files();
-        let problems = look.findings.problems.into_iter();
+        checker.check_names();
+        let problems = checker.findings.problems.into_iter();
         problems
             .map(|found| format!("{}: {}", found.host, found.problem))
             .collect()
@@ -356,7 +356,7 @@ mod tests {
         let wide = session("link = \"128M\"", "{scan}-STATION.vdif");
         assert_eq!(found(&wide, 1 << 40), [""; 0]);
         let found = found(&session("link = \"127M\"", "{scan}-STATION.vdif"), 1 << 40);
-        // Both scans find it, and it is said once.
+        // Both scans have the problem, which is reported once.
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
             found[0].starts_with("jive: 128")
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// The last port there is can be recorded from.
+    /// A recording from the highest port counts.
     #[test]
     fn the_highest_port_is_a_port() {
         let text = session("", "{scan}-STATION.vdif");
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(found(&session, 159_999_999).len(), 1);
     }
 
-    /// What the agents weigh is when a sender sends in truth: not before it is started, whatever start it asks for.
+    /// Agents check the real time of sending, which is not before the sender is started.
     #[test]
     fn a_sender_does_not_send_before_its_scan() {
         let text = session("", "{scan}-STATION.vdif");
@@ -407,7 +407,7 @@ mod tests {
             let asked = asked.map(|asked| ("start".to_owned(), asked.into()));
             flow.1.options.extend(asked);
             let (plan, flow) = flow;
-            let timed = Look::new(&text, "run").in_time(Some(scan), plan, flow, begin);
+            let timed = Checker::new(&text, "run").in_time(Some(scan), plan, flow, begin);
             let start = timed.options["start"].as_str().unwrap();
             let start: jiff::Timestamp = start.parse().unwrap();
             start.as_nanosecond() as f64 * 1e-9 - begin
@@ -440,7 +440,7 @@ mod tests {
             (0.51, 0.0, Some("510")),
             (-2.0, 0.1, Some("behind")),
             (2.0, 0.1, Some("ahead")),
-            // Nobody knows.
+            // The error is too large to tell.
             (2.0, 1.6, None),
         ] {
             let found = clock_off(&session, ahead, error);

@@ -1,4 +1,4 @@
-//! The commands of a console and of scripts: flows listed, started, changed and stopped by hand.
+//! Commands of the console and of scripts, which list, start, change and stop flows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,41 +51,41 @@ const WORDS: [&str; 16] = [
     "result", "log", "events", "help", "quit",
 ];
 
-/// Why a line of a console or a script is not done.
+/// Error: a line of a console or a script failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConsoleError {
-    /// It makes no sense, or what it asks for does not come to pass.
+    /// The line is invalid, or its condition was not met.
     #[error("{0}")]
     Because(String),
-    /// An agent refuses it.
+    /// An agent refused it.
     #[error("{0}")]
     Refused(#[from] Problem),
-    /// A flow of the session cannot be named.
+    /// A flow of the session gets an invalid name.
     #[error("{0}")]
     Session(#[from] SessionError),
-    /// The result of a flow.
+    /// The result of a flow cannot be read.
     #[error("{0}")]
     Result(#[from] ResultError),
-    /// That result cannot be shown.
+    /// The result of a flow cannot be formatted.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// The controller's history.
+    /// The controller's history cannot be read.
     #[error("{0}")]
     History(#[from] HistoryError),
-    /// The same of a line of a script.
+    /// A line of a script failed.
     #[error("{script}, line {number}: {line}")]
     Line {
-        /// The script.
+        /// Name of the script.
         script: String,
-        /// Which line, from 1 on.
+        /// Number of the line, from 1.
         number: u32,
-        /// The line.
+        /// Text of the line.
         line: String,
-        /// Why it is not done.
+        /// Reason.
         source: Box<ConsoleError>,
     },
-    /// The run of a script was stopped.
+    /// The script was interrupted.
     #[error("interrupted before line {0}; flows go on")]
     Interrupted(u32),
 }
@@ -102,14 +102,14 @@ fn no<T>(why: String) -> Result<T> {
     Err(ConsoleError::Because(why))
 }
 
-/// Completes what is typed.
+/// Completion of typed lines.
 pub struct Words {
     hosts: Arc<Hosts>,
     language: Language,
 }
 
 impl Words {
-    /// Lists what can stand after these words of a line.
+    /// Lists the possible next words after these words of a line.
     pub fn candidates(&self, words: &[&str]) -> Vec<String> {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let flows = self.hosts.flows().into_iter();
@@ -136,23 +136,23 @@ impl Words {
     }
 }
 
-/// What came of a line.
+/// Result of a line.
 pub enum Said {
-    /// What is to be shown; nothing where it is empty.
+    /// Text to show; may be empty.
     Text(String),
-    /// It was the last one.
+    /// The user quits.
     Quit,
 }
 
-/// A console on the hosts of a session. Flows that were started there continue when it is dropped.
+/// Console for the hosts of a session. Flows that it started keep running when it is dropped.
 pub struct Console {
     session: Session,
     run: String,
     hosts: Arc<Hosts>,
     language: Language,
-    /// Flows that were started here.
+    /// Flows that this console started.
     started: Vec<FlowId>,
-    /// Events up to here were shown.
+    /// Number of the last event that was shown.
     shown: i64,
 }
 
@@ -160,7 +160,7 @@ impl Console {
     /// Opens a console.
     ///
     /// # Errors
-    /// When the session cannot be understood, or the controller's folder or an agent's secret cannot be used.
+    /// Returns [`ControllerError`] if the session is invalid, or the controller's state directory or an agent's token cannot be used.
     pub async fn open(
         options: &ControllerOptions,
         language: Language,
@@ -170,10 +170,10 @@ impl Console {
         Ok(Console::new(session, hosts, language).await)
     }
 
-    /// Opens a console on hosts, and waits until each has answered or is known not to.
+    /// Opens a console for hosts, and waits until each has answered or failed to answer.
     pub(crate) async fn new(session: Session, hosts: Arc<Hosts>, language: Language) -> Console {
-        hosts.look_around().await;
-        // What was before is not this console's.
+        hosts.wait_for_answers().await;
+        // Earlier events are not shown.
         let events = hosts.history.events(0).unwrap_or_default();
         Console {
             run: name_of_run(&session.name),
@@ -185,12 +185,12 @@ impl Console {
         }
     }
 
-    /// Says of each host that does not answer why.
+    /// Returns the reasons of the hosts that do not answer.
     pub fn silent(&self) -> impl Iterator<Item = String> {
         self.hosts.silent().into_values()
     }
 
-    /// Makes what completes the lines that are typed.
+    /// Returns the completion of typed lines.
     pub fn words(&self) -> Words {
         Words {
             hosts: Arc::clone(&self.hosts),
@@ -198,10 +198,10 @@ impl Console {
         }
     }
 
-    /// Does what a line says.
+    /// Executes a line.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// Returns [`ConsoleError`] if the line is invalid or fails.
     pub async fn take(&mut self, line: &str) -> Result<Said> {
         let words = words(line)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -255,10 +255,10 @@ impl Console {
         Ok(Said::Text(text.trim_end().to_owned()))
     }
 
-    /// Does what the lines of a script say, up to the first that fails or ends it, and shows what comes of each.
+    /// Executes the lines of a script until one fails or quits, and shows the result of each.
     ///
     /// # Errors
-    /// Which line failed and why, or before which one the run was stopped.
+    /// Returns [`ConsoleError::Line`] for the first line that fails, and [`ConsoleError::Interrupted`] if the run is stopped.
     pub async fn follow(
         &mut self,
         script: &str,
@@ -330,7 +330,7 @@ impl Console {
             (None, [only]) => Some(only),
             (None, _) => return no("the session has several scans; name one".to_owned()),
         };
-        // Each beginning is a run of its own.
+        // Each `begin` starts a new run.
         let known = self.hosts.flows();
         let is_used = |run: &str| {
             let begins = format!("{run}.");
@@ -440,7 +440,7 @@ impl Console {
         Ok(list(&[self.hosts.stop(id, kill).await?]))
     }
 
-    /// Senders first, so that receivers get all of it.
+    /// Stops the senders first, so that the receivers get all data.
     async fn stop_all(&self) -> Result<String> {
         let mut problems = Vec::new();
         for listens in [false, true] {
@@ -458,12 +458,12 @@ impl Console {
             }
             let refused: Vec<(FlowId, String)> =
                 asked.join_all().await.into_iter().flatten().collect();
-            let is_told = |id: &FlowId| !refused.iter().any(|(refused, _)| refused == id);
+            let is_asked = |id: &FlowId| !refused.iter().any(|(refused, _)| refused == id);
             let begun = Instant::now();
-            while running().iter().any(is_told) && begun.elapsed() <= TIMEOUT {
+            while running().iter().any(is_asked) && begun.elapsed() <= TIMEOUT {
                 sleep(POLL_INTERVAL).await;
             }
-            let silent = running().into_iter().filter(is_told);
+            let silent = running().into_iter().filter(is_asked);
             problems.extend(silent.map(|id| format!("{id} does not end; it can be killed")));
             let refused = refused.iter();
             problems.extend(refused.map(|(id, problem)| format!("{id}: {problem}")));
@@ -477,7 +477,7 @@ impl Console {
         }
     }
 
-    /// The flows that were started here.
+    /// Returns the flows that this console started.
     fn begun(&self) -> Vec<Flow> {
         let mut flows = self.hosts.flows();
         flows.retain(|flow| self.started.contains(&flow.id));
@@ -516,10 +516,10 @@ impl Console {
         let bad = || format!("wait: `{number}` is not a whole number; give a count such as 100");
         let wanted: u64 = number.parse().map_err(|_| bad())?;
         let value = |flow: &Flow| flow.status.as_ref()?.total(counter);
-        let has_come = |flow: &Flow| value(flow).is_some_and(|it| real(&it) >= wanted as f64);
-        let is_over = |flow: &Flow| has_come(flow) || flow.has_ended();
+        let is_reached = |flow: &Flow| value(flow).is_some_and(|it| real(&it) >= wanted as f64);
+        let is_over = |flow: &Flow| is_reached(flow) || flow.has_ended();
         let (flow, is_in_time) = self.seen(name, time, is_over).await?;
-        if !has_come(&flow) {
+        if !is_reached(&flow) {
             let found = value(&flow).map_or("no such counter".to_owned(), |it| counter.show(&it));
             let when = match is_in_time {
                 true => "at its end".to_owned(),
@@ -534,7 +534,7 @@ impl Console {
         Ok(list(&[flow]))
     }
 
-    /// Looks at a flow until it is so, and says whether it was in time.
+    /// Polls a flow until a condition holds, and returns whether it held before the timeout.
     async fn seen(
         &self,
         name: &str,
@@ -563,7 +563,7 @@ impl Console {
     }
 }
 
-/// The counters that can be waited for.
+/// Lists the counters that `wait` accepts.
 pub(super) fn counted() -> Vec<&'static str> {
     let counters = counters::shown().filter(|counter| counter.kind == Kind::Counter);
     counters.map(|counter| counter.name).collect()
@@ -576,7 +576,7 @@ fn duration(text: &str) -> Result<Duration> {
 fn list(flows: &[Flow]) -> String {
     let rows = flows.iter().map(|flow| {
         let about = [flow.id.as_str(), &flow.host, &flow.command];
-        // Of one that has ended the last line was said before the last counts.
+        // The last line of an ended flow is older than its last counts.
         super::row(about, flow.state, flow.end.as_ref(), || {
             match &flow.status {
                 Some(status) if flow.has_ended() => {
@@ -590,13 +590,13 @@ fn list(flows: &[Flow]) -> String {
     super::table(&rows.collect::<Vec<_>>())
 }
 
-/// The words of a line. What follows a `#` at the beginning of a word is a comment.
+/// Splits a line into words. A `#` at the start of a word begins a comment.
 fn words(line: &str) -> Result<Vec<String>> {
     let open = || "a quotation mark is open".to_owned();
     Ok(shlex::split(line).ok_or_else(open)?)
 }
 
-/// Writes out how a flow is, for people.
+/// Formats the status and the counters of a flow as text.
 pub(super) fn show(flow: &Flow) -> String {
     let mut pairs = vec![
         ("flow", format!("{} on {}", flow.id, flow.host)),
@@ -654,7 +654,7 @@ mod tests {
         assert!(words("log \"a").is_err());
     }
 
-    /// The line that a run said last is older than its last counts.
+    /// The last line that a flow printed is older than its last counts.
     #[test]
     fn an_ended_flow_is_listed_with_its_last_counts() {
         let flow = |state: &str| -> Flow {

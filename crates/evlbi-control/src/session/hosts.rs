@@ -1,4 +1,4 @@
-//! The hosts of a session: their agents are asked how all flows are, and told what is wanted of them.
+//! The hosts of a session: polls their agents for all flows, and sends them requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,51 +18,51 @@ use crate::history::History;
 use crate::time::now;
 use crate::{Control, Fleet, Later, Problem, Remote, Reply, commands};
 
-/// How often each agent is asked.
+/// Interval between polls of an agent.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest result of a flow that is read as a whole, in bytes.
+/// Maximum length of a flow's result that is read as a whole, in bytes.
 const MAX_RESULT: usize = 64 << 20;
 
-/// Why the result of a flow cannot be had as a whole.
+/// Error: the result of a flow cannot be read as a whole.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ResultError {
-    /// Its agent does not give it.
+    /// The agent does not return it.
     #[error("{0}")]
     Refused(#[from] Problem),
-    /// It did not come to its end.
+    /// It is incomplete or too long.
     #[error(
         "the result of flow {id} broke off, or is longer than {MAX_RESULT} bytes: read it from its agent"
     )]
     Cut {
-        /// The flow.
+        /// Name of the flow.
         id: FlowId,
-        /// What ended it.
+        /// Error while reading.
         source: axum::Error,
     },
-    /// It is no JSON.
+    /// It is not valid JSON.
     #[error("the result of flow {id}")]
     Odd {
-        /// The flow.
+        /// Name of the flow.
         id: FlowId,
-        /// Where it is none.
+        /// Error of the parser.
         source: serde_json::Error,
     },
 }
 
-/// Hosts with their flows.
+/// Hosts of a session, with their flows.
 pub(crate) struct Hosts {
     name: String,
     started: f64,
     pub hosts: Vec<Connected>,
     pub history: Arc<History>,
-    /// Flows whose names do not begin with this are others' matter.
+    /// Prefix of the names of this run's flows; others are ignored.
     only: Option<String>,
     known: Mutex<Known>,
     plan: Mutex<Option<SessionPlan>>,
 }
 
-/// A host, and the way to its agent.
+/// Host with a client of its agent.
 pub(crate) struct Connected {
     pub plan: Host,
     pub agent: Box<dyn Remote>,
@@ -70,22 +70,22 @@ pub(crate) struct Connected {
 
 #[derive(Default)]
 struct Known {
-    /// By name and host: agents do not know of each other's names.
+    /// Flows by name and host: agents do not know the names used on other hosts.
     flows: BTreeMap<(FlowId, String), Flow>,
-    /// How often one was answered of by itself.
+    /// Number of flows that were updated from answers other than polls.
     kept: u64,
-    /// Hosts that were heard at least once, and those that do not answer now.
+    /// Hosts that have answered at least once, and hosts that do not answer now, with the reason.
     heard: BTreeSet<String>,
     silent: BTreeMap<String, String>,
 }
 
 impl Known {
-    /// The flows of this very name.
+    /// Returns the flows of this name.
     fn called(&self, id: &FlowId) -> impl Iterator<Item = &Flow> {
         self.flows.values().filter(move |flow| flow.id == *id)
     }
 
-    /// Takes down how a flow is that an agent runs, by the host's name that is known here.
+    /// Stores the state of a flow, with the name that the session has for its host.
     fn insert(&mut self, host: &Host, flow: Flow) -> Flow {
         let flow = Flow {
             host: host.name.clone(),
@@ -96,7 +96,7 @@ impl Known {
         flow
     }
 
-    /// The flow of this name: of several, on several hosts, the only one that has not ended.
+    /// Returns the flow of this name. If several hosts have one, returns the only one that has not ended.
     fn only(&self, id: &FlowId) -> Reply<&Flow> {
         let (ended, running): (Vec<&Flow>, Vec<&Flow>) =
             self.called(id).partition(|flow| flow.has_ended());
@@ -112,7 +112,7 @@ impl Known {
 }
 
 impl Hosts {
-    /// Begins to ask the hosts' agents. `only`: what the names of flows begin with.
+    /// Starts polling the hosts' agents. `only` limits the known flows to names that start with it and a dot.
     pub fn open(
         name: &str,
         hosts: Vec<Connected>,
@@ -134,8 +134,8 @@ impl Hosts {
         hosts
     }
 
-    /// Waits until every agent has answered, or is known not to.
-    pub async fn look_around(&self) {
+    /// Waits until every agent has answered or failed to answer.
+    pub async fn wait_for_answers(&self) {
         let is_known = |host: &Connected| {
             let known = self.known.lock();
             known.heard.contains(&host.plan.name) || known.silent.contains_key(&host.plan.name)
@@ -145,17 +145,17 @@ impl Hosts {
         }
     }
 
-    /// Why hosts do not answer that do not.
+    /// Returns the hosts that do not answer, with the reason.
     pub fn silent(&self) -> BTreeMap<String, String> {
         self.known.lock().silent.clone()
     }
 
-    /// What is to come is now this.
+    /// Publishes the plan of the session.
     pub fn show(&self, plan: SessionPlan) {
         *self.plan.lock() = Some(plan);
     }
 
-    /// How far the session is, where there is one.
+    /// Returns the state of the session, if there is one.
     pub fn session_state(&self) -> Option<SessionState> {
         self.plan.lock().as_ref().map(|plan| plan.state)
     }
@@ -164,19 +164,19 @@ impl Hosts {
         let host = &self.hosts[number];
         let mut last_event = None;
         loop {
-            let looked = self.look(host, &mut last_event).await;
-            self.note(&host.plan, looked.err());
+            let polled = self.poll(host, &mut last_event).await;
+            self.note(&host.plan, polled.err());
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn look(&self, host: &Connected, last_event: &mut Option<i64>) -> Reply<()> {
+    async fn poll(&self, host: &Connected, last_event: &mut Option<i64>) -> Reply<()> {
         let Connected { plan, agent } = host;
         let begun = self.known.lock().kept;
         let (flows, events) = tokio::join!(agent.flows(), agent.events(last_event.unwrap_or(0)));
         let (flows, events) = (flows?, events?);
         for event in &events {
-            // What happened before this was here is the agent's to tell.
+            // Events from before this controller started stay in the agent's history.
             if last_event.is_some() && event.flow.as_deref().is_none_or(|flow| self.is_ours(flow)) {
                 let flow = event.flow.as_ref().and_then(|flow| flow.parse().ok());
                 self.history.tell(&plan.name, flow.as_ref(), &event.text);
@@ -186,7 +186,7 @@ impl Hosts {
         *last_event = last.or(*last_event).or(Some(0));
         let mut known = self.known.lock();
         if known.kept != begun {
-            // What was answered meanwhile is newer: the next look has all of it.
+            // An answer that arrived during this poll is newer; the next poll includes it.
             return Ok(());
         }
         known.flows.retain(|_, flow| flow.host != plan.name);
@@ -227,7 +227,7 @@ impl Hosts {
         self.only.as_ref().is_none_or(is_below)
     }
 
-    /// The host of a flow that is known.
+    /// Returns the host of a flow.
     fn of(&self, id: &FlowId) -> Reply<&Connected> {
         let host = self.known.lock().only(id)?.host.clone();
         self.named(&host)
@@ -239,8 +239,7 @@ impl Hosts {
         found.ok_or_else(|| Problem::unprocessable(missing()))
     }
 
-    /// The flow that is meant by a name, or by the end of one after a dot: one that has not ended before others, and of
-    /// those that have the last.
+    /// Finds a flow by its name, or by the end of its name after a dot. Prefers a flow that has not ended, then the one that started last.
     pub fn find(&self, name: &str) -> Reply<Flow> {
         let known = self.known.lock();
         if let Ok(id) = name.parse::<FlowId>()
@@ -265,7 +264,7 @@ impl Hosts {
         }
     }
 
-    /// What a flow printed as its result, if it is not too long to be read as a whole.
+    /// Reads the result of a flow as a whole, up to `MAX_RESULT` bytes.
     pub async fn whole_result(&self, id: &FlowId) -> Result<Value, ResultError> {
         let result = self.of(id)?.agent.result(id.clone()).await?;
         let bytes = to_bytes(result, MAX_RESULT).await;
@@ -274,14 +273,14 @@ impl Hosts {
         serde_json::from_slice(&bytes).map_err(|source| ResultError::Odd { id: id(), source })
     }
 
-    /// What an agent answered of a flow is known at once.
+    /// Stores the state of a flow from an agent's answer, without waiting for the next poll.
     fn keep(&self, host: &Connected, flow: Flow) -> Flow {
         let mut known = self.known.lock();
         known.kept += 1;
         known.insert(&host.plan, flow)
     }
 
-    /// Those that have not ended, and wait for data of others or do not.
+    /// Returns the flows that have not ended and that receive data from other flows, or those that do not.
     pub fn running(&self, listens: bool) -> Vec<FlowId> {
         let known = self.known.lock();
         let all = known.flows.values();
@@ -312,7 +311,7 @@ impl Fleet for Arc<Hosts> {
     fn session(&self) -> Option<SessionPlan> {
         let mut plan = self.plan.lock().clone()?;
         let known = self.known.lock();
-        // One whose start was not answered may run all the same.
+        // A flow may be running even if its agent did not answer the start.
         (plan.flows).retain(|flow| known.called(&flow.id).next().is_none());
         plan.silent.clone_from(&known.silent);
         Some(plan)
@@ -409,7 +408,7 @@ impl Control for Arc<Hosts> {
     }
 }
 
-/// Whether nobody waits any longer for a receiver to listen. What is sent to one that does not listen yet is lost.
+/// Returns whether senders need not wait for a receiver any longer. Data sent to a receiver that does not listen yet is lost.
 pub fn listens_or_has_ended(flow: &Flow) -> bool {
     let status = flow.status.as_ref();
     flow.has_ended() || status.is_some_and(|status| !status.listening.is_empty())

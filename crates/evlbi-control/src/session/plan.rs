@@ -1,4 +1,4 @@
-//! A session as it is written: hosts with their agents, flows, and when they run.
+//! Session files: hosts with their agents, flows and scans.
 
 use std::collections::BTreeSet;
 use std::env::VarError;
@@ -18,56 +18,56 @@ use crate::commands::{Command, Known, Language};
 use crate::flow::{FlowId, NewFlow, Options};
 use crate::identity::{Fingerprint, Identity, IdentityError, read_token};
 
-/// Why a session cannot be understood.
+/// Error: a session is invalid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Something in the file is wrong.
+    /// The content of the file is invalid.
     #[error("{}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What.
+        /// Reason.
         source: Box<SessionError>,
     },
-    /// It is no TOML, or has other keys or values than a session.
+    /// The text is not valid TOML, or has keys or values that a session cannot have.
     #[error("{0}")]
     Text(#[from] toml::de::Error),
-    /// Its parts do not go together.
+    /// The parts of the session contradict each other.
     #[error("{0}")]
     Invalid(String),
-    /// One of its flows makes no sense.
+    /// A flow of the session is invalid.
     #[error("flow {name}: {why}")]
     Flow {
-        /// The flow, by its name in the session.
+        /// Name of the flow in the session.
         name: FlowId,
-        /// What of it.
+        /// Reason.
         why: String,
     },
 }
 
-/// Why the agent of a host is not asked.
+/// Error: the agent of a host cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AccessError {
     /// The certificate or the token of the agent cannot be read.
     #[error("{0}")]
     Identity(#[from] IdentityError),
-    /// No connection can be made.
+    /// The client cannot be created.
     #[error("{0}")]
     Client(#[from] ClientError),
-    /// The session's fingerprint is not that of the agent whose folder it names.
+    /// The session gives another fingerprint than that of the agent whose state directory it names.
     #[error("the `fingerprint` is not that of the agent of its `folder`, {0}")]
     OtherAgent(Fingerprint),
-    /// Nothing says how the agent is known.
+    /// The session gives neither a fingerprint nor a state directory.
     #[error(
         "give the `fingerprint` that its agent shows when it starts, or the agent's `folder` on this machine"
     )]
@@ -77,39 +77,39 @@ pub enum AccessError {
         "no token is sent to its agent, since nobody has confirmed the fingerprint {fingerprint}: compare it with what the agent prints when it starts"
     )]
     Unconfirmed {
-        /// The host of the agent.
+        /// Name of the host.
         host: String,
-        /// What is to be confirmed.
+        /// Fingerprint that the user must confirm.
         fingerprint: Fingerprint,
     },
-    /// Nothing gives the agent's token.
+    /// There is no token for the agent.
     #[error("give a `token-file` with the agent's token, or set EVLBI_TOKEN")]
     NoToken(#[source] VarError),
-    /// The agent whose folder it is has not written its address down.
+    /// The agent with this state directory has never started, so its address is unknown.
     #[error("no agent has begun in {} yet", folder.display())]
     NotBegun {
-        /// The agent's folder.
+        /// State directory of the agent.
         folder: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The session does not say where the agent is.
+    /// The session gives no address of the agent.
     #[error("give the `agent`, as https://HOST:3650")]
     NoAddress,
-    /// What the session gives is no URL of HTTPS.
+    /// The address of the agent is not an HTTPS URL.
     #[error("`{0}` is no agent: write https://HOST:3650")]
     BadAddress(String),
 }
 
-/// A session as a file says it: hosts, scans and flows.
+/// Session: hosts, scans and flows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Session {
     pub(crate) name: FlowId,
-    /// Receivers begin so long before a scan and end so long after it.
+    /// Time by which receivers start before a scan and end after it.
     #[serde(default = "around", deserialize_with = "setting::time")]
     pub(crate) around: Duration,
-    /// How far the hosts' clocks may be from this one.
+    /// Maximum offset of the hosts' clocks from that of this host.
     #[serde(default = "clocks", deserialize_with = "setting::time")]
     pub(crate) clocks: Duration,
     #[serde(rename = "host")]
@@ -120,55 +120,55 @@ pub struct Session {
     pub(crate) flows: Vec<FlowPlan>,
 }
 
-/// A host with an agent.
+/// Host with an agent.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct Host {
     pub name: String,
-    /// `https://HOST:PORT`; that which the agent of `folder` wrote down, where none is given.
+    /// `https://HOST:PORT`. Default: the address that the agent stored in `folder`.
     #[serde(default)]
     pub agent: String,
-    /// Folder of an agent on this machine: its certificate and its tokens lie there.
+    /// State directory of an agent on this host, which contains its certificate and its tokens.
     pub folder: Option<PathBuf>,
     #[serde(default, deserialize_with = "setting::some")]
     pub fingerprint: Option<Fingerprint>,
     /// File with the agent's token for the role operate.
     pub token_file: Option<PathBuf>,
-    /// What the host's data addresses are; that of its agent where none is given.
+    /// Addresses of the host for data. Default: the address of its agent.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// What its link carries.
+    /// Capacity of its link.
     #[serde(default, deserialize_with = "setting::some")]
     pub link: Option<BitRate>,
 }
 
-/// A time in which flows run.
+/// Interval in which flows run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scan {
     pub name: FlowId,
-    /// UTC, as `2026-11-22T12:00:00Z`; or `+30s`, after the beginning of the session.
+    /// UTC, e.g. `2026-11-22T12:00:00Z`, or relative to the begin of the session, e.g. `+30s`.
     #[serde(default = "at_once", deserialize_with = "start")]
     pub start: Start,
     #[serde(deserialize_with = "setting::time")]
     pub duration: Duration,
 }
 
-/// When a scan begins.
+/// Start of a scan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Start {
-    /// Seconds since 1970.
+    /// Absolute time, in seconds since 1970.
     At(f64),
     After(Duration),
 }
 
-/// A flow of each scan.
+/// Flow of a session, which runs in each of its scans.
 #[derive(Clone, Debug, Deserialize)]
 pub struct FlowPlan {
     pub name: FlowId,
     pub host: String,
     pub command: String,
-    /// Scans in which it runs; all where none is given.
+    /// Scans in which it runs; empty: all scans.
     #[serde(default)]
     pub scans: Vec<FlowId>,
     #[serde(flatten)]
@@ -176,19 +176,19 @@ pub struct FlowPlan {
 }
 
 impl FlowPlan {
-    /// What is known of it.
+    /// Returns its properties.
     pub fn known(&self) -> Known<'_> {
         Known::of(&self.command, &self.options)
     }
 
-    /// Whether it runs in the scan of this name.
+    /// Returns whether it runs in the scan of this name.
     pub fn runs_in(&self, scan: &str) -> bool {
         self.scans.is_empty() || self.scans.iter().any(|name| name.as_str() == scan)
     }
 }
 
 impl Scan {
-    /// When it starts, in seconds since 1970, in a session that begins at `begin`.
+    /// Returns its start in a session that begins at `begin`, both in seconds since 1970.
     pub fn starts(&self, begin: f64, around: Duration) -> f64 {
         match self.start {
             Start::At(time) => time,
@@ -201,7 +201,7 @@ impl Session {
     /// Reads a session file.
     ///
     /// # Errors
-    /// What in it cannot be understood, and where.
+    /// Returns [`SessionError`] if the file cannot be read or is invalid.
     pub fn read(path: &Path, language: Language) -> Result<Session, SessionError> {
         let text = fs::read_to_string(path).map_err(|source| SessionError::Read {
             path: path.to_owned(),
@@ -221,17 +221,17 @@ impl Session {
         Ok(session)
     }
 
-    /// Understands the text of a session file.
+    /// Parses the text of a session file.
     ///
     /// # Errors
-    /// What in it cannot be understood, and where.
+    /// Returns [`SessionError`] if the text is invalid.
     pub fn parse(text: &str, language: Language) -> Result<Session, SessionError> {
         let session: Session = toml::from_str(text)?;
         session.check(language)?;
         Ok(session)
     }
 
-    /// That of the agent on this machine whose folder it is.
+    /// Creates a session with one host: that of the agent on this host with this state directory.
     pub(crate) fn of_agent(folder: &Path, language: Language) -> Result<Session, SessionError> {
         let text = "name = \"console\"\n[[host]]\nname = \"here\"\nfolder = \"\"";
         let mut session = Session::parse(text, language)?;
@@ -239,7 +239,7 @@ impl Session {
         Ok(session)
     }
 
-    /// What can be seen without asking anybody.
+    /// Checks what can be checked without the agents.
     fn check(&self, language: Language) -> Result<(), SessionError> {
         if self.hosts.is_empty() {
             let why = "a session has a [[host]] at least";
@@ -270,7 +270,7 @@ impl Session {
         Command::named(&flow.command)?.check_names(&flow.options, language)
     }
 
-    /// The flows of a scan as they are started; of none, those of the only, endless one.
+    /// Returns the flows of a scan with their plans. `None` stands for the endless scan of a session without scans.
     pub(crate) fn flows_of(
         &self,
         run: &str,
@@ -280,13 +280,13 @@ impl Session {
         self.plans_of(scan).map(started).collect()
     }
 
-    /// The plans of those flows.
+    /// Returns the plans of the flows of a scan.
     pub(crate) fn plans_of(&self, scan: Option<&Scan>) -> impl Iterator<Item = &FlowPlan> {
         let runs = move |flow: &&FlowPlan| scan.is_none_or(|scan| flow.runs_in(scan.name.as_str()));
         self.flows.iter().filter(runs)
     }
 
-    /// The scans one by one; of a session that has none the one that does not end.
+    /// Returns the scans, or `None` once for the endless scan of a session without scans.
     pub(crate) fn parts(&self) -> Vec<Option<&Scan>> {
         match self.scans.is_empty() {
             true => vec![None],
@@ -311,7 +311,7 @@ impl Session {
         let options = flow.options.iter();
         let options = options.map(|(name, value)| (name.clone(), filled(value, &fill)));
         let mut options: Options = options.collect();
-        // However the controller ends, what it started does.
+        // Flows must end even if the controller is killed.
         if let Some(scan) = scan
             && !options.contains_key("duration")
             && Command::named(&flow.command).is_ok_and(|command| command.lasts.is_so(&options))
@@ -353,17 +353,17 @@ fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Se
 }
 
 impl Host {
-    /// A way to the host's agent.
+    /// Creates a client of the host's agent.
     ///
     /// # Errors
-    /// When the agent is not one that its token may be sent to, or something of it is missing.
+    /// Returns [`AccessError`] if the agent is not trusted, or its address or token is missing.
     pub fn client(&self, trusted: &Trusted) -> Result<Client, AccessError> {
         let (fingerprint, token) = self.secret(trusted)?;
         Ok(Client::new(&self.url()?, fingerprint, &token)?)
     }
 
-    /// The fingerprint of the agent's certificate, and the token, which is for that agent alone. A session file may come from
-    /// anybody: it has this host send a token only to an agent that the user has confirmed, or that the token's own folder names.
+    /// Returns the fingerprint of the agent's certificate, and its token. A session file may come from anybody, so a token is sent only to
+    /// an agent that the user has confirmed, or whose state directory contains the token.
     fn secret(&self, trusted: &Trusted) -> Result<(Fingerprint, String), AccessError> {
         let own = self.folder.as_deref().map(Identity::read).transpose()?;
         if let (Some((own, _)), Some(given)) = (&own, self.fingerprint)
@@ -406,7 +406,7 @@ impl Host {
         }
     }
 
-    /// Whether data sent to `host` comes to this one.
+    /// Returns whether data sent to `host` arrives at this host.
     pub fn has_address(&self, host: &str) -> bool {
         let agent = self.url().unwrap_or_default();
         let agent = agent.trim_start_matches("https://");
@@ -418,8 +418,8 @@ impl Host {
     }
 }
 
-/// When a flow is started for a scan that begins at `start`: receivers before it, and senders too, as soon as those listen. They wait
-/// for the moment by themselves.
+/// Returns when a flow is started for a scan that begins at `start`, and the flow with its own start. Receivers are started `around`
+/// seconds before the scan, and so are senders that can wait for their start.
 pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> (f64, NewFlow) {
     if listens {
         return (start - around, flow);
@@ -434,7 +434,7 @@ pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> 
     (start - around, flow)
 }
 
-/// As it is written in a session file.
+/// Parses the start of a scan in a session file.
 fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
     setting::read(from, |text| -> Result<Start, String> {
         if let Some(after) = text.strip_prefix('+') {

@@ -1,4 +1,4 @@
-//! What came of a run: how each flow ended, and its numbers.
+//! Result of a run: how each flow ended, and its counters.
 
 use std::iter::zip;
 
@@ -12,72 +12,72 @@ use super::check::Findings;
 use super::hosts::Hosts;
 use crate::Problem;
 use crate::commands::Known;
-use crate::fleet::FlowToCome;
+use crate::fleet::PlannedFlow;
 use crate::flow::{End, Flow, FlowId, Options, Outcome, State};
 
-/// The result of `evlbi run`.
+/// Result of `evlbi run`.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunResult {
-    /// Name and version of this form of result, as it stands in JSON.
+    /// Name and version of the JSON schema.
     pub schema: &'static str,
-    /// Name of the session.
+    /// Name of the session in its file.
     pub session: FlowId,
-    /// What the names of the run's flows begin with.
+    /// Name of the run: the prefix of its flows' names.
     pub run: String,
-    /// When it was started, in seconds since 1970.
+    /// Start, in seconds since 1970.
     pub started: f64,
-    /// When it ended, in seconds since 1970.
+    /// End, in seconds since 1970.
     pub ended: f64,
-    /// It was stopped before its end.
+    /// The run was interrupted.
     pub interrupted: bool,
-    /// What was found before it started.
+    /// Result of the check before the run.
     pub checked: Findings,
-    /// What came of each flow.
+    /// Results of the flows.
     pub flows: Vec<FlowResult>,
 }
 
-/// What came of a flow.
+/// Result of a flow.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowResult {
-    /// The whole name of the flow.
+    /// Full name of the flow.
     pub id: FlowId,
-    /// The host that it ran on, or was to run on.
+    /// Name of the host that it ran on, or was planned for.
     pub host: String,
-    /// `send`, `recv`, `probe udp`, ...
+    /// Command: `send`, `recv`, `probe udp`, ...
     pub command: String,
-    /// Where it is in its life.
+    /// State of the flow.
     pub state: State,
-    /// How it ended, where it has.
+    /// End of the flow, if it has ended.
     pub end: Option<End>,
-    /// What its command printed as its result.
+    /// Result of its command, if there is one.
     pub result: Option<Value>,
-    /// Of a receiving flow: what the flows that send to it did.
+    /// For a receiving flow: counters of the flows that send to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<FromSender>,
     #[serde(skip)]
     pub(crate) options: Options,
 }
 
-/// What a sender left out itself is no loss, though its receiver cannot tell the one from the other. Counts are datagrams.
+/// Counters of a sender for its receiver, in datagrams. Shed datagrams are not lost, but the receiver alone cannot distinguish them.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FromSender {
-    /// The sending flow.
+    /// Name of the sending flow.
     pub flow: FlowId,
-    /// Sent by it.
+    /// Datagrams that it sent.
     pub sent: u64,
-    /// Left out on purpose.
+    /// Datagrams that it shed.
     pub shed: u64,
-    /// Dropped in the sender's host.
+    /// Datagrams dropped in the sender's host.
     pub not_sent: u64,
-    /// Of those sent: how many did not arrive.
+    /// Sent datagrams that did not arrive.
     pub missing: i64,
 }
 
 impl RunResult {
-    /// Counts the flows that did not do what they were to do.
+    /// Counts the flows that failed or are still running.
     pub fn failed(&self) -> usize {
         let is_well = |flow: &&FlowResult| {
             let outcome = flow.end.as_ref().map(|end| end.outcome);
@@ -101,8 +101,8 @@ impl FlowResult {
         }
     }
 
-    /// One that was never heard of.
-    pub(crate) fn missing(planned: &FlowToCome, problem: Problem, time: f64) -> FlowResult {
+    /// Creates the result of a flow that no agent knows.
+    pub(crate) fn missing(planned: &PlannedFlow, problem: Problem, time: f64) -> FlowResult {
         let why = planned.why_not.clone();
         FlowResult {
             id: planned.id.clone(),
@@ -120,12 +120,12 @@ impl FlowResult {
         }
     }
 
-    /// Where it listens for datagrams, each with how many arrived there.
+    /// Returns the URLs on which it receives datagrams, with the number of unique datagrams of each.
     pub(crate) fn receives(&self) -> Vec<(Url, u64)> {
         let Some(result) = &self.result else {
             return Vec::new();
         };
-        // A correlator tells of each stream, a recorder of its only one.
+        // A correlator reports each stream, a recorder its only one.
         let streams = result["streams"].as_array();
         let streams = streams.map_or(std::slice::from_ref(result), Vec::as_slice);
         let urls = Known::of(&self.command, &self.options).streams();
@@ -136,7 +136,7 @@ impl FlowResult {
         found.flatten().filter(has_datagrams).collect()
     }
 
-    /// What it sent, of which `unique` arrived; nothing of one that does not send datagrams to `there`.
+    /// Returns the sender's counters if it sends to a URL for which `is_there` holds and `unique` of its datagrams arrived.
     pub(crate) fn sent_to(
         &self,
         is_there: impl Fn(&Url) -> bool,
@@ -183,7 +183,7 @@ impl FlowResult {
     }
 }
 
-/// Writes out what came of each flow, a line each, for people.
+/// Formats the result as text, one line per flow.
 pub fn text(result: &RunResult) -> String {
     let rows = result.flows.iter().map(|flow| {
         let about = [flow.id.as_str(), &flow.host, &flow.command];
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// What a sender left out is told apart from what was lost, of a recorder and of a correlator's streams.
+    /// Shed datagrams are distinguished from lost ones, for a recorder and for a correlator's streams.
     #[test]
     fn shed_is_not_lost() {
         let of = |command: &str, options: Value, result: Value| FlowResult {
@@ -221,7 +221,7 @@ mod tests {
             json!({"from": "udp://:2630-2631"}),
             json!({"unique": 897, "lost": 103}),
         );
-        // Whatever arrived at its port, another transport brought it, or it is no datagrams.
+        // Receivers of another transport, or of a byte stream, do not count.
         let over_tcp = of("recv", json!({"from": "tcp://:2631"}), json!({"unique": 0}));
         let other = of(
             "recv",

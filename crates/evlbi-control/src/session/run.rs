@@ -1,4 +1,4 @@
-//! A session by its timetable.
+//! A run of a session by its schedule.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,86 +25,87 @@ use crate::serve::IDLE;
 use crate::threads::stopped;
 use crate::time::now;
 
-/// Seconds from the moment at which a session may begin to its beginning.
+/// Seconds from the moment at which a session may begin to its begin.
 const AHEAD: f64 = 0.5;
 
-/// Why a session is not run.
+/// Error: a session cannot be run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The session, its hosts, or the controller's folder.
+    /// The session, its hosts or the controller's state directory cannot be used.
     #[error("{0}")]
     Controller(#[from] ControllerError),
-    /// The session's times.
+    /// The session's times are invalid.
     #[error("{0}")]
     Times(#[from] ScheduleError),
-    /// A file or folder of the controller.
+    /// A file or directory of the controller cannot be used.
     #[error("{0}")]
     File(#[from] FileError),
-    /// The certificate or the tokens of the page.
+    /// The certificate or the tokens of the web UI cannot be used.
     #[error("{0}")]
     Identity(#[from] IdentityError),
-    /// A host is to be left out that the session does not have.
+    /// The session does not have a host that shall be skipped.
     #[error("{0}: the session has no such host")]
     NoHost(String),
-    /// A run is to be continued that this controller never began.
+    /// This controller never began the run that shall be resumed.
     #[error(
         "{run}: no run of this name was begun by the controller in {}; the last ones are: {last}",
         folder.display()
     )]
     NoRun {
-        /// The run.
+        /// Name of the run.
         run: String,
-        /// The folder with the runs that were begun.
+        /// Directory of the runs that were begun.
         folder: PathBuf,
-        /// The names of the last ones.
+        /// Names of the last runs.
         last: String,
     },
-    /// When a run began cannot be understood.
+    /// The stored begin of a run is invalid.
     #[error("{} is no time", path.display())]
     NoTime {
-        /// Where it is written down.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the parser.
         source: ParseFloatError,
     },
-    /// The page's address cannot be used.
+    /// The web UI cannot listen on its address.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
+        /// Address to listen on.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Something else that the system refuses.
+    /// Another system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// The check found problems: how many.
+    /// The check found this number of problems.
     #[error("{}, so nothing was started", against(*.0))]
     Against(usize),
-    /// It was held until it was ended.
+    /// The held session was ended before it began.
     #[error("the session was ended before it began")]
     NotBegun,
 }
 
-/// A run of a session. The threads that it works on ask its hosts, and serve its page, until they are dropped.
+/// Run of a session. Its hosts are polled and its web UI is served until the threads that it runs on are dropped.
 pub struct Running {
     session: Session,
     name: String,
     options: RunOptions,
-    /// Where it is written down when it began.
+    /// File that stores when the run began.
     book: PathBuf,
     schedule: Schedule,
-    /// What was found of the hosts and the flows.
+    /// Result of the check.
     pub checked: Findings,
-    /// Address of its page with the token to operate, if it has a page: a secret.
+    /// Address of its web UI with the token for the role operate (a secret), if it has a web UI.
     pub link: Option<String>,
 }
 
-/// Prepares a run: looks at everything, and starts nothing.
+/// Prepares a run: checks everything and starts nothing.
 ///
 /// # Errors
-/// When the session cannot be understood, or the controller's folder, an agent's secret or the page's address cannot be used.
+/// Returns [`RunError`] if the session is invalid, or the controller's state directory, an agent's token or the address of the web UI
+/// cannot be used.
 pub async fn prepare(
     options: &RunOptions,
     language: Language,
@@ -127,7 +128,7 @@ pub async fn prepare(
     let begin = resumed.map(|_| begin_of(&book)).transpose()?;
     let hosts = controller.hosts(&session, &options.without, Some(&name))?;
     let link = match options.bind {
-        Some(address) => Some(show_page(address, &folder, &hosts, language, run).await?),
+        Some(address) => Some(serve_ui(address, &folder, &hosts, language, run).await?),
         None => None,
     };
     let running = Running::new(session, name, options.clone(), book, begin, hosts).await?;
@@ -135,11 +136,11 @@ pub async fn prepare(
 }
 
 impl Running {
-    /// Looks at the hosts and at the flows of a session. Its times count from `begin`, in seconds since 1970; without one, from now
-    /// on, once all has been looked at.
+    /// Checks the hosts and the flows of a session. Its relative times count from `begin`, in seconds since 1970. `None`: they count from
+    /// the end of the check.
     ///
     /// # Errors
-    /// When a scan begins too early, or too close to another.
+    /// Returns [`ScheduleError`] if a scan begins too early, or too close to another.
     pub(crate) async fn new(
         session: Session,
         name: String,
@@ -152,9 +153,9 @@ impl Running {
             let begin = begin.unwrap_or_else(|| now() + AHEAD);
             Schedule::new(&session, &name, &options, begin, Arc::clone(&hosts))
         };
-        // Times that cannot be are told at once, and the page has the plan from here on.
+        // Report invalid times at once, and show the plan in the web UI.
         schedule(begin)?;
-        hosts.look_around().await;
+        hosts.wait_for_answers().await;
         let checked = check::check(&session, &name, &hosts).await;
         let schedule = schedule(begin)?;
         Ok(Running {
@@ -173,10 +174,10 @@ impl Running {
         self.session.flows.len()
     }
 
-    /// Starts the flows by their times, and ends them: until all have ended, the run is stopped, or somebody ends it on the page.
+    /// Starts and stops the flows at their times, until all have ended, the run is stopped, or a user ends the session in the web UI.
     ///
     /// # Errors
-    /// When something stands against the session, or it is ended before it began.
+    /// Returns [`RunError`] if the check found problems, or the session is ended before it began.
     pub async fn follow(&mut self, run: &Run) -> Result<RunResult, RunError> {
         let is_new = self.options.resume.is_none();
         if is_new && !self.checked.problems.is_empty() {
@@ -204,7 +205,7 @@ impl Running {
         })
     }
 
-    /// Says what stands against the session, and gives how much that is.
+    /// Reports the problems, and returns a text with their number.
     pub fn refuse(&self, run: &Run) -> String {
         for found in &self.checked.problems {
             run.say(format_args!("{found}"));
@@ -212,13 +213,13 @@ impl Running {
         against(self.checked.problems.len())
     }
 
-    /// Keeps the page until the run is stopped.
+    /// Serves the web UI until the run is stopped.
     pub async fn stay(&self, run: &Run) {
         run.line(format_args!("the page stays until Ctrl-C"));
         stopped(run).await;
     }
 
-    /// Waits until somebody begins the session on its page: its times count from then on.
+    /// Waits until a user begins the session in the web UI. Its relative times count from then on.
     async fn held(&self, run: &Run) -> Result<Schedule, RunError> {
         let hosts = &self.schedule.hosts;
         run.line(format_args!(
@@ -249,7 +250,7 @@ fn against(count: usize) -> String {
     format!("{count} things stand against the session")
 }
 
-/// When a run began whose controller was ended.
+/// Reads when a run began whose controller has ended.
 fn begin_of(book: &Path) -> Result<f64, RunError> {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let folder = book.parent().unwrap_or(book);
@@ -273,8 +274,8 @@ fn begin_of(book: &Path) -> Result<f64, RunError> {
     })
 }
 
-/// Serves the page of the session from now on; returns its address with the token to operate.
-async fn show_page(
+/// Starts serving the web UI of the session. Returns its address with the token for the role operate.
+async fn serve_ui(
     address: SocketAddr,
     folder: &Path,
     hosts: &Arc<Hosts>,

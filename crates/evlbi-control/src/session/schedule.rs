@@ -1,4 +1,4 @@
-//! The timetable of a session: what is due when, what was started, and what is said of it.
+//! The schedule of a session: starts and stops flows at their times, and reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,37 +15,37 @@ use super::RunOptions;
 use super::hosts::{Hosts, listens_or_has_ended};
 use super::plan::{FlowPlan, Session, SessionError, Start, made_ready};
 use super::result::FlowResult;
-use crate::fleet::{FlowToCome, ScanPlan, SessionPlan, SessionState};
+use crate::fleet::{PlannedFlow, ScanPlan, SessionPlan, SessionState};
 use crate::flow::{Flow, FlowId, NewFlow, Outcome};
 use crate::time::now;
 use crate::{Control, Fleet};
 
-/// How often is looked whether something is due.
+/// Interval between checks whether a step is due.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A flow whose time is over ends by itself within so many seconds; else it is told to.
+/// Seconds after its end time at which a flow that has not ended is stopped.
 const GRACE: f64 = 10.0;
-/// Flows that were told to end are waited for so long.
+/// Timeout for flows to end after they were stopped.
 const ENDING: Duration = Duration::from_secs(30);
-/// Ports are free again so long after the flow that listened there, in seconds.
+/// Seconds until ports are free after the end of the flow that listened on them.
 const FREE_AGAIN: f64 = 0.5;
-/// Time to wait for a flow by default.
+/// Default timeout of waiting for a flow.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why the times of a session cannot be kept.
+/// Error: a session cannot run at its times.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// A flow cannot be named.
+    /// A flow gets an invalid name.
     #[error("{0}")]
     Session(#[from] SessionError),
-    /// Nothing can be made ready before the scan.
+    /// The scan begins before its flows can be started.
     #[error(
         "scan {scan} begins at a time that is over, or too close to make ready for (`around` is {around:?})"
     )]
     Late {
-        /// The scan.
+        /// Name of the scan.
         scan: String,
-        /// How long before a scan its receivers begin.
+        /// Time before a scan at which its receivers start.
         around: Duration,
     },
     /// Two scans are too close to each other for a flow of both.
@@ -55,11 +55,11 @@ pub enum ScheduleError {
         show_seconds(*needed_s)
     )]
     Close {
-        /// The earlier scan.
+        /// Name of the earlier scan.
         first: String,
-        /// The later scan.
+        /// Name of the later scan.
         second: String,
-        /// The flow.
+        /// Name of the flow.
         flow: FlowId,
         /// Seconds from the end of one scan to the start of the other.
         gap_s: f64,
@@ -68,7 +68,7 @@ pub enum ScheduleError {
     },
 }
 
-/// Whether scans with the same flows leave these the time to end and to begin anew.
+/// Checks that scans with the same flows leave them enough time to end and to restart.
 fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<(), ScheduleError> {
     let mut in_time: Vec<&ScanPlan> = scans.iter().collect();
     in_time.sort_by(|a, b| a.starts.unwrap_or(0.0).total_cmp(&b.starts.unwrap_or(0.0)));
@@ -95,46 +95,46 @@ fn apart(session: &Session, scans: &[ScanPlan], around: f64) -> Result<(), Sched
     Ok(())
 }
 
-/// Something that is due.
+/// Step of a schedule.
 enum Step {
     Start(NewFlow),
     Stop(FlowId),
 }
 
-/// What is due when, and what was started.
+/// Schedule of a run, with the state of its flows.
 pub struct Schedule {
     pub hosts: Arc<Hosts>,
-    /// By when it is due, in seconds since 1970.
+    /// Steps with their times, in seconds since 1970, latest first.
     steps: Vec<(f64, Step)>,
-    /// All flows of the run, with why one could not be started.
+    /// All flows of the run.
     flows: BTreeMap<FlowId, Planned>,
     is_endless: bool,
     around: Duration,
-    /// Flows that run already, of a run that is gone on with.
+    /// The run is resumed, so some flows may be running already.
     is_resumed: bool,
-    /// When its flows end by themselves.
+    /// Time at which the last flow should have ended, in seconds since 1970.
     end: f64,
-    /// When the run began.
+    /// Begin of the run, in seconds since 1970.
     pub begin: f64,
     run: String,
     scans: Vec<ScanPlan>,
-    /// What agents were told and did not answer yet: none waits for another's answer.
+    /// Pending requests to agents, which run concurrently.
     asked: JoinSet<Option<Refused>>,
 }
 
-/// A flow that an agent does not start, and why.
+/// Flow that an agent did not start, and the reason.
 type Refused = (FlowId, String);
 
 struct Planned {
-    /// Why it could not be started is said here; when it starts, in the steps.
-    to_come: FlowToCome,
-    /// In which of the session's scans it runs.
+    /// Its entry in the plan, with the reason if it could not be started. The steps contain its start.
+    entry: PlannedFlow,
+    /// Index of its scan in the session.
     scan: usize,
     listens: bool,
-    /// When its start was asked for, in seconds since 1970.
+    /// Time of the request to start it, in seconds since 1970.
     asked: Option<f64>,
-    /// Its end was told.
-    is_told: bool,
+    /// Its end was reported.
+    is_reported: bool,
 }
 
 impl Schedule {
@@ -188,7 +188,7 @@ impl Schedule {
                 let is_missed = end < now && table.hosts.find(flow.id.as_str()).is_err();
                 let why_not = "its scan was over when the run was gone on with";
                 let planned = Planned {
-                    to_come: FlowToCome {
+                    entry: PlannedFlow {
                         id: flow.id.clone(),
                         host: plan.host.clone(),
                         command: plan.command.clone(),
@@ -198,14 +198,14 @@ impl Schedule {
                     scan: place,
                     listens,
                     asked: None,
-                    is_told: false,
+                    is_reported: false,
                 };
                 table.flows.insert(flow.id.clone(), planned);
                 if is_missed {
                     continue;
                 }
                 if end.is_finite() {
-                    // What has a time of its own has ended by then.
+                    // Flows with a duration have ended by then.
                     let end = end + if listens { around } else { 0.0 };
                     let stop = Step::Stop(flow.id.clone());
                     table.steps.push((end + GRACE, stop));
@@ -215,7 +215,7 @@ impl Schedule {
                 table.steps.push((due, Step::Start(flow)));
             }
         }
-        // What is due next stands last, receivers after the senders of the same time.
+        // The next step is the last one. At the same time receivers come after senders, so they are taken first.
         let listens = |step: &Step| match step {
             Step::Start(flow) => table.flows.get(&flow.id).is_some_and(|flow| flow.listens),
             Step::Stop(_) => false,
@@ -228,7 +228,7 @@ impl Schedule {
         Ok(table)
     }
 
-    /// Shows whoever looks what is to come. Of a session that is held nobody knows when what counts from its beginning is.
+    /// Publishes the plan. Relative times of a held session are unknown.
     pub fn publish(&self, state: SessionState) {
         let is_held = state == SessionState::Held;
         let scans = self.scans.iter().map(|scan| ScanPlan {
@@ -236,38 +236,39 @@ impl Schedule {
             ..scan.clone()
         });
         let steps = self.steps.iter().rev();
-        let to_come = steps.filter_map(|(due, step)| match step {
-            Step::Start(flow) => Some(FlowToCome {
+        let planned = steps.filter_map(|(due, step)| match step {
+            Step::Start(flow) => Some(PlannedFlow {
                 starts: Some(*due).filter(|_| !is_held),
-                ..self.flows.get(&flow.id)?.to_come.clone()
+                ..self.flows.get(&flow.id)?.entry.clone()
             }),
             Step::Stop(_) => None,
         });
-        let all = self.flows.values().map(|planned| &planned.to_come);
+        let all = self.flows.values().map(|planned| &planned.entry);
         let refused = all.filter(|flow| flow.why_not.is_some()).cloned();
         self.hosts.show(SessionPlan {
             run: self.run.clone(),
             state,
             scans: scans.collect(),
-            flows: to_come.chain(refused).collect(),
+            flows: planned.chain(refused).collect(),
             silent: BTreeMap::new(),
         });
     }
 
-    /// Does what is due until everything has ended, Ctrl-C, or somebody ends it on the page.
+    /// Executes the steps until all flows have ended, the run is stopped (Ctrl-C), or a user ends the session in the web UI.
     pub async fn follow(&mut self, run: &Run) {
         let begun = now();
         let total = ((self.end - begun) * 1e3) as u64;
         let mut progress = run.progress((!self.is_endless).then_some(total));
         self.publish(SessionState::Running);
         loop {
-            if self.do_what_is_due(run) && self.hosts.session_state() == Some(SessionState::Running)
+            if self.execute_due_steps(run)
+                && self.hosts.session_state() == Some(SessionState::Running)
             {
                 self.publish(SessionState::Running);
             }
-            self.tell_ends(run);
-            let is_told_to_end = self.hosts.session_state() == Some(SessionState::Ending);
-            if run.is_stopped() || is_told_to_end || self.is_over() {
+            self.report_ends(run);
+            let is_ended = self.hosts.session_state() == Some(SessionState::Ending);
+            if run.is_stopped() || is_ended || self.is_over() {
                 break;
             }
             if progress.is_due() {
@@ -287,8 +288,8 @@ impl Schedule {
         self.publish(SessionState::Over);
     }
 
-    /// Has done what is due, and hears what was done. Says whether anything is otherwise now.
-    fn do_what_is_due(&mut self, run: &Run) -> bool {
+    /// Executes the steps that are due, and reads answers. Returns whether the plan has changed.
+    fn execute_due_steps(&mut self, run: &Run) -> bool {
         let mut has_news = false;
         let mut held = Vec::new();
         while let Some((due, step)) = self.steps.pop_if(|(due, _)| *due <= now()) {
@@ -319,15 +320,15 @@ impl Schedule {
         has_news
     }
 
-    /// Whether a sender that is due must wait for receivers of its scan that were started and do not listen yet: it could not connect,
-    /// or its data would be lost. The wait is bounded: a scan begins at its time even if no receiver listens.
+    /// Returns whether a due sender must wait because receivers of its scan were started and do not listen yet: it could not connect, or
+    /// its data would be lost. The wait is bounded, so a scan begins at its time even if no receiver listens.
     fn must_wait(&self, id: &FlowId, run: &Run) -> bool {
         let Some(sender) = self.flows.get(id).filter(|planned| !planned.listens) else {
             return false;
         };
         let awaited = self.flows.iter().filter_map(|(id, planned)| {
             let is_of_scan = planned.listens && planned.scan == sender.scan;
-            let is_awaited = is_of_scan && planned.to_come.why_not.is_none();
+            let is_awaited = is_of_scan && planned.entry.why_not.is_none();
             let asked = planned.asked.filter(|_| is_awaited)?;
             let flow = self.hosts.find(id.as_str());
             let is_ready = flow.is_ok_and(|flow| listens_or_has_ended(&flow));
@@ -336,18 +337,18 @@ impl Schedule {
         let Some((receiver, asked)) = awaited.max_by(|a, b| a.1.total_cmp(&b.1)) else {
             return false;
         };
-        // A sender needs time to make ready, too.
-        let patience = match self.is_endless {
+        // A sender needs time to prepare, too.
+        let timeout = match self.is_endless {
             true => TIMEOUT,
             false => self.around / 2,
         };
-        let is_patient = now() - asked < patience.as_secs_f64();
-        if !is_patient {
+        let waits = now() - asked < timeout.as_secs_f64();
+        if !waits {
             run.say(format_args!(
-                "{id} starts although {receiver} does not listen after {patience:?}"
+                "{id} starts although {receiver} does not listen after {timeout:?}"
             ));
         }
-        is_patient
+        waits
     }
 
     fn start(&mut self, flow: NewFlow, run: &Run) {
@@ -381,24 +382,24 @@ impl Schedule {
         });
     }
 
-    /// Notes what an agent answered.
+    /// Stores the answer of an agent.
     fn hear(&mut self, answered: Result<Option<Refused>, JoinError>) {
         if let Ok(Some((id, why))) = answered
             && let Some(planned) = self.flows.get_mut(&id)
         {
-            planned.to_come.why_not = Some(why);
+            planned.entry.why_not = Some(why);
         }
     }
 
-    /// Says of each flow once how it ended.
-    fn tell_ends(&mut self, run: &Run) {
-        let untold = self.flows.iter_mut().filter(|(_, it)| !it.is_told);
-        for (id, planned) in untold {
+    /// Reports once for each flow how it ended.
+    fn report_ends(&mut self, run: &Run) {
+        let unreported = self.flows.iter_mut().filter(|(_, it)| !it.is_reported);
+        for (id, planned) in unreported {
             let flow = self.hosts.find(id.as_str()).ok();
             let Some(end) = flow.and_then(|flow| flow.end) else {
                 continue;
             };
-            planned.is_told = true;
+            planned.is_reported = true;
             let how = match end.outcome {
                 Outcome::Finished => "has finished",
                 Outcome::Stopped => "has stopped",
@@ -406,7 +407,7 @@ impl Schedule {
                 Outcome::Killed => "WAS KILLED; the others go on",
                 Outcome::Full => "WAS STOPPED; the others go on",
             };
-            let host = &planned.to_come.host;
+            let host = &planned.entry.host;
             let line = format!("{host}: {id} {how}{}", end.why());
             match end.outcome {
                 Outcome::Finished | Outcome::Stopped => run.line(format_args!("{line}")),
@@ -418,21 +419,21 @@ impl Schedule {
     }
 
     fn is_over(&self) -> bool {
-        // One whose start was not answered may run all the same.
-        let is_over = |planned: &Planned| match self.hosts.find(planned.to_come.id.as_str()) {
+        // A flow may be running even if its agent did not answer the start.
+        let is_over = |planned: &Planned| match self.hosts.find(planned.entry.id.as_str()) {
             Ok(flow) => flow.has_ended(),
-            Err(_) => planned.to_come.why_not.is_some(),
+            Err(_) => planned.entry.why_not.is_some(),
         };
-        let is_waited_for = |planned: &&Planned| !(self.is_endless && planned.listens);
-        let mut waited_for = self.flows.values().filter(is_waited_for).peekable();
-        let has_any = waited_for.peek().is_some();
+        let ends_run = |planned: &&Planned| !(self.is_endless && planned.listens);
+        let mut awaited = self.flows.values().filter(ends_run).peekable();
+        let has_any = awaited.peek().is_some();
         let is_start = |(_, step): &(f64, Step)| matches!(step, Step::Start(_));
         let starts = self.steps.iter().any(is_start);
         let late = !self.is_endless && now() > self.end + GRACE + ENDING.as_secs_f64();
-        !starts && self.asked.is_empty() && (late || has_any && waited_for.all(is_over))
+        !starts && self.asked.is_empty() && (late || has_any && awaited.all(is_over))
     }
 
-    /// Ends what still runs: senders first, and receivers when all has come.
+    /// Stops the flows that are still running: senders first, and receivers when all data has arrived.
     async fn end_all(&mut self, run: &Run) {
         self.hear_all().await;
         let hosts = Arc::clone(&self.hosts);
@@ -461,10 +462,10 @@ impl Schedule {
                 sleep(POLL_INTERVAL).await;
             }
         }
-        self.tell_ends(run);
+        self.report_ends(run);
     }
 
-    /// Waits for all answers.
+    /// Waits for the answers to all pending requests.
     async fn hear_all(&mut self) {
         while let Some(answered) = self.asked.join_next().await {
             self.hear(answered);
@@ -498,16 +499,16 @@ impl Schedule {
         line
     }
 
-    /// What came of each flow.
+    /// Returns the results of all flows.
     pub async fn results(&self) -> Vec<FlowResult> {
         let mut results = Vec::new();
         for (id, planned) in &self.flows {
             results.push(match self.hosts.find(id.as_str()) {
                 Ok(flow) => FlowResult::of(flow, &self.hosts).await,
-                Err(problem) => FlowResult::missing(&planned.to_come, problem, now()),
+                Err(problem) => FlowResult::missing(&planned.entry, problem, now()),
             });
         }
-        // Whoever had the page may have started others.
+        // Users of the web UI may have started other flows.
         for flow in self.hosts.flows() {
             if !self.flows.contains_key(&flow.id) {
                 results.push(FlowResult::of(flow, &self.hosts).await);
@@ -517,7 +518,7 @@ impl Schedule {
         results
     }
 
-    /// Puts what senders say with the receivers that they send to, of the same scan.
+    /// Adds the counters of senders to the receivers of the same scan that they send to.
     fn join_ends(&self, results: &mut [FlowResult]) {
         let scan = |id: &FlowId| self.flows.get(id).map(|planned| planned.scan);
         for at in 0..results.len() {
@@ -540,7 +541,7 @@ impl Schedule {
     }
 }
 
-/// The flows that were told to end by the `end` of a session, and have not done so in the time that they have for it.
+/// Returns the flows that were stopped at the `end` of a session and have not ended before the timeout.
 fn stuck(flows: impl Iterator<Item = Flow>, end: f64, now: f64) -> BTreeSet<FlowId> {
     let is_late = now > end + GRACE + ENDING.as_secs_f64();
     let left = flows.filter(|flow| is_late && !flow.has_ended());
@@ -551,7 +552,7 @@ fn stuck(flows: impl Iterator<Item = Flow>, end: f64, now: f64) -> BTreeSet<Flow
 mod tests {
     use super::*;
 
-    /// A receiver that does not end is named, once it has had its time.
+    /// A receiver that does not end before the timeout is reported.
     #[test]
     fn a_stuck_receiver_is_named() {
         let flow = |id: &str, state: &str| -> Flow {
@@ -587,7 +588,7 @@ mod tests {
             lasts_s: 10.0,
         };
         for (second, is_apart) in [(0.0, false), (10.0, false), (14.4, false), (14.6, true)] {
-            // In whatever order they are written.
+            // The order in the file does not matter.
             for scans in [
                 [at("s1", 100.0), at("s2", 100.0 + second)],
                 [at("s1", 100.0 + second), at("s2", 100.0)],

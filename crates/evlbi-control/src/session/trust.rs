@@ -1,25 +1,25 @@
-//! The agents that tokens may be sent to: those whose fingerprints the controller's user has confirmed, as in ssh's `known_hosts`.
-//! What a session file says of itself is no confirmation, since the file may come from anybody.
+//! Trusted agents: the controller's user has confirmed their fingerprints, so tokens may be sent to them (as in ssh's `known_hosts`).
+//! A fingerprint in a session file is not a confirmation, since the file may come from anybody.
 
 use std::path::{Path, PathBuf};
 
 use super::ControllerError;
 use crate::identity::{FileError, Fingerprint, read_if_there, write_private};
 
-/// The confirmed fingerprints, kept in a file of the controller's folder.
+/// Confirmed fingerprints, stored in the controller's state directory.
 #[derive(Debug)]
 pub(crate) struct Trusted {
     path: PathBuf,
-    /// The file: a line for each agent, its fingerprint and the name of its host.
+    /// Text of the file: one line per agent with its fingerprint and the name of its host.
     text: String,
     known: Vec<Fingerprint>,
 }
 
 impl Trusted {
-    /// Reads the file `trusted` in the controller's folder.
+    /// Reads the file `trusted` in the controller's state directory.
     ///
     /// # Errors
-    /// When it cannot be read or understood.
+    /// Returns [`ControllerError`] if it cannot be read or parsed.
     pub fn open(folder: &Path) -> Result<Trusted, ControllerError> {
         let path = folder.join("trusted");
         let text = read_if_there(&path)?.unwrap_or_default();
@@ -30,15 +30,15 @@ impl Trusted {
         }
     }
 
-    /// Whether the agent with this certificate may get a token.
+    /// Returns whether tokens may be sent to the agent with this certificate.
     pub fn knows(&self, fingerprint: &Fingerprint) -> bool {
         self.known.contains(fingerprint)
     }
 
-    /// Confirms the fingerprint of a host's agent for good.
+    /// Confirms the fingerprint of a host's agent permanently.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Returns [`FileError`] if the file cannot be written.
     pub fn add(&mut self, host: &str, fingerprint: Fingerprint) -> Result<(), FileError> {
         if !self.knows(&fingerprint) {
             self.text += &format!("{fingerprint} {}\n", host.escape_debug());

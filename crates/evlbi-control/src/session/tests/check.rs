@@ -19,7 +19,7 @@ fn two_scans() -> Session {
 /// What is found, as it is printed.
 async fn found(site: &Site, session: &Session) -> Vec<String> {
     let hosts = site.hosts(session, &[], Some(RUN));
-    hosts.look_around().await;
+    hosts.wait_for_answers().await;
     let found = check::check(session, RUN, &hosts).await;
     assert_eq!(site.all(), [""; 0], "a check starts nothing");
     found.problems.iter().map(ToString::to_string).collect()
@@ -37,7 +37,7 @@ async fn nothing_is_wrong_with_a_good_session() {
     let site = Site::new();
     let session = two_scans();
     let hosts = site.hosts(&session, &[], Some(RUN));
-    hosts.look_around().await;
+    hosts.wait_for_answers().await;
     let found = check::check(&session, RUN, &hosts).await;
     assert_eq!(found.problems, []);
     let hosts: Vec<_> = found
@@ -237,7 +237,7 @@ async fn used_names_are_found() {
     let session = session(&scan("s1", "+0s", "5s"));
     assert_eq!(site.follow(&session).await.failed(), 0);
     let hosts = site.hosts(&session, &[], Some(RUN));
-    hosts.look_around().await;
+    hosts.wait_for_answers().await;
     let found = check::check(&session, RUN, &hosts).await;
     assert_eq!(found.problems.len(), 6);
     for name in STATIONS {

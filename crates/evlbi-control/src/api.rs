@@ -187,9 +187,11 @@ async fn let_in(api: State<Api>, mut request: Request, next: Next) -> Response {
     let Some(role) = token.and_then(|token| api.identity.role(token)) else {
         let error = match token {
             None => {
-                "a token is needed: Authorization: Bearer TOKEN; the agent says where its tokens lie when it starts"
+                "no token: send the header `Authorization: Bearer TOKEN`; the agent prints the directory of its tokens when it starts"
             }
-            Some(_) => "this token is none of those that are known here",
+            Some(_) => {
+                "unknown token: use the one in tokens/operate or tokens/watch of the agent or controller"
+            }
         };
         let problem = Problem::new(StatusCode::UNAUTHORIZED, error);
         return ([(header::WWW_AUTHENTICATE, "Bearer")], problem).into_response();

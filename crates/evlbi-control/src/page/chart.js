@@ -1,4 +1,4 @@
-// Lines over time or delay, as SVG: what there is to see is also said in words below each.
+// Line charts over time or delay, as SVG, each with a text description below it.
 
 const NS = "http://www.w3.org/2000/svg";
 const W = 560, H = 210, LEFT = 78, RIGHT = 36, TOP = 8, BOTTOM = 24;
@@ -10,7 +10,7 @@ function node(name, attributes, text) {
   return made;
 }
 
-// Steps of 1, 2 or 5 that divide a range in about so many parts.
+// Ticks at multiples of 1, 2 or 5 that divide a range into about `parts` parts.
 export function ticks(from, to, parts) {
   const raw = (to - from) / parts;
   if (!(raw > 0) || !isFinite(raw)) return [from];
@@ -21,7 +21,7 @@ export function ticks(from, to, parts) {
   return list;
 }
 
-// Steps of round times.
+// Ticks at round times.
 function times(from, to) {
   const steps = [10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
   const step = steps.find((n) => (to - from) / n <= 6) ?? 604800;
@@ -36,7 +36,7 @@ export function clock(seconds, span) {
   return span > 600 ? text.slice(11, 16) : text.slice(11, 19);
 }
 
-// A line where points follow each other; a gap where they do not.
+// Path through points, with a gap where points are missing.
 function path(points, x, y, gap) {
   let line = "", before = null;
   for (const [at, value] of points) {
@@ -49,23 +49,23 @@ function path(points, x, y, gap) {
   return line;
 }
 
-// Which time of a figure a pointer is at, and how many seconds the figure shows; null beside figures of times.
+// Time under the pointer and displayed seconds of a time chart; null elsewhere.
 export function timeAt(event) {
   const svg = event.target.closest("svg[data-from]");
   if (svg === null) return null;
   const box = svg.getBoundingClientRect();
-  const share = (((event.clientX - box.left) / box.width) * W - LEFT) / (W - LEFT - RIGHT);
+  const fraction = (((event.clientX - box.left) / box.width) * W - LEFT) / (W - LEFT - RIGHT);
   const [from, to] = [Number(svg.dataset.from), Number(svg.dataset.to)];
-  return share >= 0 && share <= 1 ? { time: from + share * (to - from), span: to - from } : null;
+  return fraction >= 0 && fraction <= 1 ? { time: from + fraction * (to - from), span: to - from } : null;
 }
 
-// One figure: {title, series: [{name, points, gap, bold}], x: [from, to], isTime, format, xFormat, least, gap, words}
+// Draws a chart: {title, series: [{name, points, gap, bold}], x: [from, to], isTime, format, xFormat, min, gap, words}; min: minimum height
 export function figure(chart) {
   const values = chart.series.flatMap((s) => s.points.map((p) => p[1])).filter((v) => v !== null && isFinite(v));
   const zero = chart.fit !== true;
-  let low = Math.min(zero ? 0 : Infinity, ...values), high = Math.max(zero ? chart.least ?? 0 : -Infinity, ...values);
-  if (!isFinite(low) || !isFinite(high)) [low, high] = [0, chart.least ?? 1];
-  if (high <= low) high = low + (chart.least ?? (Math.abs(low) * 0.1 || 1));
+  let low = Math.min(zero ? 0 : Infinity, ...values), high = Math.max(zero ? chart.min ?? 0 : -Infinity, ...values);
+  if (!isFinite(low) || !isFinite(high)) [low, high] = [0, chart.min ?? 1];
+  if (high <= low) high = low + (chart.min ?? (Math.abs(low) * 0.1 || 1));
   if (!zero) [low, high] = [low - (high - low) * 0.08, high + (high - low) * 0.08];
   const [from, to] = chart.x;
   const x = (v) => LEFT + ((v - from) / (to - from || 1)) * (W - LEFT - RIGHT);

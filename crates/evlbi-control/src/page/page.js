@@ -1,11 +1,11 @@
-// The page of an agent or of a session: what /api/v1 says, once a second, and what an operator wants of it.
+// Web UI of an agent or of a session: polls /api/v1 once a second, and sends requests of operators.
 import { figure, timeAt } from "./chart.js";
 
 const $ = (id) => document.getElementById(id);
 const KEEP = 31;
 const state = { token: null, role: null, selected: null, flows: new Map(), past: new Map(), lastEvent: 0, window: 600, until: null, asked: null, failed: 0, commands: null, counters: null };
 
-// ---- Words
+// ---- Formatting
 
 function rate(bps) {
   if (bps >= 1e9) return `${(bps / 1e9).toFixed(3)} Gbit/s`;
@@ -13,9 +13,9 @@ function rate(bps) {
   if (bps >= 1e3) return `${(bps / 1e3).toFixed(1)} kbit/s`;
   return `${bps.toFixed(0)} bit/s`;
 }
-function percent(share) {
-  if (share === null || !isFinite(share)) return "";
-  const value = share * 100;
+function percent(fraction) {
+  if (fraction === null || !isFinite(fraction)) return "";
+  const value = fraction * 100;
   if (value === 0) return "0 %";
   return `${Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)} %`;
 }
@@ -28,7 +28,7 @@ function si(value, unit) {
 const count = (n) => (typeof n === "number" ? n.toLocaleString("en-GB") : String(n));
 const day = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
 
-// ---- Asking
+// ---- Requests
 
 class Refused extends Error {
   constructor(status, text) { super(text); this.status = status; }
@@ -43,26 +43,26 @@ async function ask(path, options = {}) {
   const text = await answer.text();
   if (!answer.ok) {
     let error = text;
-    try { error = JSON.parse(text).error ?? text; } catch { /* as it is */ }
+    try { error = JSON.parse(text).error ?? text; } catch { /* not JSON: show the text */ }
     throw new Refused(answer.status, error);
   }
   if (options.isText || answer.status === 204) return text;
   return JSON.parse(text);
 }
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-// Asks until there is an answer: a slow link or a busy host must not cost what has begun.
+// Repeats a request until there is an answer, so a slow link or a busy host does not abort the work.
 async function insist(asked, say) {
   for (;;) {
     try { return await asked(); } catch (error) {
       if (error instanceof Refused) throw error;
-      say(`${error.message}; asking again …`);
+      say(`${error.message}; trying again …`);
       await pause(1000);
     }
   }
 }
 const flowPath = (id, more = "") => `api/v1/flows/${encodeURIComponent(id)}${more}`;
 
-// ---- The token
+// ---- Sign-in
 
 function begin() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -113,7 +113,7 @@ async function open() {
   turn();
 }
 
-// ---- Once a second
+// ---- Polling
 
 let running = false, timer = 0;
 async function turn() {
@@ -131,7 +131,7 @@ async function turn() {
     tell(events);
     offerRecordings();
     if (state.flows.has(state.selected)) await detail();
-    else $("detail-line").textContent = "It is not known any more, or its host does not answer.";
+    else $("detail-line").textContent = "This flow was forgotten, or its host does not answer.";
     state.failed = 0;
     $("link").textContent = `Connected, ${state.role}`;
     $("link").className = "good";
@@ -147,7 +147,7 @@ async function turn() {
 }
 document.addEventListener("visibilitychange", () => { if (!document.hidden) turn(); });
 
-// What a sender and all streams of a flow count together, joined as the kind of each counter says.
+// Totals of the sender and all streams of a flow, combined by the kind of each counter.
 function totals(flow) {
   const all = {};
   for (const role of ["sending", "receiving"]) for (const part of [flow.status?.[role] ?? []].flat()) {
@@ -158,7 +158,7 @@ function totals(flow) {
   }
   return all;
 }
-// What each flow had counted in the last half minute.
+// Stores the flows, and their counters of the last half minute.
 function note(flows) {
   state.flows = new Map(flows.map((flow) => [flow.id, flow]));
   for (const id of [...state.past.keys()]) if (!state.flows.has(id)) state.past.delete(id);
@@ -190,7 +190,7 @@ function stateOf(flow) {
   return [flow.end?.outcome === "full" ? "disk full" : flow.end?.outcome ?? "ended", good ? "soft" : "bad"];
 }
 
-// ---- The session: how far it is, and what is to come
+// ---- The session: its state and its plan
 
 function cells(table, rows) {
   const body = $(table).tBodies[0];
@@ -219,17 +219,17 @@ function plan(session) {
   $("session").hidden = false;
   $("session-title").textContent = `Session ${session.run}`;
   const far = session.scans.map((scan) => {
-    if (scan.starts === null) return "waits for the beginning";
-    if (session.state === "over" || now >= scan.starts + scan.lasts_s) return "over";
-    if (now >= scan.starts) return `runs, ${lasting(scan.starts + scan.lasts_s - now)} left`;
+    if (scan.starts === null) return "waiting for Begin";
+    if (session.state === "over" || now >= scan.starts + scan.lasts_s) return "finished";
+    if (now >= scan.starts) return `running, ${lasting(scan.starts + scan.lasts_s - now)} left`;
     return `in ${lasting(scan.starts - now)}`;
   });
-  const words = { held: "It waits for somebody to begin it.", running: "It runs.", ending: "It ends.", over: "It is over." };
+  const words = { held: "Waiting for Begin.", running: "Running.", ending: "Ending.", over: "Finished." };
   $("session-line").textContent = words[session.state];
   $("begin").hidden = state.role !== "operate" || !isHeld;
   $("end").hidden = state.role !== "operate" || session.state !== "running";
   cells("scans", session.scans.map((scan, place) => [
-    scan.name, scan.starts === null ? `${lasting(scan.after_s)} after the beginning` : day(scan.starts), lasting(scan.lasts_s), far[place],
+    scan.name, scan.starts === null ? `${lasting(scan.after_s)} after Begin` : day(scan.starts), lasting(scan.lasts_s), far[place],
   ]));
   cells("to-come", session.flows.map((flow) => [
     flow.id, flow.host, flow.command, flow.why_not ? `not started: ${flow.why_not}` : flow.starts === null ? "" : day(flow.starts),
@@ -250,14 +250,14 @@ async function drive(what, said) {
   } catch (error) { $("driven").textContent = error.message; }
   turn();
 }
-$("begin").addEventListener("click", () => drive("begin", "The session begins."));
+$("begin").addEventListener("click", () => drive("begin", "Session started."));
 $("end").addEventListener("click", async () => {
-  if (await sure("End all flows? Senders are stopped first, the others when all has come.")) drive("end", "All flows are ended.");
+  if (await sure("End all flows? Senders stop first, the other flows when all data has arrived.")) drive("end", "Ending all flows.");
 });
 
 // ---- The list
 
-const COLUMNS = ["Flow", "Host", "Does", "State", "Rate", "Lost, 30 s", "In host", "In network", "Shed", "Ring"];
+const COLUMNS = ["Flow", "Host", "Command", "State", "Rate", "Lost (last 30 s)", "In host", "In network", "Shed", "Ring"];
 function list() {
   const body = $("flows").tBodies[0];
   const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
@@ -300,7 +300,7 @@ function list() {
   for (const row of rows.values()) row.remove();
   const on = flows.filter((flow) => flow.state === "running");
   const sum = (part) => on.filter(part).reduce((all, flow) => all + rateOf(flow), 0);
-  $("summary").textContent = `${on.length} of ${flows.length} run; ${rate(sum((f) => f.status?.sending))} sent, ${rate(sum((f) => f.status?.receiving?.length))} received`;
+  $("summary").textContent = `${on.length} of ${flows.length} flows running; ${rate(sum((f) => f.status?.sending))} sent, ${rate(sum((f) => f.status?.receiving?.length))} received`;
 }
 
 // ---- One flow
@@ -318,22 +318,22 @@ async function select(id) {
   await shown();
   $("detail").focus();
 }
-// What is wrong is said by the next turn.
+// The next poll reports errors.
 const shown = () => detail().catch(() => {});
 
-// Which part of a course is shown: so many seconds, until a time that is past or until now.
+// Displayed interval: its length in seconds, and its end (null: now).
 const now = () => Math.floor(Date.now() / 1000);
 const last = () => state.until ?? now();
 function look(until, seconds) {
   [state.until, state.window] = [until < now() ? Math.round(until) : null, seconds];
   $("window").value = String(seconds);
-  $("period").textContent = state.until === null ? "until now" : `${day(state.until - seconds)} to ${day(state.until)} UTC`;
-  // A button that is not to be pressed any more loses what the keyboard does.
+  $("period").textContent = state.until === null ? "live" : `${day(state.until - seconds)} to ${day(state.until)} UTC`;
+  // A button loses the keyboard focus when it is disabled.
   if (state.until === null && [$("later"), $("now")].includes(document.activeElement)) $("window").focus();
   $("later").disabled = $("now").disabled = state.until === null;
   shown();
 }
-// The middle stays where it is, but none lies behind now.
+// Keeps the middle of the interval, unless its end would be in the future.
 const zoom = (middle, seconds) => look(middle + seconds / 2, seconds);
 $("window").addEventListener("change", () => {
   const seconds = Number($("window").value);
@@ -343,7 +343,7 @@ $("window").addEventListener("change", () => {
 $("earlier").addEventListener("click", () => look(last() - state.window / 2, state.window));
 $("later").addEventListener("click", () => look(last() + state.window / 2, state.window));
 $("now").addEventListener("click", () => look(Infinity, state.window));
-// A click on a chart. Charts are made anew each second: what was pressed may be gone when it is let go, and is not clicked on then.
+// Clicks on charts. Charts are recreated each second, so a pressed element may be gone at the release, and the browser sends no click.
 let pressed = null;
 for (const box of ["charts", "fringes"]) {
   $(box).addEventListener("pointerdown", (event) => { pressed = event; });
@@ -358,7 +358,7 @@ for (const box of ["charts", "fringes"]) {
   });
 }
 
-// It is asked for anew when a step has passed, or half a minute; what was long past then, once.
+// Time series are requested again after each step, or after half a minute; those of the distant past only once.
 const wanted = (id) => `${id} ${state.window} ${state.until}`;
 async function courses(id) {
   const of = wanted(id);
@@ -383,7 +383,7 @@ async function detail() {
   $("stop").hidden = !(mayOperate && isOn);
   $("kill").hidden = !(mayOperate && flow.state === "stopping");
   $("forget").hidden = !(mayOperate && !isOn);
-  // Of what goes on what there was before it is left out.
+  // A live chart starts with the flow.
   const from = to - state.window;
   const seen = [state.until === null ? Math.max(from, Math.min(fine.time[0] ?? to, to - 60)) : from, to];
   $("charts").replaceChildren(...charts(fine, means, seen));
@@ -393,15 +393,15 @@ async function detail() {
 }
 
 const line = (course, key, scale = (v) => v) => course.time.map((time, place) => [time, scale(course[key][place], place)]);
-// A line breaks where two of its steps are not known.
+// A line has a gap where two of its steps are missing.
 const gapOf = (course) => Math.max(5, course.step_s * 2.2);
 const stepOf = (course) => (course.step_s < 60 ? `${course.step_s} s` : `${course.step_s / 60} min`);
-// Of a handful of datagrams nothing can be said in per cent.
+// A fraction of fewer than 20 datagrams is not shown.
 const share = (course, part, whole) => line(course, part, (value, place) => (course[whole][place] >= 20 ? value / course[whole][place] : null));
 const some = (list) => list.some((n) => n > 0);
 const sum = (list) => list.reduce((all, n) => all + n, 0);
 
-// Means of several of its steps, where there are finer ones, are drawn bold over them.
+// Coarse means are drawn bold over finer steps.
 function charts(fine, means, x) {
   const common = { x, isTime: true };
   const series = (course, name, points, tone) => ({ name, points, tone, gap: gapOf(course) });
@@ -410,56 +410,56 @@ function charts(fine, means, x) {
   const peak = Math.max(0, ...fine.rate_bps);
   const mean = fine.rate_bps.length ? sum(fine.rate_bps) / fine.rate_bps.length : 0;
   made.push(figure({
-    ...common, title: "Throughput", format: (v) => rate(v).replace("bit/s", ""), least: 1,
+    ...common, title: "Throughput", format: (v) => rate(v).replace("bit/s", ""), min: 1,
     series: [series(fine, stepOf(fine), line(fine, "rate_bps"), 0), ...(means ? [bold("", means, (course) => line(course, "rate_bps"), 3)] : [])],
-    words: fine.time.length === 0 ? "Nothing is known of this time."
+    words: fine.time.length === 0 ? "No data for this period."
       : `${rate(mean)} on average, ${rate(peak)} at most (bits of data per second).`,
   }));
   if (some(fine.expected)) {
     const all = sum(fine.expected);
     made.push(figure({
-      ...common, title: "Loss", format: percent, least: 1e-4,
+      ...common, title: "Loss", format: percent, min: 1e-4,
       series: [
         series(fine, "network", share(fine, "network_lost", "expected"), 1),
         series(fine, "this host", share(fine, "host_lost", "expected"), 2),
-        series(fine, "one or the other", share(fine, "unattributed", "expected"), 3),
+        series(fine, "unattributed", share(fine, "unattributed", "expected"), 3),
         bold("all, ", means ?? fine, (course) => share(course, "lost", "expected"), 0),
       ],
       words: `${count(sum(fine.lost))} of ${count(all)} datagrams: ${count(sum(fine.network_lost))} in the network, ${count(sum(fine.host_lost))} in this host.`,
     }));
     made.push(figure({
-      ...common, title: "Ring", format: percent, least: 0.01, series: [series(fine, "fill", line(fine, "ring_fill"))],
+      ...common, title: "Ring", format: percent, min: 0.01, series: [series(fine, "fill", line(fine, "ring_fill"))],
       words: `${percent(Math.max(0, ...fine.ring_fill))} full at most.`,
     }));
   }
   if (some(fine.offered)) {
     made.push(figure({
-      ...common, title: "Shed", format: percent, least: 0.01,
+      ...common, title: "Shed", format: percent, min: 0.01,
       series: [
-        series(fine, "left out on purpose", share(fine, "shed", "offered"), 0),
+        series(fine, "shed on purpose", share(fine, "shed", "offered"), 0),
         ...(means ? [bold("", means, (course) => share(course, "shed", "offered"), 3)] : []),
         series(fine, "dropped in this host", share(fine, "host_lost", "offered"), 1),
       ],
-      words: `${count(sum(fine.shed))} of ${count(sum(fine.offered))} datagrams left out, ${count(sum(fine.host_lost))} dropped in this host.`,
+      words: `${count(sum(fine.shed))} of ${count(sum(fine.offered))} datagrams shed, ${count(sum(fine.host_lost))} dropped in this host.`,
     }));
   }
   return made;
 }
 
-// ---- Fringes: what the correlator finds now, the picture of it, and how it went
+// ---- Fringes: last integration with its chart, and time series
 
 function picture(name, profile) {
   const points = profile.amplitudes.map((value, place) => [profile.from_s + place * profile.step_s, value]);
-  const [at, highest] = points.reduce((most, point) => (point[1] > most[1] ? point : most));
+  const [at, highest] = points.reduce((peak, point) => (point[1] > peak[1] ? point : peak));
   return figure({
     title: `${name}: amplitude against delay`, x: [points[0][0], points.at(-1)[0]], xFormat: (v) => si(v, "s"),
-    format: (v) => v.toPrecision(2), least: 1e-4, series: [{ name: "amplitude", points }],
-    words: `Peak of ${highest.toPrecision(3)} at ${si(at, "s")} ± ${si(profile.step_s / 2, "s")}, as finely as it is drawn.`,
+    format: (v) => v.toPrecision(2), min: 1e-4, series: [{ name: "amplitude", points }],
+    words: `Peak of ${highest.toPrecision(3)} at ${si(at, "s")} ± ${si(profile.step_s / 2, "s")}, the resolution of the chart.`,
   });
 }
 function fringes(flow, course, x) {
   const box = $("fringes");
-  // The last integration is not that of a time that is past.
+  // The last integration is shown only for the live interval.
   const baselines = new Map(state.until === null ? flow.status?.baselines?.map((baseline) => [baseline.stations.join("-"), baseline]) : []);
   const parts = [];
   for (const name of new Set([...baselines.keys(), ...Object.keys(course.baselines)])) {
@@ -475,10 +475,10 @@ function fringes(flow, course, x) {
       const numbers = document.createElement("dl");
       pairs(numbers, [
         ["Amplitude", `${baseline.amplitude.toPrecision(4)} (correlation coefficient)`],
-        ["Signal to noise", `${baseline.snr.toFixed(1)}${baseline.false_alarm > 1e-3 ? ", no fringe" : ""}`],
+        ["SNR", `${baseline.snr.toFixed(1)}${baseline.false_alarm > 1e-3 ? ", no fringe" : ""}`],
         ["Delay", `${si(baseline.delay_s, "s")} ± ${si(baseline.delay_error_s, "s")}`],
-        ["Weight", `${baseline.weight.toFixed(4)}, ${expected.toFixed(4)} by what was lost of its stations (${percent(a)}, ${percent(b)})`],
-        ["Lost of signal to noise", percent(baseline.snr_loss)],
+        ["Weight", `${baseline.weight.toFixed(4)}, ${expected.toFixed(4)} expected from the losses of its stations (${percent(a)}, ${percent(b)})`],
+        ["SNR loss", percent(baseline.snr_loss)],
         ["Integration", baseline.start],
       ]);
       parts.push(numbers);
@@ -488,13 +488,13 @@ function fringes(flow, course, x) {
     if (past) {
       const of = (key) => past.time.map((time, place) => [time, past[key][place]]);
       const chart = (title, key, format, more) => figure({
-        title: `${name}: ${title}`, x, isTime: true, gap: Math.max(65, gapOf(course)), format, least: 1e-4, series: [{ name: key, points: of(key) }],
+        title: `${name}: ${title}`, x, isTime: true, gap: Math.max(65, gapOf(course)), format, min: 1e-4, series: [{ name: key, points: of(key) }],
         words: past[key].length ? `Last ${format(past[key].at(-1))}.` : "", ...more,
       });
       row.append(
         chart("amplitude", "amplitude", (v) => v.toPrecision(3)),
-        chart("weight", "weight", (v) => v.toPrecision(3), { least: 1 }),
-        chart("delay", "delay_s", (v) => si(v, "s"), { fit: true, least: 1e-9 }),
+        chart("weight", "weight", (v) => v.toPrecision(3), { min: 1 }),
+        chart("delay", "delay_s", (v) => si(v, "s"), { fit: true, min: 1e-9 }),
       );
     }
     parts.push(row);
@@ -504,12 +504,12 @@ function fringes(flow, course, x) {
 
 function counters(flow) {
   const units = { bits_per_second: rate, seconds: (v) => si(v, "s"), ratio: percent };
-  const beside = { rate_asked_bps: (v) => (v === null ? "any" : rate(v)), skew_s: units.seconds };
+  const extra = { rate_asked_bps: (v) => (v === null ? "any" : rate(v)), skew_s: units.seconds };
   const rows = ["sending", "receiving"].flatMap((role) => {
     const known = new Map(state.counters[role].map((counter) => [counter.name, counter]));
     return [flow.status?.[role] ?? []].flat().flatMap(Object.entries).map(([name, value]) => {
       const counter = known.get(name);
-      const shown = (units[counter?.unit] ?? beside[name] ?? count)(value);
+      const shown = (units[counter?.unit] ?? extra[name] ?? count)(value);
       return [name.replaceAll("_", " ").replace(" bps", ""), shown, counter?.help];
     });
   });
@@ -549,7 +549,7 @@ $("csv").addEventListener("click", async () => {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 });
 
-// ---- What an operator does
+// ---- Actions of operators
 
 async function act(work, said) {
   try {
@@ -565,7 +565,7 @@ $("change").addEventListener("submit", (event) => {
   if ($("rate").value.trim()) body.rate = $("rate").value.trim();
   const shed = $("shed").value.trim();
   if (shed && shed !== flow.status?.sending?.shed_policy) body.shed = shed;
-  act(() => ask(flowPath(flow.id), { method: "PATCH", body }), `${flow.id} is changed.`);
+  act(() => ask(flowPath(flow.id), { method: "PATCH", body }), `${flow.id} changed.`);
 });
 function sure(question) {
   $("sure-text").textContent = question;
@@ -575,8 +575,8 @@ function sure(question) {
 }
 async function end(kill) {
   const id = state.selected;
-  if (!(await sure(kill ? `Kill ${id}? What is not written yet is lost.` : `Stop ${id}?`))) return;
-  act(() => ask(flowPath(id, "/stop"), { method: "POST", body: { kill } }), `${id} is told to ${kill ? "end at once" : "stop"}.`);
+  if (!(await sure(kill ? `Kill ${id}? Data that is not written yet is lost.` : `Stop ${id}?`))) return;
+  act(() => ask(flowPath(id, "/stop"), { method: "POST", body: { kill } }), kill ? `${id} killed.` : `${id} is stopping.`);
 }
 $("stop").addEventListener("click", () => end(false));
 $("kill").addEventListener("click", () => end(true));
@@ -588,7 +588,7 @@ $("forget").addEventListener("click", async () => {
   act(() => ask(flowPath(id), { method: "DELETE" }), "");
 });
 
-// The form is made from the description of the interface.
+// The form is generated from the OpenAPI document.
 async function offer() {
   const document_ = await (await fetch("api/v1/openapi.json")).json();
   const kinds = document_.components.schemas.NewFlow.oneOf;
@@ -634,7 +634,7 @@ function field(name, what, required) {
   if (what.oneOf) input.dataset.list = "yes";
   const help = document.createElement("small");
   help.id = `h-${name}`;
-  help.textContent = (what.description ?? "") + (what.oneOf ? " (several: one after the other, with spaces)" : "");
+  help.textContent = (what.description ?? "") + (what.oneOf ? " (several values: separate with spaces)" : "");
   input.setAttribute("aria-describedby", help.id);
   row.append(label, input, help);
   return row;
@@ -656,7 +656,7 @@ $("start-form").addEventListener("submit", async (event) => {
   } catch (error) { $("started").textContent = error.message; }
 });
 
-// ---- Fringe check: the end of recordings, whether they still grow or not
+// ---- Fringe check: correlates the end of recordings, also of growing ones
 
 const recorded = (flow) => flow.recording && !flow.recording.includes("{") && totals(flow).bytes > 0;
 function offerRecordings() {
@@ -681,8 +681,8 @@ $("check-form").addEventListener("submit", async (event) => {
   const ids = [...$("recordings").querySelectorAll("input:checked")].map((input) => input.value);
   const flows = ids.map((id) => state.flows.get(id)).filter(Boolean);
   const say = (text) => { $("checked").textContent = text; };
-  if (flows.length < 2) return say("Two recordings at least make a baseline.");
-  if (new Set(flows.map((flow) => flow.host)).size > 1) return say("These recordings are on different hosts.");
+  if (flows.length < 2) return say("Select at least two recordings.");
+  if (new Set(flows.map((flow) => flow.host)).size > 1) return say("Select recordings of one host: these are on different hosts.");
   const options = { files: flows.map((flow) => flow.recording), last: $("last").value.trim(), profiles: true };
   if ($("freq").value.trim()) options.freq = [$("freq").value.trim()];
   const id = `fringe-${new Date().toISOString().replace(/[-:.]/g, "").slice(0, 18)}`;
@@ -699,13 +699,13 @@ $("check-form").addEventListener("submit", async (event) => {
     if (flow.end.outcome !== "finished") return say(`${flow.end.outcome}: ${flow.end.message ?? ""}`);
     const found = await insist(() => ask(flowPath(flow.id, "/result")), say);
     showFound(found);
-    say(`${found.seconds.toFixed(2)} s from ${found.start} on.`);
+    say(`Correlated ${found.seconds.toFixed(2)} s from ${found.start}.`);
   } catch (error) { say(error.message); }
 });
 function showFound(found) {
   cells("found", found.baselines.map((b) => [
     b.stations.join("-"), b.amplitude.valid.toPrecision(4), b.snr.toFixed(1), si(b.delay_s, "s"), si(b.rate_hz, "Hz"),
-    b.weight.toFixed(4), b.false_alarm > 1e-3 ? "none" : b.in_lines ? "in lines only" : "yes",
+    b.weight.toFixed(4), b.false_alarm > 1e-3 ? "none" : b.in_lines ? "narrow lines only" : "yes",
   ]));
   $("profiles").replaceChildren(...(found.profiles ?? []).map((profile) => picture(profile.stations.join("-"), profile)));
 }

@@ -44,7 +44,7 @@ def weights(page):
     titles = page.locator("#fringes h3").all_inner_texts()
     lists = page.locator("#fringes dl").all_inner_texts()
     for title, text in zip(titles, lists):
-        numbers = re.search(r"Weight\s+([\d.]+), ([\d.]+) by what was lost", text)
+        numbers = re.search(r"Weight\s+([\d.]+), ([\d.]+) expected from the losses", text)
         if numbers:
             found[title.removeprefix("Baseline ")] = (float(numbers[1]), float(numbers[2]))
     return found
@@ -55,13 +55,13 @@ with sync_playwright() as play:
     accessible(page, "login")
     page.fill("#token", "wrong")
     page.keyboard.press("Enter")
-    until(page, "a wrong token is not refused", lambda: "none of those" in page.text_content("#login-error"))
+    until(page, "a wrong token is not refused", lambda: "unknown token" in page.text_content("#login-error"))
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("#start-form #f-source")
 
     # What the session has, but for jb, which is started by hand.
-    until(page, "the session does not wait", lambda: "waits" in page.inner_text("#session-line"))
+    until(page, "the session does not wait", lambda: "Waiting" in page.inner_text("#session-line"))
     until(page, "nothing is to come", lambda: page.locator("#to-come tbody tr").count() == 3)
     accessible(page, "held")
     begun = time.monotonic()
@@ -80,7 +80,7 @@ with sync_playwright() as play:
     select(page, "jb")
     page.fill("#shed", "every:5")
     page.click("#change button")
-    until(page, "the change is not taken", lambda: "is changed" in page.text_content("#done"))
+    until(page, "the change is not taken", lambda: "jb changed" in page.text_content("#done"))
     until(page, "no loss is seen", lambda: re.search(r"[1-9]\d?\.\d+ %", row(page, "jb").inner_text()))
     select(page, "correlator")
     expected = {"Ef-Jb": 0.8, "Ef-On": 1.0, "Jb-On": 0.8}
@@ -92,7 +92,7 @@ with sync_playwright() as play:
     stop(page, "jb")
     page.click("#end")
     page.click("#sure button[value=yes]")
-    until(page, "the session does not end", lambda: "over" in page.inner_text("#session-line"))
+    until(page, "the session does not end", lambda: "Finished" in page.inner_text("#session-line"))
     until(page, "the correlator does not end", lambda: "stopped" in row(page, "correlator").inner_text())
     page.context.browser.close()
 

@@ -26,25 +26,25 @@ use crate::time::now;
 use crate::{Control, Fleet, Problem};
 
 const HELP: &str = "\
-list                            all flows
-show FLOW                       how a flow is
-hosts                           the hosts, their clocks and disks
-check                           what stands against the session
-begin [SCAN]                    start the session's flows, those of a scan: senders when receivers listen
+list                            list all flows
+show FLOW                       show status and counters of a flow
+hosts                           list the hosts, their clocks and disks
+check                           check the session and list problems
+begin [SCAN]                    start the session's flows, or those of a scan; senders start when receivers listen
 start HOST NAME COMMAND [OPTION=VALUE ...]
                                 start a flow: start jive rec1 recv from=udp://:2630 to=rec1.vdif
 set FLOW rate=RATE shed=POLICY  change a running sender
-stop FLOW|all                   end with everything written; all that were started here, senders first
-kill FLOW                       end at once
-forget FLOW                     strike a flow that has ended off the list
-wait TIME                       do nothing for so long: wait 10s
-wait FLOW running|ended [TIME]  until a flow is so, a minute at most or so long
-wait FLOW COUNTER NUMBER [TIME] until a counter of a flow reaches NUMBER: wait jb sent 2000, wait rec-jb unique 2000
-result FLOW, log FLOW           what a flow printed, and what it had to say
-events                          what happened
+stop FLOW|all                   stop with everything written; all: the flows started here, senders first
+kill FLOW                       kill a flow at once
+forget FLOW                     remove an ended flow from the list
+wait TIME                       wait this long: wait 10s
+wait FLOW running|ended [TIME]  wait until a flow is running or ended, for at most TIME [default: 1min]
+wait FLOW COUNTER NUMBER [TIME] wait until a counter reaches NUMBER: wait jb sent 2000, wait rec-jb unique 2000
+result FLOW, log FLOW           show the result or the log of a flow
+events                          list the events since the last time
 help, quit
 
-A flow may be called by the end of its name after a dot.";
+A flow can be named by the end of its name after a dot.";
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const WORDS: [&str; 16] = [
     "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",
@@ -86,7 +86,7 @@ pub enum ConsoleError {
         source: Box<ConsoleError>,
     },
     /// The script was interrupted.
-    #[error("interrupted before line {0}; flows go on")]
+    #[error("interrupted before line {0}; flows keep running")]
     Interrupted(u32),
 }
 
@@ -248,9 +248,9 @@ impl Console {
             ["log", flow] => self.hosts.log(self.hosts.find(flow)?.id).await?,
             ["events"] => self.events()?,
             [word, ..] if WORDS.contains(word) => {
-                return no(format!("`{word}` is written otherwise; see help"));
+                return no(format!("invalid arguments of `{word}`: see help"));
             }
-            [word, ..] => return no(format!("there is no command `{word}`; see help")),
+            [word, ..] => return no(format!("unknown command `{word}`: see help")),
         };
         Ok(Said::Text(text.trim_end().to_owned()))
     }
@@ -313,7 +313,7 @@ impl Console {
     async fn check(&self) -> Result<String> {
         let found = check::check(&self.session, &self.run, &self.hosts).await;
         if found.problems.is_empty() {
-            return Ok("nothing stands against the session".to_owned());
+            return Ok("no problems found".to_owned());
         }
         let lines: Vec<String> = found.problems.iter().map(Finding::to_string).collect();
         no(lines.join("\n"))
@@ -328,7 +328,7 @@ impl Console {
             }
             (None, []) => None,
             (None, [only]) => Some(only),
-            (None, _) => return no("the session has several scans; name one".to_owned()),
+            (None, _) => return no("the session has several scans: name one".to_owned()),
         };
         // Each `begin` starts a new run.
         let known = self.hosts.flows();
@@ -360,7 +360,7 @@ impl Console {
                 let (seen, is_in_time) = seen.await?;
                 if !is_in_time {
                     return no(format!(
-                        "{} does not listen after {} s, so no sender was started; the flows that were started still run",
+                        "{} does not listen after {} s, so no sender was started; flows that were started keep running",
                         seen.id,
                         TIMEOUT.as_secs()
                     ));
@@ -373,7 +373,9 @@ impl Console {
             Some(format!("{}: {message}", flow.id))
         });
         match failed {
-            Some(failed) => no(format!("{failed}; the others of this run go on")),
+            Some(failed) => no(format!(
+                "{failed}; the other flows of this run keep running"
+            )),
             None => Ok(list(&begun)),
         }
     }
@@ -423,13 +425,13 @@ impl Console {
                 Some(("shed", shed)) => change.shed = Some(shed.to_owned()),
                 _ => {
                     return no(format!(
-                        "`{part}` cannot be set: rate=RATE and shed=POLICY can"
+                        "cannot set `{part}`: give rate=RATE or shed=POLICY"
                     ));
                 }
             }
         }
         if change == Change::default() {
-            return no("set what? rate=RATE, shed=POLICY".to_owned());
+            return no("nothing to set: give rate=RATE, shed=POLICY or both".to_owned());
         }
         let changed = self.hosts.change(flow.id, flow.revision, change).await?;
         Ok(list(&[changed]))
@@ -464,7 +466,7 @@ impl Console {
                 sleep(POLL_INTERVAL).await;
             }
             let silent = running().into_iter().filter(is_asked);
-            problems.extend(silent.map(|id| format!("{id} does not end; it can be killed")));
+            problems.extend(silent.map(|id| format!("{id} does not end: kill it with `kill`")));
             let refused = refused.iter();
             problems.extend(refused.map(|(id, problem)| format!("{id}: {problem}")));
             if !listens {
@@ -592,7 +594,7 @@ fn list(flows: &[Flow]) -> String {
 
 /// Splits a line into words. A `#` at the start of a word begins a comment.
 fn words(line: &str) -> Result<Vec<String>> {
-    let open = || "a quotation mark is open".to_owned();
+    let open = || "missing closing quotation mark".to_owned();
     Ok(shlex::split(line).ok_or_else(open)?)
 }
 
@@ -600,7 +602,7 @@ fn words(line: &str) -> Result<Vec<String>> {
 pub(super) fn show(flow: &Flow) -> String {
     let mut pairs = vec![
         ("flow", format!("{} on {}", flow.id, flow.host)),
-        ("does", flow.command.clone()),
+        ("command", flow.command.clone()),
     ];
     let options = flow.options.iter().map(|(name, value)| match value {
         Value::String(text) => format!("{name}={text}"),

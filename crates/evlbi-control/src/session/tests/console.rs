@@ -119,7 +119,7 @@ async fn flows_are_started_and_stopped_by_hand() {
     assert!(desk.well("show ef").await.contains("revision 2"));
     assert_eq!(
         desk.take("set ef").await.unwrap_err(),
-        "set what? rate=RATE, shed=POLICY"
+        "nothing to set: give rate=RATE, shed=POLICY or both"
     );
     // It ends by itself.
     let ended = desk.well("wait ef ended").await;
@@ -204,10 +204,7 @@ async fn a_wait_has_an_end() {
 async fn a_session_is_begun_and_ended_by_hand() {
     let site = Site::new();
     let mut desk = Desk::new(&site, &scan("s1", "+0s", "1h")).await;
-    assert_eq!(
-        desk.well("check").await,
-        "nothing stands against the session"
-    );
+    assert_eq!(desk.well("check").await, "no problems found");
     let begun = desk.well("begin").await;
     assert_eq!(cells(&begun).len(), 6, "{begun}");
     let asked = |listens: bool| -> Vec<f64> {
@@ -291,7 +288,7 @@ async fn a_script_ends_at_the_first_line_that_fails() {
         .await;
     assert_eq!(
         done.unwrap_err().to_string(),
-        "interrupted before line 1; flows go on"
+        "interrupted before line 1; flows keep running"
     );
     assert_eq!(cells(&desk.well("list").await)[1][3], "running");
 }

@@ -37,7 +37,7 @@ use crate::threads::{Threads, ThreadsError, stopped};
 
 /// Error: no state directory is given, and there is no default because the user has no home directory.
 #[derive(Debug, Error)]
-#[error("where should the agent keep its things?")]
+#[error("no state directory, because HOME is not set")]
 pub struct NoFolder;
 
 /// Error: an agent cannot start.
@@ -66,7 +66,7 @@ pub enum AgentError {
     #[error("{0}")]
     Threads(#[from] ThreadsError),
     /// The directory for recordings cannot be created.
-    #[error("the folder for recordings, {}", path.display())]
+    #[error("cannot create the directory for recordings {}", path.display())]
     Recordings {
         /// Path of the directory.
         path: PathBuf,
@@ -137,7 +137,7 @@ pub struct Serving {
 /// Returns [`AgentError`] if another agent uses the state directory, a file in it cannot be used, the settings are invalid, or the agent
 /// cannot listen.
 pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving, AgentError> {
-    let folder = options.dir.clone().map_or_else(usual_folder, Ok)?;
+    let folder = options.dir.clone().map_or_else(default_dir, Ok)?;
     private_folder(&folder)?;
     let folder = folder.canonicalize()?;
     let lock = lock(&folder)?;
@@ -174,7 +174,7 @@ pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Se
                 recordings: agent.config.recordings.clone(),
                 running: agent.running(),
             };
-            let begins = format!("the agent begins, {} flows run", ready.running);
+            let begins = format!("the agent starts, {} flows running", ready.running);
             agent.history.tell(&agent.config.name, None, &begins);
             let api = Api {
                 fleet: Arc::new(Arc::clone(&agent)),
@@ -211,11 +211,11 @@ impl Serving {
             }
         });
         let name = &self.agent.config.name;
-        self.agent.history.tell(name, None, "the agent ends");
+        self.agent.history.tell(name, None, "the agent stops");
         let running = self.agent.running();
         if running > 0 {
             self.run.line(format_args!(
-                "{running} flows go on; start the agent again to reach them"
+                "{running} flows keep running; restart the agent to control them"
             ));
         }
     }
@@ -238,13 +238,13 @@ fn lock(folder: &Path) -> Result<File, AgentError> {
     let emptied = file.set_len(0);
     // An agent must start even if the disk is full.
     if let Err(error) = emptied.and_then(|()| writeln!(file, "{}", std::process::id())) {
-        tracing::warn!("cannot write the process into {}: {error}", path.display());
+        tracing::warn!("cannot write the process ID to {}: {error}", path.display());
     }
     Ok(file)
 }
 
 /// Returns the default state directory of agents.
-pub(crate) fn usual_folder() -> Result<PathBuf, NoFolder> {
+pub(crate) fn default_dir() -> Result<PathBuf, NoFolder> {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let state = state.filter(|path| path.is_absolute()).or(home);
@@ -259,7 +259,7 @@ pub fn text(ready: &Ready) -> String {
         ("address", ready.url.clone()),
         ("fingerprint", ready.fingerprint.clone()),
         ("tokens", format!("{tokens} (operate, watch)")),
-        ("allows", format!("what {} says", ready.config.display())),
+        ("settings", ready.config.display().to_string()),
         ("recordings", ready.recordings.display().to_string()),
     ])
 }

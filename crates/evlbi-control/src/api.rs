@@ -112,8 +112,8 @@ impl Api {
         // The document is built once, not for each request.
         let document = Bytes::from(document.to_json().unwrap_or_default());
         let document = ([(header::CONTENT_TYPE, "application/json")], document);
-        let nothing = "there is nothing here; see /api/v1/openapi.json";
-        let not_so = "this cannot be done here; see /api/v1/openapi.json";
+        let nothing = "not found: see /api/v1/openapi.json";
+        let not_so = "method not allowed: see /api/v1/openapi.json";
         let refuse = |status, error| async move { Problem::new(status, error) };
         interface
             .route("/api/v1/openapi.json", get(document))
@@ -137,7 +137,7 @@ async fn keep_history(fleet: Arc<dyn Fleet>, history: Arc<History>) {
         if let Err(error) = &done
             && is_well
         {
-            tracing::warn!("the history cannot be kept, and flows go on without: {error}");
+            tracing::warn!("cannot write the history, flows keep running: {error}");
         }
         is_well = done.is_ok();
     }
@@ -170,7 +170,10 @@ async fn take_body(request: Request, next: Next) -> Response {
     let problem = match tokio::time::timeout(TIMEOUT, Bytes::from_request(request, &())).await {
         Ok(Ok(bytes)) => return next.run(Request::from_parts(parts, bytes.into())).await,
         Ok(Err(error)) => Problem::new(error.status(), error.body_text()),
-        Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come"),
+        Err(_) => Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the request body did not arrive in time",
+        ),
     };
     problem.into_response()
 }
@@ -198,7 +201,7 @@ async fn let_in(api: State<Api>, mut request: Request, next: Next) -> Response {
     };
     let site = headers.get("sec-fetch-site");
     if site.is_some_and(|site| site == "cross-site") {
-        let error = "no other site may act for you here";
+        let error = "requests from other sites are refused";
         return Problem::new(StatusCode::FORBIDDEN, error).into_response();
     }
     if let Some(peer) = request.extensions().get::<Peer>() {
@@ -234,7 +237,7 @@ impl<S: Sync> FromRequestParts<S> for Operator {
             Some(Role::Operate) => Ok(Operator),
             _ => Err(Problem::new(
                 StatusCode::FORBIDDEN,
-                "this token may watch only; the one for the role operate is needed",
+                "this token allows only viewing: use the token for the role operate",
             )),
         }
     }
@@ -250,9 +253,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let bytes = Bytes::from_request(request, state)
             .await
             .map_err(|error| Problem::new(error.status(), error.body_text()))?;
-        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
-            Problem::unprocessable(format!("the body is not what is asked for here: {error}"))
-        })
+        serde_json::from_slice(&bytes)
+            .map(Body)
+            .map_err(|error| Problem::unprocessable(format!("invalid request body: {error}")))
     }
 }
 
@@ -286,7 +289,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 /// with a body.
 const REFUSALS: [(&str, &str); WITH_BODY] = [
     ("401", ""),
-    ("403", "The token may watch only"),
+    ("403", "The token allows only viewing"),
     ("400", ""),
     ("408", ""),
     ("413", ""),
@@ -425,7 +428,7 @@ async fn session(api: State<Api>) -> Reply<Json<SessionPlan>> {
 #[utoipa::path(post, path = "/api/v1/session/begin", responses(Refused<ACTIONS>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent"),
-    (status = 409, body = ProblemBody, description = "It has begun")))]
+    (status = 409, body = ProblemBody, description = "The session has begun")))]
 async fn begin(api: State<Api>, _: Operator) -> Reply<Json<SessionPlan>> {
     api.fleet.drive(Drive::Begin).map(Json)
 }
@@ -434,7 +437,7 @@ async fn begin(api: State<Api>, _: Operator) -> Reply<Json<SessionPlan>> {
 #[utoipa::path(post, path = "/api/v1/session/end", responses(Refused<ACTIONS>,
     (status = 200, body = SessionPlan),
     (status = 404, body = ProblemBody, description = "This is an agent"),
-    (status = 409, body = ProblemBody, description = "It has not begun, or ends already")))]
+    (status = 409, body = ProblemBody, description = "The session has not begun, or is already ending")))]
 async fn end(api: State<Api>, _: Operator) -> Reply<Json<SessionPlan>> {
     api.fleet.drive(Drive::End).map(Json)
 }
@@ -450,8 +453,8 @@ async fn check(api: State<Api>, _: Operator, Body(asked): Body<CheckFlows>) -> R
 /// Start a flow: a command with its options
 #[utoipa::path(post, path = "/api/v1/flows", request_body = NewFlowSchema, responses(Refused<WITH_BODY>,
     (status = 201, body = Flow),
-    (status = 409, body = ProblemBody, description = "The name was used before, or there is no room for the flow"),
-    (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
+    (status = 409, body = ProblemBody, description = "The name was used before, or a limit of the agent is reached"),
+    (status = 422, body = ProblemBody, description = "The request is invalid or not allowed")))]
 async fn start(
     api: State<Api>,
     _: Operator,
@@ -473,8 +476,8 @@ async fn flow(api: State<Api>, Named(id): Named) -> Reply<Json<Flow>> {
 #[utoipa::path(patch, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), request_body = ChangeFlow, responses(Refused<WITH_BODY>,
     (status = 200, body = Flow),
     (status = 404, body = ProblemBody),
-    (status = 409, body = ProblemBody, description = "The flow is not at that revision, or does not run"),
-    (status = 422, body = ProblemBody, description = "It makes no sense, or is not allowed here")))]
+    (status = 409, body = ProblemBody, description = "The flow has another revision, or is not running"),
+    (status = 422, body = ProblemBody, description = "The request is invalid or not allowed")))]
 async fn change(
     api: State<Api>,
     Named(id): Named,
@@ -486,7 +489,7 @@ async fn change(
         shed: asked.shed,
     };
     if change == Change::default() {
-        let why = "nothing is to be changed; give a rate, or shed, or both";
+        let why = "nothing to change: give rate, shed or both";
         return Err(Problem::unprocessable(why));
     }
     api.fleet.change(id, asked.revision, change).await.map(Json)
@@ -510,7 +513,7 @@ async fn stop(
 #[utoipa::path(delete, path = "/api/v1/flows/{id}", params(("id" = FlowId, Path)), responses(Refused<ACTIONS>,
     (status = 204),
     (status = 404, body = ProblemBody),
-    (status = 409, body = ProblemBody, description = "It has not ended")))]
+    (status = 409, body = ProblemBody, description = "The flow has not ended")))]
 async fn forget(api: State<Api>, Named(id): Named, _: Operator) -> Reply<StatusCode> {
     api.fleet.forget(id).await.map(|()| StatusCode::NO_CONTENT)
 }
@@ -568,7 +571,9 @@ async fn course_of(
         step: part.step.unwrap_or(1),
     };
     if !(1..=86_400).contains(&span.step) {
-        return Err(Problem::unprocessable("step is from 1 to 86400 seconds"));
+        return Err(Problem::unprocessable(
+            "invalid step: give 1 to 86400 seconds",
+        ));
     }
     if !api.fleet.flows().iter().any(|flow| flow.id == id) {
         return Err(Problem::unknown(&id));
@@ -609,7 +614,7 @@ async fn counters() -> Json<Counters> {
 pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Reply<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|panic| {
-        let error = format!("a part of the program failed: {panic}");
+        let error = format!("internal error: {panic}");
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error)
     })
 }

@@ -36,7 +36,7 @@ pub enum ClientError {
     #[error("{0}")]
     Tls(#[from] rustls::Error),
     /// The HTTP client cannot be set up.
-    #[error("no client for HTTPS can be made")]
+    #[error("cannot set up an HTTPS client")]
     Http(#[source] reqwest::Error),
 }
 
@@ -93,7 +93,7 @@ impl Client {
 
     fn odd(&self, error: &serde_json::Error) -> Problem {
         self.silent(&format!(
-            "answered what is not understood here ({error}); is it of another version?"
+            "sent an invalid answer ({error}): is it another version of evlbi?"
         ))
     }
 
@@ -230,7 +230,7 @@ impl ServerCertVerifier for Pinned {
             return Ok(ServerCertVerified::assertion());
         }
         Err(rustls::Error::General(format!(
-            "its certificate has the fingerprint {found}, not {}: it is another agent, or somebody stands between",
+            "its certificate has the fingerprint {found}, not {}: it is another agent, or somebody intercepts the connection",
             self.fingerprint
         )))
     }

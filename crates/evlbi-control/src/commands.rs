@@ -263,7 +263,7 @@ impl Command {
         COMMANDS.iter().find(find).ok_or_else(|| {
             let names = COMMANDS.each_ref().map(|command| command.name).join(", ");
             let asked = asked.escape_debug();
-            format!("`{asked}` is no command of a flow: there are {names}")
+            format!("unknown command `{asked}`: a flow can run {names}")
         })
     }
 
@@ -295,7 +295,7 @@ impl Command {
         let names: Vec<&str> = known.iter().map(|option| option.name.as_str()).collect();
         let (odd, names) = (odd.escape_debug(), names.join(", "));
         let name = self.name;
-        Err(format!("{name} has no option `{odd}`: there are {names}"))
+        Err(format!("{name} has no option `{odd}`: give one of {names}"))
     }
 
     /// Returns the flags that make a command print its result and nothing else. Intermediate results are in the status and the history,

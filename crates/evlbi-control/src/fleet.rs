@@ -142,7 +142,7 @@ pub struct AboutYou {
 
 /// Error text for a request about a session where there is none.
 pub(crate) const NO_SESSION: &str =
-    "there is no session here: this is an agent, or a controller without a plan of flows";
+    "no session: this is an agent, or a controller without planned flows";
 
 /// Command to a whole session.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -272,7 +272,7 @@ impl Problem {
 
     /// Creates a problem: the name of a flow was used before.
     pub(crate) fn used(id: &FlowId) -> Problem {
-        let why = format!("the name {id} was used before; a flow has a name of its own");
+        let why = format!("the name {id} was used before: give each flow its own name");
         Problem::conflict(why)
     }
 

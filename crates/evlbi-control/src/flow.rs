@@ -34,7 +34,7 @@ impl FromStr for FlowId {
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
         if !begins || text.len() > MAX_ID || !text.chars().all(is_good) {
             return Err(format!(
-                "`{}` is no name of a flow: up to {MAX_ID} letters, digits, -, _ and ., the first a letter or digit",
+                "invalid flow name `{}`: give up to {MAX_ID} letters, digits, -, _ and ., the first a letter or digit",
                 text.escape_debug()
             ));
         }
@@ -192,7 +192,7 @@ mod tests {
             &"x".repeat(65),
         ] {
             let error = bad.parse::<FlowId>().unwrap_err();
-            assert!(error.contains("no name of a flow"), "{error}");
+            assert!(error.contains("invalid flow name"), "{error}");
         }
     }
 
@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(flow.options["rate"], "64M");
         assert_eq!(serde_json::to_string(&flow).unwrap().len(), text.len());
         let error = serde_json::from_str::<NewFlow>(r#"{"id":"../x","command":"send"}"#);
-        assert!(error.unwrap_err().to_string().contains("no name of a flow"));
+        assert!(error.unwrap_err().to_string().contains("invalid flow name"));
     }
 }

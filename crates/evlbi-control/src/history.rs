@@ -84,7 +84,7 @@ create table event (
 #[non_exhaustive]
 pub enum HistoryError {
     /// Another program has locked the file.
-    #[error("the history {} is in use: try again", path.display())]
+    #[error("the history {} is locked by another program: try again", path.display())]
     InUse {
         /// Path of the file.
         path: PathBuf,
@@ -294,7 +294,7 @@ impl History {
             None => tracing::info!("{host}: {text}"),
         }
         if let Err(error) = done {
-            tracing::warn!("an event could not be kept: {error}");
+            tracing::warn!("cannot store an event: {error}");
         }
     }
 
@@ -538,14 +538,14 @@ fn renew(path: &Path, error: &HistoryError) -> Result<(Connection, String)> {
         && let Ok(connection) = connect(path)
     {
         let said = format!(
-            "the history {name} could not be used ({why}): it is now {}, and a new one begins",
+            "the history {name} could not be used ({why}): it was renamed to {}, and a new one was created",
             aside.display()
         );
         return Ok((connection, said));
     }
     let connection = with_tables(Connection::open_in_memory()?)?;
     let said = format!(
-        "the history {name} cannot be used ({why}): until the next start it is kept in memory"
+        "the history {name} cannot be used ({why}): it is kept in memory until the next start"
     );
     Ok((connection, said))
 }

@@ -40,7 +40,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// A directory cannot be created.
-    #[error("cannot make the folder {}", path.display())]
+    #[error("cannot create the directory {}", path.display())]
     Make {
         /// Path of the directory.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// The owner of a directory cannot be read.
-    #[error("the folder {}", path.display())]
+    #[error("cannot read the owner of the directory {}", path.display())]
     Inspect {
         /// Path of the directory.
         path: PathBuf,
@@ -56,13 +56,13 @@ pub enum FileError {
         source: io::Error,
     },
     /// The user of this process cannot be determined.
-    #[error("this user")]
+    #[error("cannot determine the user of this process")]
     User(#[source] io::Error),
     /// The directory belongs to another user.
-    #[error("the folder {} belongs to somebody else", .0.display())]
+    #[error("the directory {} belongs to another user", .0.display())]
     Foreign(PathBuf),
     /// Other users may write to the directory.
-    #[error("others may write to the folder {}", .0.display())]
+    #[error("other users may write to the directory {}", .0.display())]
     Open(PathBuf),
 }
 
@@ -77,7 +77,7 @@ pub enum IdentityError {
     #[error("{0}")]
     Made(#[from] rcgen::Error),
     /// The certificate file contains no certificate.
-    #[error("{} holds no certificate", path.display())]
+    #[error("no certificate in {}", path.display())]
     NoCertificate {
         /// Path of the file.
         path: PathBuf,
@@ -85,7 +85,7 @@ pub enum IdentityError {
         source: pem::Error,
     },
     /// The key file contains no key.
-    #[error("{} holds no key", path.display())]
+    #[error("no key in {}", path.display())]
     NoKey {
         /// Path of the file.
         path: PathBuf,
@@ -93,7 +93,7 @@ pub enum IdentityError {
         source: pem::Error,
     },
     /// The directory is not an agent's state directory.
-    #[error("there is no certificate of an agent in {}", folder.display())]
+    #[error("no agent's certificate in {}", folder.display())]
     NoAgent {
         /// Path of the directory.
         folder: PathBuf,
@@ -101,7 +101,7 @@ pub enum IdentityError {
         source: pem::Error,
     },
     /// A token is too short.
-    #[error("{} holds a token of less than 16 characters, which can be guessed", .0.display())]
+    #[error("token in {} is too short (minimum 16 characters)", .0.display())]
     ShortToken(PathBuf),
     /// A token file cannot be read.
     #[error("cannot read the token in {}", path.display())]
@@ -112,16 +112,16 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// The token file links to another directory than that of the certificate.
-    #[error("the token {} is a link out of its folder: it is not this agent's", .0.display())]
+    #[error("the token {} is a link out of its directory: it may belong to another agent", .0.display())]
     ForeignToken(PathBuf),
     /// The file does not hold an agent's token.
-    #[error("{} holds no agent's token ({TOKEN_DIGITS} hexadecimal digits, as in the agent's tokens/operate), so it is not sent", .0.display())]
+    #[error("no agent's token in {}, so nothing is sent: give a file with only the {TOKEN_DIGITS} hexadecimal digits of the agent's tokens/operate", .0.display())]
     NoToken(PathBuf),
     /// TLS cannot be set up.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
     /// The key does not match the certificate.
-    #[error("the certificate and the key do not belong together")]
+    #[error("the certificate and the key do not match")]
     Pair(#[source] rustls::Error),
 }
 
@@ -258,7 +258,9 @@ impl std::str::FromStr for Fingerprint {
         let bytes: Option<Vec<u8>> = bytes.collect();
         let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
         bytes.map(Fingerprint).ok_or_else(|| {
-            format!("`{text}` is no fingerprint: 64 hexadecimal digits, as an agent shows it")
+            format!(
+                "invalid fingerprint `{text}`: give 64 hexadecimal digits, as the agent prints them"
+            )
         })
     }
 }
@@ -461,7 +463,7 @@ mod tests {
         fs::write(folder.folder().join("tokens/watch"), "secret\n").unwrap();
         let error = Identity::open(folder.folder(), "ef", [127, 0, 0, 1].into());
         let error = error.err().unwrap().to_string();
-        assert!(error.contains("can be guessed"), "{error}");
+        assert!(error.contains("too short"), "{error}");
     }
 
     #[test]

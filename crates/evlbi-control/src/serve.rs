@@ -48,7 +48,7 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, router: Router
             Ok((stream, _)) => stream,
             // No file descriptors are left, or the connection was aborted: keep serving others.
             Err(error) => {
-                tracing::warn!("a connection could not be taken: {error}");
+                tracing::warn!("cannot accept a connection: {error}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }

@@ -119,7 +119,7 @@ impl ControllerOptions {
     pub fn folder(&self) -> Result<PathBuf, ControllerError> {
         let folder = match &self.dir {
             Some(folder) => folder.clone(),
-            None => crate::agent::usual_folder()?.join("controller"),
+            None => crate::agent::default_dir()?.join("controller"),
         };
         private_folder(&folder)?;
         Ok(folder)

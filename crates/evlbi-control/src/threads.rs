@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Error: the system cannot start threads.
 #[derive(Debug, Error)]
-#[error("threads cannot be started")]
+#[error("cannot start threads")]
 pub struct ThreadsError(#[source] io::Error);
 
 /// Threads that run spawned tasks until they are dropped.

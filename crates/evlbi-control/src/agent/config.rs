@@ -43,7 +43,7 @@ pub enum ConfigError {
 #[non_exhaustive]
 pub enum SettingError {
     /// The default settings cannot be parsed.
-    #[error("the shipped settings")]
+    #[error("invalid default settings")]
     Shipped(#[source] toml::de::Error),
     /// The text cannot be parsed.
     #[error("{0}")]

@@ -136,7 +136,7 @@ impl Agent {
                 continue;
             }
             let why = format!(
-                "the disk is full: {} are free for recordings, and this agent ends recordings below {} (min-free): make room, or lower min-free",
+                "the disk is full: {} are free for recordings, and this agent stops recordings below {} (min-free): free some space, or lower min-free",
                 show_bytes(free as f64),
                 show_bytes(self.config.min_free as f64)
             );
@@ -160,7 +160,7 @@ impl Agent {
         });
         if let Ok(kept) = noted {
             self.keep(&kept);
-            self.tell(id, &format!("is told to stop: {why}"));
+            self.tell(id, &format!("stopping: {why}"));
         }
     }
 
@@ -274,7 +274,7 @@ impl Agent {
             let allowed = allowed.and_then(guard::free);
             for shared in allowed.iter().flat_map(Allowed::owns) {
                 if !taken.insert(shared.clone()) {
-                    problems.push(format!("{shared} is another flow's as well"));
+                    problems.push(format!("{shared} is in use by another flow, too"));
                 }
             }
             let rate_bps = match allowed {
@@ -309,7 +309,7 @@ impl Agent {
         }
         if running(&flows).count() >= self.config.max_flows {
             return Err(Problem::conflict(format!(
-                "{} flows run already, which are the most that this agent allows (max-flows)",
+                "{} flows are running, the maximum of this agent (max-flows): stop one first",
                 self.config.max_flows
             )));
         }
@@ -330,8 +330,9 @@ impl Agent {
         if rate > free {
             let free = BitRate::new(free);
             let free = free.map_or("nothing".to_owned(), |free| format!("{free}bit/s"));
-            let why =
-                format!("this agent sends {max}bit/s at most (max-rate), of which {free} is left");
+            let why = format!(
+                "the maximum rate of this agent is {max}bit/s (max-rate), of which {free} is left"
+            );
             return Err(Problem::conflict(why));
         }
         Ok(())
@@ -441,7 +442,7 @@ impl Agent {
                 && !entry.is_unwritten
             {
                 let error = explain(error);
-                tracing::warn!("flow {id} cannot be written down, which is tried again: {error}");
+                tracing::warn!("cannot save flow {id}, trying again: {error}");
             }
             entry.is_unwritten = written.is_err();
         });
@@ -501,12 +502,12 @@ impl Control for Arc<Agent> {
             let (_turn, flow) = self.turn(&id).await?;
             if flow.revision != revision {
                 return Err(Problem::conflict(format!(
-                    "flow {id} is at revision {}, and this was meant for {revision}: look at it again",
+                    "flow {id} has revision {}, not {revision}: read it again",
                     flow.revision
                 )));
             }
             if flow.state != State::Running {
-                let why = format!("flow {id} does not run, so nothing of it can be changed");
+                let why = format!("flow {id} is not running, so it cannot be changed");
                 return Err(Problem::conflict(why));
             }
             let rate = change.rate.as_deref().map(str::parse::<BitRate>);
@@ -517,7 +518,7 @@ impl Control for Arc<Agent> {
             let answered = match asked {
                 Ok(Answer::Done) => Ok(()),
                 Ok(Answer::Refused(why)) => Err(Problem::unprocessable(why)),
-                Ok(Answer::Status(_)) => Err(Problem::conflict("the flow answered something else")),
+                Ok(Answer::Status(_)) => Err(Problem::conflict("unexpected answer of the flow")),
                 Err(error) => Err(Problem::conflict(explain(&error))),
             };
             answered.inspect_err(|_| {
@@ -552,13 +553,13 @@ impl Control for Arc<Agent> {
                 entry.process
             })?;
             let said = match kill {
-                true => "is killed",
-                false => "is told to stop",
+                true => "killing",
+                false => "stopping",
             };
             self.tell(&id, said);
             if kill {
                 // A flow of an earlier agent that does not listen yet is found by its directory.
-                let unknown = || Problem::conflict("the flow's process is not known");
+                let unknown = || Problem::conflict("cannot find the flow's process");
                 let process = process.or_else(|| flow_dir(&id).process());
                 let killed = process::kill(process.ok_or_else(unknown)?);
                 killed.map_err(|error| Problem::conflict(explain(&error)))?;
@@ -567,7 +568,7 @@ impl Control for Arc<Agent> {
             {
                 let _ = self.with(&id, |entry| entry.flow.state = flow.state);
                 let error = explain(&error);
-                return Err(Problem::conflict(format!("{error}; it can be killed")));
+                return Err(Problem::conflict(format!("{error}: kill it instead")));
             }
             self.flow(&id)
         })
@@ -577,7 +578,7 @@ impl Control for Arc<Agent> {
         Box::pin(async move {
             let (_turn, flow) = self.turn(&id).await?;
             if !flow.has_ended() {
-                let why = format!("flow {id} has not ended; stop it first");
+                let why = format!("flow {id} has not ended: stop it first");
                 return Err(Problem::conflict(why));
             }
             let flow_dir = flow_dir(&id);
@@ -589,7 +590,7 @@ impl Control for Arc<Agent> {
             };
             off_thread(removing).await?;
             self.flows.lock().remove(&id);
-            self.tell(&id, "is forgotten");
+            self.tell(&id, "forgotten");
             Ok(())
         })
     }

@@ -156,9 +156,9 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
     command.check_names(&flow.options, language)?;
     if let Some(host) = flow.host.as_ref().filter(|host| **host != config.name) {
         return Err(Refusal::Because(format!(
-            "this is the agent of {}, and the flow is meant for {}",
-            config.name,
-            host.escape_debug()
+            "the flow is for host {}, but this is the agent of {}",
+            host.escape_debug(),
+            config.name
         )));
     }
     let mut guard = Guard {
@@ -208,7 +208,7 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
         Sends::AtMost(rate) => Some(rate),
         Sends::Unlimited if config.max_rate.is_some() => {
             return Err(Refusal::Because(format!(
-                "this agent has a max-rate, so a flow that sends must be held by its `{}`",
+                "this agent has a max-rate: limit the flow with its option `{}`",
                 command.limit
             )));
         }
@@ -247,14 +247,14 @@ fn values(option: &CommandOption, value: &Value) -> Result<Vec<String>> {
         return match value {
             Value::Bool(true) => Ok(vec![String::new()]),
             Value::Bool(false) => Ok(Vec::new()),
-            _ => no("is true or false"),
+            _ => no("give true or false"),
         };
     }
     let one = |value: &Value| match value {
-        Value::String(text) if text.contains('\0') => no("cannot have a NUL in it"),
+        Value::String(text) if text.contains('\0') => no("must not contain NUL"),
         Value::String(text) => Ok((option.complete)(text)),
         Value::Number(number) => Ok((option.complete)(&number.to_string())),
-        _ => no("is text or a number"),
+        _ => no("give text or a number"),
     };
     match value {
         Value::Array(list) if option.is_list => list.iter().map(one).collect(),
@@ -306,7 +306,7 @@ impl Guard<'_> {
                 let mut url = transport::destination(&value)?;
                 if !matches!(url.place, Place::Host(_)) {
                     return Err(Refusal::Because(format!(
-                        "`{value}` names no host, and flows of an agent send to hosts alone"
+                        "`{value}` names no host: flows of an agent can send only to hosts"
                     )));
                 }
                 let addresses = url.addresses()?.into_iter();
@@ -333,7 +333,7 @@ impl Guard<'_> {
             return self.read(value);
         };
         let Some((plan, station)) = place.rsplit_once('/') else {
-            return no("names no station; write sky:PLAN.toml/STATION");
+            return no("names no station: give sky:PLAN.toml/STATION");
         };
         Ok(format!("sky:{}/{station}", self.read(plan)?))
     }
@@ -343,7 +343,7 @@ impl Guard<'_> {
         let path = self.config.recordings.join(value);
         let refused = || {
             Refusal::Because(format!(
-                "{value} is no file in a folder that flows may read"
+                "{value} is not a file in a directory that flows may read"
             ))
         };
         let real = fs::canonicalize(&path).map_err(|_| refused())?;
@@ -361,22 +361,25 @@ impl Guard<'_> {
         let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
         if value.is_empty() || value.ends_with('/') || !path.components().all(is_plain) {
             return Err(Refusal::Because(format!(
-                "{value} is no name below the folder for recordings: write it without a / at its ends, and without .."
+                "invalid file name {value}: give a path below the directory for recordings, without / at its ends and without .."
             )));
         }
         let base = &self.config.recordings;
-        let what = format!("the folder for recordings, {}", base.display());
+        let what = format!(
+            "cannot open the directory for recordings {}",
+            base.display()
+        );
         let base = fs::canonicalize(base).map_err(Refusal::system(what))?;
         let folder = base.join(path.parent().unwrap_or(Path::new("")));
         let first = folder.ancestors().find(|folder| folder.exists());
         let first = first.unwrap_or(&base);
         let outside =
-            || Refusal::Because(format!("{value} leads out of the folder for recordings"));
+            || Refusal::Because(format!("{value} leads out of the directory for recordings"));
         if !fs::canonicalize(first)?.starts_with(&base) {
             return Err(outside());
         }
         if self.begins {
-            let what = format!("cannot make the folder of {value}");
+            let what = format!("cannot create the directory of {value}");
             fs::create_dir_all(&folder).map_err(Refusal::system(what))?;
         }
         // A directory that does not exist yet cannot be a link.
@@ -390,7 +393,7 @@ impl Guard<'_> {
             if file.is_file() && !self.continues {
                 let name = file.file_name().unwrap_or_default().display();
                 return Err(Refusal::Because(format!(
-                    "{name} exists already, and nothing is written over: give another name"
+                    "{name} exists and is not overwritten: give another name"
                 )));
             }
         }
@@ -403,7 +406,7 @@ impl Guard<'_> {
         if free < self.config.min_free {
             let (free, min) = (show_size(free), show_size(self.config.min_free));
             return Err(Refusal::Because(format!(
-                "{free} are free for recordings, and this agent begins none with less than {min}"
+                "{free} are free for recordings, and this agent starts none below {min} (min-free)"
             )));
         }
         Ok(())
@@ -412,7 +415,7 @@ impl Guard<'_> {
     fn listen(&mut self, value: &str) -> Result<String> {
         let url: Url = value.parse()?;
         let bare =
-            || format!("`{value}` names no port, and flows of an agent listen on ports alone");
+            || format!("`{value}` names no port: flows of an agent can listen only on ports");
         let host = url.host().ok_or_else(bare)?;
         for port in 0..host.ports {
             self.port(host.port.saturating_add(port))?;
@@ -425,7 +428,7 @@ impl Guard<'_> {
     /// Checks the ports of a responder, and restricts those of its tests to the ports that flows may listen on.
     fn respond(&mut self, bind: SocketAddr, ports: Option<&RangeInclusive<u16>>) -> Result<()> {
         if self.allowed.environment.is_empty() {
-            return no("a responder that an agent runs needs a `token` that its users know");
+            return no("a responder of an agent needs a `token` for its clients");
         }
         self.port(bind.port()).map_err(Refusal::of("bind"))?;
         let own = &self.config.ports;
@@ -466,7 +469,7 @@ impl Guard<'_> {
     fn target(&self, addresses: impl IntoIterator<Item = SocketAddr>) -> Result<SocketAddr> {
         let mut addresses = addresses.into_iter().peekable();
         let Some(&first) = addresses.peek() else {
-            return no("has no address");
+            return no("no address found");
         };
         let is_target = |address: &SocketAddr| {
             let ip = address.ip().to_canonical();
@@ -474,7 +477,7 @@ impl Guard<'_> {
         };
         addresses.find(is_target).ok_or_else(|| {
             Refusal::Because(format!(
-                "{} is not among the `targets` of this host's agent.toml, so nothing is sent there",
+                "{} is not among the `targets` in this host's agent.toml: add its network there to allow it",
                 first.ip().to_canonical()
             ))
         })
@@ -483,5 +486,5 @@ impl Guard<'_> {
 
 fn text(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Refusal::Because(format!("{} is not UTF-8", path.display())))
+    text.ok_or_else(|| Refusal::Because(format!("the path {} is not UTF-8", path.display())))
 }

@@ -42,19 +42,19 @@ pub enum FlowDirError {
     #[error("{0}")]
     Name(#[from] io::Error),
     /// The result file cannot be created.
-    #[error("the flow's result")]
+    #[error("cannot create the flow's result file")]
     Result(#[source] io::Error),
     /// The log file cannot be created.
-    #[error("the flow's log")]
+    #[error("cannot create the flow's log")]
     Log(#[source] io::Error),
     /// The log file is locked by another process.
-    #[error("the flow's log")]
+    #[error("cannot lock the flow's log")]
     Lock(#[source] TryLockError),
     /// The process cannot be started.
-    #[error("no process can be started")]
+    #[error("cannot start the flow's process")]
     Process(#[source] io::Error),
     /// The flow does not listen, or ends before it answers.
-    #[error("the flow cannot be reached")]
+    #[error("cannot reach the flow")]
     Reach(#[source] io::Error),
     /// The flow does not answer before the timeout.
     #[error("the flow does not answer")]
@@ -63,7 +63,7 @@ pub enum FlowDirError {
     #[error("{0}")]
     Number(#[from] TryFromIntError),
     /// The process cannot be killed.
-    #[error("the flow's process cannot be killed")]
+    #[error("cannot kill the flow's process")]
     Kill(#[source] nix::Error),
 }
 
@@ -203,8 +203,7 @@ impl FlowDir {
         }
         match (status, self.complaint()) {
             (None, None) => {
-                let message =
-                    "it ended without a result while nobody looked: killed, or its host went down";
+                let message = "ended without a result while no agent was running: it was killed, or its host went down";
                 (Outcome::Killed, Some(message.to_owned()))
             }
             (_, complaint) => (Outcome::Failed, complaint),

@@ -127,7 +127,7 @@ impl<'s> Checker<'s> {
             self.findings.add(name, None, problem);
         }
         if about.your_role != Role::Operate {
-            let problem = "the token may watch only; the one for the role operate is needed";
+            let problem = "the token allows only viewing: give the token for the role operate";
             self.findings.add(name, None, problem.into());
         }
         self.findings.hosts.push(HostChecked {
@@ -164,7 +164,7 @@ impl<'s> Checker<'s> {
                     && !seen.insert((&plan.host, to.to_owned()))
                 {
                     let problem =
-                        format!("{to} is recorded more than once; put {{scan}} into the name");
+                        format!("{to} is recorded more than once: put {{scan}} into the name");
                     self.findings.add(&plan.host, Some(&plan.name), problem);
                 }
             }
@@ -249,12 +249,11 @@ impl<'s> Checker<'s> {
             let arriving: Vec<(u64, Url)> = arriving.collect();
             let into: u64 = arriving.iter().map(|(rate, _)| rate).sum();
             if let Some(link) = host.link {
-                for (way, rate) in [("leave it", out), ("come to it", into)] {
+                for (direction, rate) in [("outbound", out), ("inbound", into)] {
                     if rate > link.get() {
                         let rate = show_rate(rate as f64);
-                        let problem = format!(
-                            "{rate} of data are to {way}, and its link carries {link}bit/s"
-                        );
+                        let problem =
+                            format!("{rate} of {direction} data exceed its link of {link}bit/s");
                         self.findings.add(name, None, problem);
                     }
                 }
@@ -279,7 +278,7 @@ impl<'s> Checker<'s> {
                     let (needed, free) = (show_bytes(needed), show_bytes(free as f64));
                     let scan = &scan.name;
                     let problem = format!(
-                        "{needed} are to be recorded up to the end of scan {scan}, and {free} are free"
+                        "recordings need {needed} up to the end of scan {scan}, and {free} are free"
                     );
                     self.findings.add(name, None, problem);
                 }
@@ -291,9 +290,9 @@ impl<'s> Checker<'s> {
 /// Returns the problem of a clock that is `ahead` seconds ahead of this host's, known to within `error`.
 fn clock_off(session: &Session, ahead: f64, error: f64) -> Option<String> {
     let is_off = ahead.abs() - error > session.clocks.as_secs_f64();
-    let side = if ahead > 0.0 { "ahead" } else { "behind" };
+    let side = if ahead > 0.0 { "ahead of" } else { "behind" };
     let by = show_seconds(ahead.abs());
-    is_off.then(|| format!("its clock is {by} {side} of this host's; set both by NTP, or allow more with `clocks` in the session"))
+    is_off.then(|| format!("its clock is {by} {side} this host's: synchronise both with NTP, or raise `clocks` in the session"))
 }
 
 #[cfg(test)]
@@ -360,7 +359,7 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
             found[0].starts_with("jive: 128")
-                && found[0].ends_with("are to come to it, and its link carries 127Mbit/s"),
+                && found[0].ends_with("of inbound data exceed its link of 127Mbit/s"),
             "{found:?}"
         );
     }
@@ -372,7 +371,7 @@ mod tests {
         assert_eq!(found(&session, 320_000_000), [""; 0]);
         for (free, scan) in [(319_999_999, "s2"), (159_999_999, "s1")] {
             let found = found(&session, free);
-            let says = format!("recorded up to the end of scan {scan}");
+            let says = format!("up to the end of scan {scan}");
             assert!(
                 found.len() == 1 && found[0].contains(&says),
                 "{free}: {found:?}"
@@ -427,7 +426,7 @@ mod tests {
         assert_eq!(
             found,
             ["ef", "jb"].map(|name| format!(
-                "jive: {name}.vdif is recorded more than once; put {{scan}} into the name"
+                "jive: {name}.vdif is recorded more than once: put {{scan}} into the name"
             ))
         );
     }

@@ -32,7 +32,7 @@ pub enum ResultError {
     Refused(#[from] Problem),
     /// It is incomplete or too long.
     #[error(
-        "the result of flow {id} broke off, or is longer than {MAX_RESULT} bytes: read it from its agent"
+        "the result of flow {id} is incomplete, or longer than {MAX_RESULT} bytes: read it from its agent"
     )]
     Cut {
         /// Name of the flow.
@@ -41,7 +41,7 @@ pub enum ResultError {
         source: axum::Error,
     },
     /// It is not valid JSON.
-    #[error("the result of flow {id}")]
+    #[error("invalid result of flow {id}")]
     Odd {
         /// Name of the flow.
         id: FlowId,
@@ -104,7 +104,7 @@ impl Known {
             ([flow], _) | ([], [flow]) => Ok(flow),
             ([], []) => Err(Problem::unknown(id)),
             ([one, other, ..], _) | ([], [one, other, ..]) => Err(Problem::conflict(format!(
-                "there is a flow {id} on {} and one on {}: see to them on their own agents, and give each flow a name of its own",
+                "both {} and {} have a flow {id}: use their agents directly, and give each flow its own name",
                 one.host, other.host
             ))),
         }
@@ -208,7 +208,7 @@ impl Hosts {
                 was_silent.then(|| "the agent answers again".to_owned())
             }
             Some(Problem { error, .. }) => {
-                let news = format!("{error}; flows there go on without it");
+                let news = format!("{error}; flows there keep running");
                 let before = known.silent.insert(name, error);
                 before.is_none().then_some(news)
             }
@@ -258,7 +258,7 @@ impl Hosts {
             [only] => Ok((*only).clone()),
             [] => last.cloned().ok_or_else(missing),
             [one, other, ..] => Err(Problem::conflict(format!(
-                "`{name}` may be {} or {}; write more of it",
+                "`{name}` can be {} or {}: give more of the name",
                 one.id, other.id
             ))),
         }
@@ -323,12 +323,10 @@ impl Fleet for Arc<Hosts> {
         let plan = plan.as_mut().ok_or_else(missing)?;
         let driven = match (drive, plan.state) {
             (Drive::Begin, SessionState::Held) => Ok((SessionState::Running, "the session begins")),
-            (Drive::End, SessionState::Running) => {
-                Ok((SessionState::Ending, "the session is ended"))
-            }
-            (Drive::Begin, _) => Err("the session has begun already"),
+            (Drive::End, SessionState::Running) => Ok((SessionState::Ending, "the session ends")),
+            (Drive::Begin, _) => Err("the session has already begun"),
             (Drive::End, SessionState::Held) => Err("the session has not begun"),
-            (Drive::End, _) => Err("the session ends already"),
+            (Drive::End, _) => Err("the session is already ending"),
         };
         let (state, said) = driven.map_err(Problem::conflict)?;
         plan.state = state;
@@ -343,7 +341,7 @@ impl Fleet for Arc<Hosts> {
 impl Control for Arc<Hosts> {
     fn start(&self, mut flow: NewFlow) -> Later<'_, Flow> {
         Box::pin(async move {
-            let unnamed = || Problem::unprocessable("name the `host` that the flow is to run on");
+            let unnamed = || Problem::unprocessable("no host: give the `host` to run the flow on");
             let host = match (flow.host.take(), self.hosts.as_slice()) {
                 (Some(name), _) => self.named(&name)?,
                 (None, [only]) => only,
@@ -391,7 +389,7 @@ impl Control for Arc<Hosts> {
         Box::pin(async move {
             let mut checked = Vec::new();
             for mut flow in flows {
-                let unnamed = || Problem::unprocessable("name the `host` of each flow");
+                let unnamed = || Problem::unprocessable("no host: give the `host` of each flow");
                 let name = flow.host.take().ok_or_else(unnamed)?;
                 checked.extend(self.named(&name)?.agent.check(vec![flow]).await?);
             }

@@ -65,16 +65,16 @@ pub enum AccessError {
     #[error("{0}")]
     Client(#[from] ClientError),
     /// The session gives another fingerprint than that of the agent whose state directory it names.
-    #[error("the `fingerprint` is not that of the agent of its `folder`, {0}")]
+    #[error("the `fingerprint` is not that of the agent of its `folder`: that is {0}")]
     OtherAgent(Fingerprint),
     /// The session gives neither a fingerprint nor a state directory.
     #[error(
-        "give the `fingerprint` that its agent shows when it starts, or the agent's `folder` on this machine"
+        "no fingerprint: give the `fingerprint` that the agent prints when it starts, or the agent's `folder` on this host"
     )]
     NoFingerprint,
     /// The user has not confirmed the agent's fingerprint, so it gets no token.
     #[error(
-        "no token is sent to its agent, since nobody has confirmed the fingerprint {fingerprint}: compare it with what the agent prints when it starts"
+        "no token was sent to its agent, because the fingerprint {fingerprint} is not confirmed: compare it with the one that the agent prints when it starts"
     )]
     Unconfirmed {
         /// Name of the host.
@@ -83,10 +83,10 @@ pub enum AccessError {
         fingerprint: Fingerprint,
     },
     /// There is no token for the agent.
-    #[error("give a `token-file` with the agent's token, or set EVLBI_TOKEN")]
+    #[error("no token: give a `token-file` with the agent's token, or set EVLBI_TOKEN")]
     NoToken(#[source] VarError),
     /// The agent with this state directory has never started, so its address is unknown.
-    #[error("no agent has begun in {} yet", folder.display())]
+    #[error("no agent was ever started in {}", folder.display())]
     NotBegun {
         /// State directory of the agent.
         folder: PathBuf,
@@ -94,10 +94,10 @@ pub enum AccessError {
         source: io::Error,
     },
     /// The session gives no address of the agent.
-    #[error("give the `agent`, as https://HOST:3650")]
+    #[error("no address of the agent: give `agent`, e.g. https://jive:3650")]
     NoAddress,
     /// The address of the agent is not an HTTPS URL.
-    #[error("`{0}` is no agent: write https://HOST:3650")]
+    #[error("invalid agent `{0}`: give https://HOST:PORT, e.g. https://jive:3650")]
     BadAddress(String),
 }
 
@@ -242,7 +242,7 @@ impl Session {
     /// Checks what can be checked without the agents.
     fn check(&self, language: Language) -> Result<(), SessionError> {
         if self.hosts.is_empty() {
-            let why = "a session has a [[host]] at least";
+            let why = "no host: give at least one [[host]]";
             return Err(SessionError::Invalid(why.to_owned()));
         }
         unique("host", self.hosts.iter().map(|host| host.name.as_str()))?;
@@ -345,7 +345,7 @@ fn unique<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Se
     for name in names {
         if !seen.insert(name) {
             return Err(SessionError::Invalid(format!(
-                "there are two of [[{what}]] {name}; give each a name of its own"
+                "duplicate [[{what}]] {name}: give each its own name"
             )));
         }
     }
@@ -442,7 +442,7 @@ fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
         }
         let at: jiff::Timestamp = text.parse().map_err(|_| {
             format!(
-                "`{text}` is no start; write 2026-11-22T12:00:00Z, or +30s after the beginning of the session"
+                "invalid start `{text}`: give a time, e.g. 2026-11-22T12:00:00Z, or +30s after the begin of the session"
             )
         })?;
         Ok(Start::At(at.as_nanosecond() as f64 * 1e-9))

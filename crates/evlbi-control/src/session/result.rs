@@ -172,10 +172,10 @@ impl FlowResult {
         }
         for sender in &self.senders {
             parts.push(format!(
-                "of {} that {} sent {} did not arrive (shed {})",
-                show_count(sender.sent),
+                "from {}: {} of {} sent did not arrive (shed {})",
                 sender.flow,
                 sender.missing,
+                show_count(sender.sent),
                 show_count(sender.shed)
             ));
         }
@@ -242,7 +242,7 @@ mod tests {
         recorder.senders.extend(sender.sent_to(|_| true, 897));
         let line = recorder.numbers();
         assert!(
-            line.contains("lost 103, of 900 that send sent 3 did not arrive (shed 100)"),
+            line.contains("lost 103, from send: 3 of 900 sent did not arrive (shed 100)"),
             "{line}"
         );
     }

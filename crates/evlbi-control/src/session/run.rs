@@ -49,7 +49,7 @@ pub enum RunError {
     NoHost(String),
     /// This controller never began the run that shall be resumed.
     #[error(
-        "{run}: no run of this name was begun by the controller in {}; the last ones are: {last}",
+        "{run}: no such run in {}; the last runs are: {last}",
         folder.display()
     )]
     NoRun {
@@ -61,7 +61,7 @@ pub enum RunError {
         last: String,
     },
     /// The stored begin of a run is invalid.
-    #[error("{} is no time", path.display())]
+    #[error("invalid time in {}", path.display())]
     NoTime {
         /// Path of the file.
         path: PathBuf,
@@ -80,8 +80,8 @@ pub enum RunError {
     #[error("{0}")]
     System(#[from] io::Error),
     /// The check found this number of problems.
-    #[error("{}, so nothing was started", against(*.0))]
-    Against(usize),
+    #[error("{}, nothing was started", problems_found(*.0))]
+    Problems(usize),
     /// The held session was ended before it began.
     #[error("the session was ended before it began")]
     NotBegun,
@@ -182,7 +182,7 @@ impl Running {
         let is_new = self.options.resume.is_none();
         if is_new && !self.checked.problems.is_empty() {
             self.refuse(run);
-            return Err(RunError::Against(self.checked.problems.len()));
+            return Err(RunError::Problems(self.checked.problems.len()));
         }
         run.line(format_args!("run {}", self.name));
         if self.options.hold {
@@ -210,21 +210,19 @@ impl Running {
         for found in &self.checked.problems {
             run.say(format_args!("{found}"));
         }
-        against(self.checked.problems.len())
+        problems_found(self.checked.problems.len())
     }
 
     /// Serves the web UI until the run is stopped.
     pub async fn stay(&self, run: &Run) {
-        run.line(format_args!("the page stays until Ctrl-C"));
+        run.line(format_args!("the web UI stays until Ctrl-C"));
         stopped(run).await;
     }
 
     /// Waits until a user begins the session in the web UI. Its relative times count from then on.
     async fn held(&self, run: &Run) -> Result<Schedule, RunError> {
         let hosts = &self.schedule.hosts;
-        run.line(format_args!(
-            "nothing is started until the page is told to begin"
-        ));
+        run.line(format_args!("waiting for Begin in the web UI"));
         loop {
             self.schedule.publish(SessionState::Held);
             while hosts.session_state() == Some(SessionState::Held) {
@@ -246,8 +244,11 @@ impl Running {
     }
 }
 
-fn against(count: usize) -> String {
-    format!("{count} things stand against the session")
+fn problems_found(count: usize) -> String {
+    match count {
+        1 => "1 problem found".to_owned(),
+        _ => format!("{count} problems found"),
+    }
 }
 
 /// Reads when a run began whose controller has ended.
@@ -288,7 +289,7 @@ async fn serve_ui(
     let url = format!("https://{}", listener.local_addr()?);
     let link = link(&url, &identity.tokens)?;
     run.line(format_args!(
-        "page {url}, fingerprint {}, tokens in {}",
+        "web UI {url}, fingerprint {}, tokens in {}",
         identity.fingerprint(),
         identity.tokens.display()
     ));

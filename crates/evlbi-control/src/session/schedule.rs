@@ -40,7 +40,7 @@ pub enum ScheduleError {
     Session(#[from] SessionError),
     /// The scan begins before its flows can be started.
     #[error(
-        "scan {scan} begins at a time that is over, or too close to make ready for (`around` is {around:?})"
+        "scan {scan} begins in the past, or too soon to start its flows (`around` is {around:?}): give it a later start"
     )]
     Late {
         /// Name of the scan.
@@ -50,7 +50,7 @@ pub enum ScheduleError {
     },
     /// Two scans are too close to each other for a flow of both.
     #[error(
-        "scans {first} and {second} leave {} between them, and flow {flow}, which is in both, needs {} to end and to begin anew; set them apart, or make `around` shorter",
+        "scans {first} and {second} are {} apart, and flow {flow}, which is in both, needs {} to restart: move them apart, or shorten `around`",
         show_seconds(*gap_s),
         show_seconds(*needed_s)
     )]
@@ -186,7 +186,7 @@ impl Schedule {
                 }
                 let listens = plan.known().listens();
                 let is_missed = end < now && table.hosts.find(flow.id.as_str()).is_err();
-                let why_not = "its scan was over when the run was gone on with";
+                let why_not = "its scan was over when the run was resumed";
                 let planned = Planned {
                     entry: PlannedFlow {
                         id: flow.id.clone(),
@@ -403,9 +403,9 @@ impl Schedule {
             let how = match end.outcome {
                 Outcome::Finished => "has finished",
                 Outcome::Stopped => "has stopped",
-                Outcome::Failed => "FAILED; the others go on",
-                Outcome::Killed => "WAS KILLED; the others go on",
-                Outcome::Full => "WAS STOPPED; the others go on",
+                Outcome::Failed => "FAILED; other flows keep running",
+                Outcome::Killed => "WAS KILLED; other flows keep running",
+                Outcome::Full => "WAS STOPPED; other flows keep running",
             };
             let host = &planned.entry.host;
             let line = format!("{host}: {id} {how}{}", end.why());
@@ -442,7 +442,7 @@ impl Schedule {
         let stuck = stuck(ends, self.end, now());
         for id in &stuck {
             run.say(format_args!(
-                "{id} does not end, and is left; it can be killed"
+                "{id} does not end and is left running: kill it in the console"
             ));
         }
         for listens in [false, true] {
@@ -483,7 +483,7 @@ impl Schedule {
         let lost: u64 = receiving().map(|it| it.counts.count("lost")).sum();
         let shed: u64 = sending().map(|it| it.counts.count("shed")).sum();
         let mut line = format!(
-            "{} of {} flows run  {} sent  {} received  lost {}",
+            "{} of {} flows running  {} sent  {} received  lost {}",
             running().count(),
             self.flows.len().max(flows.len()),
             show_rate(sent),

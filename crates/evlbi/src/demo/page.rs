@@ -80,7 +80,7 @@ impl Page {
     /// Waits until the run is stopped.
     pub fn stay(&self) {
         let run = &self.agent.run;
-        run.line(format_args!("the page stays until Ctrl-C"));
+        run.line(format_args!("the web UI stays until Ctrl-C"));
         self.runtime.block_on(stopped(run));
     }
 

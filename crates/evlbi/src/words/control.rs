@@ -20,7 +20,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 }
 
 fn of_folder(error: &NoFolder) -> Option<String> {
-    Some(format!("{error} Give a --dir"))
+    Some(format!("{error}: give --dir"))
 }
 
 fn of_file(error: &FileError) -> Option<String> {
@@ -33,14 +33,16 @@ fn of_file(error: &FileError) -> Option<String> {
 
 fn of_identity(error: &IdentityError) -> Option<String> {
     Some(match error {
-        IdentityError::ShortToken(_) => format!("{error}; remove the file to have one made up"),
+        IdentityError::ShortToken(_) => {
+            format!("{error}: delete the file and restart to generate one")
+        }
         _ => return None,
     })
 }
 
 fn of_agent(error: &AgentError) -> Option<String> {
     Some(match error {
-        AgentError::InUse(_) => format!("{error}; give this one a --dir of its own"),
+        AgentError::InUse(_) => format!("{error}: use that one, or give another --dir"),
         _ => return None,
     })
 }
@@ -48,7 +50,7 @@ fn of_agent(error: &AgentError) -> Option<String> {
 fn of_setting(error: &SettingError) -> Option<String> {
     Some(match error {
         SettingError::Idle { pool_idle, .. } => {
-            format!("{error}; `run` and `console` use a connection again within {pool_idle:?}")
+            format!("{error}, because `run` and `console` reuse a connection within {pool_idle:?}")
         }
         _ => return None,
     })
@@ -64,7 +66,7 @@ fn of_controller(error: &ControllerError) -> Option<String> {
 fn of_access(error: &AccessError) -> Option<String> {
     Some(match error {
         AccessError::Unconfirmed { host, .. } => {
-            format!("{error}, and if both are the same, give --trust {host} once")
+            format!("{error}; if both are equal, give --trust {host} once")
         }
         _ => return None,
     })
@@ -74,8 +76,8 @@ fn of_run(error: &RunError) -> Option<String> {
     Some(match error {
         RunError::NoHost(_) => format!("--without {error}"),
         RunError::NoRun { .. } => format!("--resume {error}"),
-        RunError::Against(_) => {
-            format!("{error}; a host can be left out with --without NAME")
+        RunError::Problems(_) => {
+            format!("{error}: fix the problems above, or skip a host with --without NAME")
         }
         _ => return None,
     })
@@ -99,12 +101,12 @@ mod tests {
     #[test]
     fn errors_name_the_options_that_help() {
         let folder = || ControllerError::from(NoFolder);
-        let no_folder = "where should the agent keep its things? Give a --dir";
+        let no_folder = "no state directory, because HOME is not set: give --dir";
         says(AgentError::from(NoFolder), no_folder);
         says(RunError::from(folder()), no_folder);
         says(
             AgentError::InUse("/a".into()),
-            "another agent uses /a; give this one a --dir of its own",
+            "another agent uses /a: use that one, or give another --dir",
         );
         let seconds = Duration::from_secs;
         let idle = ConfigError::Invalid {
@@ -116,7 +118,7 @@ mod tests {
         };
         says(
             AgentError::from(idle),
-            "/a/agent.toml: invalid idle: it must be at least 6s; `run` and `console` use a connection again within 5s",
+            "/a/agent.toml: invalid idle: it must be at least 6s, because `run` and `console` reuse a connection within 5s",
         );
         let untold = ControllerError::Untold {
             host: "ef".to_owned(),
@@ -138,7 +140,7 @@ mod tests {
         says(
             unconfirmed,
             &format!(
-                "host ef: no token is sent to its agent, since nobody has confirmed the fingerprint {shown}: compare it with what the agent prints when it starts, and if both are the same, give --trust ef once"
+                "host ef: no token was sent to its agent, because the fingerprint {shown} is not confirmed: compare it with the one that the agent prints when it starts; if both are equal, give --trust ef once"
             ),
         );
         says(
@@ -152,11 +154,11 @@ mod tests {
         };
         says(
             no_run,
-            "--resume n-1: no run of this name was begun by the controller in /c/runs; the last ones are: none",
+            "--resume n-1: no such run in /c/runs; the last runs are: none",
         );
         says(
-            RunError::Against(2),
-            "2 things stand against the session, so nothing was started; a host can be left out with --without NAME",
+            RunError::Problems(2),
+            "2 problems found, nothing was started: fix the problems above, or skip a host with --without NAME",
         );
     }
 }

@@ -235,11 +235,11 @@ fn errors_of_the_host_say_what_to_change() {
     );
     said(
         FileError::Open("/a".into()),
-        "others may write to the folder /a: chmod go-w /a",
+        "other users may write to the directory /a: chmod go-w /a",
     );
     said(
         IdentityError::ShortToken("/a".into()),
-        "/a holds a token of less than 16 characters, which can be guessed; remove the file to have one made up",
+        "token in /a is too short (minimum 16 characters): delete the file and restart to generate one",
     );
     said(
         PathError::from(Unavailable::Tap(ErrorKind::PermissionDenied.into())),

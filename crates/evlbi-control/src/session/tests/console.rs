@@ -95,7 +95,7 @@ async fn flows_are_started_and_stopped_by_hand() {
     assert_eq!(clock(), 0.06);
     assert_eq!(
         desk.take(SEND).await.unwrap_err(),
-        "the name ef was used before; a flow has a name of its own"
+        "the name ef was used before: give each flow its own name"
     );
     let known = desk.take("start ef x send sauce=a").await.unwrap_err();
     assert_eq!(known, "send has no option `sauce`");
@@ -148,7 +148,7 @@ async fn flows_are_started_and_stopped_by_hand() {
     );
     let events = desk.well("events").await;
     assert!(
-        events.contains("ef: starts") && events.contains("rec: is told to stop"),
+        events.contains("ef: starts") && events.contains("rec: stopping"),
         "{events}"
     );
 }

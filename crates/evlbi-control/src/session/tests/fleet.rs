@@ -163,8 +163,7 @@ impl Process {
     pub fn outcome(&self) -> (Outcome, Option<String>) {
         let ends = self.ends();
         if self.killed.is_some_and(|killed| killed <= ends) {
-            let why =
-                "it ended without a result while nobody looked: killed, or its host went down";
+            let why = "ended without a result while no agent was running: it was killed, or its host went down";
             return (Outcome::Killed, Some(why.to_owned()));
         }
         match &self.fails {
@@ -589,7 +588,7 @@ impl Control for Way {
                     true => flow.killed = Some(now()),
                     false => flow.told = flow.told.or(Some(now())),
                 }
-                world.tell(host, &id, "is told to stop");
+                world.tell(host, &id, "stopping");
             }
             world.reported(host, &id)
         }))

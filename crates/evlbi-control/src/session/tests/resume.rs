@@ -107,7 +107,7 @@ async fn a_scan_without_a_controller_is_missed() {
         let missed = named(&result, &format!("s2.{name}")).end.as_ref().unwrap();
         assert_eq!(
             missed.message.as_deref(),
-            Some("its scan was over when the run was gone on with")
+            Some("its scan was over when the run was resumed")
         );
     }
 }
@@ -172,7 +172,7 @@ async fn a_session_outlives_an_agent() {
             .map(|event| (seconds(event.time), event.text.as_str()))
             .collect();
         let silent =
-            "https://jb:3650 does not answer: Connection refused; flows there go on without it";
+            "https://jb:3650 does not answer: Connection refused; flows there keep running";
         let heard = (back / 0.5).ceil() * 0.5;
         assert_eq!(of_jb, [(4.5, silent), (heard, "the agent answers again")]);
     }

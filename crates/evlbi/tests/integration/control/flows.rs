@@ -146,12 +146,7 @@ fn changes_that_make_no_sense_are_refused() {
             422,
             "has none of these",
         ),
-        (
-            "from",
-            json!({"revision": 1}),
-            422,
-            "nothing is to be changed",
-        ),
+        ("from", json!({"revision": 1}), 422, "nothing to change"),
         ("from", json!({"rate": "30M"}), 422, "revision"),
         (
             "from",
@@ -325,7 +320,7 @@ fn an_agent_ends_when_it_is_told() {
     let ends = agent.events();
     let ends = ends
         .iter()
-        .filter(|event| *event == "agent: the agent ends");
+        .filter(|event| *event == "agent: the agent stops");
     assert_eq!(ends.count(), 2);
 }
 

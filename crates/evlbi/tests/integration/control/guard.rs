@@ -170,7 +170,7 @@ fn files_stay_where_they_may_be() {
         flow["source"] = json!(source);
         let said = agent.refused(&flow, 422);
         assert!(
-            said.contains("no file in a folder that flows may read"),
+            said.contains("not a file in a directory that flows may read"),
             "{source}: {said}"
         );
     }
@@ -204,14 +204,14 @@ fn files_stay_where_they_may_be() {
     // What is there is not written over.
     fs::write(recordings.join("old.vdif"), "old").unwrap();
     let said = agent.refused(&recv("over", "old.vdif"), 422);
-    assert!(said.contains("exists already"), "{said}");
+    assert!(said.contains("is not overwritten"), "{said}");
     // A flow that is looked at only makes nothing.
     let looked = json!({"flows": [recv("a", "new/one.vdif"), recv("b", "new/one.vdif"), recv("c", "old.vdif")]});
     let found = agent.ask(Method::POST, "/api/v1/check", &looked).body;
     let problems = |place: usize| found["flows"][place]["problems"].to_string();
     assert_eq!(problems(0), "[]", "{found}");
-    assert!(problems(1).contains("another flow's"), "{found}");
-    assert!(problems(2).contains("exists already"), "{found}");
+    assert!(problems(1).contains("another flow"), "{found}");
+    assert!(problems(2).contains("is not overwritten"), "{found}");
     assert!(!recordings.join("new").exists());
     assert_eq!(
         fs::read_to_string(recordings.join("old.vdif")).unwrap(),
@@ -311,7 +311,7 @@ fn targets_ports_and_rates_are_held_to() {
     ];
     for (flow, more) in unheld {
         let said = agent.refused(&with(flow, &more), 422);
-        assert!(said.contains("held by its `rate`"), "{more}: {said}");
+        assert!(said.contains("its option `rate`"), "{more}: {said}");
     }
     let fast = [
         json!({"command": "probe udp", "rate": "1M,10.0G"}),
@@ -381,7 +381,7 @@ fn what_is_taken_is_found_beforehand() {
     assert!(problems(0).contains("was used before"), "{}", problems(0));
     assert!(problems(1).contains("cannot listen on"), "{}", problems(1));
     assert_eq!(problems(2), "[]");
-    assert!(problems(3).contains("another flow's"), "{}", problems(3));
+    assert!(problems(3).contains("another flow"), "{}", problems(3));
     assert_eq!(
         agent.get("/api/v1/flows")["flows"].as_array().map(Vec::len),
         Some(1)
@@ -415,12 +415,12 @@ fn options_are_the_command_lines() {
     for (flow, says) in [
         (
             json!({"id": "x", "command": "agent"}),
-            "no command of a flow",
+            "unknown command `agent`",
         ),
         (json!({"id": "x", "command": "send"}), "required"),
         (
             json!({"id": "../x", "command": "send"}),
-            "no name of a flow",
+            "invalid flow name",
         ),
         (json!({"command": "send"}), "id"),
         (json!([]), "sequence"),

@@ -107,7 +107,7 @@ fn a_scan_outlives_its_controller() {
     // The session as the page of a controller has it.
     let plan = |name: &str| {
         let said = site.hear(name, "run scan-");
-        let (_, page) = said.split_once("page ").unwrap();
+        let (_, page) = said.split_once("web UI ").unwrap();
         let (page, _) = page.split_once(',').unwrap();
         let token = site.room.text("controller/tokens/operate");
         until_some("the session runs", || {
@@ -264,7 +264,7 @@ fn a_full_disk_ends_its_recording_only() {
                 site.room.text(&format!("{name}.err"))
             );
         }
-        site.hear("run", ".rec FAILED; the others go on");
+        site.hear("run", ".rec FAILED; other flows keep running");
         site.hear("run", ".count has finished");
         // Receivers may be sent more.
         run.signal(Signal::SIGINT);

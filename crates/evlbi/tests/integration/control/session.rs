@@ -518,9 +518,9 @@ fn a_check_finds_what_stands_against_a_session() {
         "jive far: `to`: 192.0.2.1 is not among the `targets`",
         "jive busy: cannot listen on",
         "jive twice: twice.vdif is recorded more than once",
-        "jive second: this agent sends 100Mbit/s at most (max-rate), of which 40Mbit/s is left",
-        "jive: 60.000 Mbit/s of data are to leave it, and its link carries 50Mbit/s",
-        "things stand against the session",
+        "jive second: the maximum rate of this agent is 100Mbit/s (max-rate), of which 40Mbit/s is left",
+        "jive: 60.000 Mbit/s of outbound data exceed its link of 50Mbit/s",
+        "problems found",
     ] {
         assert!(said.contains(found), "{found}: {said}");
     }
@@ -547,7 +547,10 @@ fn a_check_finds_what_stands_against_a_session() {
     let status = site.run("watch", &["run", &session, "--check", "--trust", "jive"]);
     let said = site.room.text("watch.err");
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("jive: the token may watch only"), "{said}");
+    assert!(
+        said.contains("jive: the token allows only viewing"),
+        "{said}"
+    );
 }
 
 /// A page in a browser: the session is begun there, jb is started by the form, the rate is seen, jb's policy is changed, loss and
@@ -572,7 +575,7 @@ fn a_page_drives_three_stations() {
         &[&["run", session.as_str()], serve.as_slice()].concat(),
     );
     let said = site.hear("run", "run paged-");
-    let (_, page) = said.split_once("page ").unwrap();
+    let (_, page) = said.split_once("web UI ").unwrap();
     let (page, _) = page.split_once(',').unwrap();
     let output = browser::script_of(&python, "page.py")
         .args([page, "controller", &site.room.path("sky.toml")])

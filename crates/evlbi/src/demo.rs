@@ -189,10 +189,10 @@ pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Opti
     };
     let page = match options.page.then(|| Page::start(options, run)).transpose() {
         Ok(page) => page,
-        Err(error) if options.keep => return Err(error.context("the page cannot be shown")),
+        Err(error) if options.keep => return Err(error.context("cannot serve the web UI")),
         Err(error) => {
             let why = explain(error.as_ref());
-            run.say(format_args!("the page cannot be shown: {why}"));
+            run.say(format_args!("cannot serve the web UI: {why}"));
             None
         }
     };

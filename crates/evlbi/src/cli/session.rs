@@ -25,8 +25,8 @@ use super::flows::CommandLine;
 use crate::output::{self, Results};
 use crate::program::Program;
 
-/// Text before the link to a page, which has the token to operate in it.
-const OPEN: &str = "open in a browser (it lets operate: give it to nobody):";
+/// Text before the link to a web UI, which contains the token for the role operate.
+const OPEN: &str = "open in a browser (keep secret, the link contains the operate token):";
 
 #[derive(Args)]
 #[command(after_help = "\

@@ -51,7 +51,7 @@ impl Drop for Agent {
         let ended = self.child.kill().and_then(|()| self.child.wait());
         if let Err(error) = ended {
             self.run
-                .say(format_args!("the agent of the page does not end: {error}"));
+                .say(format_args!("cannot stop the agent of the web UI: {error}"));
         }
     }
 }
@@ -151,7 +151,7 @@ impl Drop for Page {
     fn drop(&mut self) {
         if let Err(error) = self.runtime.block_on(self.end_flows()) {
             self.agent.run.say(format_args!(
-                "the stations of the page may still run: {error:#}"
+                "stations of the web UI may still be running: {error:#}"
             ));
         }
     }
@@ -202,7 +202,7 @@ fn start_agent(room: &Path, run: &Run) -> Result<(Agent, String)> {
 /// Prints the link to the web UI, and opens it if there is a desktop.
 fn show(run: &Run, url: &str, operating: &str, watching: &str) {
     run.line(format_args!(
-        "a page of stations that stream to a live correlator meanwhile: {url}/#token={operating}"
+        "web UI with stations that stream to a live correlator: {url}/#token={operating}"
     ));
     run.line(format_args!(
         "(the browser will ask whether to trust the agent's own certificate)"

@@ -1,4 +1,4 @@
-//! What is kept is what flows counted, over days, restarts and damaged files.
+//! The history has the true counts of flows over days, restarts and damaged files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use evlbi_stream::counters::Counts;
 use super::*;
 use crate::flow::State;
 
-/// Than any file is opened.
+/// Start of flows: later than the opening of any file.
 const LATER: f64 = 1e10;
 
 fn flow(name: &str, second: u64) -> Flow {
@@ -105,7 +105,7 @@ fn seconds_become_half_minutes() {
     assert!(csv.starts_with(old), "{csv}");
     assert!(csv.contains(",restarts,") && csv.contains(",90,"), "{csv}");
     assert_eq!(csv.lines().count(), 4);
-    // Of long ago only half minutes are left; of a flow that is not known, nothing.
+    // Only half minutes remain of the distant past, and an unknown flow has no history.
     let later = 100 + KEEP_SECONDS;
     assert_eq!(
         history.time_series(&id, span(0, 100, 1), later).unwrap(),
@@ -121,7 +121,7 @@ fn seconds_become_half_minutes() {
     );
 }
 
-/// What flows did before the file was opened is not told as done in a second.
+/// Counts from before the file was opened are not recorded as counts of one second.
 #[test]
 fn flows_that_were_there_before_begin_where_they_are() {
     let folder = evlbi_testkit::Room::new();
@@ -141,7 +141,7 @@ fn flows_that_were_there_before_begin_where_they_are() {
     );
 }
 
-/// A flow that takes the name of one that was forgotten begins at nothing.
+/// A flow with the name of a forgotten one starts at zero.
 #[test]
 fn a_name_that_is_taken_again_is_another_flow() {
     let folder = evlbi_testkit::Room::new();
@@ -162,7 +162,7 @@ fn a_name_that_is_taken_again_is_another_flow() {
     assert_eq!(course.of("lost"), [10_000.0, 20.0]);
 }
 
-/// A half minute whose end nobody saw, for the disk was busy or the agent was away, gets its means all the same.
+/// A half minute gets its means even if nothing was recorded at its end, because the disk was busy or the agent was not running.
 #[test]
 fn half_minutes_are_not_forgotten() {
     let folder = evlbi_testkit::Room::new();
@@ -209,7 +209,7 @@ fn what_is_old_goes() {
     assert_eq!(flows, 0);
 }
 
-/// In steps of SQLite's machine; the file is opened again.
+/// Measured in steps of SQLite's virtual machine; the file is reopened.
 #[test]
 fn a_long_past_costs_the_present_nothing() {
     let folder = evlbi_testkit::Room::new();
@@ -221,7 +221,7 @@ fn a_long_past_costs_the_present_nothing() {
         connection
             .execute("insert into flow (name) values (1), (2), (3), (4), (5)", [])
             .unwrap();
-        // Of the last half minute there are no means yet.
+        // The last half minute has no means yet.
         for (span, first, count) in [(1, 1, seconds), (MEAN, 2, halves)] {
             let past = "with recursive past(n) as (select ?3 union all select n + 1 from past where n < ?4)
                 insert into sample (flow, span, time, rate_bps, expected, lost, host_lost, network_lost, unattributed, offered, shed, ring_fill) select id, ?1, (?2 / ?1 - n) * ?1, 1.0, 1, 0, 0, 0, 0, 0, 0, 0.0 from past, flow";
@@ -260,7 +260,7 @@ fn a_long_past_costs_the_present_nothing() {
         halves,
         [5 * KEEP_MEANS / MEAN, now - MEAN, now - KEEP_MEANS]
     );
-    // Thirty samples of each flow become a half minute; as many of six hours ago go.
+    // Thirty samples of each flow become a half minute, and as many from six hours ago are removed.
     assert!(long < 5 * short, "{short} steps, {long} with a past");
 }
 
@@ -302,7 +302,7 @@ fn a_history_of_an_earlier_version_continues() {
     assert_eq!(course.time.len(), 4);
 }
 
-/// A file that cannot be used keeps nobody from going on: it is moved aside, whole, and that is an event.
+/// A file that cannot be used does not stop the history: it is renamed unchanged, and an event reports it.
 #[test]
 fn a_damaged_file_is_moved_aside() {
     let folder = evlbi_testkit::Room::new();
@@ -323,13 +323,13 @@ fn a_damaged_file_is_moved_aside() {
     };
     std::fs::write(&path, "no database at all, but a text of some length").unwrap();
     drop(renewed(1));
-    // Of another program.
+    // A file of another program.
     std::fs::remove_file(&path).unwrap();
     let connection = Connection::open(&path).unwrap();
     connection.pragma_update(None, "application_id", 7).unwrap();
     drop(connection);
     drop(renewed(2));
-    // A table is gone.
+    // A table is missing.
     let connection = Connection::open(&path).unwrap();
     connection.execute("drop table fringe", []).unwrap();
     drop(connection);
@@ -339,7 +339,7 @@ fn a_damaged_file_is_moved_aside() {
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(whole / 2).unwrap();
     let history = renewed(4);
-    // Damaged while it is in use: found when it is read from the disk again.
+    // Damage during use is found when the file is read from the disk again.
     drop(history);
     let mut bytes = std::fs::read(&path).unwrap();
     // The pages behind the schema's.
@@ -352,7 +352,7 @@ fn a_damaged_file_is_moved_aside() {
     renewed(6);
 }
 
-/// A file that another program or another user can still use stays where it is: the history is in memory, and says why.
+/// A file that another program or another user can still use keeps its name: the history is in memory, and an event gives the reason.
 #[test]
 fn a_file_that_others_can_use_is_left_alone() {
     let folder = evlbi_testkit::Room::new();
@@ -382,13 +382,13 @@ fn a_file_that_others_can_use_is_left_alone() {
     assert!(!names.iter().any(is_aside), "{names:?}");
 }
 
-/// A clock that is set back passes times again: both are kept, in seconds and in means, also where the seconds are gone.
+/// If the clock is set back, times occur twice: the counts of both are kept, in seconds and in means, also where the seconds were removed.
 #[test]
 fn a_clock_set_back_loses_nothing() {
     let folder = evlbi_testkit::Room::new();
     let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
     let id: FlowId = "ef".parse().unwrap();
-    // What the flow counts goes on, whatever the clock says: ten lost a second.
+    // The flow counts ten lost datagrams per second, independently of the clock.
     let counted = std::cell::Cell::new(0);
     let seconds = |times: std::ops::RangeInclusive<i64>| {
         for time in times {
@@ -404,18 +404,18 @@ fn a_clock_set_back_loses_nothing() {
     };
     seconds(1..=90);
     seconds(31..=60);
-    // At once, not when the clock has caught up; nothing is overwritten.
+    // Counts are recorded at once, not when the clock has caught up, and nothing is overwritten.
     assert_eq!(lost(30, 60, 1, 60), (1, 600));
     assert_eq!(lost(0, 90, 1, 60), (1, 1200));
     assert_eq!(lost(0, 90, 30, 60), (30, 1200));
-    // Far ahead, and back when the seconds are gone.
+    // Far ahead, and back after the seconds were removed.
     let ahead = 2 * KEEP_SECONDS;
     seconds(ahead..=ahead + 5 * MEAN);
     seconds(61..=90);
     assert_eq!(lost(0, 90, 30, ahead), (30, 1500));
 }
 
-/// A clock that is 40 days ahead for a while does not cost the month before.
+/// A clock that is temporarily 40 days ahead does not remove the past month.
 #[test]
 fn a_clock_set_ahead_keeps_the_past() {
     let folder = evlbi_testkit::Room::new();

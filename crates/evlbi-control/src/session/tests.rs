@@ -1,4 +1,4 @@
-//! Whole sessions on tokio's paused clock, over agents in memory: each moment is known beforehand.
+//! Whole sessions on tokio's paused clock, with agents in memory: the time of each step is known.
 
 mod check;
 mod console;
@@ -25,28 +25,28 @@ use crate::flow::{FlowId, Outcome};
 use crate::history::History;
 use crate::time::{anchor, now};
 
-/// The recorder's host, and those of the stations.
+/// Host of the recorder, and hosts of the stations.
 const HOSTS: [&str; 4] = ["jive", "ef", "jb", "on"];
 const STATIONS: [&str; 3] = ["ef", "jb", "on"];
-/// The name of each run here.
+/// Name of each run.
 const RUN: &str = "three-1";
 
-/// Seconds since the test began.
+/// Returns the seconds since the start of the test.
 fn clock() -> f64 {
     seconds(now())
 }
 
-/// Seconds from the beginning of the test to a time, to a microsecond.
+/// Returns the seconds from the start of the test to a time, rounded to a microsecond.
 fn seconds(time: f64) -> f64 {
     ((time - anchor::START) * 1e6).round() / 1e6
 }
 
-/// Three stations that send 8 Mbit/s each to a host that records them, in these scans.
+/// Returns a session with these scans of three stations that send 8 Mbit/s each to a recording host.
 fn session(scans: &str) -> Session {
     toml::from_str(&text(scans)).unwrap()
 }
 
-/// The same as it is written.
+/// Returns the text of that session.
 fn text(scans: &str) -> String {
     let host = |(number, name): (usize, &&str)| {
         format!(
@@ -66,19 +66,19 @@ fn text(scans: &str) -> String {
     format!("name = \"three\"\n{hosts}{scans}{flows}")
 }
 
-/// A scan as it is written.
+/// Returns the text of a scan.
 fn scan(name: &str, start: &str, duration: &str) -> String {
     format!("[[scan]]\nname = \"{name}\"\nstart = \"{start}\"\nduration = \"{duration}\"\n")
 }
 
-/// A site: hosts with their agents, and the folder of a controller. Its clock is paused, and begins.
+/// Site: hosts with their agents, and the state directory of a controller, on a paused clock.
 struct Site {
     fleet: Fleet,
     room: Room,
     lines: Arc<Lines>,
 }
 
-/// What runs said, each with the seconds since the test began.
+/// Output lines of runs, each with the seconds since the start of the test.
 #[derive(Default)]
 struct Lines(Mutex<Vec<(f64, String)>>);
 
@@ -100,7 +100,7 @@ impl Site {
         }
     }
 
-    /// The agents of a session's hosts, as a controller reaches them.
+    /// Returns the hosts of a session with clients of their agents.
     fn hosts(&self, session: &Session, without: &[String], only: Option<&str>) -> Arc<Hosts> {
         let plans = session.hosts.iter();
         let plans = plans.filter(|host| !without.contains(&host.name));
@@ -113,7 +113,7 @@ impl Site {
         Run::new(Arc::<Lines>::clone(&self.lines))
     }
 
-    /// A run of a session that has been checked.
+    /// Prepares and checks a run of a session.
     async fn prepared(
         &self,
         session: &Session,
@@ -141,15 +141,14 @@ impl Site {
         running.follow(&self.run()).await.unwrap()
     }
 
-    /// What runs said of something: when, and what.
+    /// Returns the output lines that contain a text, with their times.
     fn said(&self, what: &str) -> Vec<(f64, String)> {
         let lines = self.lines.0.lock();
         let found = lines.iter().filter(|(_, text)| text.contains(what));
         found.cloned().collect()
     }
 
-    /// What is true of the only flow that ran whose name ends so, in seconds since the test began: when it was asked for, when it
-    /// began and when it ended.
+    /// Returns when the only flow whose name ends so was requested, started and ended, in seconds since the start of the test.
     #[track_caller]
     fn ran(&self, name: &str) -> [f64; 3] {
         self.process(name, |flow| [flow.asked, flow.begins, flow.ends()])
@@ -170,7 +169,7 @@ impl Site {
         })
     }
 
-    /// The names of all flows that ran, without that of the run.
+    /// Returns the names of all flows that ran, without the name of the run.
     fn all(&self) -> Vec<String> {
         self.fleet.with(|world| {
             let names = world.flows.iter().map(|flow| short(&flow.id));
@@ -179,12 +178,12 @@ impl Site {
     }
 }
 
-/// A flow's name without that of its run.
+/// Returns a flow's name without the name of its run.
 fn short(id: &FlowId) -> String {
     id.as_str().strip_prefix(RUN).unwrap()[1..].to_owned()
 }
 
-/// The flow of this name in a result.
+/// Returns the flow of this name in a result.
 #[track_caller]
 fn named<'r>(result: &'r RunResult, name: &str) -> &'r FlowResult {
     let mut found = result.flows.iter().filter(|flow| short(&flow.id) == name);
@@ -195,7 +194,7 @@ fn named<'r>(result: &'r RunResult, name: &str) -> &'r FlowResult {
     flow
 }
 
-/// How a flow ended by a result, and when, in seconds since the test began.
+/// Returns the outcome of a flow in a result, and its time in seconds since the start of the test.
 #[track_caller]
 fn end(result: &RunResult, name: &str) -> (Outcome, f64) {
     let end = named(result, name).end.as_ref();
@@ -203,7 +202,7 @@ fn end(result: &RunResult, name: &str) -> (Outcome, f64) {
     (end.outcome, seconds(end.time))
 }
 
-/// A count of a flow's result.
+/// Returns a counter of a flow's result.
 #[track_caller]
 fn count(result: &RunResult, name: &str, counter: &str) -> u64 {
     let found = named(result, name).result.as_ref();

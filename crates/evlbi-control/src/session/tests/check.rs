@@ -1,4 +1,4 @@
-//! What is found of a session before anything of it starts.
+//! The check of a session before its start.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn two_scans() -> Session {
     session(&(scan("s1", "+0s", "10s") + &scan("s2", "+20s", "10s")))
 }
 
-/// What is found, as it is printed.
+/// Returns the problems as they are printed.
 async fn found(site: &Site, session: &Session) -> Vec<String> {
     let hosts = site.hosts(session, &[], Some(RUN));
     hosts.wait_for_answers().await;
@@ -25,7 +25,7 @@ async fn found(site: &Site, session: &Session) -> Vec<String> {
     found.problems.iter().map(ToString::to_string).collect()
 }
 
-/// What is found where something is changed of a site that is well.
+/// Returns the problems of a good site after a change.
 async fn wrong(at: &str, change: impl FnOnce(&mut Agent)) -> Vec<String> {
     let site = Site::new();
     site.fleet.at(at, change);
@@ -68,7 +68,7 @@ async fn clocks_that_are_off_are_found() {
     assert_eq!(found(&site, &session).await, [""; 0]);
 }
 
-/// The time that an answer takes is no offset of a clock, and the offset is known no better than that.
+/// The time of an answer is not a clock offset, but it limits how well the offset is known.
 #[tokio::test(start_paused = true)]
 async fn late_answers_hide_no_clock() {
     assert_eq!(
@@ -80,7 +80,7 @@ async fn late_answers_hide_no_clock() {
             (agent.late, agent.ahead) = (Duration::from_secs(2), ahead);
         })
     };
-    // Within a second of the half way.
+    // Within a second of the middle.
     assert_eq!(late(1.4).await, [""; 0]);
     let found = late(1.6).await;
     assert!(
@@ -89,7 +89,7 @@ async fn late_answers_hide_no_clock() {
     );
 }
 
-/// An agent that takes longer than a client waits is not there, nor is one that died. Others are looked at all the same.
+/// An agent that answers after the client's timeout counts as silent, like one that died. The others are checked anyway.
 #[tokio::test(start_paused = true)]
 async fn agents_that_do_not_answer_are_found() {
     let site = Site::new();
@@ -111,7 +111,7 @@ async fn agents_that_do_not_answer_are_found() {
     assert!(found[2].starts_with("on: its clock is 3.0000 s ahead"));
 }
 
-/// A session begins when all has been looked at, however long that takes.
+/// A session begins after the check, however long that takes.
 #[tokio::test(start_paused = true)]
 async fn late_answers_cost_a_scan_nothing() {
     let site = Site::new();
@@ -158,7 +158,7 @@ async fn links_that_are_too_small_are_found() {
     );
 }
 
-/// The scan is named in which the disk is full.
+/// The problem names the scan in which the disk becomes full.
 #[tokio::test(start_paused = true)]
 async fn disks_that_are_too_small_are_found() {
     let free = |bytes: u64| wrong("jive", move |agent| agent.free_bytes = bytes);
@@ -186,7 +186,7 @@ async fn a_file_that_is_recorded_twice_is_found() {
     );
 }
 
-/// Of both scans, and reported once.
+/// A problem of both scans is reported once.
 #[tokio::test(start_paused = true)]
 async fn ports_in_use_are_found() {
     let found = wrong("jive", |agent| agent.taken = vec![2631]).await;
@@ -196,7 +196,7 @@ async fn ports_in_use_are_found() {
     );
 }
 
-/// Scans that last at the same time send together, those after one another do not.
+/// The rates of overlapping scans add up; those of successive scans do not.
 #[tokio::test(start_paused = true)]
 async fn rates_above_an_agents_limit_are_found() {
     let limited = async |rate: &str, second: &str| {
@@ -205,7 +205,7 @@ async fn rates_above_an_agents_limit_are_found() {
             agent.max_rate = Some(rate.parse::<BitRate>().unwrap());
         });
         let mut session = session(&(scan("s1", "+0s", "10s") + &scan("s2", second, "10s")));
-        // Nothing else is in both scans.
+        // No other flow is in both scans.
         session.flows.retain(|flow| flow.name.as_str() == "ef");
         found(&site, &session).await
     };
@@ -230,7 +230,7 @@ async fn tokens_that_may_only_watch_are_found() {
     );
 }
 
-/// Names that were used before, as by another run of the same second.
+/// Names that were used before, e.g. by another run of the same second, are problems.
 #[tokio::test(start_paused = true)]
 async fn used_names_are_found() {
     let site = Site::new();
@@ -249,7 +249,7 @@ async fn used_names_are_found() {
     }
 }
 
-/// Hosts and runs that are named and do not exist are refused before anything is asked.
+/// Unknown hosts and runs are refused before any request.
 #[tokio::test(start_paused = true)]
 async fn unknown_names_are_refused() {
     let site = Site::new();

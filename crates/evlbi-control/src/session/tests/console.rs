@@ -1,4 +1,4 @@
-//! The commands of a console and of scripts.
+//! Commands of the console and of scripts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::commands::{CommandOption, Grammar, Meaning, Sends};
 use crate::session::console::{Console, Said};
 
-/// The options that are used here.
+/// Options that these tests use.
 pub(super) struct Few;
 
 impl Grammar for Few {
@@ -52,7 +52,7 @@ impl Desk {
         Desk(Console::new(session, hosts, &Few).await)
     }
 
-    /// What comes of a line.
+    /// Executes a line and returns its text.
     async fn take(&mut self, line: &str) -> Result<String, String> {
         match self.0.take(line).await {
             Ok(Said::Text(text)) => Ok(text),
@@ -71,7 +71,7 @@ impl Desk {
 const REC: &str = "start jive rec recv from=udp://:2630 to=rec.vdif";
 const SEND: &str = "start ef ef send source=a to=udp://10.77.0.1:2630 rate=8M duration=10s";
 
-/// The cells of a table.
+/// Returns the cells of a table.
 fn cells(text: &str) -> Vec<Vec<&str>> {
     let rows = text.lines().map(|row| {
         row.split("  ")
@@ -111,7 +111,7 @@ async fn flows_are_started_and_stopped_by_hand() {
             ["rec", "jive", "recv", "running", "at work"]
         ]
     );
-    // For as long as it says.
+    // `wait` takes the given time.
     desk.well("wait 4s").await;
     assert_eq!(clock(), 4.06);
     let changed = desk.well("set ef rate=16M shed=every:5").await;
@@ -121,7 +121,7 @@ async fn flows_are_started_and_stopped_by_hand() {
         desk.take("set ef").await.unwrap_err(),
         "nothing to set: give rate=RATE, shed=POLICY or both"
     );
-    // It ends by itself.
+    // The flow ends at its duration.
     let ended = desk.well("wait ef ended").await;
     assert_eq!(
         cells(&ended),
@@ -135,7 +135,7 @@ async fn flows_are_started_and_stopped_by_hand() {
         })
         .map(seconds);
     assert_eq!([asked, begins, ends], [0.04, 0.06, 10.06]);
-    // At the look at its agent after that.
+    // The console sees the end at the next poll of the agent.
     assert_eq!(clock(), 10.51);
     assert_eq!(cells(&desk.well("stop rec").await)[0][3], "stopping");
     desk.well("wait rec ended").await;
@@ -153,7 +153,7 @@ async fn flows_are_started_and_stopped_by_hand() {
     );
 }
 
-/// A wait ends when it is so, at the end of its time, or after a minute.
+/// A wait ends when its condition holds, after its time, or after a minute by default.
 #[tokio::test(start_paused = true)]
 async fn a_wait_has_an_end() {
     let site = Site::new();
@@ -173,15 +173,15 @@ async fn a_wait_has_an_end() {
     desk.well("wait rec running").await;
     assert_eq!(clock(), begun + 150.0);
     desk.well(SEND).await;
-    // 1000 datagrams a second, from now on: the looks at the agent are at every half second of the test, and the console sees the
-    // first one after 2 s, 3 s and 10 s when it looks next, every 50 ms.
+    // 1000 datagrams per second from now on. The agent is polled at every half second of the test. The console checks every 50 ms, and
+    // sees the first polls after 2 s, 3 s and 10 s.
     let begun = clock();
     assert_eq!(begun, 150.06);
     desk.well("wait ef sent 2000").await;
     assert_eq!(clock(), 152.51);
     desk.well("wait rec unique 3000 1h").await;
     assert_eq!(clock(), 153.51);
-    // What it will never be is known at its end.
+    // At its end it is known that a counter will not reach a number.
     assert_eq!(
         desk.take("wait ef sent 10001").await.unwrap_err(),
         "ef: sent is not 10001 at its end, but 10,000"
@@ -213,7 +213,7 @@ async fn a_session_is_begun_and_ended_by_hand() {
             flows.map(|flow| seconds(flow.asked)).collect()
         })
     };
-    // One by one, each as soon as the one before has said something.
+    // Flows start one after the other, each after the first status of the previous one.
     assert_eq!(asked(true), [0.02, 0.04, 0.06]);
     assert_eq!(asked(false), [0.08, 0.1, 0.12]);
     desk.well("wait 5s").await;
@@ -226,18 +226,18 @@ async fn a_session_is_begun_and_ended_by_hand() {
         })
     };
     assert_eq!(ends(false), [5.15; 3]);
-    // The senders' ends are seen at 5.54.
+    // The console sees the senders' ends at 5.54 s.
     assert_eq!(ends(true), [7.55; 3]);
     assert_eq!(
         desk.take("begin s2").await.unwrap_err(),
         "the session has no scan s2"
     );
-    // Another beginning is another run.
+    // Another `begin` is another run.
     desk.well("begin s1").await;
     assert_eq!(site.fleet.with(|world| world.flows.len()), 12);
 }
 
-/// What is not started here is not stopped by `stop all`.
+/// `stop all` stops only flows that this console started.
 #[tokio::test(start_paused = true)]
 async fn others_flows_stay() {
     let site = Site::new();
@@ -250,7 +250,7 @@ async fn others_flows_stay() {
     assert_eq!(cells(&second.well("list").await)[0][3], "stopped");
 }
 
-/// A script ends at the first line that fails, which its error names.
+/// A script stops at the first line that fails, and the error names that line.
 #[tokio::test(start_paused = true)]
 async fn a_script_ends_at_the_first_line_that_fails() {
     let site = Site::new();
@@ -271,7 +271,7 @@ async fn a_script_ends_at_the_first_line_that_fails() {
     assert_eq!(clock(), 4.06);
     assert_eq!(shown.len(), 2, "{shown:?}");
     assert_eq!(cells(&desk.well("list").await)[1][3], "running");
-    // What is behind `quit` is not done, and nothing once the run is stopped.
+    // Lines after `quit` are not executed, nor is any line once the run is stopped.
     let done = desk
         .0
         .follow("b.script", "quit\nstop rec\n", &run, |_| {
@@ -293,7 +293,7 @@ async fn a_script_ends_at_the_first_line_that_fails() {
     assert_eq!(cells(&desk.well("list").await)[1][3], "running");
 }
 
-/// Hosts are listed with what they are, also those that do not answer.
+/// `hosts` lists all hosts, including those that do not answer.
 #[tokio::test(start_paused = true)]
 async fn hosts_are_listed() {
     let site = Site::new();

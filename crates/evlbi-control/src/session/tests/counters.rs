@@ -1,4 +1,4 @@
-//! Each counter of the tables is shown wherever counters are.
+//! Each counter of the tables appears everywhere that counters are shown.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::flow::{Flow, State};
 use crate::session::console;
 use crate::{history, metrics};
 
-/// A flow that receives and sends, each of its counters with a value of its own.
+/// Returns a flow that receives and sends, with a different value for each counter.
 fn flow() -> Flow {
     let mut next = 1000.0;
     let mut value = |unit: Unit| {
@@ -70,7 +70,7 @@ fn each_counter_is_in_the_history_the_metrics_and_the_console() {
     for counter in counters::shown() {
         let total = |name| real(&status.total(counters::named(name).unwrap()).unwrap());
         let total = match counter.name {
-            // What a sender drops is lost in a host, too.
+            // Datagrams that a sender drops count as lost in a host, too.
             "host_lost" => total("host_lost") + total("not_sent"),
             name => total(name),
         };

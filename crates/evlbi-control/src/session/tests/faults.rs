@@ -1,6 +1,6 @@
-//! Agents that end, answer late and come back at any moment of a session: it ends, and its result is true.
+//! Agents that stop, answer late and return at any moment of a session: the session ends, and its result is true.
 //!
-//! A case that fails plays again as [`evlbi_testkit::faults`] says.
+//! [`evlbi_testkit::faults`] describes how to replay a case that fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,17 +15,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::fleet::Loss;
 use super::*;
 
-/// Cases where nothing else is asked for.
+/// Default number of cases.
 const CASES: u32 = 100;
-/// The longest time that a session may take after its last scan: each agent may keep the controller waiting for every flow.
+/// Maximum time of a session after its last scan: each agent may delay the controller for every flow.
 const MAX: Duration = Duration::from_mins(10);
 
-/// What stands for the controller among the hosts. It ends and comes back as agents do, and then resumes the run.
+/// Name that stands for the controller among the hosts. It stops and returns as agents do, and then resumes the run.
 const CONTROLLER: &str = "controller";
-/// A controller that has ended is back by then.
+/// Time by which a stopped controller has returned.
 const BACK: Duration = Duration::from_secs(30);
 
-/// What happens to the agent of a host or to the controller, and when.
+/// Fault of the agent of a host or of the controller, and its time.
 #[derive(Clone, Debug, PartialEq)]
 struct Fault {
     at: Duration,
@@ -37,7 +37,7 @@ struct Fault {
 enum What {
     Dies(Loss),
     Returns,
-    /// Its answers take this time from now on.
+    /// From now on its answers take this time.
     IsLate(Duration),
 }
 
@@ -86,12 +86,12 @@ impl faults::Fault for Fault {
     }
 }
 
-/// Faults of a session of twenty seconds.
+/// Generates faults for a session of twenty seconds.
 fn any() -> BoxedStrategy<Faults<Fault>> {
     let late = prop_oneof![
         2 => Just(0),
         2 => 1..3_000u64,
-        // Longer than a request is given, there or back.
+        // Longer than a request's timeout, in one direction.
         1 => 10_000..25_000u64,
     ];
     let what = prop_oneof![
@@ -101,7 +101,7 @@ fn any() -> BoxedStrategy<Faults<Fault>> {
         4 => Just(What::Returns),
         3 => late.prop_map(|late| What::IsLate(Duration::from_millis(late))),
     ];
-    // Most come when the session has begun.
+    // Most happen after the session has begun.
     let at = prop_oneof![1 => 0..500u64, 9 => 500..25_000u64];
     let host = prop_oneof![5 => prop::sample::select(&HOSTS[..]), 1 => Just(CONTROLLER)];
     let fault = (at, host, what).prop_map(|(at, host, what)| Fault {
@@ -112,7 +112,7 @@ fn any() -> BoxedStrategy<Faults<Fault>> {
     faults(fault, 12)
 }
 
-/// Has them happen, each at its time.
+/// Applies the faults at their times.
 async fn strike(site: Fleet, faults: Faults<Fault>) {
     let begun = Instant::now();
     for fault in faults
@@ -129,7 +129,7 @@ async fn strike(site: Fleet, faults: Faults<Fault>) {
     }
 }
 
-/// Since when the agent of a host answers at once (`Ok`), or does not answer at all (`Err`), at a time.
+/// Returns since when, at a given time, the agent of a host has answered at once (`Ok`) or not at all (`Err`).
 fn since(faults: &Faults<Fault>, host: &str, time: f64) -> Option<Result<f64, f64>> {
     let (mut since, mut is_alive, mut late) = (f64::NEG_INFINITY, true, Duration::ZERO);
     for fault in faults.0.iter().filter(|fault| fault.host == host) {
@@ -151,7 +151,7 @@ fn since(faults: &Faults<Fault>, host: &str, time: f64) -> Option<Result<f64, f6
     }
 }
 
-/// When the controller is killed, and when the next one comes.
+/// Returns when the controller is killed, and when the next one starts.
 fn kills(faults: &Faults<Fault>) -> Vec<(Duration, Duration)> {
     let mut kills: Vec<(Duration, Duration)> = Vec::new();
     for fault in faults.0.iter().filter(|fault| fault.host == CONTROLLER) {
@@ -165,7 +165,7 @@ fn kills(faults: &Faults<Fault>) -> Vec<(Duration, Duration)> {
     kills
 }
 
-/// A session of two scans during which these faults happen; returns all that happened.
+/// Runs a session of two scans with these faults, and returns a log of everything.
 fn play(faults: &Faults<Fault>) -> String {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
@@ -197,14 +197,14 @@ fn play(faults: &Faults<Fault>) -> String {
                 let (checked, followed) = followed.expect("the session ends");
                 break (hosts, checked, followed);
             };
-            // What is due when the controller dies is done first: by chance it would be the one or the other.
+            // Steps that are due when the controller is killed are executed first; otherwise the order would be random.
             tokio::select! {
                 biased;
                 (checked, followed) = following => break (hosts, checked, followed),
                 () = sleep_until(begun + killed) => sleep_until(begun + back).await,
             }
         };
-        // A run that is resumed finds its own flows in its way.
+        // The check of a resumed run finds its own flows.
         for found in checked.iter().filter(|_| !troubled.contains(CONTROLLER)) {
             let is_wrong = troubled.contains(found.host.as_str());
             assert!(is_wrong, "nothing is wrong there: {found}");
@@ -223,7 +223,7 @@ fn play(faults: &Faults<Fault>) -> String {
         for host in HOSTS {
             let is_silent = silent.contains_key(host);
             match since(faults, host, ended) {
-                // An answer may have been under way for as long as it is awaited.
+                // An answer may have been in flight for as long as the timeout.
                 Some(Ok(since)) if since + 11.0 < ended => assert!(!is_silent, "{host} answers"),
                 Some(Err(since)) if since + 11.0 < ended => assert!(is_silent, "{host} is away"),
                 _ => {}
@@ -243,7 +243,7 @@ fn play(faults: &Faults<Fault>) -> String {
     })
 }
 
-/// All that ran and all that was said, each with its time.
+/// Returns all flows that ran and all output lines, with their times.
 fn happened(site: &Site) -> String {
     let ran = site.fleet.with(|world| {
         let flow = |it: &Process| format!("{} {:?}", it.id, [it.asked, it.begins, it.ends()]);
@@ -252,7 +252,7 @@ fn happened(site: &Site) -> String {
     format!("{ran:?} {:?}", site.said(""))
 }
 
-/// Each flow is in the result once, as it was in truth, as far as its agent came to report it.
+/// Checks that the result has each flow once, with its true state as far as its agent could report it.
 fn accounts(
     site: &Site,
     session: &Session,
@@ -272,7 +272,7 @@ fn accounts(
     site.fleet.with(|world| {
         for (id, host) in &planned {
             let ran: Vec<&Process> = world.flows.iter().filter(|flow| flow.id == *id).collect();
-            // Again only where its agent has lost all that it knew, and never twice at once.
+            // A flow runs twice only if its agent lost its files, and never at the same time.
             for both in ran.windows(2) {
                 let is_lost = !both[0].is_known() && both[0].ends() <= both[1].asked;
                 assert!(is_lost, "{id} runs twice");
@@ -294,7 +294,7 @@ fn accounts(
                 "{id} is started after the end"
             );
             assert!(process.ends() < now(), "{id} does not end");
-            // The controller stops only what is well past its time.
+            // The controller stops only flows that are well past their end time.
             let late = [("s1", 17.0), ("s2", 27.0)];
             let late = late
                 .iter()
@@ -314,7 +314,7 @@ fn accounts(
             if let Some(found) = &reported.result {
                 assert_eq!(Some(found), world.result(process).as_ref(), "{id}");
             }
-            // What an agent knew and could tell in time is in the result.
+            // The result has everything that an agent could report in time.
             let tells = since(faults, host, ended);
             let tells = matches!(tells, Some(Ok(since)) if since + 11.0 < result.ended);
             if tells && process.is_known() && seen + 1.0 < result.ended {
@@ -325,7 +325,7 @@ fn accounts(
     });
 }
 
-/// What runs where nothing happened runs at its time.
+/// Checks that flows of hosts without faults run at their times.
 fn in_time(site: &Site, begin: f64, troubled: &BTreeSet<&str>, result: &RunResult) {
     for (name, start) in [("s1", begin + 2.0), ("s2", begin + 12.0)] {
         for station in STATIONS
@@ -363,14 +363,14 @@ fn in_time(site: &Site, begin: f64, troubled: &BTreeSet<&str>, result: &RunResul
 proptest! {
     #![proptest_config(config(CASES))]
 
-    /// Everything happens twice alike.
+    /// The same case twice gives the same log.
     #[test]
     fn sessions_outlive_faults(faults in any()) {
         prop_assert_eq!(play(&faults), play(&faults));
     }
 }
 
-/// What a failure prints has the same happen again.
+/// The text that a failure prints replays the same faults.
 #[test]
 fn faults_are_read_as_they_are_printed() {
     let text =

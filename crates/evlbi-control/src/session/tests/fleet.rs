@@ -1,5 +1,5 @@
-//! Agents in memory, on tokio's clock: what each does follows from what it is asked, from the time, and from what a test has happen to
-//! it. Flows outlive their agents, as processes do.
+//! Agents in memory, on tokio's clock: their behaviour depends only on requests, the time and the faults of a test. Flows keep running
+//! without their agents, as processes do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,35 +26,35 @@ use crate::session::plan::Host;
 use crate::time::now;
 use crate::{Control, Later, Problem, Remote, Reply};
 
-/// A flow has its first words, and listens, after this time.
+/// Time until a flow has a status and listens.
 pub const READY: Duration = Duration::from_millis(20);
-/// An agent answers about a flow that has said nothing after this time.
-const ANSWERING: Duration = Duration::from_secs(2);
-/// A flow that is told to stop has ended after this time.
+/// Time until an agent answers the start of a flow that has no status.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time that a flow needs to stop.
 pub const ENDING: Duration = Duration::from_millis(10);
-/// An agent that does not answer within this time is given up, as by the client for HTTP.
+/// Timeout for an answer of an agent, as in the HTTP client.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bits of a datagram.
 const DATAGRAM: f64 = 8000.0;
 
-/// All agents of a session. Its clones are the same.
+/// All agents of a session; clones share their state.
 #[derive(Clone, Default)]
 pub struct Fleet(Arc<Mutex<World>>);
 
-/// What is true of all hosts, whether or not a controller knows.
+/// True state of all hosts, whether or not a controller knows it.
 #[derive(Default)]
 pub struct World {
     pub agents: BTreeMap<String, Agent>,
-    /// All flows that ever ran, in the order of their starts.
+    /// All flows that ever ran, sorted by start.
     pub flows: Vec<Process>,
 }
 
 /// An agent, and its host.
 pub struct Agent {
     is_alive: bool,
-    /// How often it was started.
+    /// Number of its starts.
     life: u32,
-    /// When it was not there.
+    /// Intervals in which it was not running.
     away: Vec<(f64, f64)>,
     events: Vec<Event>,
     /// Time from a request to its answer.
@@ -62,25 +62,25 @@ pub struct Agent {
     /// Seconds that its clock is ahead of the true UTC.
     pub ahead: f64,
     pub free_bytes: u64,
-    /// What the controller's token lets it do.
+    /// Role of the controller's token.
     pub role: Role,
-    /// Why it starts no flow.
+    /// Reason why it refuses to start flows.
     pub refuses: Option<String>,
-    /// Ports that other programs of its host have.
+    /// Ports that other programs of its host use.
     pub taken: Vec<u16>,
     pub max_rate: Option<BitRate>,
     /// Its receivers never listen.
     pub is_deaf: bool,
 }
 
-/// What an agent loses when it ends.
+/// What is lost when an agent stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
-    /// Itself: its flows continue, and it finds them again.
+    /// Only its process: its flows keep running, and it finds them again.
     Agent,
     /// All processes of its host: it reports its flows as killed.
     Host,
-    /// Its files as well: it knows of no flow.
+    /// Its files as well: it knows no flows.
     Disk,
 }
 
@@ -93,16 +93,16 @@ pub struct Process {
     revision: u64,
     /// Its agent knows it.
     is_known: bool,
-    /// When it was started.
+    /// Time of the request to start it.
     pub asked: f64,
-    /// When it listens, or sends.
+    /// Time from which it listens or sends.
     pub begins: f64,
-    /// When it ends by itself.
+    /// Time at which it ends on its own.
     until: f64,
     told: Option<f64>,
     killed: Option<f64>,
     fails: Option<String>,
-    /// Bits a second from each of these times on.
+    /// Bit rate from each of these times on, in bit/s.
     rates: Vec<(f64, f64)>,
 }
 
@@ -126,7 +126,7 @@ impl Default for Agent {
 }
 
 impl Agent {
-    /// When it sees what happens at a time; never, if it is away from then on.
+    /// Returns when the agent notices an event at `time`; infinity if it does not run from then on.
     pub fn sees(&self, time: f64) -> f64 {
         let mut away = self.away.iter();
         let away = away.find(|(from, to)| (*from..*to).contains(&time));
@@ -139,7 +139,7 @@ impl Process {
         Known::of(&self.command, &self.options)
     }
 
-    /// Whether its agent knows it.
+    /// Returns whether its agent knows it.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
@@ -152,14 +152,14 @@ impl Process {
         self.options.get(option)?.as_str()
     }
 
-    /// When it ends: infinity while that is open.
+    /// Returns when it ends; infinity while that is open.
     pub fn ends(&self) -> f64 {
         let told = self.told.map(|told| told + ENDING.as_secs_f64());
         let all = [told, self.killed].into_iter().flatten();
         all.fold(self.until, f64::min)
     }
 
-    /// How it ends.
+    /// Returns its outcome and the reason.
     pub fn outcome(&self) -> (Outcome, Option<String>) {
         let ends = self.ends();
         if self.killed.is_some_and(|killed| killed <= ends) {
@@ -173,7 +173,7 @@ impl Process {
         }
     }
 
-    /// Datagrams that it has sent by a time.
+    /// Returns the number of datagrams that it has sent by a time.
     fn sent(&self, time: f64) -> u64 {
         let end = time.min(self.ends());
         let ends = self.rates.iter().skip(1).map(|(from, _)| *from);
@@ -187,7 +187,7 @@ impl Process {
 }
 
 impl World {
-    /// Datagrams that a receiver has got by a time: nothing is lost on the way.
+    /// Returns the number of datagrams that a receiver has received by a time; the network loses none.
     fn received(&self, receiver: &Process, time: f64) -> u64 {
         let end = time.min(receiver.ends());
         let own = receiver.known().streams();
@@ -202,7 +202,7 @@ impl World {
         .sum()
     }
 
-    /// Where the flow of this name is that the agent of a host knows.
+    /// Finds the flow of this name that the agent of a host knows.
     fn place(&self, host: &str, id: &FlowId) -> Reply<usize> {
         let is_it = |flow: &Process| flow.host == host && flow.id == *id && flow.is_known;
         let found = self.flows.iter().position(is_it);
@@ -218,7 +218,7 @@ impl World {
         Ok(self.report(&self.flows[self.place(host, id)?]))
     }
 
-    /// A flow as its agent reports it now, by its own clock.
+    /// Returns a flow as its agent reports it now, by its own clock.
     fn report(&self, flow: &Process) -> Flow {
         let agent = &self.agents[&flow.host];
         let now = now();
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// What a flow printed as its result.
+    /// Returns the result of a flow.
     pub fn result(&self, flow: &Process) -> Option<Value> {
         let has_printed = flow.ends() <= now() && flow.outcome().0 != Outcome::Killed;
         let seconds = (flow.ends() - flow.begins).max(0.0);
@@ -303,7 +303,7 @@ impl World {
         })
     }
 
-    /// Ports of a host that something listens on.
+    /// Returns the ports of a host that are in use.
     fn taken(&self, host: &str) -> Vec<u16> {
         let now = now();
         let flows = self
@@ -315,7 +315,7 @@ impl World {
         own.chain(self.agents[host].taken.iter().copied()).collect()
     }
 
-    /// Why a flow cannot listen, if it cannot.
+    /// Returns the reason why a flow cannot listen, if there is one.
     fn in_use(&self, host: &str, flow: &NewFlow) -> Option<String> {
         let taken = self.taken(host);
         let wanted = Known::of(&flow.command, &flow.options).streams();
@@ -329,7 +329,7 @@ impl World {
         ))
     }
 
-    /// How much a flow sends, and when, by the clock of its host.
+    /// Returns the load of a flow, by the clock of its host.
     fn load(&self, host: &str, flow: &NewFlow) -> Load {
         let text = |name: &str| flow.options.get(name).and_then(Value::as_str);
         let ahead = self.agents[host].ahead;
@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// Whether a flow may send beside all others, and beside `more`.
+    /// Checks the maximum rate for a flow, all others and `more`.
     fn fits(&self, host: &str, load: Load, more: &[Load]) -> Reply<()> {
         let (Some(most), Some(rate)) = (self.agents[host].max_rate, load.rate) else {
             return Ok(());
@@ -385,7 +385,7 @@ impl World {
         });
     }
 
-    /// Starts a flow; returns when it has something to say of it.
+    /// Starts a flow, and returns the time until the agent answers.
     fn begin(&mut self, host: &str, new: NewFlow) -> Reply<Duration> {
         let agent = &self.agents[host];
         if let Some(why) = &agent.refuses {
@@ -432,10 +432,10 @@ impl World {
                 .into_iter()
                 .collect(),
         });
-        Ok(if is_deaf { ANSWERING } else { READY })
+        Ok(if is_deaf { START_TIMEOUT } else { READY })
     }
 
-    /// An agent ends, with what is on its way to it and from it.
+    /// Stops an agent, with the requests and answers in flight.
     pub fn die(&mut self, host: &str, loss: Loss) {
         let now = now();
         let Some(agent) = self.agents.get_mut(host).filter(|agent| agent.is_alive) else {
@@ -455,7 +455,7 @@ impl World {
         }
     }
 
-    /// An agent that ended is there again.
+    /// Restarts an agent.
     pub fn come_back(&mut self, host: &str) {
         let agent = self.agents.get_mut(host);
         if let Some(agent) = agent.filter(|agent| !agent.is_alive) {
@@ -468,7 +468,7 @@ impl World {
 }
 
 impl Fleet {
-    /// Prompt agents of these hosts.
+    /// Creates agents of these hosts, which answer promptly.
     pub fn new(hosts: &[&str]) -> Fleet {
         let fleet = Fleet::default();
         let agents = hosts
@@ -478,17 +478,17 @@ impl Fleet {
         fleet
     }
 
-    /// Looks at what is true, or has something happen.
+    /// Reads or changes the true state.
     pub fn with<T>(&self, work: impl FnOnce(&mut World) -> T) -> T {
         work(&mut self.0.lock())
     }
 
-    /// Has something happen to an agent.
+    /// Changes an agent.
     pub fn at(&self, host: &str, work: impl FnOnce(&mut Agent)) {
         self.with(|world| work(world.agents.get_mut(host).unwrap()));
     }
 
-    /// A way to the agent of a host.
+    /// Returns a client of the agent of a host.
     pub fn connect(&self, plan: &Host) -> Connected {
         Connected {
             plan: plan.clone(),
@@ -500,14 +500,15 @@ impl Fleet {
     }
 }
 
-/// A way to an agent.
+/// Client of an agent.
 struct Way {
     fleet: Fleet,
     host: String,
 }
 
 impl Way {
-    /// Carries a request to the agent or its answer back. Says which agent that was: the connection breaks when it ends.
+    /// Carries a request to the agent or its answer back, and returns which life of the agent that was: the connection breaks when the
+    /// agent stops.
     async fn travel(&self, to: Option<u32>) -> Reply<u32> {
         let late = self.fleet.with(|world| world.agents[&self.host].late);
         if !late.is_zero() {
@@ -527,7 +528,7 @@ impl Way {
         Problem::new(reqwest::StatusCode::BAD_GATEWAY, error)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     async fn ask<T>(&self, work: impl FnOnce(&mut World, &str) -> Reply<T>) -> Reply<T> {
         self.patiently(async {
             let life = self.travel(None).await?;

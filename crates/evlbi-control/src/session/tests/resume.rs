@@ -1,4 +1,4 @@
-//! Controllers and agents that end in the middle of a session: flows continue, and what comes after them reports all.
+//! Controllers and agents that stop in the middle of a session: flows keep running, and the next controller reports all.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn two_scans() -> Session {
     session(&(scan("s1", "+0s", "5s") + &scan("s2", "+10s", "5s")))
 }
 
-/// Follows a session for a time, as a controller does that is killed then.
+/// Runs a session for a time, like a controller that is killed then.
 async fn killed_after(site: &Site, session: &Session, time: Duration) {
     let mut running = site.prepared(session, RunOptions::default()).await.unwrap();
     let run = site.run();
@@ -34,7 +34,7 @@ async fn resumed(site: &Site, session: &Session) -> RunResult {
     running.follow(&site.run()).await.unwrap()
 }
 
-/// All flows of both scans ran once, and exactly as long as they were to.
+/// Checks that all flows of both scans ran once, for exactly their planned time.
 #[track_caller]
 fn ran_exactly(site: &Site, result: &RunResult) {
     assert_eq!(site.all().len(), 12);
@@ -56,7 +56,7 @@ fn ran_exactly(site: &Site, result: &RunResult) {
     }
 }
 
-/// A controller that is killed in the first scan, between the scans, or in the second: the next one has the whole session.
+/// A controller is killed in the first scan, between the scans or in the second: the next one reports the whole session.
 #[tokio::test(start_paused = true)]
 async fn a_session_outlives_its_controller() {
     for killed in [4_000, 10_100, 14_000] {
@@ -67,7 +67,7 @@ async fn a_session_outlives_its_controller() {
         let begun = clock();
         let result = resumed(&site, &session).await;
         ran_exactly(&site, &result);
-        // The agents are looked at every 0.5 s. The run follows 20 ms later, when all have answered, and looks every 50 ms.
+        // The agents are polled every 0.5 s. The run starts 20 ms later, when all have answered, and checks every 50 ms.
         let [.., last] = site.ran("s2.rec-on");
         let looks = ((last - begun) / 0.5).ceil();
         let ended = anchor::START + begun + 0.5 * looks + 0.02;
@@ -75,7 +75,7 @@ async fn a_session_outlives_its_controller() {
     }
 }
 
-/// A run that is resumed when its scans are over has their results, and starts nothing.
+/// A run that is resumed after its scans reports their results, and starts nothing.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_resumed_after_its_end() {
     let site = Site::new();
@@ -90,7 +90,7 @@ async fn a_session_is_resumed_after_its_end() {
     assert_eq!(site.said("is not started"), []);
 }
 
-/// A scan for which no controller was there is reported as such, and is not started late.
+/// A scan that no controller started is reported as such, and is not started late.
 #[tokio::test(start_paused = true)]
 async fn a_scan_without_a_controller_is_missed() {
     let site = Site::new();
@@ -112,7 +112,7 @@ async fn a_scan_without_a_controller_is_missed() {
     }
 }
 
-/// A flow that still runs when its time is over is stopped by a controller that comes after it, as by one that was there before.
+/// A flow that runs past its end time is stopped by a later controller, as by the original one.
 #[tokio::test(start_paused = true)]
 async fn what_outlives_its_scan_is_stopped_after_a_resume() {
     let site = Site::new();
@@ -129,17 +129,17 @@ async fn what_outlives_its_scan_is_stopped_after_a_resume() {
         () = sleep(Duration::from_secs(12)) => {}
     }
     site.fleet.at("jive", |agent| agent.is_deaf = false);
-    // Receivers that never listened do not end by themselves.
+    // Receivers that never listened do not end on their own.
     let result = resumed(&site, &session).await;
     for name in STATIONS {
         assert_eq!(end(&result, name), (Outcome::Finished, 7.52));
-        // `around` after the scan and ten seconds more, at the next look.
+        // `around` after the scan and ten seconds more, at the next poll.
         let stopped = (Outcome::Stopped, 19.55);
         assert_eq!(end(&result, &format!("rec-{name}")), stopped);
     }
 }
 
-/// An agent is killed in a scan, and started again in it or after it: its flow continues, and the controller says when it was away.
+/// An agent is killed in a scan, and restarted in it or after it: its flow keeps running, and the controller reports when it was away.
 #[tokio::test(start_paused = true)]
 async fn a_session_outlives_an_agent() {
     for back in [1_200, 6_000] {
@@ -162,7 +162,7 @@ async fn a_session_outlives_an_agent() {
         let result = result.unwrap();
         ran_exactly(&site, &result);
         let back = 4.02 + back as f64 * 1e-3;
-        // An end that its agent did not see is of the time at which it came back.
+        // If the agent did not see the end of a flow, the end has the time of its restart.
         assert_eq!(end(&result, "s1.jb").1, back.max(7.52));
         let events = hosts.history.events(0).unwrap();
         let of_jb = events
@@ -178,7 +178,7 @@ async fn a_session_outlives_an_agent() {
     }
 }
 
-/// A host that goes down in a scan and comes up again: its flow is reported as killed, and its next scan runs in time.
+/// A host goes down in a scan and comes up again: its flow is reported as killed, and its next scan runs on time.
 #[tokio::test(start_paused = true)]
 async fn a_session_outlives_a_host() {
     let site = Site::new();
@@ -204,7 +204,7 @@ async fn a_session_outlives_a_host() {
     assert_eq!(count(&result, "s2.jb", "sent"), 5000);
 }
 
-/// An agent that ends before it has answered to a start, and comes back: the flow runs, so it is awaited, and its result is there.
+/// An agent stops before it answers a start, and returns: the flow runs, so the run waits for it and has its result.
 #[tokio::test(start_paused = true)]
 async fn a_start_without_an_answer_is_a_start() {
     let site = Site::new();
@@ -217,7 +217,7 @@ async fn a_start_without_an_answer_is_a_start() {
         .unwrap();
     let run = site.run();
     let kills = async {
-        // The start is asked for at 0.57.
+        // The start is requested at 0.57 s.
         sleep(Duration::from_millis(560)).await;
         site.fleet.with(|world| world.die("on", Loss::Agent));
         let to_come = || hosts.session().unwrap().flows;
@@ -231,7 +231,7 @@ async fn a_start_without_an_answer_is_a_start() {
         site.fleet.with(|world| world.come_back("on"));
         sleep(Duration::from_secs(1)).await;
         assert_eq!(to_come(), []);
-        // The others are killed: it alone is awaited.
+        // The others are killed, so the run waits only for this one.
         for host in ["jive", "ef", "jb"] {
             site.fleet.with(|world| {
                 world.die(host, Loss::Host);

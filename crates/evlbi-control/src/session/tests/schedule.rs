@@ -1,4 +1,4 @@
-//! A session by its schedule: flows start and end at their times, whatever becomes of others.
+//! The schedule of a session: flows start and end at their times, whatever happens to others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::Fleet as _;
 use crate::fleet::{Drive, SessionState};
 use crate::flow::State;
 
-/// UT and offsets, `around` and lengths. The controller looks every 50 ms, from 20 ms on; agents are asked every 500 ms.
+/// Scans with UTC and with relative starts run at their times. The controller checks every 50 ms from 20 ms on, and polls agents every
+/// 500 ms.
 #[tokio::test(start_paused = true)]
 async fn a_timetable_drives_three_stations() {
     let site = Site::new();
@@ -22,9 +23,9 @@ async fn a_timetable_drives_three_stations() {
     assert!(!result.interrupted);
     for name in STATIONS {
         let rec = format!("rec-{name}");
-        // `around` before the scan, at the next look.
+        // `around` before the scan, at the next check.
         assert_eq!(site.ran(&rec), [8.02, 8.04, 18.04], "{rec}");
-        // When the receivers listen: it waits for the scan by itself.
+        // Started when the receivers listen; it waits for the scan itself.
         assert_eq!(site.ran(name), [8.07, 10.0, 16.0], "{name}");
         assert_eq!(end(&result, name), (Outcome::Finished, 16.0));
         assert_eq!(end(&result, &rec), (Outcome::Finished, 18.04));
@@ -43,7 +44,7 @@ async fn a_timetable_drives_three_stations() {
     assert_eq!(ends.len(), 6, "each is reported once: {ends:?}");
 }
 
-/// The time before and after a scan is the session's own.
+/// The session sets the time before and after a scan.
 #[tokio::test(start_paused = true)]
 async fn around_is_the_sessions() {
     let site = Site::new();
@@ -56,7 +57,7 @@ async fn around_is_the_sessions() {
     assert_eq!(result.failed(), 0);
 }
 
-/// Two scans with the same ports, one after the other and as close as they may be.
+/// Two successive scans with the same ports may have the minimum gap.
 #[tokio::test(start_paused = true)]
 async fn two_scans_use_the_same_ports() {
     let site = Site::new();
@@ -76,7 +77,7 @@ async fn two_scans_use_the_same_ports() {
     assert_eq!(seconds(result.ended), 16.52);
 }
 
-/// Scans whose flows have no time to end and to begin again are refused, and those whose time is over.
+/// Scans that are too close for their flows to restart are refused, and so are scans in the past.
 #[tokio::test(start_paused = true)]
 async fn scans_without_time_are_refused() {
     let site = Site::new();
@@ -92,7 +93,7 @@ async fn scans_without_time_are_refused() {
         ),
         "{said}"
     );
-    // `around` before it is now: what is left is not enough to be ready.
+    // `around` before the scan is now: there is no time left to start its flows.
     let early = prepared(&scan("s1", "2026-11-22T12:00:02Z", "3s"))
         .await
         .unwrap();
@@ -107,7 +108,7 @@ async fn scans_without_time_are_refused() {
     assert_eq!(site.all(), [""; 0]);
 }
 
-/// A session is refused while a station's agent does not answer; without that station the others run in time.
+/// A session is refused while a station's agent does not answer; without that station the others run on time.
 #[tokio::test(start_paused = true)]
 async fn a_station_is_left_out() {
     let site = Site::new();
@@ -132,7 +133,7 @@ async fn a_station_is_left_out() {
     let mut running = site.prepared(&session, options).await.unwrap();
     let begun = clock();
     let result = running.follow(&site.run()).await.unwrap();
-    // The recorder of the station that is left out gets nothing.
+    // The recorder of the skipped station receives nothing.
     assert_eq!(result.flows.len(), 5);
     assert_eq!(result.failed(), 0);
     for name in ["ef", "jb"] {
@@ -143,7 +144,7 @@ async fn a_station_is_left_out() {
     assert_eq!(count(&result, "rec-on", "unique"), 0);
 }
 
-/// A station whose agent dies, or refuses, after the check: the others run in time, and the result says why it did not.
+/// A station's agent dies or refuses after the check: the others run on time, and the result has the reason.
 #[tokio::test(start_paused = true)]
 async fn a_station_that_never_starts_is_reported() {
     for (dies, why) in [
@@ -202,11 +203,11 @@ async fn a_scan_begins_without_a_receiver() {
         assert_eq!(at, 1.52);
         assert!(line.ends_with("does not listen after 1s"), "{line}");
     }
-    // What never listened has no end of its own: it is stopped when its time and a while are over.
+    // A receiver that never listened does not end on its own: it is stopped some time after its end time.
     assert_eq!(end(&result, "rec-ef").0, Outcome::Stopped);
 }
 
-/// Receivers end after the senders when a session is stopped, by Ctrl-C or on its page.
+/// Receivers end after the senders if a session is stopped, by Ctrl-C or in the web UI.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_ended_senders_first() {
     for is_told in [true, false] {
@@ -232,7 +233,7 @@ async fn a_session_is_ended_senders_first() {
         assert_eq!(result.failed(), 0);
         for name in STATIONS {
             assert_eq!(site.ran(name), [0.57, 2.52, 10.03], "{name}");
-            // Seen at the next look at the agents, `around` later the receivers are told.
+            // The next poll sees it; the receivers are stopped `around` later.
             assert_eq!(
                 end(&result, &format!("rec-{name}")),
                 (Outcome::Stopped, 12.53)
@@ -243,7 +244,7 @@ async fn a_session_is_ended_senders_first() {
     }
 }
 
-/// A held session starts nothing until somebody begins it: its times count from then.
+/// A held session starts nothing until a user begins it; its relative times count from then.
 #[tokio::test(start_paused = true)]
 async fn a_held_session_begins_when_it_is_told() {
     let site = Site::new();
@@ -274,7 +275,7 @@ async fn a_held_session_begins_when_it_is_told() {
     assert_eq!(seconds(begin), 60.57);
 }
 
-/// Without scans senders begin when all listen, and a session ends when all its senders have.
+/// Without scans, senders start when all receivers listen, and a session ends when all its senders have ended.
 #[tokio::test(start_paused = true)]
 async fn a_session_without_scans_ends_with_its_senders() {
     let site = Site::new();

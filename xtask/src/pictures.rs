@@ -4,7 +4,7 @@
 //! Drawings by hand are in docs/src/drawings.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;

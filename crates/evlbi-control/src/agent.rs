@@ -32,13 +32,13 @@ use self::flows::Agent;
 use crate::api::Api;
 use crate::commands::Language;
 use crate::history::{History, HistoryError};
-use crate::identity::{FileError, Identity, IdentityError, private_folder, write_private};
+use crate::identity::{FileError, Identity, IdentityError, private_dir, write_private};
 use crate::threads::{Threads, ThreadsError, stopped};
 
 /// Error: no state directory is given, and there is no default because the user has no home directory.
 #[derive(Debug, Error)]
 #[error("no state directory, because HOME is not set")]
-pub struct NoFolder;
+pub struct NoStateDir;
 
 /// Error: an agent cannot start.
 #[derive(Debug, Error)]
@@ -46,7 +46,7 @@ pub struct NoFolder;
 pub enum AgentError {
     /// The state directory is unknown.
     #[error("{0}")]
-    NoFolder(#[from] NoFolder),
+    NoStateDir(#[from] NoStateDir),
     /// Another agent uses the state directory.
     #[error("another agent uses {}", .0.display())]
     InUse(PathBuf),
@@ -138,7 +138,7 @@ pub struct Serving {
 /// cannot listen.
 pub fn start(options: &AgentOptions, language: Language, run: &Run) -> Result<Serving, AgentError> {
     let folder = options.dir.clone().map_or_else(default_dir, Ok)?;
-    private_folder(&folder)?;
+    private_dir(&folder)?;
     let folder = folder.canonicalize()?;
     let lock = lock(&folder)?;
     let settings = options.config.clone();
@@ -244,11 +244,11 @@ fn lock(folder: &Path) -> Result<File, AgentError> {
 }
 
 /// Returns the default state directory of agents.
-pub(crate) fn default_dir() -> Result<PathBuf, NoFolder> {
+pub(crate) fn default_dir() -> Result<PathBuf, NoStateDir> {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let state = state.filter(|path| path.is_absolute()).or(home);
-    Ok(state.ok_or(NoFolder)?.join("evlbi"))
+    Ok(state.ok_or(NoStateDir)?.join("evlbi"))
 }
 
 /// Formats the report of a started agent as text.

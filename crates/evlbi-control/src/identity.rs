@@ -160,7 +160,7 @@ impl Identity {
             make_certificate(&certificate, &key, host, address)?;
         }
         let tokens = folder.join("tokens");
-        private_folder(&tokens)?;
+        private_dir(&tokens)?;
         let known = [Role::Watch, Role::Operate].into_iter();
         let known =
             known.map(|role| Ok((role, hash(&token(&tokens.join(evlbi_plot::name(&role)))?))));
@@ -369,7 +369,7 @@ fn make_certificate(
 ///
 /// # Errors
 /// Returns [`FileError`] if it cannot be created, or another user could write tokens or settings there.
-pub(crate) fn private_folder(path: &Path) -> Result<(), FileError> {
+pub(crate) fn private_dir(path: &Path) -> Result<(), FileError> {
     let own = || path.to_owned();
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(path);

@@ -28,11 +28,11 @@ pub use self::schedule::ScheduleError;
 use self::hosts::{Connected, Hosts};
 use self::plan::Host;
 use self::trust::Trusted;
-use crate::agent::NoFolder;
+use crate::agent::NoStateDir;
 use crate::commands::Language;
 use crate::flow::{End, FlowId, State};
 use crate::history::{History, HistoryError};
-use crate::identity::{FileError, private_folder};
+use crate::identity::{FileError, private_dir};
 use crate::time::now;
 
 /// Error: a controller cannot start.
@@ -44,7 +44,7 @@ pub enum ControllerError {
     Session(#[from] SessionError),
     /// The state directory is unknown.
     #[error("{0}")]
-    NoFolder(#[from] NoFolder),
+    NoStateDir(#[from] NoStateDir),
     /// A file or directory of the controller cannot be used.
     #[error("{0}")]
     File(#[from] FileError),
@@ -121,7 +121,7 @@ impl ControllerOptions {
             Some(folder) => folder.clone(),
             None => crate::agent::default_dir()?.join("controller"),
         };
-        private_folder(&folder)?;
+        private_dir(&folder)?;
         Ok(folder)
     }
 

@@ -28,7 +28,7 @@ use crate::commands::{Command, Known, Language, OptionPolicy};
 use crate::fleet::{About, Checked, Storage};
 use crate::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::history::History;
-use crate::identity::{private_folder, write_private};
+use crate::identity::{private_dir, write_private};
 use crate::time::now;
 use crate::{Control, Fleet, Later, Problem, Reply};
 
@@ -97,7 +97,7 @@ impl Agent {
         history: Arc<History>,
         language: Language,
     ) -> Result<Arc<Agent>, AgentError> {
-        private_folder(FLOW_DIRS.as_ref())?;
+        private_dir(FLOW_DIRS.as_ref())?;
         let agent = Arc::new(Agent {
             config,
             history,
@@ -636,7 +636,7 @@ fn make(program: &Path, kept: &Entry, allowed: &Allowed) -> Reply<Child> {
         // If the agent is killed, either the complete directory or nothing of this name exists.
         let draft = FlowDir(Path::new(FLOW_DIRS).join(format!(".new-{}", kept.flow.id)));
         let _ = fs::remove_dir_all(&draft.0);
-        private_folder(&draft.0)?;
+        private_dir(&draft.0)?;
         write(&draft, kept)?;
         fs::rename(&draft.0, &flow_dir.0)?;
         flow_dir.start(program, allowed)

@@ -20,7 +20,7 @@ use super::{ControllerError, RunOptions};
 use crate::api::Api;
 use crate::commands::Language;
 use crate::fleet::SessionState;
-use crate::identity::{FileError, Identity, IdentityError, link, private_folder, write_private};
+use crate::identity::{FileError, Identity, IdentityError, link, private_dir, write_private};
 use crate::serve::IDLE;
 use crate::threads::stopped;
 use crate::time::now;
@@ -122,7 +122,7 @@ pub async fn prepare(
         None => super::name_of_run(&session.name),
     };
     let folder = controller.folder()?;
-    private_folder(&folder.join("runs"))?;
+    private_dir(&folder.join("runs"))?;
     let book = folder.join("runs").join(&name);
     let resumed = options.resume.as_ref();
     let begin = resumed.map(|_| begin_of(&book)).transpose()?;

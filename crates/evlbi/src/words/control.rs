@@ -2,14 +2,14 @@
 
 use std::error::Error;
 
-use evlbi_control::agent::{AgentError, NoFolder, SettingError};
+use evlbi_control::agent::{AgentError, NoStateDir, SettingError};
 use evlbi_control::session::run::RunError;
 use evlbi_control::session::{AccessError, ControllerError};
 use evlbi_control::{FileError, IdentityError};
 
 /// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
-    (error.downcast_ref().and_then(of_folder))
+    (error.downcast_ref().and_then(of_state_dir))
         .or_else(|| error.downcast_ref().and_then(of_file))
         .or_else(|| error.downcast_ref().and_then(of_identity))
         .or_else(|| error.downcast_ref().and_then(of_agent))
@@ -19,7 +19,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_run))
 }
 
-fn of_folder(error: &NoFolder) -> Option<String> {
+fn of_state_dir(error: &NoStateDir) -> Option<String> {
     Some(format!("{error}: give --dir"))
 }
 
@@ -100,10 +100,10 @@ mod tests {
     /// Errors of agents and controllers know no options; what is printed of them does.
     #[test]
     fn errors_name_the_options_that_help() {
-        let folder = || ControllerError::from(NoFolder);
-        let no_folder = "no state directory, because HOME is not set: give --dir";
-        says(AgentError::from(NoFolder), no_folder);
-        says(RunError::from(folder()), no_folder);
+        let controller = || ControllerError::from(NoStateDir);
+        let no_state_dir = "no state directory, because HOME is not set: give --dir";
+        says(AgentError::from(NoStateDir), no_state_dir);
+        says(RunError::from(controller()), no_state_dir);
         says(
             AgentError::InUse("/a".into()),
             "another agent uses /a: use that one, or give another --dir",

@@ -70,8 +70,8 @@ enum Task {
     Deps,
     /// Check the wording: count patterns that make text hard to read, against the stored counts
     Words(words::WordsArgs),
-    /// Write docs/schemas, the JSON Schemas of all results, from their types
-    Schemas {
+    /// Write the generated parts of docs: schemas of results, reference of the command line, tables of counters
+    Docs {
         /// Write nothing; exit status 1 if a file differs
         #[arg(long)]
         check: bool,
@@ -118,9 +118,19 @@ fn skipped() -> Result<()> {
 }
 
 /// The types and the page are the program's: a test of it compares or writes.
-fn schemas(check: bool) -> Result<()> {
+fn docs(check: bool) -> Result<()> {
     let mut command = evlbi_testkit::cargo();
-    command.args(["test", "--package", "evlbi", "--bin", "evlbi", "schemas::"]);
+    command.args([
+        "test",
+        "--package",
+        "evlbi",
+        "--package",
+        "evlbi-stream",
+        "--bins",
+        "--lib",
+        "--",
+    ]);
+    command.args(["schemas::", "reference::", "counters::"]);
     if !check {
         command.env("EVLBI_WRITE_DOCS", "1");
     }
@@ -153,7 +163,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Soak(args) => soak::run(&args),
         Task::Oracles(args) => oracles::run(&args),
         Task::Deps => deps::check(),
-        Task::Schemas { check } => schemas(check),
+        Task::Docs { check } => docs(check),
         Task::Words(args) => words::run(&args),
         Task::Pictures(args) => pictures::run(&args),
         Task::Lines(args) => lines::run(&args),

@@ -88,6 +88,8 @@ pub fn run(args: &PicturesArgs) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     /// Every file below a directory with one of these endings.

@@ -15,7 +15,7 @@ pub fn split(text: &str) -> Option<(&str, u16)> {
         return Some((text, PORT)).filter(|_| !text.is_empty());
     }
     let (host, port) = text.rsplit_once(':')?;
-    let port = port.parse().ok().filter(|port| *port > 0)?;
+    let port = port.parse().ok()?;
     let host = match bracketed(host) {
         Some(address) => address,
         // An IPv6 address with a port would be ambiguous.
@@ -66,7 +66,6 @@ mod tests {
             "jive:x",
             ":1",
             "[]:1",
-            "jive:0",
             "jive:99999",
             "2001:db8::x:1",
         ] {

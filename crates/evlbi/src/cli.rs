@@ -22,6 +22,8 @@ mod plan;
 mod plots;
 mod probe;
 mod recordings;
+#[cfg(test)]
+mod reference;
 mod session;
 mod streams;
 mod tables;

@@ -1,4 +1,4 @@
-//! Results that are printed or written as JSON, each with the name of its schema and the commands that print it. From these types `cargo xtask schemas`
+//! Results that are printed or written as JSON, each with the name of its schema and the commands that print it. From these types `cargo xtask docs`
 //! writes docs/schemas.
 //!
 //! Here belongs the result of a further command, as a row: `output::print` takes no other.
@@ -133,7 +133,7 @@ mod tests {
         .collect()
     }
 
-    /// `cargo xtask schemas` has it write them.
+    /// `cargo xtask docs` has it write them.
     #[test]
     fn the_schemas_are_those_of_the_types() {
         let folder = docs().join("schemas");
@@ -162,7 +162,7 @@ mod tests {
             .collect();
         assert!(
             old.is_empty(),
-            "`cargo xtask schemas` writes these again: {old:?}"
+            "`cargo xtask docs` writes these again: {old:?}"
         );
     }
 

@@ -164,6 +164,6 @@ fn the_page_of_counters_is_made_from_the_tables() {
     }
     assert!(
         page == wanted,
-        "docs/src/counters.md is not what crates/evlbi-stream/src/counters.rs says: EVLBI_WRITE_DOCS=1 cargo test -p evlbi-stream counters writes it"
+        "docs/src/counters.md is not what crates/evlbi-stream/src/counters.rs says: cargo xtask docs writes it"
     );
 }

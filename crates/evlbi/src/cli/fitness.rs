@@ -36,7 +36,8 @@ convert! {
 }
 
 /// Runs the usual tests.
-pub fn run(args: ProbeFitnessArgs, program: &Program) -> Result<()> {
+pub fn run(mut args: ProbeFitnessArgs, program: &Program) -> Result<()> {
+    args.target.find(program)?;
     let json = args.json;
     let result = fitness::probe(&args.into(), program.run())?;
     output::print(json, &result, text)?;

@@ -206,7 +206,7 @@ fn errors_in_sessions_say_what_is_wrong_and_where() {
         ),
         (
             "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"listen\"",
-            "no command of a flow",
+            "unknown command",
         ),
         (
             "[[flow]]\nname = \"a\"\nhost = \"ef\"\ncommand = \"recv\"\nport = 1",
@@ -225,7 +225,7 @@ fn errors_in_sessions_say_what_is_wrong_and_where() {
             "[[host]]\nname = \"ef\"\nagent = \"x\"",
             "two of [[host]] ef",
         ),
-        ("fingerprint = \"12\"", "no fingerprint"),
+        ("fingerprint = \"12\"", "invalid fingerprint"),
     ] {
         let error = Session::parse(&format!("{HOST}{more}"), &CommandLine);
         let error = error.unwrap_err().to_string();

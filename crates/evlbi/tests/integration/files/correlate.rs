@@ -72,7 +72,7 @@ fn what_cannot_be_correlated_is_said() {
     let [ef, jb] = &stations(&room);
     for (arguments, says) in [
         (vec!["correlate", ef], "2 values"),
-        (vec!["correlate", ef, jb, "--channels", "2"], "ask for 4"),
+        (vec!["correlate", ef, jb, "--channels", "2"], "give 4 to"),
         (vec!["correlate", ef, jb, "--delay", "0,1e-6"], "--freq"),
         (vec!["correlate", ef, jb, "--flag", "Xx:0..1s"], "--flag"),
         (

@@ -71,7 +71,7 @@ fn what_is_compared_is_drawn() {
 fn plans_are_tables_too() {
     let room = Room::new();
     for (args, first, rows) in [
-        ("tcp --rate 512M --rtt 15ms", "rate_bps,rtt_s,bdp_bytes,", 7),
+        ("tcp --rate 512M --rtt 15ms", "rate_bps,rtt_s,bdp_bytes,", 8),
         (
             "tcp --rate 10M --rtt 10ms --algorithm reno --compare",
             "rtt_s,algorithm,",

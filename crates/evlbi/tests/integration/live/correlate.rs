@@ -72,7 +72,7 @@ fn a_wrong_clock_harms_nobody_else() {
     let received = correlator.stop();
     assert_eq!(received.status.code(), Some(1), "{}", received.stderr);
     assert!(
-        received.stderr.contains("no data correlated of On"),
+        received.stderr.contains("no data correlated: On"),
         "{}",
         received.stderr
     );

@@ -43,7 +43,7 @@ fn what_is_not_recorded_is_said() {
     }
     let said = recv.end_after(80).stderr;
     assert!(
-        said.contains("1 datagrams were of a station, thread or time that was not there"),
+        said.contains("1 datagrams not recorded: their station, thread or time"),
         "{said}"
     );
 }
@@ -94,7 +94,7 @@ fn errors_say_what_to_do() {
     fs::write(&short, frames(10)).unwrap();
     let kept = path("kept.vdif");
     fs::write(&kept, b"an older recording").unwrap();
-    refused(&["demo", "--duration", "0s"], "more than zero");
+    refused(&["demo", "--duration", "0s"], "give a longer time");
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = format!("udp://{}", taken.local_addr().unwrap());
     let to = "udp://127.0.0.1:9";

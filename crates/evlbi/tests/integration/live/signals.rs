@@ -178,9 +178,9 @@ const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "demo with a page",
+        name: "demo with a web UI",
         command: "demo --stations 2 --rate 16M --duration 1h",
-        sign: Sign::Says("a page of stations"),
+        sign: Sign::Says("web UI with stations"),
         status: 1,
         check: |ended| {
             assert_eq!(ended.files(), [""; 0]);

@@ -105,7 +105,7 @@ fn what_was_measured_is_kept_when_the_peer_vanishes() {
     });
     responder.signal("KILL");
     let output = probing.end();
-    assert_refused(&output, "not all was measured");
+    assert_refused(&output, "the measurement is incomplete");
     let result = read(&output.stdout);
     assert!(number(&result["flows"][0], "bytes") > 0);
     assert!(!result["stopped"].is_null());

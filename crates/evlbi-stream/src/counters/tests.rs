@@ -1,4 +1,4 @@
-//! The tables are whole: names, sums, docs and all that shows them.
+//! Tests that the tables are complete: names, sums, docs and all that shows them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::control_socket::{Receiving, Sending, Status};
 
-/// What the counter `nonce` of the tests counts where 5 bytes have come, and where 3 datagrams were sent.
+/// Values of the counter `nonce` of the tests after 5 received bytes, and after 3 sent datagrams.
 const NONCE: u64 = 5007;
 const NONCE_SENT: u64 = 3007;
 
@@ -31,7 +31,7 @@ fn sent() -> Sent {
     Sent { live, rate_bps }
 }
 
-/// Of a flow that receives and sends.
+/// Returns the status of a flow that receives and sends.
 fn received_and_sent() -> Status {
     let Received { live, rate_bps } = received();
     Status {
@@ -45,7 +45,7 @@ fn received_and_sent() -> Status {
     }
 }
 
-/// A counter that stands in the table is in statuses, results and descriptions: `nonce` stands in that of the tests alone.
+/// A counter in the table is in statuses, results and descriptions: `nonce` is only in the tests' table.
 #[test]
 fn a_counter_of_the_table_is_in_everything() {
     let status = serde_json::to_value(received_and_sent()).unwrap();
@@ -83,7 +83,7 @@ fn a_counter_of_the_table_is_in_everything() {
     }
 }
 
-/// A status of another version is read: what it has not is nothing, and what is not known here is left out.
+/// A status of another version can be read: missing counters have no value, and unknown ones are left out.
 #[test]
 fn a_status_of_another_version_is_read() {
     let old = json!({"time": 1.0, "line": "", "receiving": [{
@@ -103,7 +103,7 @@ fn a_status_of_another_version_is_read() {
     assert_eq!(again, serde_json::to_value(received_and_sent()).unwrap());
 }
 
-/// One name is one counter: of the same kind and unit in both tables, and with metrics of its own.
+/// A name means one counter: it has the same kind and unit in both tables, and its own metrics.
 #[test]
 fn names_are_of_one_counter() {
     for counter in all() {
@@ -120,7 +120,7 @@ fn names_are_of_one_counter() {
     );
 }
 
-/// The tables of docs/src/counters.md.
+/// Returns the tables of docs/src/counters.md.
 fn document() -> String {
     fn table<T>(title: &str, fields: &[Field<T>]) -> String {
         let rows = fields.iter().map(|Field { counter, .. }| {
@@ -154,7 +154,7 @@ fn the_page_of_counters_is_made_from_the_tables() {
     let page = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(BEGIN).expect("a beginning");
     let (_, after) = rest.split_once(END).expect("an end");
-    // The tests' own counter is nobody's.
+    // The tests' own counter is not documented.
     let tables = document();
     let tables = tables.lines().filter(|line| !line.starts_with("| `nonce"));
     let tables: String = tables.flat_map(|line| [line, "\n"]).collect();

@@ -1,4 +1,4 @@
-//! The ring's spans through the deframer, with no sink behind it.
+//! Counts the instructions for the ring's spans through the deframer, without a sink.
 
 use evlbi_net::ring::Reserve;
 use evlbi_testkit::instructions::{Frames, measured, units};
@@ -8,7 +8,7 @@ use crate::sink::Null;
 
 const FRAME: usize = 8032;
 const ROUND: u64 = 64;
-/// Bytes that one read brings.
+/// Bytes per read.
 const READ: usize = 64 << 10;
 
 fn drain<'d>(
@@ -48,7 +48,7 @@ fn deframe() {
     assert_eq!(deframer.counts().whole, rounds * ROUND);
 }
 
-/// A stream of bytes from what a connection brings to the deframer.
+/// A byte stream from the reads of a connection to the deframer.
 #[test]
 fn bytes() {
     let reserve = Reserve::new(4 << 20).expect("memory");

@@ -1,4 +1,4 @@
-//! Several receivers and senders in one process.
+//! Tests several receivers and senders in one process.
 
 mod faults;
 mod in_virtual_time;
@@ -26,10 +26,10 @@ use super::{MIN_RING, Receiving, RecvError, RecvOptions, receive};
 use crate::control_socket::{Change, Status, Watched};
 use crate::send::{Burst, Pace, SendOptions, Sending, send};
 
-/// Of each stream that is sent.
+/// Bit rate of each stream, in bit/s.
 const RATE: u64 = 1_000_000;
 const FRAME: usize = 1032;
-/// Between the first sequence numbers of two streams.
+/// Distance between the first sequence numbers of two streams.
 const APART: u64 = 1_000_000;
 
 fn url(scheme: &str, address: &Local) -> Url {
@@ -62,12 +62,12 @@ fn any(scheme: &str) -> Url {
     url(scheme, &Local::Socket(([127, 0, 0, 1], 0).into()))
 }
 
-/// A path in `room`.
+/// Returns a path in `room`.
 fn path(room: &Room) -> Url {
     url("unix://", &Local::Path(room.path("socket").into()))
 }
 
-/// Each has its own stream, its own end, and its own counts.
+/// Each has its own stream, end and counts.
 #[test]
 fn several_streams_are_sent_and_received_at_once() {
     let room = Room::new();
@@ -99,7 +99,7 @@ fn several_streams_are_sent_and_received_at_once() {
             .iter()
             .all(|(receiving, _)| receiving.seen.status().counts.count("bytes") > 50 * FRAME as u64)
     });
-    // A change is one sender's alone.
+    // A change affects one sender only.
     let change = Change {
         rate: Some("2M".into()),
         shed: None,
@@ -110,7 +110,7 @@ fn several_streams_are_sent_and_received_at_once() {
         .map(|(_, sending)| sending.seen.status().rate_asked_bps)
         .collect();
     assert_eq!(asked[..2], [Some(2 * RATE), Some(RATE)]);
-    // So is an end: the others go on.
+    // So does a stop: the others continue.
     for (number, ((receiving, sending), (scheme, to))) in flows.into_iter().zip(&sinks).enumerate()
     {
         let before = receiving.seen.status().counts.count("bytes");
@@ -126,7 +126,7 @@ fn several_streams_are_sent_and_received_at_once() {
             receiving.stop();
         }
         let result = receiving.join();
-        // Frames without numbers are told apart by their times, as far as the frame rate is known.
+        // Frames without numbers are distinguished by their times, as far as the frame rate is known.
         if *scheme != "pudp://" {
             assert_eq!(result.live.bytes, sent.bytes, "{number}");
         }
@@ -146,7 +146,7 @@ fn several_streams_are_sent_and_received_at_once() {
     assert!(!run.is_stopped());
 }
 
-/// The whole run ends all of its parts.
+/// A stop of the whole run stops all of its parts.
 #[test]
 fn a_run_that_is_stopped_ends_all() {
     let run = Run::silent();
@@ -161,7 +161,7 @@ fn a_run_that_is_stopped_ends_all() {
     assert!(nobody.join().is_empty());
 }
 
-/// A receiver that is dropped is gone, amid a stream or before: its port is free in the next line.
+/// A dropped receiver is gone, within a stream or before one: its port is free in the next line.
 #[test]
 fn a_receiver_that_is_dropped_leaves_its_port() {
     let room = Room::new();
@@ -208,7 +208,7 @@ fn a_receiver_that_is_dropped_leaves_its_port() {
     }
 }
 
-/// A sender that is dropped is gone: what it was connected to is closed in the next line.
+/// A dropped sender is gone: its connection is closed in the next line.
 #[test]
 fn a_sender_that_is_dropped_sends_no_more() {
     let run = Run::silent();
@@ -221,7 +221,7 @@ fn a_sender_that_is_dropped_sends_no_more() {
         connection.read_exact(&mut [0; FRAME]).unwrap();
         drop(sending);
         connection.set_nonblocking(true).unwrap();
-        // What had left, and the end.
+        // The data that was sent, and the end.
         connection.read_to_end(&mut Vec::new()).unwrap();
         let sending = sender(
             url("udp://", &Local::Socket(near.local_addr().unwrap())),
@@ -241,7 +241,7 @@ fn a_sender_that_is_dropped_sends_no_more() {
     }
 }
 
-/// A path that delays, loses, doubles and reorders.
+/// Impairments of a path that delays, drops, duplicates and reorders.
 fn laws() -> [Law; 3] {
     let delay = Law::Delay {
         delay: Nanos(15_000_000),
@@ -253,7 +253,7 @@ fn laws() -> [Law; 3] {
     [loss, Law::Duplicate { fraction: 0.02 }, delay]
 }
 
-/// What a sender and a receiver say, and all that happened, in virtual time.
+/// Returns the results of a sender and a receiver and the log of all events, in virtual time.
 fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], String) {
     let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
     clock.keep_log();
@@ -282,7 +282,7 @@ fn simulated(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], St
     (results.map(Result::unwrap), clock.take_log())
 }
 
-/// What they say, with all counters, as all that happens is the same twice, and that.
+/// Returns the results with all counters after checking that two runs are identical.
 fn twice(seed: u64, url: fn(&Network) -> Url) -> ([serde_json::Value; 2], String) {
     let (results, log) = simulated(seed, url);
     let (_, again) = simulated(seed, url);
@@ -303,18 +303,18 @@ fn of(result: &serde_json::Value, name: &str) -> u64 {
     result[name].as_u64().unwrap()
 }
 
-/// The numbers of all datagrams to which this happened.
+/// Returns the numbers of all datagrams with this event.
 fn numbers(log: &str, what: &str) -> impl Iterator<Item = u64> {
     let lines = log.lines().filter_map(move |line| line.split_once(what));
     lines.map(|(_, rest)| rest.split_once(',').unwrap().0.parse().unwrap())
 }
 
-/// Where the receiver listens in its network.
+/// Returns the receiver's address in its network.
 fn port() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 2630))
 }
 
-/// A whole sender and a whole receiver, twice for each seed: every send, receipt, wake and loss is at the same time.
+/// A whole sender and a whole receiver, twice for each seed: every send, arrival, wake-up and loss is at the same time.
 #[test]
 fn in_virtual_time_everything_happens_twice_alike() {
     for seed in 0..100 {
@@ -325,7 +325,7 @@ fn in_virtual_time_everything_happens_twice_alike() {
         let (first, last) = (*came.first().unwrap(), *came.last().unwrap());
         let found =
             ["first_seq", "last_seq", "expected", "unique", "lost"].map(|it| of(&received, it));
-        // What is lost at the ends cannot be seen by the receiver.
+        // The receiver cannot detect losses at the ends.
         let (expected, unique) = (last - first + 1, came.len() as u64);
         let lost = expected - unique;
         assert_eq!(found, [first, last, expected, unique, lost], "seed {seed}");
@@ -334,7 +334,7 @@ fn in_virtual_time_everything_happens_twice_alike() {
     }
 }
 
-/// The same over a protocol that acknowledges: nothing is lost, and the receiver learns of the end.
+/// The same over an acknowledged protocol: nothing is lost, and the receiver is informed of the end.
 #[test]
 fn in_virtual_time_a_reliable_transport_loses_nothing() {
     for seed in 0..100 {
@@ -348,7 +348,7 @@ fn in_virtual_time_a_reliable_transport_loses_nothing() {
     }
 }
 
-/// And over TCP, whose segments the path loses, doubles and reorders.
+/// The same over TCP, with segments that the path drops, duplicates and reorders.
 #[test]
 fn in_virtual_time_a_connection_brings_every_byte() {
     for seed in 0..100 {
@@ -363,7 +363,7 @@ fn in_virtual_time_a_connection_brings_every_byte() {
     }
 }
 
-/// The same by TCP.
+/// The same over TCP.
 fn tcp() -> Url {
     url("tcp://", &Local::Socket(port()))
 }

@@ -1,6 +1,6 @@
-//! Senders and receivers of this process over real sockets on loopback.
+//! Tests senders and receivers of this process over real sockets on loopback.
 //!
-//! Here belongs one test of each kind of what only a kernel can show.
+//! Put one test here for each kind of behaviour that only a kernel shows.
 
 mod namespaces;
 mod options;

@@ -1,6 +1,6 @@
-//! `evlbi-stream` from outside: what is made of recordings, what is found in them, and whole streams over real sockets.
+//! Tests `evlbi-stream` from outside: cutting and inspecting recordings, and whole streams over real sockets.
 //!
-//! Here belongs what a user of the library relies on: over real sockets in `live`, else on files.
+//! Put tests of what a user of the library relies on here: in `live` over real sockets, otherwise on files.
 
 mod baseband;
 mod drop;

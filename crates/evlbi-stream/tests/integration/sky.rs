@@ -1,4 +1,4 @@
-//! `sky` writes what the plan says.
+//! Tests that `sky` writes what the plan describes.
 
 use std::fs;
 

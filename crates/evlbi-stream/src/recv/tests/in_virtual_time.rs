@@ -1,4 +1,4 @@
-//! What is sent by hand and what is made of it, in virtual time.
+//! Tests receivers with datagrams sent by hand, in virtual time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::*;
 
-/// Between two datagrams.
+/// Time between two datagrams.
 const APART: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(100);
 
-/// A clock, and hosts that nothing is lost between.
+/// Creates a clock, and hosts with a lossless network between them.
 struct Hosts {
     clock: Clock,
     network: Network,
@@ -27,7 +27,7 @@ impl Hosts {
         Hosts { clock, network }
     }
 
-    /// Waits until so long after the beginning.
+    /// Waits until this long after the start.
     fn at(&self, moment: Duration) {
         let left = moment.saturating_sub(Duration::from_nanos(self.clock.now().0));
         self.clock.sleep(left);
@@ -41,7 +41,7 @@ impl Hosts {
         from.send_to(port(), datagram.into(), self.clock.now());
     }
 
-    /// Sends frames of the test pattern under their number and `base`, from now on.
+    /// Sends frames of the test pattern with their number plus `base`, from now on.
     fn frames(&self, from: &Socket, base: u64, frames: Range<u64>) {
         let all = all(frames.end);
         let begins = Duration::from_nanos(self.clock.now().0);
@@ -52,7 +52,7 @@ impl Hosts {
         }
     }
 
-    /// What a receiver says of what `play` sends, and when it ended.
+    /// Returns the receiver's result for what `play` sends, and the time at which it ended.
     fn received(&self, options: RecvOptions, play: impl FnOnce()) -> (ReceiveReport, Duration) {
         self.clock.simulate(|| {
             let options = crate::recv::receive_options(&self.options(options)).unwrap();
@@ -64,7 +64,7 @@ impl Hosts {
         })
     }
 
-    /// What comes of a recording of what `play` sends.
+    /// Returns the result of recording what `play` sends.
     fn recorded(&self, options: RecvOptions, play: impl FnOnce(&Receiving)) -> Value {
         self.clock.simulate(|| {
             let run = Run::silent().on(&self.network.far(1));
@@ -84,7 +84,7 @@ impl Hosts {
     }
 }
 
-/// So many frames of the test pattern, all in one second.
+/// Returns this many frames of the test pattern, all in one second.
 fn all(count: u64) -> Vec<u8> {
     let rate = pattern::frame_rate(25_600);
     pattern::frames(FRAME, 1_800_000_000, rate, count as u32).unwrap()
@@ -111,8 +111,8 @@ fn a_probe_before_the_stream_does_not_end_the_wait_for_it() {
     assert_eq!(ended, begins + 19 * APART + IDLE);
 }
 
-/// What began again is followed when its eighth datagram comes 300 ms after the last of before, and not a nanosecond sooner: from the
-/// same port or another, and with all that it sent until then.
+/// A restarted stream is followed when its eighth datagram arrives 300 ms after the last one of the old stream, and not a nanosecond
+/// sooner: from the same port or another, with all datagrams until then.
 #[test]
 fn a_sender_that_restarts_is_followed_after_its_silence() {
     let room = Room::new();
@@ -132,7 +132,7 @@ fn a_sender_that_restarts_is_followed_after_its_silence() {
             let silence = Duration::from_millis(300) - 7 * APART;
             hosts.at(99 * APART + silence - Duration::from_nanos(early));
             hosts.frames(again, 90_000_000_000, 100..107);
-            // It looks when the receiver wakes next.
+            // The receiver checks at its next wake-up.
             hosts.clock.sleep(APART / 2);
             let seen = Arc::clone(&receiving.seen);
             let look = move || {
@@ -153,7 +153,7 @@ fn a_sender_that_restarts_is_followed_after_its_silence() {
     }
 }
 
-/// Neither datagrams without data nor a probe make a stream: nothing is recorded, and no idle time begins.
+/// Neither datagrams without data nor a probe make a stream: nothing is recorded, and no idle time starts.
 #[test]
 fn what_is_no_stream_makes_no_recording() {
     let room = Room::new();
@@ -181,7 +181,7 @@ fn what_is_no_stream_makes_no_recording() {
     }
 }
 
-/// A receiver that is stalled stalls nobody: the sender keeps its times, and all that did not fit is counted, to the datagram.
+/// A stalled receiver delays nobody: the sender keeps its times, and all data that did not fit is counted, to the datagram.
 #[test]
 fn a_receiver_that_stalls_does_not_stall_the_sender() {
     const FITS: u64 = 96;
@@ -202,7 +202,7 @@ fn a_receiver_that_stalls_does_not_stall_the_sender() {
         let options = SendOptions {
             source: format!("pattern:{FRAME}"),
             to: hosts.network.to(port()),
-            // One each millisecond.
+            // One per millisecond.
             pace: Pace::Rate(BitRate::new(FRAME as u64 * 8000).unwrap()),
             burst: Burst::Fixed(1),
             duration: Some(Duration::from_secs(4)),

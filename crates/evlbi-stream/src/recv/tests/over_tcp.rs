@@ -1,4 +1,4 @@
-//! What is different, and what is not, where a stream of bytes carries the data.
+//! Tests what differs, and what does not, if a byte stream carries the data.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|n| (n * 7 + n / 251) as u8).collect()
 }
 
-/// Nothing is ignored in silence.
+/// Options without effect are refused.
 #[test]
 fn options_without_effect_are_refused_by_name() {
     let run = Run::silent();
@@ -44,7 +44,7 @@ fn options_without_effect_are_refused_by_name() {
     assert_eq!(refused(RecvOptions { join, ..options() }), "single");
     let from = "tcp://127.0.0.1:0?interface=lo".parse().unwrap();
     assert_eq!(refused(RecvOptions { from, ..options() }), "?interface=");
-    // Of one end alone, or of a group.
+    // From one host only, or from a group.
     for (from, option) in [
         ("udp://127.0.0.1:0?source=10.0.0.5", "?source="),
         ("udp://127.0.0.1:0?ttl=3", "?ttl="),
@@ -80,7 +80,7 @@ fn options_without_effect_are_refused_by_name() {
     }
 }
 
-/// Sends a file and returns what came, and what the sender says.
+/// Sends a file; returns what was recorded, and the sender's result.
 fn carried(
     source: &str,
     pace: Pace,
@@ -102,7 +102,7 @@ fn carried(
     (std::fs::read(to).unwrap(), sent)
 }
 
-/// What completes the last piece of a file is no data, whatever else is left out.
+/// Padding of the last piece of a file is not data, whatever else is shed.
 #[test]
 fn no_fill_is_sent_as_data() {
     const PIECE: usize = 8192;
@@ -134,7 +134,7 @@ fn no_fill_is_sent_as_data() {
     );
 }
 
-/// What fits a link is reckoned with the headers of segments, which are longer than frames.
+/// The policy fit counts the headers of segments, which are longer than frames.
 #[test]
 fn what_fits_is_reckoned_with_segments() {
     let rate = |bits: u64| Pace::Rate(BitRate::new(bits).unwrap());
@@ -144,7 +144,7 @@ fn what_fits_is_reckoned_with_segments() {
         options.duration = Some(Duration::from_millis(300));
     });
     let shed = sent.report.live.shed as f64 / sent.report.live.offered as f64;
-    // Datagrams with a frame each would let 0.533 be shed.
+    // With a frame per datagram, 0.533 would be shed.
     assert!((0.495..0.51).contains(&shed), "{shed}");
 }
 
@@ -165,7 +165,7 @@ fn silence_counts_from_the_first_byte() {
     let waiting = of("tcp://");
     let place = url("tcp://", &waiting.seen.local[0]);
     let silent = TcpStream::connect(place.addresses().unwrap()[0][0]).unwrap();
-    // Another stream begins later, and has ended for its silence.
+    // Another stream starts later, and ended after its silence.
     let other = of("udp://");
     let sending = sender(url("udp://", &other.seen.local[0]), 0, &run);
     until("a stream", || other.seen.status().counts.count("bytes") > 0);
@@ -183,7 +183,7 @@ fn silence_counts_from_the_first_byte() {
     drop(silent);
 }
 
-/// Four of them must be in the ring before it is known whether they are frames.
+/// Four frames must be in the ring before the format is detected.
 #[test]
 fn the_ring_follows_the_length_of_frames() {
     let frame = 5 << 19;
@@ -214,7 +214,7 @@ fn the_ring_follows_the_length_of_frames() {
     assert!(std::fs::read(room.path("received")).unwrap() == data);
 }
 
-/// A receiver into a pipe that nobody reads, the pipe, a sender that has filled its ring, and what it sends.
+/// Returns a receiver into a pipe without a reader, the pipe, a sender that has filled its ring, and the data that it sends.
 fn full(room: &Room, run: &Run) -> (Receiving, File, Sending, Vec<u8>) {
     let pipe = room.path("pipe");
     mkfifo(pipe.as_str(), Mode::S_IRWXU).unwrap();
@@ -240,7 +240,7 @@ fn full(room: &Room, run: &Run) -> (Receiving, File, Sending, Vec<u8>) {
     (receiving, reader, sending, data)
 }
 
-/// A receiver that is dropped does not wait for a reader that takes a page now and then.
+/// A dropped receiver does not wait for a reader that reads a page now and then.
 #[test]
 fn a_slow_reader_does_not_keep_a_receiver_that_is_dropped() {
     let room = Room::new();
@@ -255,12 +255,12 @@ fn a_slow_reader_does_not_keep_a_receiver_that_is_dropped() {
     });
     drop(receiving);
     drop(over);
-    // The whole ring would take it longer than a minute.
+    // The reader would need more than a minute for the whole ring.
     let taken = slow.join().unwrap();
     assert!(taken < MIN_RING as usize / 2, "{taken} bytes");
 }
 
-/// What a reader that takes nothing costs is in the counters meanwhile, and in the result.
+/// The cost of a reader that reads nothing is in the counters at once, and in the result.
 #[test]
 fn a_sender_that_is_held_up_is_behind() {
     let run = Run::silent();
@@ -279,12 +279,12 @@ fn a_sender_that_is_held_up_is_behind() {
     sending.stop();
     let sent = sending.join().unwrap();
     let report = serde_json::to_value(&sent).unwrap();
-    // What the kernel still had room for is a small part of a second.
+    // The remaining room in the kernel is a small part of a second.
     let behind = report["behind_seconds"].as_f64().unwrap();
     assert!(behind > seen / 2.0, "{seen}: {report}");
 }
 
-/// A reader that takes little holds the sender up, and costs nothing.
+/// A slow reader slows the sender down, and costs no data.
 #[test]
 fn a_full_ring_holds_the_sender_up() {
     let room = Room::new();

@@ -1,4 +1,4 @@
-//! Receivers and senders at work in this process.
+//! Receivers and senders that run in this process.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -15,20 +15,20 @@ use evlbi_testkit::result::checked;
 use evlbi_testkit::{processor, until};
 use serde_json::Value;
 
-/// Where most receivers listen.
+/// Default address of receivers.
 pub const HERE: &str = "udp://127.0.0.1:0";
 
 /// A seed with which `every:N` begins with number N - 1 of the test pattern, at second 1,700,000,000 and for N up to 100.
 pub const SEED_OF_WHOLE_RUNS: u64 = 240;
 
-/// A receiver at work.
+/// A running receiver.
 pub struct Recv {
     receiving: Receiving,
     from: Url,
     said: Arc<Said>,
 }
 
-/// What is said meanwhile.
+/// Its notes so far.
 #[derive(Default)]
 struct Said(Mutex<Vec<String>>);
 
@@ -40,29 +40,29 @@ impl Notes for Said {
     }
 }
 
-/// Receives what comes to `from` into `to`.
+/// Records what arrives from `from` to `to`.
 pub fn recording(from: &str, to: impl Into<String>) -> RecvOptions {
     let from: Url = from.parse().unwrap();
     let holds = from.transport().service().honours.hold;
     RecvOptions {
         from,
         to: to.into(),
-        // Touching the usual 256 MiB would take most of a short test's time.
+        // Touching the default 256 MiB would take most of a short test's time.
         ring: Some(64 << 20),
-        // A relay that is held up makes nothing late.
+        // A stalled relay makes nothing late.
         hold: holds.then_some(Duration::from_mins(10)),
         ..RecvOptions::default()
     }
 }
 
 impl Recv {
-    /// Receives what comes to `from` into `to`.
+    /// Records what arrives from `from` to `to`.
     #[track_caller]
     pub fn start(from: &str, to: impl Into<String>) -> Recv {
         Recv::with(&recording(from, to))
     }
 
-    /// Begins to receive.
+    /// Starts a receiver.
     #[track_caller]
     pub fn with(options: &RecvOptions) -> Recv {
         let said = Arc::new(Said::default());
@@ -74,7 +74,7 @@ impl Recv {
         }
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     pub fn address(&self) -> SocketAddr {
         match &self.receiving.seen.local[0] {
             Local::Socket(address) => *address,
@@ -82,48 +82,48 @@ impl Recv {
         }
     }
 
-    /// Where to send to.
+    /// Returns the URL to send to.
     pub fn url(&self) -> String {
         format!("{}://{}", self.from.scheme(), self.receiving.seen.local[0])
     }
 
-    /// What it has counted until this moment.
+    /// Returns its counters so far.
     pub fn counts(&self) -> Counts {
         self.receiving.seen.refresh();
         self.receiving.seen.status().counts
     }
 
-    /// How many datagrams have arrived, those included that are not of the stream.
+    /// Returns the number of datagrams that have arrived, including foreign ones.
     pub fn arrived(&self) -> u64 {
         let counts = self.counts();
         let names = ["received", "foreign", "undecided"];
         names.map(|name| counts.count(name)).iter().sum()
     }
 
-    /// Waits until this number of datagrams has arrived. Those that it had no room for never do.
+    /// Waits until this number of datagrams has arrived. Those without room in the socket never do.
     #[track_caller]
     pub fn until_arrived(&self, datagrams: u64) {
         let what = format!("{datagrams} datagrams arrive");
         until(&what, || self.arrived() >= datagrams);
     }
 
-    /// How it is, in a line for people.
+    /// Returns its status as a line of text.
     pub fn line(&self) -> String {
         self.receiving.seen.line()
     }
 
-    /// Tells it to end.
+    /// Stops it.
     pub fn stop(&self) {
         self.receiving.stop();
     }
 
-    /// Waits for the end, whatever it is.
+    /// Waits for the end, successful or not.
     #[track_caller]
     pub fn end(self) -> Value {
         checked(serde_json::to_value(self.receiving.join()).unwrap())
     }
 
-    /// The same, with what it has said.
+    /// The same, with its notes.
     #[track_caller]
     pub fn end_with_notes(self) -> (Value, Vec<String>) {
         let said = Arc::clone(&self.said);
@@ -132,7 +132,7 @@ impl Recv {
         (result, said)
     }
 
-    /// Waits for the end, at which nothing may be wrong.
+    /// Waits for the end, which must be successful.
     #[track_caller]
     pub fn finish(self) -> Value {
         let result = self.end();
@@ -147,7 +147,7 @@ impl Recv {
         result
     }
 
-    /// Stops it once this number of datagrams has arrived, and waits for its end, at which nothing may be wrong.
+    /// Stops it once this number of datagrams has arrived, and waits for the end, which must be successful.
     #[track_caller]
     pub fn finish_after(self, datagrams: u64) -> Value {
         self.until_arrived(datagrams);
@@ -155,7 +155,7 @@ impl Recv {
         self.finish()
     }
 
-    /// The same, whatever its end is.
+    /// The same, successful or not.
     #[track_caller]
     pub fn end_after(self, datagrams: u64) -> Value {
         self.until_arrived(datagrams);
@@ -164,7 +164,7 @@ impl Recv {
     }
 }
 
-/// Sends `source` as fast as it can be sent.
+/// Sends `source` at maximum speed.
 pub fn sending(source: &str, to: &str) -> SendOptions {
     SendOptions {
         source: source.to_owned(),
@@ -178,7 +178,7 @@ pub fn sending(source: &str, to: &str) -> SendOptions {
     }
 }
 
-/// Sends, and waits for the end, at which nothing may be wrong.
+/// Sends, and waits for the end, which must be successful.
 #[track_caller]
 pub fn send(options: &SendOptions) -> Value {
     let sending = send::send(options, &Run::silent()).unwrap();

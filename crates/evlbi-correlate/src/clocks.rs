@@ -109,7 +109,7 @@ impl Clocks {
         }
     }
 
-    /// Returns by how many seconds a frame may be ahead of a plausible time: less than can be held, so that the others still fit.
+    /// Returns by how many seconds a frame may be ahead of a plausible time: half of [`HOLD`] less than can be held.
     fn leap(&self) -> f64 {
         self.wait + HOLD / 2.0
     }

@@ -26,7 +26,7 @@ struct Turn {
 }
 
 impl Recording {
-    /// Returns the frame rate from several seconds of the first frame's thread and from its header; 0 if no second ends.
+    /// Returns the frame rate from several seconds of the first frame's thread and from its header; `None` if no second ends.
     pub(super) fn count_frames_of_seconds(
         &self,
         file: &File,

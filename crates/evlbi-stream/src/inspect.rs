@@ -4,6 +4,7 @@
 
 mod extended;
 mod picture;
+mod summary;
 mod thread;
 
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use self::thread::{Gap, Sampling, Thread, ThreadReport};
 use crate::recording::{self, Blocks, Recording, RecordingError};
 use evlbi_wire::units;
 
-pub use self::picture::show as text;
+pub use self::picture::{is_summarised, text, text_in_full};
 
 /// Maximum number of gaps listed.
 const MAX_GAPS: usize = 1000;

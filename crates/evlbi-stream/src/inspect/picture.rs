@@ -7,16 +7,12 @@ use evlbi_wire::units::{show_count as count, show_rate};
 use serde_json::Value;
 
 use super::thread::ThreadReport;
-use super::{Moment, RateOrigin, Report};
+use super::{Moment, RateOrigin, Report, summary};
 
-/// Maximum number of lines in the table of threads.
-const THREADS: usize = 32;
-/// Maximum number of threads whose channels are drawn.
-const THREADS_DRAWN: usize = 8;
-/// Maximum number of channels drawn per thread.
-const CHANNELS_DRAWN: usize = 64;
-/// Maximum number of gaps shown.
-const GAPS: usize = 10;
+/// Lines of a screen.
+const SCREEN: usize = 40;
+/// Maximum number of gaps on a screen.
+const MAX_GAPS: usize = 10;
 /// Columns of a spectrum.
 const COLUMNS: usize = 48;
 /// Maximum number of levels drawn one by one.
@@ -26,23 +22,39 @@ const DECIBELS: f64 = 20.0;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Formats a report as text.
-pub fn show(report: &Report) -> String {
+/// Formats a report for people in at most 40 lines: each thread and channel if they fit, else those that are alike together.
+pub fn text(report: &Report) -> String {
+    if is_summarised(report) {
+        summary::show(report)
+    } else {
+        show(report, MAX_GAPS)
+    }
+}
+
+/// Formats a report for people with each thread, each channel and each gap that it lists.
+pub fn text_in_full(report: &Report) -> String {
+    show(report, report.gaps.len())
+}
+
+/// Returns whether [`text`] puts threads and channels together.
+pub fn is_summarised(report: &Report) -> bool {
+    show(report, MAX_GAPS).lines().count() > SCREEN
+}
+
+fn show(report: &Report, max_gaps: usize) -> String {
     let mut parts = vec![overview(report)];
     if !report.threads.is_empty() {
         parts.push(threads(&report.threads));
     }
     if report.gaps_total > 0 {
-        parts.push(gaps(report));
+        parts.push(gaps(report, max_gaps));
     }
     let every = report.sampling.map_or(1, |sampling| sampling.every);
-    let drawn = report.threads.iter().take(THREADS_DRAWN);
-    parts.extend(drawn.map(|thread| samples(thread, every)));
-    parts.extend(more(report.threads.len(), THREADS_DRAWN, "threads"));
+    parts.extend(report.threads.iter().map(|thread| samples(thread, every)));
     parts.join("\n\n")
 }
 
-fn overview(report: &Report) -> String {
+pub fn overview(report: &Report) -> String {
     let mut pairs = vec![
         ("file", report.file.display().to_string()),
         ("format", format(report)),
@@ -152,7 +164,7 @@ fn threads(threads: &[ThreadReport]) -> String {
         "station", "thread", "frames", "missing", "invalid", "samples",
     ];
     let mut rows = vec![heads.map(str::to_string).to_vec()];
-    for thread in threads.iter().take(THREADS) {
+    for thread in threads {
         rows.push(vec![
             thread.station.clone(),
             thread.thread.to_string(),
@@ -162,13 +174,10 @@ fn threads(threads: &[ThreadReport]) -> String {
             shape(thread),
         ]);
     }
-    let table = columns(&rows, |column| [0, SAMPLES].contains(&column));
-    let mut lines = vec![table];
-    lines.extend(more(threads.len(), THREADS, "threads"));
-    lines.join("\n")
+    columns(&rows, |column| [0, SAMPLES].contains(&column))
 }
 
-fn shape(thread: &ThreadReport) -> String {
+pub fn shape(thread: &ThreadReport) -> String {
     let (Some(bits), Some(channels)) = (thread.bits, thread.channels) else {
         return "unknown".to_string();
     };
@@ -199,9 +208,10 @@ fn extended(extended: Option<&Value>) -> String {
     }
 }
 
-fn gaps(report: &Report) -> String {
+/// The first gaps.
+pub fn gaps(report: &Report, max: usize) -> String {
     let mut lines = vec![format!("{} gaps", count(report.gaps_total))];
-    lines.extend(report.gaps.iter().take(GAPS).map(|gap| {
+    lines.extend(report.gaps.iter().take(max).map(|gap| {
         format!(
             "  {} thread {}: from {} on {} missing",
             gap.station,
@@ -210,15 +220,9 @@ fn gaps(report: &Report) -> String {
             count(gap.frames)
         )
     }));
-    lines.extend(more(report.gaps_total as usize, GAPS, "gaps"));
+    let more = report.gaps_total.saturating_sub(max as u64);
+    lines.extend((more > 0).then(|| format!("  and {} more gaps", count(more))));
     lines.join("\n")
-}
-
-fn more(all: usize, shown: usize, what: &str) -> Option<String> {
-    let more = all.checked_sub(shown).filter(|more| *more > 0)?;
-    Some(format!(
-        "  and {more} more {what} (--json lists more of them)"
-    ))
 }
 
 fn samples(thread: &ThreadReport, every: u64) -> String {
@@ -227,7 +231,7 @@ fn samples(thread: &ThreadReport, every: u64) -> String {
         thread.station, thread.thread, thread.sampled_frames
     )];
     lines.extend(thread.note.iter().map(|note| format!("  {note}")));
-    for (number, channel) in thread.statistics.iter().take(CHANNELS_DRAWN).enumerate() {
+    for (number, channel) in thread.statistics.iter().enumerate() {
         for (part, component) in channel.components.iter().enumerate() {
             let name = match (channel.components.len(), part) {
                 (1, _) => "",
@@ -245,12 +249,11 @@ fn samples(thread: &ThreadReport, every: u64) -> String {
             lines.push(format!("  {}", spectrum(channel, thread.sample_rate)));
         }
     }
-    lines.extend(more(thread.statistics.len(), CHANNELS_DRAWN, "channels"));
     lines.join("\n")
 }
 
 /// Draws a bar per level from the lowest to the highest, with percentages if there are few.
-fn levels(counts: &[u64]) -> String {
+pub fn levels(counts: &[u64]) -> String {
     let total = counts.iter().sum::<u64>().max(1) as f64;
     let per_bar = counts.len().div_ceil(LEVELS).max(1);
     let bars = counts.chunks(per_bar).map(|counts| counts.iter().sum());
@@ -266,13 +269,23 @@ fn levels(counts: &[u64]) -> String {
 
 /// Draws power against frequency, in dB below the maximum.
 fn spectrum(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
-    let per_column = channel.spectrum.len().div_ceil(COLUMNS).max(1);
+    let bars = bars(&channel.spectrum, COLUMNS);
+    format!("{bars}  {}", scale(channel, sample_rate))
+}
+
+/// A bar for each of some columns.
+pub fn bars(spectrum: &[f64], columns: usize) -> String {
+    let per_column = spectrum.len().div_ceil(columns).max(1);
     let mean = |powers: &[f64]| powers.iter().sum::<f64>() / powers.len() as f64;
-    let columns: Vec<f64> = channel.spectrum.chunks(per_column).map(mean).collect();
+    let columns: Vec<f64> = spectrum.chunks(per_column).map(mean).collect();
     let highest = columns.iter().copied().fold(0.0, f64::max);
     let decibels = |power: &f64| 10.0 * (power / highest).log10();
     let bars = columns.iter().map(decibels);
-    let bars: String = bars.map(|below| block(1.0 + below / DECIBELS)).collect();
+    bars.map(|below| block(1.0 + below / DECIBELS)).collect()
+}
+
+/// Range of frequencies and height of the bars of a spectrum.
+pub fn scale(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
     let lowest = channel.lowest_frequency;
     let end = lowest + channel.spectrum.len() as f64 * channel.resolution;
     let scale = match sample_rate {
@@ -282,7 +295,7 @@ fn spectrum(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
         }
         None => format!("{lowest} to {end} of the sample rate"),
     };
-    format!("{bars}  {scale}, {DECIBELS} dB high")
+    format!("{scale}, {DECIBELS} dB high")
 }
 
 /// Returns a bar with the height `part`, from 0 to 1.

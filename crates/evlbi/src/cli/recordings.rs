@@ -81,6 +81,9 @@ pub struct InspectArgs {
     /// Frames per second of a thread, for a file that is too short to show it
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<FrameRate>,
+    /// Show each thread, channel and listed gap, however many there are
+    #[arg(long)]
+    pub all: bool,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
@@ -89,7 +92,17 @@ pub struct InspectArgs {
 /// Shows the contents of a recording.
 pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
     let report = inspect::inspect(&args.file, args.frame_rate, program.run())?;
-    output::print(args.json, &report, inspect::text)?;
+    let text = match args.all {
+        true => inspect::text_in_full,
+        false => inspect::text,
+    };
+    output::print(args.json, &report, text)?;
+    if !args.json && !args.all && inspect::is_summarised(&report) {
+        let run = program.run();
+        run.say(format_args!(
+            "threads and channels that are alike share a row; --all shows each"
+        ));
+    }
     complete(report.interrupted)
 }
 

@@ -38,6 +38,51 @@ fn stations_are_simulated_shed_from_and_inspected() {
     }
 }
 
+/// However the channels lie in threads, what is shown fits on a screen, and names the thread that differs.
+#[test]
+fn many_channels_fit_on_a_screen() {
+    for threads in [1, 8, 64] {
+        let room = Room::new();
+        let plan = format!(
+            "duration = 0.2\nsample_rate = 200_000\nchannels = 64\nthreads = {threads}\npayload = 400\nedv = 1\n[[station]]\nname = \"Ef\"\n"
+        );
+        let (plan, out) = (room.write("plan.toml", plan), room.path("out"));
+        json(&["sky", &plan, "--out", &out]);
+        let (whole, lossy) = (room.path("out/Ef.vdif"), room.path("lossy.vdif"));
+        json(&[
+            "drop",
+            &whole,
+            &lossy,
+            "--shed",
+            "random:20%",
+            "--replace",
+            "nothing",
+        ]);
+        for file in [&whole, &lossy] {
+            let shown = |all: &[&str]| {
+                let output = evlbi(&[&["inspect", file], all].concat());
+                assert!(output.status.success());
+                let text = String::from_utf8(output.stdout).unwrap();
+                (text, String::from_utf8(output.stderr).unwrap())
+            };
+            let (short, hint) = shown(&[]);
+            assert!(short.lines().count() <= 40, "{threads}: {short}");
+            assert!(
+                short.lines().all(|line| line.chars().count() <= 120),
+                "{short}"
+            );
+            assert!(hint.contains("--all"), "{hint}");
+            if threads > 1 && file == &whole {
+                let range = format!("0-{}", threads - 1);
+                assert!(short.contains(&range), "{short}");
+            }
+            let (long, hint) = shown(&["--all"]);
+            assert!(long.matches("channel ").count() >= 64, "{threads}: {long}");
+            assert!(!hint.contains("--all"), "{hint}");
+        }
+    }
+}
+
 #[test]
 fn wrong_arguments_say_what_to_do() {
     let room = Room::new();

@@ -387,15 +387,18 @@ fn measure_all(
         finished: false,
         interrupted: false,
     };
+    // A point has no notes that the whole recordings had not.
+    let silenced = run.silenced();
+    let count = all.len();
     for (done, (experiment, harm, loss)) in (1..).zip(all) {
-        let Some(point) = experiment.point(harm, loss, run)? else {
+        let Some(point) = experiment.point(harm, loss, &silenced)? else {
             result.interrupted = true;
             break;
         };
         result.add(harm, point);
         keep(&result)?;
         if progress.is_due() {
-            progress.show(done, &format!("{done} points"));
+            progress.show(done, &format!("{done} of {count} points"));
         }
     }
     result.conclusions = theory::conclusions(&result.curves);

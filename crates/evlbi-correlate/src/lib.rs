@@ -88,7 +88,8 @@ pub use self::files::FileError;
 pub use self::lines::Integration;
 pub use self::live::{Correlating, Show, correlate_streams};
 pub use self::options::{
-    Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, SideBand, StreamOptions, Stretch,
+    Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Polarisations, SideBand, StreamOptions,
+    Stretch,
 };
 pub use self::pictures::PictureError;
 pub use self::plan::PlanError;

@@ -1,5 +1,7 @@
 //! Options of a correlation.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,6 +11,9 @@ use evlbi_fx::fringe::Window;
 use evlbi_fx::track::Trust;
 
 use evlbi_wire::units;
+
+/// Maximum number of bands in a block of one polarisation.
+const MAX_BLOCK: usize = 4096;
 
 /// Options of a correlation.
 #[derive(Clone, Debug)]
@@ -21,8 +26,8 @@ pub struct CorrelateOptions {
     pub freq: Vec<Hertz>,
     /// Sideband of real samples.
     pub sideband: SideBand,
-    /// Polarisations of the bands, repeated in turn.
-    pub polarisations: String,
+    /// Polarisations of the bands.
+    pub polarisations: Polarisations,
     /// Whether different polarisations are correlated too.
     pub cross_hands: bool,
     /// Samples per second of a band, if the recordings do not contain it.
@@ -58,7 +63,7 @@ impl Default for CorrelateOptions {
             delay: Vec::new(),
             freq: Vec::new(),
             sideband: SideBand::Upper,
-            polarisations: "R".into(),
+            polarisations: Polarisations::default(),
             cross_hands: false,
             sample_rate: None,
             channels: None,
@@ -120,6 +125,98 @@ pub enum SideBand {
     Upper,
     /// Frequency falls as that of the sky grows.
     Lower,
+}
+
+/// Letters that name the polarisations of the bands in their order, again and again: `R`, `RL`, or in blocks `8X8Y`.
+///
+/// The first bands of each polarisation are of the first frequency, the second of the second, and so on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Polarisations {
+    letters: Vec<char>,
+    /// Whether blocks were given, which the bands must fill.
+    has_blocks: bool,
+}
+
+impl Default for Polarisations {
+    /// One polarisation, called R.
+    fn default() -> Polarisations {
+        Polarisations {
+            letters: vec!['R'],
+            has_blocks: false,
+        }
+    }
+}
+
+impl Polarisations {
+    /// Number of bands after which the letters begin again.
+    pub(super) fn len(&self) -> usize {
+        self.letters.len()
+    }
+
+    /// Returns the polarisation of each of `bands` bands, with its place among those of this polarisation; `None` if they do
+    /// not fill the blocks.
+    pub(super) fn of(&self, bands: usize) -> Option<Vec<(char, usize)>> {
+        if self.has_blocks && !bands.is_multiple_of(self.letters.len()) {
+            return None;
+        }
+        let mut seen = HashMap::new();
+        let letters = self.letters.iter().cycle().take(bands);
+        let placed = letters.map(|letter| {
+            let next: &mut usize = seen.entry(*letter).or_default();
+            *next += 1;
+            (*letter, *next - 1)
+        });
+        Some(placed.collect())
+    }
+}
+
+impl FromStr for Polarisations {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Polarisations, String> {
+        let mut polarisations = Polarisations {
+            letters: Vec::new(),
+            has_blocks: false,
+        };
+        let mut parse = || {
+            let mut rest = text;
+            while !rest.is_empty() {
+                let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+                let (count, letter) = (&rest[..digits], rest[digits..].chars().next()?);
+                let is_new = !polarisations.letters.contains(&letter);
+                let count: usize = match count {
+                    "" => 1,
+                    count => count
+                        .parse()
+                        .ok()
+                        .filter(|count| (1..=MAX_BLOCK).contains(count))?,
+                };
+                (letter.is_ascii_uppercase() && is_new).then_some(())?;
+                polarisations.has_blocks |= digits > 0;
+                polarisations.letters.extend(vec![letter; count]);
+                rest = &rest[digits + 1..];
+            }
+            (!polarisations.letters.is_empty()).then_some(())
+        };
+        match parse() {
+            Some(()) => Ok(polarisations),
+            None => Err(format!(
+                "invalid polarisations `{text}`: give one letter per band, e.g. R, RL, XY, or blocks, e.g. 8X8Y"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Polarisations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for block in self.letters.chunk_by(|a, b| a == b) {
+            match self.has_blocks {
+                true => write!(f, "{}{}", block.len(), block[0])?,
+                false => write!(f, "{}", block[0])?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Time of recordings to correlate.
@@ -285,6 +382,26 @@ mod tests {
         assert!(bare.contains("add a unit, e.g. 2ms, 2s"), "{bare}");
         for bad in ["", "Ef", "Ef:1", "Ef:2s..1s", ":1s..2s", "Ef:x..2s"] {
             assert!(bad.parse::<Flag>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn polarisations_are_read_and_placed() {
+        let read = |text: &str| text.parse::<Polarisations>().unwrap();
+        let turns = vec![('X', 0), ('Y', 0), ('X', 1)];
+        assert_eq!(read("XY").of(3), Some(turns));
+        let blocks = [('X', 0), ('X', 1), ('Y', 0), ('X', 2), ('X', 3), ('Y', 1)];
+        assert_eq!(read("2X1Y").of(6), Some(blocks.into()));
+        assert_eq!(read("2XY").of(6), Some(blocks.into()));
+        assert_eq!(read("8X8Y").of(12), None);
+        for text in ["R", "XY", "8X8Y", "2R1L"] {
+            assert_eq!(read(text).to_string(), text);
+        }
+        assert_eq!(read("2XY").to_string(), "2X1Y");
+        for bad in [
+            "", "8", "x", "RR", "2X2X", "0X", "8X8", "X8", "é", "9999X", "-1X",
+        ] {
+            assert!(bad.parse::<Polarisations>().is_err(), "{bad}");
         }
     }
 

@@ -94,6 +94,20 @@ pub enum PlanError {
     /// There are several LO frequencies, but not one for each band.
     #[error("{0} frequencies for more bands: give one, or one per band")]
     TooFewFrequencies(usize),
+    /// The bands of a station do not fill the blocks of polarisations.
+    #[error(
+        "polarisations {polarisations} need a multiple of {needed} bands, and station {station} has {bands}"
+    )]
+    Polarisations {
+        /// The polarisations.
+        polarisations: String,
+        /// Bands of all blocks.
+        needed: usize,
+        /// Name of the station.
+        station: String,
+        /// Its bands: threads times channels.
+        bands: usize,
+    },
     /// A flag names an unknown station.
     #[error("unknown station {station} in a flag: the stations are {}", stations.join(", "))]
     UnknownStation {
@@ -143,18 +157,13 @@ pub fn plan(
     }
 }
 
-/// Sets stations up from the options. A station's bands are the channels of its threads, in order; bands of several polarisations alternate
-/// at each frequency.
+/// Sets stations up from the options. A station's bands are the channels of its threads, in order.
 fn by_options(
     files: &[String],
     shapes: &[Shape],
     options: &CorrelateOptions,
 ) -> Result<Plan, PlanError> {
     let first = shapes.first().map_or(0, |shape| shape.first_second);
-    let polarisations: Vec<char> = options.polarisations.chars().collect();
-    if polarisations.is_empty() {
-        return Err(PlanError::Unfit("the bands have no polarisations".into()));
-    }
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
     if options.freq.is_empty() && options.delay.iter().any(has_rate) {
         return Err(PlanError::NoFrequency);
@@ -164,10 +173,10 @@ fn by_options(
         let mut delay = Delay::default();
         delay.add(given_delay(index, first, options));
         stations.push(StationSetup {
+            bands: bands(shape, &name, options)?,
             name,
             layout: shape.layout,
             delay,
-            bands: bands(shape, &polarisations, options)?,
         });
     }
     let products = products(&stations, options.cross_hands);
@@ -377,18 +386,21 @@ fn recorded_bands(
     bands.collect()
 }
 
-fn bands(
-    shape: &Shape,
-    polarisations: &[char],
-    options: &CorrelateOptions,
-) -> Result<Vec<Band>, PlanError> {
+fn bands(shape: &Shape, station: &str, options: &CorrelateOptions) -> Result<Vec<Band>, PlanError> {
     let layout = shape.layout;
+    let count = shape.threads.len() * layout.channels;
+    let polarisations = options.polarisations.of(count);
+    let polarisations = polarisations.ok_or_else(|| PlanError::Polarisations {
+        polarisations: options.polarisations.to_string(),
+        needed: options.polarisations.len(),
+        station: station.to_owned(),
+        bands: count,
+    })?;
     let width = bandwidth(&layout);
     let lanes = 0..shape.threads.len();
     let all = lanes.flat_map(|lane| (0..layout.channels).map(move |channel| (lane, channel)));
     let mut bands = Vec::new();
-    for (number, (lane, channel)) in all.enumerate() {
-        let frequency = number / polarisations.len();
+    for ((lane, channel), (polarisation, frequency)) in all.zip(polarisations) {
         let zero_hz = match options.freq.as_slice() {
             [] => 0.0,
             // The other bands follow without a gap.
@@ -408,7 +420,7 @@ fn bands(
             channel,
             zero_hz,
             edge_hz: zero_hz - below,
-            polarisation: polarisations[number % polarisations.len()],
+            polarisation,
         });
     }
     Ok(bands)
@@ -447,7 +459,7 @@ fn same_band(first: &StationSetup, n: usize, second: &StationSetup, m: usize) ->
     place(first, n) == place(second, m)
 }
 
-/// Returns the number of a station's bands before this one in its polarisation: polarisations of a frequency are adjacent.
+/// Returns the number of a station's bands before this one in its polarisation.
 pub fn place(station: &StationSetup, band: usize) -> usize {
     let is_alike = |other: &&Band| other.polarisation == station.bands[band].polarisation;
     station.bands[..band].iter().filter(is_alike).count()

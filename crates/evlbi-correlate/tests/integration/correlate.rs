@@ -687,7 +687,7 @@ fn bands_polarisations_and_odd_integrations() {
     sky(&room, &plan);
     let (ef, jb) = (room.path("sky/Ef.vdif"), room.path("sky/Jb.vdif"));
     let options = CorrelateOptions {
-        polarisations: "RL".to_owned(),
+        polarisations: "RL".parse().unwrap(),
         cross_hands: true,
         integration: Some(Duration::from_micros(33_300)),
         ..delayed(64, &DELAYS[..2])

@@ -152,7 +152,7 @@ fn bands_of_one_frequency_are_told_apart_or_refused() {
     let said = not_correlated(&[ef, jb], &kept);
     assert!(said.contains("bands 1 and 2 of station Ef"), "{said}");
     let named = CorrelateOptions {
-        polarisations: "RL".to_owned(),
+        polarisations: "RL".parse().unwrap(),
         freq: vec![Hertz(4.9e9)],
         force: true,
         ..kept

@@ -1,6 +1,5 @@
 //! `evlbi correlate`, `evlbi fringe` and `evlbi loss-curve`.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +10,8 @@ use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
 use evlbi_correlate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use evlbi_correlate::{
-    Cause, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, Recordings, SideBand,
-    StreamOptions, StreamResult, Stretch, correlate_streams, text, write_csv,
+    Cause, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, Polarisations,
+    Recordings, SideBand, StreamOptions, StreamResult, Stretch, correlate_streams, text, write_csv,
 };
 use evlbi_fx::track::Trust;
 use evlbi_net::file::{check_new, replace_json};
@@ -114,9 +113,9 @@ pub struct CorrelatorArgs {
     /// Sideband of real samples
     #[arg(long, ignore_case = true, value_parser = choice(SIDE_BANDS), default_value = name(SIDE_BANDS, CorrelateOptions::default().sideband))]
     pub sideband: SideBand,
-    /// Polarisations of the bands, in order
-    #[arg(long, value_name = "LETTERS", default_value_t = CorrelateOptions::default().polarisations, value_parser = polarisations)]
-    pub polarisations: String,
+    /// Polarisations of the bands in their order: RL alternates, 8X8Y is 8 bands of X and then 8 of Y
+    #[arg(long, value_name = "LETTERS", default_value_t = CorrelateOptions::default().polarisations)]
+    pub polarisations: Polarisations,
     /// Correlate different polarisations, too
     #[arg(long)]
     pub cross_hands: bool,
@@ -147,17 +146,6 @@ pub struct CorrelatorArgs {
 fn channels(text: &str) -> Result<usize, String> {
     let why = "channels are not possible: give 4 to 1048576";
     within(text, 4..=1 << 20, why)
-}
-
-fn polarisations(text: &str) -> Result<String, String> {
-    let mut seen = HashSet::new();
-    let is_good = |letter: char| letter.is_ascii_uppercase() && seen.insert(letter);
-    match !text.is_empty() && text.chars().all(is_good) {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
-            "`{text}` names no polarisations; write R, RL or XY"
-        )),
-    }
 }
 
 convert! {

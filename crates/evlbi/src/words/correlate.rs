@@ -41,7 +41,7 @@ fn of_format(error: &FormatError) -> Option<String> {
 fn of_visibilities(error: &VisibilityError) -> Option<String> {
     Some(match error {
         VisibilityError::AlikeBands { .. } => {
-            format!("{error}: give --polarisations, e.g. RL, or other frequencies")
+            format!("{error}: give --polarisations, e.g. RL or 8X8Y, or other frequencies")
         }
         _ => return None,
     })
@@ -83,6 +83,9 @@ fn of_plan(error: &PlanError) -> Option<String> {
         ),
         PlanError::TooFewFrequencies(given) => Some(format!(
             "--freq names {given} frequencies for more bands: give one, or one per band"
+        )),
+        PlanError::Polarisations { .. } => Some(format!(
+            "{error}: give --polarisations with smaller blocks, e.g. 4X4Y for 8 bands"
         )),
         PlanError::UnknownStation { station, stations } => Some(format!(
             "unknown station {station} in --flag: the stations are {}",

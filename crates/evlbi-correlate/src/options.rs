@@ -18,7 +18,8 @@ const MAX_BLOCK: usize = 4096;
 /// Options of a correlation.
 #[derive(Clone, Debug)]
 pub struct CorrelateOptions {
-    /// Path of a DiFX delay model; the `.input` next to it contains frequencies, sidebands and clocks.
+    /// Path of a delay model: a DiFX `.im`, whose `.input` next to it contains frequencies, sidebands and clocks, or the `.toml` of a
+    /// simulated sky.
     pub model: Option<PathBuf>,
     /// Delay of each station in the order of the inputs, in addition to the model.
     pub delay: Vec<DelayTerms>,

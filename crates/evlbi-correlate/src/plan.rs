@@ -10,11 +10,12 @@ use evlbi_fx::delay::{Delay, Moment, OutsideModel, Polynomial};
 use evlbi_fx::difx::{self, DifxError, Model};
 use evlbi_fx::track::Layout;
 use evlbi_net::run::Run;
+use evlbi_stream::source::{SourceError, read_plan};
 use evlbi_wire::vdif::StationId;
 
 use super::arrived::Arrived;
 use super::files::{FileError, read_text};
-use super::options::{CorrelateOptions, DelayTerms, SideBand};
+use super::options::{CorrelateOptions, DelayTerms, Hertz, SideBand};
 
 const DAY: i64 = 86_400;
 
@@ -80,6 +81,9 @@ pub enum PlanError {
         /// The damage.
         source: DifxError,
     },
+    /// The plan of the simulated sky cannot be read.
+    #[error("{0}")]
+    Sky(#[from] SourceError),
     /// There are more delays than stations.
     #[error("{delays} delays for {recordings} recordings: give at most one per recording")]
     TooManyDelays {
@@ -140,6 +144,11 @@ impl PlanError {
     }
 }
 
+/// Whether a model is the plan of a simulated sky. Others are jobs of DiFX.
+pub fn is_sky(model: &Path) -> bool {
+    model.extension().is_some_and(|kind| kind == "toml")
+}
+
 /// Sets stations up from a model if there is one, else from the options.
 pub fn plan(
     files: &[String],
@@ -152,6 +161,7 @@ pub fn plan(
         return Err(PlanError::TooManyDelays { delays, recordings });
     }
     match &options.model {
+        Some(sky) if is_sky(sky) => by_sky(files, shapes, sky, options),
         Some(model) => by_model(shapes, model, options, run),
         None => by_options(files, shapes, options),
     }
@@ -203,6 +213,41 @@ fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomi
         start: Moment::at(first),
         coefficients: terms.map_or_else(Vec::new, |DelayTerms(terms)| terms.clone()),
     }
+}
+
+/// Sets stations up as the plan of a simulated sky says, in which they are found by their codes.
+fn by_sky(
+    files: &[String],
+    shapes: &[Shape],
+    path: &Path,
+    options: &CorrelateOptions,
+) -> Result<Plan, PlanError> {
+    let sky = read_plan(path)?;
+    let options = CorrelateOptions {
+        freq: vec![Hertz(sky.sky_frequency)],
+        sideband: SideBand::Upper,
+        ..options.clone()
+    };
+    let mut plan = by_options(files, shapes, &options)?;
+    for (number, (shape, station)) in shapes.iter().zip(&mut plan.stations).enumerate() {
+        let code = shape.station.to_string();
+        let known = match shape.station == StationId::default() {
+            // A stream that has not begun has no code yet.
+            true => sky.stations.get(number),
+            false => sky.stations.iter().find(|known| known.name == code),
+        };
+        let known = known.ok_or_else(|| {
+            let path = path.display();
+            PlanError::Unfit(format!("{path} has no station {code}"))
+        })?;
+        for terms in [&known.delay, &known.clock] {
+            station.delay.add(Polynomial {
+                start: Moment::at(sky.start),
+                coefficients: terms.clone(),
+            });
+        }
+    }
+    Ok(plan)
 }
 
 /// Sets stations up from a DiFX job; the files are its stations, in order.
@@ -310,8 +355,11 @@ fn by_model(
     })
 }
 
-/// Returns the sample rate of a job's first recording.
+/// Returns the sample rate of a model's first recording.
 pub fn sample_rate(model: &Path) -> Result<Option<u64>, PlanError> {
+    if is_sky(model) {
+        return Ok(Some(read_plan(model)?.sample_rate as u64));
+    }
     // If both are missing, the error names the file that the user named.
     read_text(model)?;
     let (_, job) = read_input(model)?;

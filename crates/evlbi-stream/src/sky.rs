@@ -1,4 +1,4 @@
-//! Writes the recordings of simulated stations.
+//! Writes the recordings of simulated stations, and next to them the plan, which contains the delays of the stations.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,6 +13,9 @@ use thiserror::Error;
 
 use crate::source::SourceError;
 use crate::{recording, source};
+
+/// Name of the plan next to the recordings.
+const MODEL: &str = "sky.toml";
 
 /// Reasons why simulated stations cannot be recorded.
 #[derive(Debug, Error)]
@@ -69,6 +72,8 @@ pub struct SkyReport {
     plan: PathBuf,
     /// Seed of all random numbers.
     seed: u64,
+    /// Copy of the plan next to the recordings: the delay model with which they are correlated.
+    model: PathBuf,
     files: Vec<Written>,
     /// Whether the run was stopped before the end.
     pub interrupted: bool,
@@ -108,12 +113,15 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
         path: options.out.clone(),
         source,
     })?;
+    let model = options.out.join(MODEL);
+    copy_plan(&options.plan, &model, options.force)?;
     let total = stations.iter().map(length).sum();
     let mut progress = run.progress(Some(total));
     let mut report = SkyReport {
         schema: "evlbi.sky/1",
         plan: options.plan.clone(),
         seed: plan.seed,
+        model,
         files: Vec::new(),
         interrupted: false,
     };
@@ -144,6 +152,23 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
         });
     }
     Ok(report)
+}
+
+/// Copies the plan. A copy that exists stays.
+fn copy_plan(plan: &Path, model: &Path, force: bool) -> Result<(), SkyError> {
+    let text = fs::read(plan).map_err(|source| SourceError::ReadPlan {
+        path: plan.to_owned(),
+        source,
+    })?;
+    if fs::read(model).is_ok_and(|copy| copy == text) {
+        return Ok(());
+    }
+    let (mut file, part) = Part::create(model, force)?;
+    file.write_all(&text).map_err(|source| SkyError::Write {
+        path: model.to_owned(),
+        source,
+    })?;
+    Ok(part.keep()?)
 }
 
 fn length(station: &Station) -> u64 {
@@ -200,6 +225,10 @@ pub fn text(report: &SkyReport) -> String {
         )
     });
     let mut lines: Vec<String> = lines.collect();
+    lines.push(format!(
+        "{}  delay model of these stations",
+        report.model.display()
+    ));
     if report.interrupted {
         lines.push("interrupted: the next recording was not kept".to_string());
     }

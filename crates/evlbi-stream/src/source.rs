@@ -284,7 +284,10 @@ fn memory_of(frame_length: usize) -> usize {
 }
 
 /// Reads the plan of a simulated sky.
-pub(crate) fn read_plan(path: &Path) -> Result<SkyPlan, SourceError> {
+///
+/// # Errors
+/// Returns an error if the file cannot be read or parsed.
+pub fn read_plan(path: &Path) -> Result<SkyPlan, SourceError> {
     let text = std::fs::read_to_string(path).map_err(|source| SourceError::ReadPlan {
         path: path.to_owned(),
         source,

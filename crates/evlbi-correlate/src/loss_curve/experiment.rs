@@ -1,5 +1,7 @@
 //! Measures the points for one knowledge of the loss: damages, correlates and compares the recordings.
 
+use std::path::PathBuf;
+
 use evlbi_core::shed::{Policy, PolicyError, Replace, Shed, ShedError, Stream};
 use evlbi_fx::track::Trust;
 use evlbi_net::run::Run;
@@ -7,6 +9,7 @@ use evlbi_net::run::Run;
 use super::{
     Harm, Kind, Knows, LossCurveError, LossCurveOptions, Measures, Point, WEIGHT_CUT, Where, theory,
 };
+use crate::plan;
 use crate::series::{Dump, Found};
 use crate::tamper::Tampered;
 use crate::{
@@ -73,7 +76,8 @@ impl Experiment<'_> {
         pair.sort_unstable();
         let paths = pair.map(|index| files[index].clone());
         let mut options = asked.correlate.clone();
-        if options.model.is_some() && pair != [0, 1] {
+        let is_job = |model: &PathBuf| !plan::is_sky(model);
+        if options.model.as_ref().is_some_and(is_job) && pair != [0, 1] {
             return Err(LossCurveError::OtherThanModel);
         }
         let delays = pair.iter().filter_map(|index| options.delay.get(*index));

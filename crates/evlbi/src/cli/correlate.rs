@@ -101,8 +101,8 @@ pub struct StreamArgs {
 /// How stations are correlated.
 #[derive(Args)]
 pub struct CorrelatorArgs {
-    /// DiFX delay model; the .input next to it gives frequencies, sidebands and clocks
-    #[arg(long, value_name = "X.im", conflicts_with_all = ["freq", "polarisations"])]
+    /// Delay model: X.im of DiFX (the X.input next to it gives frequencies, sidebands and clocks), or the sky.toml of `evlbi sky`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["freq", "polarisations"])]
     pub model: Option<PathBuf>,
     /// Delay or clock lateness of each station, in the order of the files; added to the model's [default: none]
     #[arg(long, value_name = "TERMS", allow_hyphen_values = true)]

@@ -17,7 +17,9 @@ use serde::Serialize;
 use self::picture::fringe_figure;
 use crate::pictures::{self, PictureError};
 use crate::series::{WindowError, check_window};
-use crate::visibilities::{Description, FrequencyDescription, ProductKey, VisibilityError, key};
+use crate::visibilities::{
+    Description, FrequencyDescription, ProductKey, VisibilityError, is_swin, key,
+};
 use crate::{CorrelateError, CorrelateOptions, Recordings, correlate};
 
 /// Maximum number of values in a fringe search.
@@ -160,20 +162,26 @@ pub fn in_recordings(
     Ok(FringeResult::new(fringes, found.interrupted))
 }
 
-/// Searches and draws the fringes of a directory of visibilities.
+/// Searches and draws the fringes of visibilities. `path` is their directory, as [`correlate`] or DiFX wrote it (with the job's
+/// `.input` next to it), the `.input` of such a job, or one file of such a directory.
 ///
 /// # Errors
 /// Returns an error if it contains none, a window is too wide, or a picture exists or cannot be written.
-pub fn in_directory(
-    directory: &Path,
-    options: &FringeOptions,
-) -> Result<FringeResult, FringeError> {
+pub fn in_directory(path: &Path, options: &FringeOptions) -> Result<FringeResult, FringeError> {
+    let is_swin = is_swin(path) && path.is_file();
+    let (directory, only) = match path.parent() {
+        Some(parent) if is_swin => (Path::new(".").join(parent), Some(path)),
+        _ if path.extension().is_some_and(|kind| kind == "input") => {
+            (path.with_extension("difx"), None)
+        }
+        _ => (path.to_owned(), None),
+    };
     if !directory.is_dir() {
-        return Err(FringeError::NoDirectory(directory.to_owned()));
+        return Err(FringeError::NoDirectory(directory));
     }
-    let description = Description::read(directory)?;
+    let description = Description::find(&directory)?;
     let mut by_product: BTreeMap<ProductKey, Vec<Record>> = BTreeMap::new();
-    for record in description.records(directory)? {
+    for record in description.records(&directory, only)? {
         if record.baseline.0 != record.baseline.1 {
             by_product.entry(key(&record)).or_default().push(record);
         }

@@ -79,6 +79,39 @@ pub enum VisibilityError {
         /// The damage.
         source: swin::SwinError,
     },
+    /// Nothing describes the visibilities: neither this program nor DiFX wrote them.
+    #[error(
+        "no visibilities in {}: it has no {DESCRIPTION}, as this program writes, and no DiFX job {} is next to it",
+        directory.display(),
+        job.display()
+    )]
+    NoDescription {
+        /// The directory.
+        directory: PathBuf,
+        /// The `.input` that would describe it.
+        job: PathBuf,
+    },
+    /// The `.input` of a DiFX job is damaged.
+    #[error("in {}", path.display())]
+    Job {
+        /// The `.input`.
+        path: PathBuf,
+        /// The first wrong or missing line.
+        source: difx::DifxError,
+    },
+    /// Files of visibilities are of several phase centres or pulsar bins.
+    #[error(
+        "{} holds several phase centres or pulsar bins, e.g. {} and {}",
+        directory.display(),
+        names[0],
+        names[1]
+    )]
+    SeveralCentres {
+        /// The directory.
+        directory: PathBuf,
+        /// Names of a file of one and of a file of another.
+        names: [String; 2],
+    },
     /// The description is of other visibilities, or these cannot be written; the text is the reason.
     #[error("{0}")]
     Unfit(String),
@@ -116,36 +149,70 @@ impl Description {
             let why = format!("{shown} has schema {schema}, this program reads {SCHEMA}");
             return Err(VisibilityError::Unfit(why));
         }
+        description.check(&path)
+    }
+
+    /// Refuses lengths and widths that nothing has.
+    fn check(self, path: &Path) -> Result<Description, VisibilityError> {
         let sound = |frequency: &FrequencyDescription| {
             (1..=MAX_CHANNELS).contains(&frequency.channels)
                 && frequency.channel_width_hz > 0.0
                 && frequency.channel_width_hz.is_finite()
         };
-        let integration = description.integration_s;
-        if !description.frequencies.iter().all(sound) || !(1e-9..1e9).contains(&integration) {
+        let (shown, integration) = (path.display(), self.integration_s);
+        if !self.frequencies.iter().all(sound) || !(1e-9..1e9).contains(&integration) {
             let why = format!(
                 "invalid description of visibilities {shown}: a length or a width is wrong"
             );
             return Err(VisibilityError::Unfit(why));
         }
-        Ok(description)
+        Ok(self)
     }
 
-    /// Returns all records of `directory`, file by file.
-    pub fn records(&self, directory: &Path) -> Result<Vec<swin::Record>, VisibilityError> {
+    /// Returns the description of `directory`: that of this program, or the `.input` of a DiFX job, e.g. `sim_1.input` next to `sim_1.difx`.
+    pub fn find(directory: &Path) -> Result<Description, VisibilityError> {
+        if directory.join(DESCRIPTION).exists() {
+            return Description::read(directory);
+        }
+        let whole = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        let job = whole.with_extension("input");
+        if !job.exists() {
+            let directory = directory.to_owned();
+            return Err(VisibilityError::NoDescription { directory, job });
+        }
+        match difx::Output::parse(&read_text(&job)?) {
+            Ok(output) => Description::of_job(output).check(&job),
+            Err(source) => Err(VisibilityError::Job { path: job, source }),
+        }
+    }
+
+    fn of_job(output: difx::Output) -> Description {
+        let described = |frequency: &difx::Frequency| {
+            let (zero, edge) = (frequency.zero_hz, frequency.edge_hz());
+            let width = frequency.bandwidth_hz / frequency.channels as f64;
+            let channels = (frequency.channels, frequency.averaged);
+            FrequencyDescription::new(zero, edge, width, channels)
+        };
+        Description {
+            schema: SCHEMA.into(),
+            stations: output.stations,
+            frequencies: output.frequencies.iter().map(described).collect(),
+            integration_s: output.integration,
+        }
+    }
+
+    /// Reads all records of `directory`, file after file, or those of `only` one file.
+    pub fn records(
+        &self,
+        directory: &Path,
+        only: Option<&Path>,
+    ) -> Result<Vec<swin::Record>, VisibilityError> {
         let channels: Vec<usize> = self.frequencies.iter().map(|f| f.channels).collect();
         let mut records = Vec::new();
-        let entries = std::fs::read_dir(directory);
-        let entries = entries.map_err(FileError::at("cannot read", directory))?;
-        let is_swin = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with("DIFX_"))
+        let files = match only {
+            Some(file) => vec![file.to_owned()],
+            None => swin_files(directory)?,
         };
-        let mut files: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(is_swin)
-            .collect();
-        files.sort();
         for path in files {
             let file = File::open(&path).map_err(FileError::at("cannot open", &path))?;
             for record in swin::Reader::new(BufReader::new(file), channels.clone()) {
@@ -157,6 +224,51 @@ impl Description {
         }
         Ok(records)
     }
+}
+
+impl FrequencyDescription {
+    /// A frequency of `channels` from `edge_hz` on, each `averaged` of them averaged to one.
+    fn new(
+        zero_hz: f64,
+        edge_hz: f64,
+        width_hz: f64,
+        (channels, averaged): (usize, usize),
+    ) -> FrequencyDescription {
+        FrequencyDescription {
+            reference_hz: zero_hz,
+            // An averaged channel is centred on its channels.
+            first_channel_hz: edge_hz - zero_hz + (averaged - 1) as f64 / 2.0 * width_hz,
+            channel_width_hz: width_hz * averaged as f64,
+            channels: channels / averaged,
+            band: 0,
+        }
+    }
+}
+
+/// Whether a file has the name of visibilities.
+pub fn is_swin(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("DIFX_"))
+}
+
+/// The files of visibilities of a directory, which must be of one phase centre and pulsar bin.
+fn swin_files(directory: &Path) -> Result<Vec<PathBuf>, VisibilityError> {
+    let entries = std::fs::read_dir(directory);
+    let entries = entries.map_err(FileError::at("cannot read", directory))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| is_swin(name.as_ref())).collect();
+    names.sort();
+    // What follows the date: `s0000.b0000`.
+    let centre = |name: &String| name.split('.').skip(1).take(2).collect::<String>();
+    if let [first, rest @ ..] = names.as_slice()
+        && let Some(other) = rest.iter().find(|name| centre(name) != centre(first))
+    {
+        return Err(VisibilityError::SeveralCentres {
+            directory: directory.to_owned(),
+            names: [first.clone(), other.clone()],
+        });
+    }
+    Ok(names.iter().map(|name| directory.join(name)).collect())
 }
 
 /// Writer of a run's visibilities.
@@ -343,12 +455,8 @@ fn frequencies(
     }
     let width = setup.channel_width();
     let described = |zero_hz: f64, edge_hz: f64, band: usize| FrequencyDescription {
-        reference_hz: zero_hz,
-        // An averaged channel is centred on its channels.
-        first_channel_hz: edge_hz - zero_hz + (averaged - 1) as f64 / 2.0 * width,
-        channel_width_hz: width * averaged as f64,
-        channels: channels / averaged,
         band,
+        ..FrequencyDescription::new(zero_hz, edge_hz, width, (channels, averaged))
     };
     let known = job.iter().flat_map(|job| &job.frequencies);
     let known = known.map(|known| described(known.zero_hz, known.edge_hz(), 0));

@@ -12,7 +12,7 @@ mod model;
 pub mod swin;
 mod text;
 
-pub use self::input::{Datastream, Frequency, Input, JobBaseline, RecordedBand, Telescope};
+pub use self::input::{Datastream, Frequency, Input, JobBaseline, Output, RecordedBand, Telescope};
 pub use self::model::Model;
 pub use self::text::DifxError;
 

@@ -109,6 +109,35 @@ impl Input {
     }
 }
 
+/// The part of a job that describes its visibilities.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Length of an integration in seconds.
+    pub integration: f64,
+    /// The frequency table, to which records refer.
+    pub frequencies: Vec<Frequency>,
+    /// Names of the stations, in the order of their numbers in records.
+    pub stations: Vec<String>,
+}
+
+impl Output {
+    /// Reads the text of an `.input`, also of a job that [`Input`] does not support.
+    ///
+    /// # Errors
+    /// [`DifxError`] with the line.
+    pub fn parse(text: &str) -> Result<Output, DifxError> {
+        let lines = &mut Lines::new(text);
+        let integration = lines.number("INT TIME (SEC)")?;
+        let frequencies = frequencies(lines)?;
+        let stations = telescopes(lines)?.into_iter();
+        Ok(Output {
+            integration,
+            frequencies,
+            stations: stations.map(|station| station.name).collect(),
+        })
+    }
+}
+
 fn frequencies(lines: &mut Lines<'_>) -> Result<Vec<Frequency>, DifxError> {
     lines.table("FREQ ENTRIES", |lines, number| {
         let megahertz: f64 = lines.number(&format!("FREQ (MHZ) {number}"))?;
@@ -289,6 +318,10 @@ D/STREAM B BAND 1:  1
             .collect();
         assert_eq!(bands, [(1, 'R'), (1, 'L'), (0, 'R')]);
         assert_eq!(job.baselines[0].products, [(0, 0), (1, 1)]);
+        let output = Output::parse(JOB).unwrap();
+        assert_eq!(output.integration, 0.5);
+        assert_eq!(output.frequencies, job.frequencies);
+        assert_eq!(output.stations, ["EF", "JB"]);
     }
 
     #[test]

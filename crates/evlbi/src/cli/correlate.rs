@@ -258,9 +258,10 @@ fn correlate_live(
 #[command(after_help = "\
 Examples:
   evlbi fringe job.vis --out pictures          (what `evlbi correlate --out job.vis` wrote)
+  evlbi fringe job_1.difx                      (what DiFX wrote; job_1.input must be next to it)
   evlbi fringe Ef.vdif Jb.vdif --freq 4.9G     (correlates first; options as for correlate)")]
 pub struct FringeArgs {
-    /// A directory of visibilities, or recordings, one per station
+    /// Directory of visibilities (of `evlbi correlate --out` or DiFX) or one of its files, or recordings, one per station
     #[arg(required = true, num_args = 1..=32)]
     pub inputs: Vec<String>,
     #[command(flatten)]

@@ -40,6 +40,10 @@ fn of_format(error: &FormatError) -> Option<String> {
 
 fn of_visibilities(error: &VisibilityError) -> Option<String> {
     Some(match error {
+        VisibilityError::NoDescription { .. } => format!(
+            "{error}: give the directory that `evlbi correlate --out` wrote, or JOB.difx with JOB.input next to it"
+        ),
+        VisibilityError::SeveralCentres { .. } => format!("{error}: give one of its files"),
         VisibilityError::AlikeBands { .. } => {
             format!("{error}: give --polarisations, e.g. RL or 8X8Y, or other frequencies")
         }
@@ -51,7 +55,7 @@ fn of_fringe(error: &FringeError) -> Option<String> {
     Some(match error {
         FringeError::NoDirectory(_) => {
             format!(
-                "{error}: give one that `evlbi correlate --out` wrote, or two or more recordings"
+                "{error}: give what `evlbi correlate --out` or DiFX wrote, or two or more recordings"
             )
         }
         _ => return None,

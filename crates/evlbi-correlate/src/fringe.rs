@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use self::picture::fringe_figure;
 use crate::pictures::{self, PictureError};
+use crate::result::{NO_FRINGE, NoFringe};
 use crate::series::{WindowError, check_window};
 use crate::visibilities::{
     Description, FrequencyDescription, ProductKey, VisibilityError, is_swin, key,
@@ -89,6 +90,12 @@ struct Found {
     drawn: String,
 }
 
+impl Found {
+    fn has_fringe(&self) -> bool {
+        self.fringe.false_alarm <= NO_FRINGE
+    }
+}
+
 /// A product to search.
 struct Product<'a> {
     stations: [String; 2],
@@ -117,6 +124,25 @@ impl Names {
 }
 
 impl FringeResult {
+    /// Returns the baselines of which no product has a fringe; `None` if all have one.
+    pub fn no_fringe(&self) -> Option<NoFringe> {
+        let mut by_baseline: BTreeMap<String, Vec<&Found>> = BTreeMap::new();
+        for found in &self.fringes {
+            let products = by_baseline.entry(found.stations.join("-")).or_default();
+            products.push(found);
+        }
+        by_baseline.retain(|_, found| !found.iter().any(|found| found.has_fringe()));
+        let without = || by_baseline.values().flatten();
+        let (delay_s, rate_hz) = without().next()?.fringe.window;
+        Some(NoFringe {
+            bands: by_baseline.values().map(Vec::len).max()?,
+            has_data: without().any(|found| found.fringe.snr > 0.0),
+            baselines: by_baseline.into_keys().collect(),
+            delay_s,
+            rate_hz,
+        })
+    }
+
     fn new(fringes: Vec<Found>, interrupted: bool) -> FringeResult {
         FringeResult {
             schema: "evlbi.fringe/1",
@@ -326,7 +352,7 @@ pub fn text(result: &FringeResult) -> String {
             fringe.rate_hz * 1e3,
             fringe.phase_rad.to_degrees(),
             match fringe.in_lines {
-                _ if fringe.false_alarm > 1e-3 => " (no fringe: noise alone reaches this)",
+                _ if !found.has_fringe() => " (no fringe: noise alone reaches this)",
                 Some(true) => " (lines only: tones, interference or a maser)",
                 _ => "",
             }

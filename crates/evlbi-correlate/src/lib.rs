@@ -93,7 +93,7 @@ pub use self::options::{
 };
 pub use self::pictures::PictureError;
 pub use self::plan::PlanError;
-pub use self::result::{BaselineResult, CorrelateResult, text, write_csv};
+pub use self::result::{BaselineResult, CorrelateResult, NoFringe, text, write_csv};
 pub use self::series::{Amplitude, WindowError};
 pub use self::station::{RateError, RecordingError};
 pub use self::stream::StreamResult;

@@ -8,6 +8,7 @@ use evlbi_fx::fringe::Window;
 use evlbi_fx::quantise;
 use evlbi_fx::track::Counts;
 use evlbi_net::file::{Table, TableError};
+use evlbi_plot::columns;
 use evlbi_stream::control_socket::Profile;
 use evlbi_wire::units::{show_count, show_seconds, utc};
 use serde::Serialize;
@@ -22,9 +23,12 @@ const LINE: f64 = 20.0;
 /// Maximum number of lines listed per spectrum.
 const MAX_LINES: usize = 64;
 /// Maximum false alarm probability of a fringe.
-const NO_FRINGE: f64 = 1e-3;
+pub(crate) const NO_FRINGE: f64 = 1e-3;
 /// Minimum coherence of a fringe without a warning that amplitudes are low.
 const LITTLE_LOST: f64 = 0.995;
+
+/// Maximum number of rows in the table of bands.
+const MAX_ROWS: usize = 128;
 
 /// Heading of the table of baselines.
 const HEAD: &str = "baseline             all     autos     valid corrected        SNR   weight          delay     rate mHz    phase";
@@ -141,6 +145,7 @@ pub struct BandResult {
     delay_s: f64,
     rate_hz: f64,
     phase_rad: f64,
+    false_alarm: f64,
     in_lines: Option<bool>,
     /// Sky frequency of the zero frequency of the samples; 0 if unknown.
     #[serde(skip)]
@@ -282,6 +287,7 @@ pub fn baselines(setup: &Setup, found: &[Found]) -> Vec<BaselineResult> {
             delay_s: found.fringe.delay_s,
             rate_hz: found.fringe.rate_hz,
             phase_rad: found.fringe.phase_rad,
+            false_alarm: found.fringe.false_alarm,
             in_lines: found.fringe.in_lines,
             reference_hz: x.zero_hz,
         });
@@ -360,15 +366,53 @@ fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<Bas
 impl BaselineResult {
     /// Returns why it does not count as a fringe, for the end of a line.
     pub(crate) fn doubt(&self) -> &'static str {
-        if self.weight <= 0.0 {
-            "  no data"
-        } else if self.false_alarm > NO_FRINGE {
-            "  no fringe"
-        } else if self.in_lines == Some(true) {
-            "  lines only"
-        } else {
-            ""
-        }
+        doubt(self.weight, self.false_alarm, self.in_lines)
+    }
+}
+
+/// Suffix of a line that shows no fringe.
+fn doubt(weight: f64, false_alarm: f64, in_lines: Option<bool>) -> &'static str {
+    if weight <= 0.0 {
+        "  no data"
+    } else if false_alarm > NO_FRINGE {
+        "  no fringe"
+    } else if in_lines == Some(true) {
+        "  lines only"
+    } else {
+        ""
+    }
+}
+
+/// Baselines without a fringe, and what was searched: what a user can try depends on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NoFringe {
+    /// The baselines, as `Ef-Jb`.
+    pub baselines: Vec<String>,
+    /// Half width of the delays that were searched, in seconds.
+    pub delay_s: f64,
+    /// Half width of the rates that were searched, in Hz.
+    pub rate_hz: f64,
+    /// Maximum number of bands that a baseline has.
+    pub bands: usize,
+    /// Whether the stations of any of them have data at the same time.
+    pub has_data: bool,
+}
+
+impl CorrelateResult {
+    /// Returns the baselines without a fringe; `None` if all have one.
+    pub fn no_fringe(&self) -> Option<NoFringe> {
+        let is_without = |baseline: &&BaselineResult| baseline.false_alarm > NO_FRINGE;
+        let without: Vec<&BaselineResult> = self.baselines.iter().filter(is_without).collect();
+        Some(NoFringe {
+            bands: without.iter().map(|baseline| baseline.bands.len()).max()?,
+            has_data: without.iter().any(|baseline| baseline.weight > 0.0),
+            baselines: without
+                .iter()
+                .map(|baseline| baseline.stations.join("-"))
+                .collect(),
+            delay_s: self.window.delay_s.unwrap_or(0.0),
+            rate_hz: self.window.rate_hz.unwrap_or(0.0),
+        })
     }
 }
 
@@ -407,7 +451,42 @@ pub fn write_csv(path: &Path, result: &CorrelateResult) -> Result<(), TableError
     table.flush()
 }
 
-/// Formats a result as text, with one line per station and per baseline.
+/// Amplitude, weight and signal-to-noise ratio of each band of the baselines that have several.
+fn band_table(baselines: &[BaselineResult]) -> String {
+    let heads = [
+        "baseline", "band", "MHz", "pol", "valid", "weight", "SNR", "",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for baseline in baselines.iter().filter(|baseline| baseline.bands.len() > 1) {
+        for (number, band) in baseline.bands.iter().enumerate() {
+            let megahertz = band.frequency_hz.map(|hertz| format!("{:.3}", hertz / 1e6));
+            rows.push(vec![
+                baseline.stations.join("-"),
+                (number + 1).to_string(),
+                megahertz.unwrap_or_default(),
+                band.polarisations.clone(),
+                format!("{:.6}", band.found.amplitude.valid),
+                format!("{:.5}", band.found.weight),
+                format!("{:.1}", band.found.snr),
+                doubt(band.found.weight, band.false_alarm, band.in_lines)
+                    .trim_start()
+                    .to_owned(),
+            ]);
+        }
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    let more = rows.len().saturating_sub(1 + MAX_ROWS);
+    rows.truncate(1 + MAX_ROWS);
+    let table = columns(&rows, |column| [0, 3, 7].contains(&column));
+    match more {
+        0 => format!("\n{table}\n"),
+        _ => format!("\n{table}\nand {more} more bands, which the JSON result has\n"),
+    }
+}
+
+/// Formats a result as text, with one line per station, baseline and band.
 pub fn text(result: &CorrelateResult) -> String {
     let mut shown = format!(
         "{} for {}, {} channels of {:.3} kHz, integrations of {}, fringes stopped {}\n",
@@ -455,6 +534,7 @@ pub fn text(result: &CorrelateResult) -> String {
             baseline.doubt()
         );
     }
+    shown += &band_table(&result.baselines);
     if result.interrupted && result.streams.is_empty() {
         shown += "interrupted: the numbers cover the part correlated until then\n";
     }

@@ -14,6 +14,8 @@ mod tests;
 
 use std::error::Error;
 
+pub use self::correlate::no_fringe;
+
 /// Returns the text that replaces an error's own, without its causes; `None` keeps the error's own.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (stream::of(error))

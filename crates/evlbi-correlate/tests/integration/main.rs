@@ -4,6 +4,7 @@
 
 mod correlate;
 mod live;
+mod models;
 mod options;
 mod swin;
 

@@ -10,7 +10,7 @@ use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
 use evlbi_correlate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use evlbi_correlate::{
-    Cause, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, Polarisations,
+    Cause, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, NoFringe, Polarisations,
     Recordings, SideBand, StreamOptions, StreamResult, Stretch, correlate_streams, text, write_csv,
 };
 use evlbi_fx::track::Trust;
@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::choice::{Choices, REPLACEMENTS, choice, name, names, time, within};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
+use crate::words;
 
 const TRUSTS: Choices<Trust> = &[
     (
@@ -194,7 +195,16 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
         write_csv(table, &result)?;
     }
     output::print(json, &result, text)?;
+    advise(result.no_fringe(), Some(&options), program);
     complete(correlation.interrupted)
+}
+
+/// Prints what to try where no fringe was found.
+fn advise(without: Option<NoFringe>, options: Option<&CorrelateOptions>, program: &Program) {
+    if let Some(without) = without {
+        let what = words::no_fringe(&without, options);
+        program.run().say(format_args!("{what}"));
+    }
 }
 
 /// Correlates streams as they come.
@@ -245,6 +255,7 @@ fn correlate_live(
     let mut results = std::mem::take(&mut *results.lock());
     results.line(&line);
     results.end()?;
+    advise(result.no_fringe(), Some(options), program);
     let nothing: Vec<String> = (result.streams.iter())
         .filter_map(StreamResult::nothing)
         .collect();
@@ -290,11 +301,15 @@ pub fn fringe(args: FringeArgs, program: &Program) -> Result<()> {
         out: args.out,
         force: args.force,
     };
-    let result = match args.inputs.as_slice() {
-        [directory] => fringe::in_directory(Path::new(directory), &options)?,
-        files => fringe::in_recordings(files, &options, program.run())?,
+    let (result, correlated) = match args.inputs.as_slice() {
+        [directory] => (fringe::in_directory(Path::new(directory), &options)?, None),
+        files => (
+            fringe::in_recordings(files, &options, program.run())?,
+            Some(&options.correlate),
+        ),
     };
     output::print(args.json, &result, fringe::text)?;
+    advise(result.no_fringe(), correlated, program);
     complete(result.interrupted)
 }
 

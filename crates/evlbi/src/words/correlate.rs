@@ -5,9 +5,63 @@ use std::error::Error;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
-    FormatError, PlanError, RecordingError, StreamError, VisibilityError, WindowError,
+    CorrelateOptions, FormatError, NoFringe, PlanError, RecordingError, StreamError, Stretch,
+    VisibilityError, WindowError,
 };
 use evlbi_wire::units::show_seconds;
+
+/// Returns what to try where no fringe was found, in a line each. `options` say how the recordings were correlated; `None` if
+/// only their visibilities were searched.
+pub fn no_fringe(without: &NoFringe, options: Option<&CorrelateOptions>) -> String {
+    let baselines = without.baselines.join(", ");
+    if !without.has_data {
+        return format!(
+            "no common data on {baselines}: `evlbi inspect FILE` shows the times and the invalid frames of each recording"
+        );
+    }
+    let (delay, rate) = (show_seconds(without.delay_s), without.rate_hz);
+    let searched = format!("no fringe on {baselines} within {delay} and {rate:.3} Hz; try:");
+    let again = "correlate again with --model or --delay; more --channels widen the window of delays, a shorter --integration that of rates";
+    let ways = options.map_or_else(|| vec![again], |options| ways(without, options));
+    let lines = ways.iter().map(|way| format!("\n  - {way}"));
+    lines.fold(searched, |text, line| text + &line)
+}
+
+fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<&'static str> {
+    let is_default = options.polarisations == CorrelateOptions::default().polarisations;
+    let polarisations = match is_default {
+        _ if options.model.is_some() || without.bands == 1 => None,
+        true => Some("--polarisations RL or 8R8L, if the bands are of two polarisations"),
+        false if options.cross_hands => None,
+        false => Some("--cross-hands, if the stations name their polarisations differently"),
+    };
+    let mut ways = vec![
+        match options.model.is_some() || !options.delay.is_empty() {
+            true => {
+                "--delay TERMS for each station: the offset of its clock, which adds to the model"
+            }
+            false => {
+                "--model FILE (X.im of DiFX, sky.toml of `evlbi sky`), or --delay TERMS for each station"
+            }
+        },
+        match options.delay_window {
+            Some(_) => "a wider --delay-window, or none",
+            None => "more --channels, which widen the window of delays",
+        },
+        match options.rate_window {
+            Some(_) => "a wider --rate-window, or none",
+            None => "a shorter --integration, which widens the window of rates",
+        },
+    ];
+    ways.extend(polarisations);
+    ways.push(match (options.chunk, options.stretch) {
+        (None, Stretch::All) => {
+            "longer recordings: the SNR grows with the square root of their length"
+        }
+        _ => "all of the recordings, without --last or --chunk",
+    });
+    ways
+}
 
 /// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
@@ -120,9 +174,12 @@ fn of_loss_curve(error: &LossCurveError) -> Option<String> {
         } => Some(format!(
             "--station {station} is not among the {recordings} recordings"
         )),
-        LossCurveError::OtherThanModel => {
-            Some("--model: give the two recordings of the model's first two stations".into())
-        }
+        LossCurveError::NoFringe { .. } => Some(format!(
+            "{error}: find it first with `evlbi correlate`, which lists what to try"
+        )),
+        LossCurveError::OtherThanModel => Some(
+            "--model: give the two recordings of the first two stations of the DiFX job".into(),
+        ),
         _ => None,
     }
 }

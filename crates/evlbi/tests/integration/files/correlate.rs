@@ -66,6 +66,41 @@ fn recordings_are_correlated_searched_and_measured() {
     }
 }
 
+/// From the plan of stations far apart to their fringe; without its model the program says what to try.
+#[test]
+fn simulated_stations_are_found_with_their_model() {
+    let room = Room::new();
+    let plan = "duration = 0.4\nsample_rate = 2e6\ncorrelation = 0.5\npayload = 1000\nedv = 1\n[[station]]\nname = \"Ef\"\n[[station]]\nname = \"Jb\"\ndelay = [1e-3, 1e-7]\n";
+    let (plan, sky) = (room.write("plan.toml", plan), room.path("sky"));
+    let written = json(&["sky", &plan, "--out", &sky]);
+    let model = written["model"].as_str().unwrap();
+    let [ef, jb] = &["Ef", "Jb"].map(|name| format!("{sky}/{name}.vdif"));
+    for command in ["correlate", "fringe"] {
+        let told = |with: &[&str]| {
+            let output = evlbi(&[&[command, ef, jb, "--channels", "32"], with].concat());
+            assert!(output.status.success(), "{command} {with:?}");
+            String::from_utf8(output.stderr).unwrap()
+        };
+        let said = told(&[]);
+        for way in [
+            "no fringe on Ef-Jb",
+            "--model",
+            "more --channels",
+            "shorter --integration",
+        ] {
+            assert!(said.contains(way), "{command}: {said}");
+        }
+        let said = told(&["--delay-window", "1us", "--delay", "0", "--cross-hands"]);
+        for way in ["wider --delay-window", "offset of its clock"] {
+            assert!(said.contains(way), "{command}: {said}");
+        }
+        let said = told(&["--model", model]);
+        assert!(!said.contains("no fringe"), "{command}: {said}");
+    }
+    let said = failure(&["loss-curve", ef, jb, "--channels", "32"]);
+    assert!(said.contains("evlbi correlate"), "{said}");
+}
+
 #[test]
 fn what_cannot_be_correlated_is_said() {
     let room = Room::new();
@@ -78,6 +113,11 @@ fn what_cannot_be_correlated_is_said() {
         (
             vec!["correlate", ef, jb, "--freq", "high"],
             "invalid frequency",
+        ),
+        (vec!["correlate", ef, jb, "--polarisations", "XX"], "8X8Y"),
+        (
+            vec!["correlate", ef, jb, "--polarisations", "8X8Y"],
+            "multiple of 16 bands, and station Ef has 1",
         ),
         (
             vec!["correlate", ef, jb, "--delay-window", "1ms"],

@@ -437,7 +437,7 @@ fn what_cannot_be_correlated_is_said() {
     for (jb, options, says) in [
         (&text, &usual, "not VDIF"),
         (&room.path("none"), &usual, "cannot open"),
-        (jb, &flagged("Xx:0..1"), "the stations are Ef, Jb"),
+        (jb, &flagged("Xx:0s..1s"), "the stations are Ef, Jb"),
         (jb, &integrated(1), "shorter than a spectrum"),
         (jb, &modelled, "cannot read"),
     ] {
@@ -456,7 +456,7 @@ fn what_cannot_be_correlated_is_said() {
         said.contains("station 3 is not among the 2 recordings"),
         "{said}"
     );
-    let weighed = correlated(&[ef, jb], &flagged("Ef:0.1..0.2"));
+    let weighed = correlated(&[ef, jb], &flagged("Ef:0.1s..0.2s"));
     near(number(&weighed, "/baselines/0/weight"), 0.8, 1e-3);
     // Rates that are asked for can be told apart.
     let fast = CorrelateOptions {

@@ -50,7 +50,8 @@ struct StreamLine {
     late_frames: u64,
     /// Frames with times that were not accepted.
     refused_frames: u64,
-    /// Lag of its newest data behind the newest of all streams, in seconds.
+    /// Lag of its newest data behind the newest of all streams, in seconds; `null` without data.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     skew_s: f64,
 }
 

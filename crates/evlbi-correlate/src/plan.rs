@@ -144,7 +144,7 @@ impl PlanError {
     }
 }
 
-/// Whether a model is the plan of a simulated sky. Others are jobs of DiFX.
+/// Returns whether a model is the plan of a simulated sky. Others are jobs of DiFX.
 pub fn is_sky(model: &Path) -> bool {
     model.extension().is_some_and(|kind| kind == "toml")
 }

@@ -245,7 +245,7 @@ impl FrequencyDescription {
     }
 }
 
-/// Whether a file has the name of visibilities.
+/// Returns whether a file has the name of visibilities.
 pub fn is_swin(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with("DIFX_"))

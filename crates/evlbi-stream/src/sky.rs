@@ -108,20 +108,26 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
     })?;
     let file = |station: &Station| options.out.join(format!("{}.vdif", station.name()));
     let files: Vec<PathBuf> = stations.iter().map(file).collect();
-    check_new(files.iter().map(PathBuf::as_path), options.force)?;
+    let model = options.out.join(MODEL);
+    let text = fs::read(&options.plan).map_err(|source| SourceError::ReadPlan {
+        path: options.plan.clone(),
+        source,
+    })?;
+    // A copy that exists stays.
+    let is_copied = fs::read(&model).is_ok_and(|copy| copy == text);
+    let new = files.iter().chain(Some(&model).filter(|_| !is_copied));
+    check_new(new.map(PathBuf::as_path), options.force)?;
     fs::create_dir_all(&options.out).map_err(|source| SkyError::Directory {
         path: options.out.clone(),
         source,
     })?;
-    let model = options.out.join(MODEL);
-    copy_plan(&options.plan, &model, options.force)?;
     let total = stations.iter().map(length).sum();
     let mut progress = run.progress(Some(total));
     let mut report = SkyReport {
         schema: "evlbi.sky/1",
         plan: options.plan.clone(),
         seed: plan.seed,
-        model,
+        model: model.clone(),
         files: Vec::new(),
         interrupted: false,
     };
@@ -151,20 +157,15 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
             seconds: frames as f64 / f64::from(threads) / f64::from(frame_rate),
         });
     }
+    if !report.interrupted && !is_copied {
+        write_model(&model, &text, options.force)?;
+    }
     Ok(report)
 }
 
-/// Copies the plan. A copy that exists stays.
-fn copy_plan(plan: &Path, model: &Path, force: bool) -> Result<(), SkyError> {
-    let text = fs::read(plan).map_err(|source| SourceError::ReadPlan {
-        path: plan.to_owned(),
-        source,
-    })?;
-    if fs::read(model).is_ok_and(|copy| copy == text) {
-        return Ok(());
-    }
+fn write_model(model: &Path, text: &[u8], force: bool) -> Result<(), SkyError> {
     let (mut file, part) = Part::create(model, force)?;
-    file.write_all(&text).map_err(|source| SkyError::Write {
+    file.write_all(text).map_err(|source| SkyError::Write {
         path: model.to_owned(),
         source,
     })?;

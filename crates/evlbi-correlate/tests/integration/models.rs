@@ -77,7 +77,7 @@ fn the_plan_of_a_simulated_sky_is_the_model_of_its_recordings() {
         ..by_model(&model)
     };
     let found = correlated(&[ef, jb], &late);
-    near(number(&found, "/baselines/0/delay_s"), -1e-6, 1e-9);
+    near(number(&found, "/baselines/0/delay_s"), -1e-6, 1e-8);
     let fringe = &fringes(&[ef, on], by_model(&model))["fringes"][0];
     near(number(fringe, "/delay_s"), 0.0, 1e-9);
     // Any two of the stations.

@@ -208,7 +208,7 @@ fn extended(extended: Option<&Value>) -> String {
     }
 }
 
-/// The first gaps.
+/// Formats the first gaps.
 pub fn gaps(report: &Report, max: usize) -> String {
     let mut lines = vec![format!("{} gaps", count(report.gaps_total))];
     lines.extend(report.gaps.iter().take(max).map(|gap| {
@@ -273,7 +273,7 @@ fn spectrum(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
     format!("{bars}  {}", scale(channel, sample_rate))
 }
 
-/// A bar for each of some columns.
+/// Draws a bar for each of some columns.
 pub fn bars(spectrum: &[f64], columns: usize) -> String {
     let per_column = spectrum.len().div_ceil(columns).max(1);
     let mean = |powers: &[f64]| powers.iter().sum::<f64>() / powers.len() as f64;
@@ -284,7 +284,7 @@ pub fn bars(spectrum: &[f64], columns: usize) -> String {
     bars.map(|below| block(1.0 + below / DECIBELS)).collect()
 }
 
-/// Range of frequencies and height of the bars of a spectrum.
+/// Returns the range of frequencies and the height of the bars of a spectrum.
 pub fn scale(channel: &ChannelStatistics, sample_rate: Option<u64>) -> String {
     let lowest = channel.lowest_frequency;
     let end = lowest + channel.spectrum.len() as f64 * channel.resolution;

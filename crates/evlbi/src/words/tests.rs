@@ -162,7 +162,7 @@ fn errors_of_libraries_are_told_in_the_words_of_the_command_line() {
         ),
         (
             Error::from(none),
-            "x is not a directory of visibilities: give one that `evlbi correlate --out` wrote, or two or more recordings",
+            "x is not a directory of visibilities: give what `evlbi correlate --out` or DiFX wrote, or two or more recordings",
         ),
     ];
     for (error, line) in errors {

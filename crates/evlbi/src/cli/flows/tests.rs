@@ -223,7 +223,7 @@ fn errors_in_sessions_say_what_is_wrong_and_where() {
         ),
         (
             "[[host]]\nname = \"ef\"\nagent = \"x\"",
-            "two of [[host]] ef",
+            "duplicate [[host]] ef",
         ),
         ("fingerprint = \"12\"", "invalid fingerprint"),
     ] {

@@ -15,11 +15,6 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "evlbi send scan1.vdif --to udp://correlator",
         OTHER_HOST,
     ),
-    (
-        "README.md",
-        "evlbi send pattern:8032 --to udp://host",
-        OTHER_HOST,
-    ),
     ("README.md", "evlbi correlate udp://:2630", NO_END),
     ("README.md", "evlbi respond", NO_END),
     ("README.md", "evlbi probe", OTHER_HOST),

@@ -313,8 +313,8 @@ mod tests {
         }
     }
 
-    fn next(facts: Facts) -> Next {
-        verdict(&facts).next
+    fn next(facts: &Facts) -> Next {
+        verdict(facts).next
     }
 
     #[test]
@@ -365,28 +365,28 @@ mod tests {
     #[test]
     fn what_limits_a_path_says_what_to_do_next() {
         assert_eq!(
-            next(Facts {
+            next(&Facts {
                 is_answered: false,
                 udp: None,
                 ..gigabit()
             }),
             Next::OpenPorts
         );
-        let limited = |limit| next(Facts { limit, ..gigabit() });
+        let limited = |limit| next(&Facts { limit, ..gigabit() });
         assert_eq!(limited(Limit::Sender), Next::TuneSender);
         assert_eq!(limited(Limit::Receiver), Next::TuneReceiver);
         assert_eq!(limited(Limit::Responder), Next::RaiseLimit);
         assert_eq!(limited(Limit::Asked), Next::Send);
         for udp in [None, Some((800e6, 0.01))] {
-            assert_eq!(next(Facts { udp, ..gigabit() }), Next::FindLoss);
+            assert_eq!(next(&Facts { udp, ..gigabit() }), Next::FindLoss);
         }
         for tcp in [None, Some(300e6)] {
-            assert_eq!(next(Facts { tcp, ..gigabit() }), Next::PlanTcp);
+            assert_eq!(next(&Facts { tcp, ..gigabit() }), Next::PlanTcp);
         }
         // The limit of higher rates does not matter to a rate that fits.
         let asked = Some(500e6);
         assert_eq!(
-            next(Facts {
+            next(&Facts {
                 asked,
                 limit: Limit::Sender,
                 ..gigabit()

@@ -21,10 +21,12 @@ use self::thread::{Gap, Sampling, Thread, ThreadReport};
 use crate::recording::{self, Blocks, Recording, RecordingError};
 use evlbi_wire::units;
 
-pub use self::picture::{is_summarised, text, text_in_full};
+pub use self::picture::text_in_full;
 
 /// Maximum number of gaps listed.
 const MAX_GAPS: usize = 1000;
+/// Lines of a screen.
+const SCREEN: usize = 40;
 
 /// Content of a recording.
 #[derive(Serialize)]
@@ -206,6 +208,20 @@ impl Content {
             thread.sample(payload, self.sampling);
         }
     }
+}
+
+/// Formats a report for people in at most 40 lines: each thread and channel if they fit, else those that are alike together.
+pub fn text(report: &Report) -> String {
+    if is_summarised(report) {
+        summary::show(report)
+    } else {
+        picture::text_of_each(report)
+    }
+}
+
+/// Returns whether [`text`] puts threads and channels together.
+pub fn is_summarised(report: &Report) -> bool {
+    picture::text_of_each(report).lines().count() > SCREEN
 }
 
 /// Counts the bytes of the fill pattern.

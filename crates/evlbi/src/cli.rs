@@ -27,6 +27,7 @@ mod reference;
 mod session;
 mod streams;
 mod tables;
+mod target;
 mod token;
 mod watch;
 

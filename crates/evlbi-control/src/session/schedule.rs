@@ -412,7 +412,7 @@ impl Schedule {
             match end.outcome {
                 Outcome::Finished | Outcome::Stopped => run.line(format_args!("{line}")),
                 Outcome::Failed | Outcome::Killed | Outcome::Full => {
-                    run.say(format_args!("{line}"))
+                    run.say(format_args!("{line}"));
                 }
             }
         }

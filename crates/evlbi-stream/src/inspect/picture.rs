@@ -7,10 +7,8 @@ use evlbi_wire::units::{show_count as count, show_rate};
 use serde_json::Value;
 
 use super::thread::ThreadReport;
-use super::{Moment, RateOrigin, Report, summary};
+use super::{Moment, RateOrigin, Report};
 
-/// Lines of a screen.
-const SCREEN: usize = 40;
 /// Maximum number of gaps on a screen.
 const MAX_GAPS: usize = 10;
 /// Columns of a spectrum.
@@ -22,23 +20,14 @@ const DECIBELS: f64 = 20.0;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Formats a report for people in at most 40 lines: each thread and channel if they fit, else those that are alike together.
-pub fn text(report: &Report) -> String {
-    if is_summarised(report) {
-        summary::show(report)
-    } else {
-        show(report, MAX_GAPS)
-    }
+/// Formats a report for people with each thread and channel, and the first gaps.
+pub fn text_of_each(report: &Report) -> String {
+    show(report, MAX_GAPS)
 }
 
 /// Formats a report for people with each thread, each channel and each gap that it lists.
 pub fn text_in_full(report: &Report) -> String {
     show(report, report.gaps.len())
-}
-
-/// Returns whether [`text`] puts threads and channels together.
-pub fn is_summarised(report: &Report) -> bool {
-    show(report, MAX_GAPS).lines().count() > SCREEN
 }
 
 fn show(report: &Report, max_gaps: usize) -> String {

@@ -116,7 +116,7 @@ fn every_command_line_is_taken() {
         lines.map(|line| ("help".to_owned(), Shown::Whole, line.split("  ").next()))
     });
     let helps = helps.filter_map(|(place, shown, line)| Some((place, shown, line?.to_owned())));
-    // Usage lines of the reference are no command lines; its examples are those of the help.
+    // The reference has usage lines instead of command lines; its examples are those of the help.
     let pages = pages().into_iter();
     let pages = pages.filter(|(path, _)| !path.ends_with("command-line.md"));
     let pages = pages.flat_map(|(path, text)| {

@@ -10,7 +10,7 @@ use evlbi_probe::capacity::Limit;
 use evlbi_probe::fitness::{self, MAX_LOSS, Next, ProbeFitness, ProbeFitnessOptions, Verdict};
 use evlbi_wire::units::{self, show_rate, show_seconds};
 
-use super::probe::TargetArgs;
+use super::target::TargetArgs;
 use crate::output;
 use crate::program::{Program, complete};
 

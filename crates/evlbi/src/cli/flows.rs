@@ -16,7 +16,8 @@ use evlbi_stream::recv::receive_options;
 use evlbi_stream::send::out_options;
 use evlbi_wire::units;
 
-use super::probe::{Probe, ProbeCommand, TargetArgs};
+use super::probe::{Probe, ProbeCommand};
+use super::target::TargetArgs;
 use super::{Cli, Command};
 use crate::output;
 

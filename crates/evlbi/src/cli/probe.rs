@@ -1,6 +1,6 @@
 //! `evlbi probe`, and `evlbi respond`, which answers it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_probe::Target;
 use evlbi_probe::capacity::{self, ProbeCapacityOptions};
 use evlbi_probe::endpoint::Limits;
 use evlbi_probe::latency::{self, ProbeLatencyOptions};
@@ -27,9 +26,10 @@ use super::choice::{Choices, choice, name, time};
 use super::fitness::{self, ProbeFitnessArgs};
 use super::plots;
 use super::tables::CsvArgs;
+use super::target::TargetArgs;
 use super::token::TokenArgs;
 use crate::output;
-use crate::program::{Program, Usage};
+use crate::program::Program;
 
 /// The usual tests, or one of them.
 pub enum Probe {
@@ -95,51 +95,9 @@ pub enum ProbeCommand {
     /// Test TCP with messages at a constant rate or at full speed: throughput, windows, lateness, and what limits it
     Tcp(Box<ProbeTcpArgs>),
     /// Measure round-trip time and one-way delay against message length, and the remote clock's offset
-    Latency(ProbeLatencyArgs),
+    Latency(Box<ProbeLatencyArgs>),
     /// Find the highest rate without loss
-    Capacity(ProbeCapacityArgs),
-}
-
-/// Address of the responder, and how to reach it.
-#[derive(Args, Clone)]
-pub struct TargetArgs {
-    /// Address of the remote `evlbi respond`; port 8620 unless given
-    #[arg(id = "target", value_name = "HOST[:PORT]")]
-    pub address: String,
-    #[command(flatten)]
-    pub token: TokenArgs,
-    /// Local address to use
-    #[arg(long, value_name = "ADDRESS")]
-    pub bind: Option<IpAddr>,
-    /// Network interface to use
-    #[arg(long, value_name = "INTERFACE")]
-    pub device: Option<String>,
-    /// DSCP of the datagrams (RFC 2474), 0 to 63
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
-    pub dscp: Option<u8>,
-    /// Wait this long for other clients' tests to end
-    #[arg(long, value_name = "TIME", default_value = units::span(Target::default().wait), value_parser = time)]
-    pub wait: Duration,
-}
-
-convert! {
-    TargetArgs => Target { address, bind, device, dscp, wait }
-    with [token] { token: token.into() }
-}
-
-impl TargetArgs {
-    /// Finds what the command line leaves to the environment and the config file.
-    pub fn find(&mut self, program: &Program) -> Result<()> {
-        self.address = program.config()?.address(&self.address);
-        self.token.find(program)?;
-        match self.token.token {
-            Some(_) => Ok(()),
-            None => Err(Usage(
-                "no token: give the responder's by --token-file FILE (or --token, or EVLBI_TOKEN in the environment)".to_owned(),
-            )
-            .into()),
-        }
-    }
+    Capacity(Box<ProbeCapacityArgs>),
 }
 
 /// Tests a path.
@@ -151,8 +109,8 @@ pub fn run(probe: Probe, program: &Program) -> Result<()> {
     match command {
         ProbeCommand::Udp(args) => run_udp(*args, program),
         ProbeCommand::Tcp(args) => run_tcp(*args, program),
-        ProbeCommand::Latency(args) => run_latency(args, program),
-        ProbeCommand::Capacity(args) => run_capacity(args, program),
+        ProbeCommand::Latency(args) => run_latency(*args, program),
+        ProbeCommand::Capacity(args) => run_capacity(*args, program),
     }
 }
 

@@ -17,7 +17,7 @@ fn docs() -> PathBuf {
 /// Returns an argument as it is typed.
 fn typed(arg: &Arg) -> String {
     let values = arg.get_value_names().unwrap_or_default();
-    let values = values.iter().map(|name| name.to_string());
+    let values = values.iter().map(ToString::to_string);
     let value = match arg.get_action().takes_values() {
         true => values.collect::<Vec<String>>().join(" "),
         false => String::new(),

@@ -12,8 +12,8 @@ use evlbi_wire::units;
 
 use super::choice::time;
 use super::plots;
-use super::probe::TargetArgs;
 use super::tables::CsvArgs;
+use super::target::TargetArgs;
 use crate::output;
 use crate::program::Program;
 

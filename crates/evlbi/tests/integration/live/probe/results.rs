@@ -60,6 +60,15 @@ fn table(text: &str) -> (Vec<&str>, Vec<HashMap<&str, &str>>) {
     (names.clone(), rows.collect())
 }
 
+/// A probe, its options, the schema of its result, the list with the rows, and pairs of a column and a field.
+type Case = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
 /// A file of CSV has a row for each of a list of the result, with the same numbers.
 #[test]
 fn tables_have_the_rows_of_the_results() {
@@ -67,7 +76,7 @@ fn tables_have_the_rows_of_the_results() {
     let room = Room::new();
     let responder = respond("127.0.0.1:0", &[]);
     let csv = room.path("table.csv");
-    let cases: [(&str, &str, &str, &str, &[(&str, &str)]); 5] = [
+    let cases: [Case; 5] = [
         (
             "udp",
             "--rate 10M,20M --size 200 --count 20",
@@ -120,7 +129,8 @@ fn tables_have_the_rows_of_the_results() {
             for (column, field) in columns {
                 let is_same = match &expected[*field] {
                     Value::Number(number) => found[column].parse::<f64>().ok() == number.as_f64(),
-                    other => found[column] == other.to_string(),
+                    Value::Bool(is) => found[column].parse() == Ok(*is),
+                    other => panic!("{other}"),
                 };
                 assert!(is_same, "{kind} {column}: {found:?} {expected}");
             }

@@ -1,6 +1,6 @@
 //! Sends a recording, a test pattern or a simulated station.
 //!
-//! Put here options and results of sending. The sending thread is in [`evlbi_net::transmit`]; [`source`](crate::source) provides the data.
+//! Put here options and results of sending. The sending thread is in [`evlbi_net::transmit`]; [`crate::source`] provides the data.
 
 mod changes;
 #[cfg(test)]

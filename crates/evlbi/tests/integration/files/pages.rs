@@ -15,10 +15,13 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "evlbi send scan1.vdif --to udp://correlator",
         OTHER_HOST,
     ),
+    ("README.md", "cargo install", LONG),
+    ("README.md", "evlbi demo", LONG),
     ("README.md", "evlbi correlate udp://:2630", NO_END),
     ("README.md", "evlbi respond", NO_END),
     ("README.md", "evlbi probe", OTHER_HOST),
     ("README.md", "evlbi watch", OTHER_HOST),
+    ("README.md", "evlbi report", OTHER_HOST),
     ("README.md", "evlbi doctor", THIS_HOST),
     ("README.md", "evlbi path run", NAMESPACES),
     ("README.md", "evlbi agent", NO_END),
@@ -28,6 +31,8 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
 
 const OTHER_HOST: &str = "needs another host";
 const NO_END: &str = "runs until it is stopped; other tests run it on free ports";
+const LONG: &str =
+    "takes a minute or more; other tests build the program and run it for a shorter time";
 const NAMESPACES: &str = "needs a terminal or minutes; the tests of paths run these";
 const THIS_HOST: &str = "depends on the host's cards and disks";
 
@@ -68,6 +73,11 @@ fn lines(page: &str) -> Vec<String> {
     for line in page.replace("\\\n", " ").lines() {
         if line.starts_with("```") {
             is_code = !is_code;
+        } else if line.starts_with('|') {
+            // Commands of a table.
+            let spans = line.split('`').skip(1).step_by(2);
+            let commands = spans.filter(|span| span.starts_with("evlbi "));
+            lines.extend(commands.map(str::to_owned));
         } else if is_code && line.contains("evlbi ") && !line.trim().starts_with('#') {
             lines.push(line.trim().to_owned());
         }

@@ -69,7 +69,7 @@ fn tcp_needs_what_the_report_says() {
         ..over("512M", 95)
     }));
     let laws = all["laws"].as_array().unwrap();
-    assert_eq!(laws.len(), 7);
+    assert_eq!(laws.len(), 8);
     // Each of the others needs less than 250 MB where Reno needs 3.2 GB.
     for law in laws {
         let is_reno = law["algorithm"] == "reno";
@@ -78,14 +78,16 @@ fn tcp_needs_what_the_report_says() {
     }
 }
 
-/// The maximum loss fraction is at most 1: a window below a segment sustains the rate at any loss.
+/// The maximum loss fraction is at most 1: a window below a segment sustains the rate at any loss. BBR's does not depend on the
+/// window.
 #[test]
 fn no_part_beyond_all_may_be_lost() {
     let plan = shown(tcp::plan(&PlanTcpOptions {
         loss: vec![0.5],
         ..over("1", 15)
     }));
-    for law in plan["laws"].as_array().unwrap() {
+    let laws = plan["laws"].as_array().unwrap().iter();
+    for law in laws.filter(|law| law["algorithm"] != "bbr") {
         assert_eq!(law["max_loss"], Value::Null, "{law}");
         assert_eq!(law["rate_survives"], true, "{law}");
     }

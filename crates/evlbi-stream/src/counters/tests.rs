@@ -76,7 +76,7 @@ fn a_counter_of_the_table_is_in_everything() {
     }
     let lists = serde_json::to_value(lists_schema()).unwrap();
     let bytes = &lists["properties"]["bytes"]["items"]["description"];
-    let is_of_both = |text: &str| text.contains("left") && text.contains("arrived");
+    let is_of_both = |text: &str| text.contains("sent") && text.contains("received");
     assert!(bytes.as_str().is_some_and(is_of_both), "{bytes}");
     for name in ["nonce", "nonce_frames"] {
         assert!(document().contains(&format!("| `{name}` |")));

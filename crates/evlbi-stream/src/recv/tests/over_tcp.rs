@@ -197,7 +197,7 @@ fn the_ring_follows_the_length_of_frames() {
         ..RecvOptions::default()
     };
     let refused = receive(&options, &run).err().unwrap().to_string();
-    assert!(refused.contains("at least 20 MiB"), "{refused}");
+    assert!(refused.contains("the minimum is 20 MiB"), "{refused}");
     options.ring = None;
     let receiving = receive(&options, &run).unwrap();
     let data = bytes(5 * frame);

@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! # let folder = std::env::temp_dir().join(format!("evlbi-correlate-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder)?;
-//! A second of two stations that see the same source.
+//! // A second of two stations that see the same source.
 //! let plan = folder.join("plan.toml");
 //! let sky = r#"
 //!     start = "2026-01-01T00:00:00Z"

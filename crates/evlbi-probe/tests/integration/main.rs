@@ -1,6 +1,6 @@
 //! Tests of `evlbi-probe` from outside: captures, plans, streams over emulated paths, fuzz corpora, and probes over real sockets.
 //!
-//! What a user of the library relies on belongs here: over real sockets in `live`, otherwise in virtual time where possible.
+//! Tests of behaviour that users of the library rely on belong here: over real sockets in `live`, otherwise in virtual time where possible.
 
 mod analyse;
 mod captures;

@@ -73,7 +73,7 @@ pub struct Agent {
     pub is_deaf: bool,
 }
 
-/// What is lost when an agent stops.
+/// State that an agent loses when it stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
     /// Only its process: its flows keep running, and it finds them again.

@@ -13,7 +13,7 @@ const LINK: u64 = 40_000_000;
 const PAYLOAD: f64 = LINK as f64 * 1448.0 / 1538.0;
 const ROUND_TRIP: Nanos = Nanos(20_000_000);
 
-/// A flow of a rate for so many seconds, of which this fraction of the segments is lost by chance.
+/// Runs a flow with this rate and duration in seconds, and a random loss of this fraction of the segments.
 fn flow(rate: u64, loss: f64, seconds: u64) -> (Outcome, Vec<Sample>) {
     let delay = Law::Delay {
         delay: Nanos(ROUND_TRIP.0 / 2),

@@ -9,6 +9,7 @@ use std::{env, fmt, fs};
 
 use anyhow::{Context, Result};
 use evlbi_core::rate::BitRate;
+use evlbi_net::responder;
 use evlbi_net::transport::{Place, Url};
 use evlbi_wire::units::setting;
 use serde::Deserialize;
@@ -125,14 +126,9 @@ fn default_path() -> Option<PathBuf> {
     Some(config?.join("evlbi/config.toml"))
 }
 
-/// The host in HOST, HOST:PORT, `[ADDRESS]:PORT` or a bare address of IPv6.
+/// Returns the host in HOST or HOST:PORT.
 fn host_of(address: &str) -> &str {
-    let in_brackets = address.strip_prefix('[').and_then(|it| it.split_once(']'));
-    match (in_brackets, address.split_once(':')) {
-        (Some((host, _)), _) => host,
-        (None, Some((host, port))) if !port.contains(':') => host,
-        _ => address,
-    }
+    responder::split(address).map_or(address, |(host, _)| host)
 }
 
 #[cfg(test)]

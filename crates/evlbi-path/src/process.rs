@@ -124,7 +124,6 @@ struct Served {
 ///
 /// It takes over the process: it mounts the hosts' names over `/etc/hosts`, and ends with its parent. Without a command it writes
 /// `ready` to standard output once the path is up, and then closes standard output and standard error.
-/// standard output once the path is up, and then closes standard output and standard error.
 ///
 /// # Errors
 /// Returns an error if this is not the first process of a container, or the path cannot be created.

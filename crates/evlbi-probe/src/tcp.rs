@@ -294,6 +294,10 @@ pub fn probe(options: &ProbeTcpOptions, run: &Run) -> Result<Tested> {
     if !is_one && of_one.any(Option::is_some) {
         return Err(ProbeTcpError::NotOne);
     }
+    let mut buffers = options.buffer.iter().chain(&options.receive_buffer);
+    if options.rate.is_none() && buffers.any(|buffer| matches!(buffer, Buffer::Products(_))) {
+        return Err(ProbeTcpError::NoRate);
+    }
     let here = into.as_ref().filter(|_| options.reverse);
     let written = samples.iter().chain(records).chain(here).chain(out);
     check_new(written.map(PathBuf::as_path), options.force)?;

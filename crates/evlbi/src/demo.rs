@@ -26,6 +26,7 @@ use serde::Serialize;
 use self::compare::compare;
 pub use self::page::Page;
 use self::streams::{make_stations, stream};
+use crate::status::Usage;
 
 /// Default bit rate of a station.
 const RATE: BitRate = BitRate::new(256_000_000).unwrap();
@@ -173,7 +174,8 @@ struct Interval {
 /// Returns an error if the stations cannot stream, or are stopped before they do.
 pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Option<Page>)> {
     if options.duration.is_zero() {
-        bail!("--duration 0 leaves nothing to stream: give a longer time, e.g. 3s");
+        let text = "--duration 0 leaves nothing to stream: give a longer time, e.g. 3s";
+        bail!(Usage(text.to_owned()));
     }
     let temporary;
     let directory = match &options.out {
@@ -289,18 +291,16 @@ fn summary(result: &DemoResult) -> String {
     let dropped: u64 = dropped.sum();
     if dropped > 0 {
         shown += &format!(
-            "This host's sockets dropped {} datagrams: numbers marked ≈ agree within that. ",
+            "This host's sockets dropped {} datagrams: counters marked ≈ agree within that. ",
             show_count(dropped)
         );
     }
     shown
         + &match result.accounting_agrees {
             true => {
-                format!(
-                    "All {count} numbers of the relay's truth and the receivers' accounts agree."
-                )
+                format!("All {count} counters of the receivers agree with those of the relay.")
             }
-            false => "Some numbers do not agree (marked ≠).".to_owned(),
+            false => "Some counters do not agree (marked ≠).".to_owned(),
         }
 }
 

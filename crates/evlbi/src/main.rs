@@ -1,8 +1,8 @@
 //! `evlbi`: streams VLBI data in real time, tests the path, and measures losses.
 //!
 //! The libraries do the work. `cli` is the command line (one file per group of commands) and converts it to options of the
-//! libraries, `words` adds remedies to their errors, `output` prints results, `program` handles signals and progress, `config` has
-//! the user's defaults, `demo` is the demonstration. Code for the command line or the terminal belongs here, and nothing that another program could call.
+//! libraries, `words` adds remedies to their errors, `output` prints results, `status` has their exit statuses, `program` handles signals and progress,
+//! `config` has the user's defaults, `demo` is the demonstration. Code for the command line or the terminal belongs here, and nothing that another program could call.
 
 #![forbid(unsafe_code)]
 #![allow(unnameable_types, reason = "clap's structs are of one file each")]
@@ -18,6 +18,7 @@ mod demo;
 mod output;
 mod program;
 mod schemas;
+mod status;
 mod words;
 
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say!("evlbi: {}", output::explain(&error));
-            program::status_of(&error)
+            status::of(&error)
         }
     }
 }

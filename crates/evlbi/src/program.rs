@@ -3,17 +3,14 @@
 use std::error::Error;
 use std::fmt;
 use std::io::IsTerminal;
-use std::process::ExitCode;
 use std::sync::{Arc, Once, OnceLock};
 
 use anyhow::{Result, ensure};
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Clock;
 use evlbi_net::run::{Note, Notes, Run, explain_in};
-use evlbi_net::transport::NotHonoured;
 use evlbi_stream::control_socket::{ControlSocket, Watched};
 use evlbi_stream::running;
-use evlbi_stream::send::SendError;
 use evlbi_wire::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
@@ -27,18 +24,6 @@ const TOGETHER: Nanos = Nanos(250_000_000);
 /// Progress is first written to a log after this time, and then at this interval.
 const FIRST_LINE: Nanos = Nanos(10_000_000_000);
 const LOG_INTERVAL: Nanos = Nanos(60_000_000_000);
-
-/// A command line that lacks something, or asks for what does not go together: what, and what to give.
-#[derive(Debug)]
-pub struct Usage(pub String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Usage {}
 
 /// Everything that a command gets from the program.
 pub struct Program {
@@ -133,23 +118,6 @@ impl Program {
 pub fn complete(is_interrupted: bool) -> Result<()> {
     ensure!(!is_interrupted, "interrupted before the end");
     Ok(())
-}
-
-/// Returns the exit status of an error.
-pub fn status_of(error: &anyhow::Error) -> ExitCode {
-    let is_unknown = |cause: &(dyn Error + 'static)| {
-        let lacks = cause.downcast_ref();
-        let lacks = matches!(
-            lacks,
-            Some(SendError::NoDatagrams(_) | SendError::PatternRate(_))
-        );
-        lacks || cause.is::<NotHonoured>() || cause.is::<Usage>()
-    };
-    match error.chain().any(is_unknown) {
-        // The status for an option that does not exist.
-        true => ExitCode::from(2),
-        false => ExitCode::FAILURE,
-    }
 }
 
 /// Shows notes on standard error, progress as a bar on a terminal and seldom as a line elsewhere.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::choice::{Choices, REPLACEMENTS, choice, name, names, time, within};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
+use crate::status::Usage;
 use crate::words;
 
 const TRUSTS: Choices<Trust> = &[
@@ -173,6 +174,9 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     if args.live {
         return correlate_live(&files, &options, args.streams, profiles, json, program);
     }
+    if let Some(url) = files.iter().find(|file| is_url(file)) {
+        bail!(Usage(format!("{url} is a stream: give --live")));
+    }
     let recordings = Recordings::open(&files, &options, program.run())?;
     let summaries = options.visibilities.as_ref().map(|directory| {
         let part = options.chunk.map_or_else(String::new, Chunk::suffix);
@@ -197,6 +201,10 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     output::print(json, &result, text)?;
     advise(result.no_fringe(), Some(&options), program);
     complete(correlation.interrupted)
+}
+
+fn is_url(text: &str) -> bool {
+    text.contains("://")
 }
 
 /// Prints what to try where no fringe was found.
@@ -231,9 +239,14 @@ fn correlate_live(
             Ok(())
         }
     };
-    let parsed = urls.iter().map(|url| url.parse());
+    let parsed = urls.iter().map(|url| match is_url(url) {
+        true => url.parse(),
+        false => Err(format!(
+            "{url} is no URL of a stream, which --live needs: leave out --live for recordings"
+        )),
+    });
     let urls = parsed.collect::<Result<Vec<Url>, String>>();
-    let urls = urls.map_err(|error| anyhow!(error))?;
+    let urls = urls.map_err(Usage)?;
     let (run, show) = (program.run(), Box::new(show));
     let correlating = correlate_streams(&urls, options, &streams, run, show)?;
     let watch = correlating.watch();

@@ -7,6 +7,8 @@ use evlbi_net::file::check_new;
 use evlbi_plot::Figure;
 use serde::Serialize;
 
+use crate::status::Usage;
+
 /// Width and height of a picture on a terminal.
 const TERMINAL: (usize, usize) = (100, 60);
 
@@ -16,10 +18,10 @@ pub fn checked(plots: &[PathBuf], force: bool) -> Result<Vec<PathBuf>> {
     let files = files.filter(|path| !is_terminal(path));
     for path in files.clone() {
         if !matches!(ending(path), Some("svg" | "png" | "html")) {
-            bail!(
+            bail!(Usage(format!(
                 "cannot draw {}: give a file name that ends in .svg, .png or .html, or - for the terminal",
                 path.display()
-            );
+            )));
         }
         can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -8,6 +8,7 @@ use evlbi_net::file::{TableError, check_new};
 
 use super::plots::{can_write, is_terminal};
 use crate::output::Results;
+use crate::status::Usage;
 
 /// The option, of every command whose result has rows.
 #[derive(Args, Clone, Default)]
@@ -25,10 +26,9 @@ impl CsvArgs {
     pub fn checked(self, json: bool, force: bool) -> Result<Csv> {
         if let Some(path) = &self.csv {
             if is_terminal(path) {
-                ensure!(
-                    !json,
-                    "--csv - and --json would both print to standard output: give --csv a file"
-                );
+                let text =
+                    "--csv - and --json would both print to standard output: give --csv a file";
+                ensure!(!json, Usage(text.to_owned()));
             } else {
                 can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
                 check_new(Some(path.as_path()), force)?;

@@ -10,7 +10,8 @@ use evlbi_wire::units;
 
 use super::choice::time;
 use super::token::TokenArgs;
-use crate::program::{Program, Usage};
+use crate::program::Program;
+use crate::status::Usage;
 
 /// Address of the responder, and how to reach it.
 #[derive(Args, Clone)]

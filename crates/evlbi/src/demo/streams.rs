@@ -29,6 +29,7 @@ use evlbi_stream::source::{self, Input};
 use evlbi_wire::units::{show_count, show_rate};
 
 use super::{DemoOptions, PAYLOAD, SAMPLES, STATIONS};
+use crate::status::Usage;
 
 /// Rounds of noise per second; a round is generated in advance and sent in a loop.
 const ROUNDS: u64 = 4;
@@ -44,7 +45,9 @@ pub(super) fn make_stations(options: &DemoOptions, run: &Run) -> Result<Vec<(Str
     let frame_rate = per_round * ROUNDS;
     if frame_rate >= 1 << 24 {
         let rate = options.rate;
-        bail!("--rate {rate} is more than VDIF frames can be numbered for");
+        bail!(Usage(format!(
+            "--rate {rate} is more than VDIF frames can be numbered for"
+        )));
     }
     let names = &STATIONS[..options.stations as usize];
     let plan = SkyPlan {

@@ -177,6 +177,11 @@ impl Limit {
         })
     }
 
+    /// Returns what kept a test from passing, which lost more than it may.
+    pub(crate) fn of_loss(point: &Point) -> Limit {
+        Limit::by(true, true, &point.attribution)
+    }
+
     fn by(has_sent: bool, is_lossy: bool, lost: &Attribution) -> Limit {
         if !is_lossy {
             return match has_sent {

@@ -2,13 +2,17 @@
 //!
 //! The tests are those of [`latency`], [`capacity`], [`udp`] and [`tcp`]. Conclusions from all of them together belong here.
 
+use std::error::Error;
 use std::time::Duration;
 
 use evlbi_core::rate::BitRate;
+use evlbi_net::file::TableError;
 use evlbi_net::run::Run;
 use serde::Serialize;
 
 use super::capacity::{self, Limit, ProbeCapacity, ProbeCapacityOptions};
+use super::csv::{Column, cell, table};
+use super::endpoint::TestError;
 use super::latency::{self, ProbeLatency, ProbeLatencyError, ProbeLatencyOptions};
 use super::session::Target;
 use super::sweep::Rates;
@@ -66,7 +70,7 @@ pub struct ProbeFitness {
     pub udp: Option<ProbeUdp>,
     /// One connection at the requested rate; without one, as fast as TCP sends.
     pub tcp: Option<Box<ProbeTcp>>,
-    /// Errors of failed tests.
+    /// Errors of failed tests, and reasons why others were left out.
     pub failed: Vec<String>,
     /// Conclusion from the tests.
     pub verdict: Verdict,
@@ -78,28 +82,42 @@ pub struct ProbeFitness {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// Rate that UDP carries with a loss fraction of at most [`MAX_LOSS`]; `None` if no rate passed.
+    /// Rate that UDP carries with a loss fraction of at most [`MAX_LOSS`]; `None` if no rate passed, or none was tested.
     pub udp: Option<f64>,
+    /// Whether UDP was tested.
+    pub udp_measured: bool,
     /// Loss fraction of the UDP test.
     pub udp_loss: Option<f64>,
     /// Limit of UDP.
     pub limit: Limit,
-    /// Rate that TCP carried.
+    /// Rate that TCP carried; `None` if it was not tested.
     pub tcp: Option<f64>,
     /// Limit of TCP for most of the time.
     pub tcp_limit: Option<&'static str>,
-    /// Whether UDP carries the requested rate; `None` if none was requested.
+    /// Whether UDP carries the requested rate; `None` if none was requested, or UDP was not tested.
     pub udp_fits: Option<bool>,
-    /// Whether TCP carries the requested rate; `None` if none was requested.
+    /// Whether TCP carries the requested rate; `None` if none was requested, or TCP was not tested.
     pub tcp_fits: Option<bool>,
     /// Next step.
     pub next: Next,
 }
 
+impl ProbeFitness {
+    /// Returns the minimum round-trip time in nanoseconds, if any request was answered.
+    pub fn min_round_trip(&self) -> Option<i64> {
+        let point = self.latency.points.first()?;
+        Some(point.round_trip.as_ref()?.min)
+    }
+}
+
 impl Verdict {
-    /// Returns whether the path carries the requested rate by UDP or by TCP; `None` if none was requested.
+    /// Returns whether the path carries the requested rate by UDP or by TCP; `None` if none was requested, or the tests do not say.
     pub fn fits(&self) -> Option<bool> {
-        Some(self.udp_fits? || self.tcp_fits?)
+        match (self.udp_fits, self.tcp_fits) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (Some(false), Some(false)) => Some(false),
+            _ => None,
+        }
     }
 }
 
@@ -125,7 +143,28 @@ pub enum Next {
     PlanTcp,
 }
 
-/// Runs the tests until all are done or the run is stopped. The others run even if a test fails.
+/// Formats the verdict as CSV, one row.
+///
+/// # Errors
+/// [`TableError`] if the row has no form in CSV.
+pub fn csv(result: &ProbeFitness) -> Result<String, TableError> {
+    let columns: &[Column<ProbeFitness>] = &[
+        ("begun", |probe| probe.begun.clone()),
+        ("target", |probe| probe.target.clone()),
+        ("reverse", |probe| probe.reverse.to_string()),
+        ("rate_asked_bps", |probe| cell(probe.rate.map(BitRate::get))),
+        ("min_round_trip_ns", |probe| cell(probe.min_round_trip())),
+        ("udp_bps", |probe| cell(probe.verdict.udp)),
+        ("udp_loss", |probe| cell(probe.verdict.udp_loss)),
+        ("tcp_bps", |probe| cell(probe.verdict.tcp)),
+        ("tcp_limit", |probe| cell(probe.verdict.tcp_limit)),
+        ("fits", |probe| cell(probe.verdict.fits())),
+    ];
+    table(columns, [result])
+}
+
+/// Runs the tests until all are done or the run is stopped. The others run even if a test fails; those by UDP are left out if no
+/// request was answered.
 ///
 /// # Errors
 /// [`ProbeLatencyError`] if the responder cannot be reached, or the first test fails.
@@ -152,7 +191,13 @@ pub fn probe(options: &ProbeFitnessOptions, run: &Run) -> Result<ProbeFitness, P
         verdict: Verdict::default(),
         interrupted: false,
     };
-    if !run.is_stopped() {
+    let is_answered = is_answered(&result.latency);
+    if !is_answered && !run.is_stopped() {
+        result
+            .failed
+            .push("no request by UDP was answered".to_owned());
+    }
+    if is_answered && !run.is_stopped() {
         let usual = ProbeCapacityOptions::default();
         let highest = options.rate.unwrap_or(usual.highest);
         let capacity = ProbeCapacityOptions {
@@ -186,16 +231,23 @@ pub fn probe(options: &ProbeFitnessOptions, run: &Run) -> Result<ProbeFitness, P
     }
     if !run.is_stopped() {
         // A responder with a limit grants no connection without a rate.
-        let limited = result.capacity.as_ref();
-        let limited = limited.is_some_and(|found| found.limit == Limit::Responder);
-        let tcp = ProbeTcpOptions {
-            target: target(),
-            rate: options.rate.or(rate.filter(|_| limited)),
-            duration: LENGTH,
-            reverse: options.reverse,
-            ..ProbeTcpOptions::default()
+        let at = |rate: Option<BitRate>| {
+            let options = ProbeTcpOptions {
+                target: target(),
+                rate,
+                duration: LENGTH,
+                reverse: options.reverse,
+                ..ProbeTcpOptions::default()
+            };
+            tcp::probe(&options, run)
         };
-        result.tcp = match done(tcp::probe(&tcp, run), &mut result.failed, run) {
+        let tested = match at(options.rate) {
+            Err(error) if options.rate.is_none() && rate.is_some() && is_limited(&error) => {
+                at(rate)
+            }
+            tested => tested,
+        };
+        result.tcp = match done(tested, &mut result.failed, run) {
             Some(Tested::One(Measured { result, .. })) => Some(result),
             _ => None,
         };
@@ -205,8 +257,18 @@ pub fn probe(options: &ProbeFitnessOptions, run: &Run) -> Result<ProbeFitness, P
     Ok(result)
 }
 
+fn is_answered(latency: &ProbeLatency) -> bool {
+    latency.points.iter().any(|point| point.received > 0)
+}
+
+/// Returns whether the responder's limit of the rate is the reason.
+fn is_limited(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(TestError::Rate(..)))
+        || error.source().is_some_and(is_limited)
+}
+
 /// The result of a test; its error is one of several.
-fn done<T, E: std::error::Error + 'static>(
+fn done<T, E: Error + 'static>(
     tested: Result<T, E>,
     failed: &mut Vec<String>,
     run: &Run,
@@ -232,8 +294,9 @@ struct Facts {
     /// Whether replies to UDP requests arrived.
     is_answered: bool,
     limit: Limit,
-    /// Rate and loss fraction of the UDP test.
-    udp: Option<(f64, f64)>,
+    udp_measured: bool,
+    udp: Option<f64>,
+    udp_loss: Option<f64>,
     tcp: Option<f64>,
     tcp_limit: Option<&'static str>,
 }
@@ -244,11 +307,23 @@ impl Facts {
         let point = points.and_then(|points| points.first());
         let flow = result.tcp.as_ref().and_then(|tcp| tcp.flows.first());
         let capacity = result.capacity.as_ref();
+        let is_answered = is_answered(&result.latency);
+        let lossy = point.filter(|point| point.loss > MAX_LOSS);
         Facts {
             asked: result.rate.map(|rate| rate.get() as f64),
-            is_answered: result.latency.points.iter().any(|point| point.received > 0),
-            limit: capacity.map_or(Limit::Unknown, |capacity| capacity.limit),
-            udp: point.map(|point| (point.rate_sent, point.loss)),
+            is_answered,
+            limit: match (lossy, capacity) {
+                (Some(point), _) => Limit::of_loss(point),
+                (None, Some(capacity)) => capacity.limit,
+                (None, None) => Limit::Unknown,
+            },
+            udp_measured: !is_answered || capacity.is_some(),
+            // Without the longer test, the rate of a trial.
+            udp: match point {
+                Some(point) => lossy.is_none().then_some(point.rate_sent),
+                None => capacity.and_then(|capacity| capacity.rate),
+            },
+            udp_loss: point.map(|point| point.loss),
             tcp: flow.map(|flow| flow.rate),
             tcp_limit: flow.and_then(tcp_limit),
         }
@@ -262,14 +337,12 @@ fn tcp_limit(flow: &Flow) -> Option<&'static str> {
 }
 
 fn verdict(facts: &Facts) -> Verdict {
-    let Facts { limit, tcp, .. } = *facts;
-    let carried = facts.udp.filter(|(_, loss)| *loss <= MAX_LOSS);
-    let udp = carried.map(|(rate, _)| rate);
-    let fits = |rate: Option<f64>| {
-        let asked = facts.asked?;
-        Some(rate.is_some_and(|rate| rate >= REACHED * asked))
-    };
-    let (udp_fits, tcp_fits) = (fits(udp), fits(tcp));
+    let Facts {
+        limit, udp, tcp, ..
+    } = *facts;
+    let reaches = |rate: f64| facts.asked.map(|asked| rate >= REACHED * asked);
+    let measured = facts.udp_measured.then(|| udp.unwrap_or(0.0));
+    let (udp_fits, tcp_fits) = (measured.and_then(reaches), tcp.and_then(reaches));
     let is_short = udp.is_some_and(|udp| tcp.is_none_or(|tcp| tcp < SHORT * udp));
     let next = if !facts.is_answered {
         Next::OpenPorts
@@ -287,7 +360,8 @@ fn verdict(facts: &Facts) -> Verdict {
     };
     Verdict {
         udp,
-        udp_loss: facts.udp.map(|(_, loss)| loss),
+        udp_measured: facts.udp_measured,
+        udp_loss: facts.udp_loss,
         limit,
         tcp,
         tcp_limit: facts.tcp_limit,
@@ -306,7 +380,9 @@ mod tests {
         Facts {
             is_answered: true,
             limit: Limit::Path,
-            udp: Some((940e6, 0.0)),
+            udp_measured: true,
+            udp: Some(940e6),
+            udp_loss: Some(0.0),
             tcp: Some(930e6),
             tcp_limit: Some("the congestion window"),
             ..Facts::default()
@@ -348,18 +424,43 @@ mod tests {
         assert_eq!(by_udp.next, Next::Send);
         let by_tcp = verdict(&Facts {
             asked,
-            udp: Some((900e6, 0.01)),
+            udp: None,
             ..gigabit()
         });
         assert_eq!((by_tcp.fits(), by_tcp.udp_fits), (Some(true), Some(false)));
-        assert_eq!((by_tcp.udp, by_tcp.udp_loss), (None, Some(0.01)));
         let neither = verdict(&Facts {
             asked,
             udp: None,
-            tcp: None,
+            tcp: slow,
             ..gigabit()
         });
         assert_eq!(neither.fits(), Some(false));
+    }
+
+    /// What was not tested is neither fit nor unfit.
+    #[test]
+    fn a_test_that_did_not_run_says_nothing() {
+        let asked = Some(900e6);
+        let no_tcp = Facts {
+            asked,
+            tcp: None,
+            ..gigabit()
+        };
+        let found = verdict(&no_tcp);
+        assert_eq!((found.fits(), found.tcp_fits), (Some(true), None));
+        let short = Facts {
+            udp: Some(500e6),
+            ..no_tcp.clone()
+        };
+        let found = verdict(&short);
+        assert_eq!((found.fits(), found.udp_fits), (None, Some(false)));
+        let no_udp = Facts {
+            udp: None,
+            udp_measured: false,
+            ..no_tcp
+        };
+        let found = verdict(&no_udp);
+        assert_eq!((found.fits(), found.udp_fits), (None, None));
     }
 
     #[test]
@@ -377,9 +478,8 @@ mod tests {
         assert_eq!(limited(Limit::Receiver), Next::TuneReceiver);
         assert_eq!(limited(Limit::Responder), Next::RaiseLimit);
         assert_eq!(limited(Limit::Asked), Next::Send);
-        for udp in [None, Some((800e6, 0.01))] {
-            assert_eq!(next(&Facts { udp, ..gigabit() }), Next::FindLoss);
-        }
+        let udp = None;
+        assert_eq!(next(&Facts { udp, ..gigabit() }), Next::FindLoss);
         for tcp in [None, Some(300e6)] {
             assert_eq!(next(&Facts { tcp, ..gigabit() }), Next::PlanTcp);
         }

@@ -58,9 +58,14 @@ pub(crate) fn clock(clock: &ClockFit) -> String {
         0.0 => String::new(),
         skew => format!(", gains {:.3} us per second", skew * 1e6),
     };
+    let place = if clock.offset < 0.0 {
+        "behind"
+    } else {
+        "ahead"
+    };
     format!(
-        "the remote clock is {} ahead{skew}: +- {} if the minimum delays in both directions are equal, +- {} otherwise",
-        show_seconds(clock.offset * 1e-9),
+        "the remote clock is {} {place}{skew}: +- {} if the minimum delays in both directions are equal, +- {} otherwise",
+        show_seconds(clock.offset.abs() * 1e-9),
         show_seconds(clock.error_if_symmetric * 1e-9),
         show_seconds(clock.error * 1e-9),
     )

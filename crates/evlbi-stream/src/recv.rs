@@ -216,8 +216,13 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError>
         .local()
         .iter()
         .for_each(|local| run.listens(local));
-    if let Some(remedy) = receiving.buffer().and_then(|buffer| buffer.remedy.as_ref()) {
-        run.warn(format_args!("{remedy}"));
+    if let Some(buffer) = receiving.buffer()
+        && let Some(remedy) = &buffer.remedy
+    {
+        let [granted, asked] = [buffer.granted, buffer.asked].map(|bytes| show_size(bytes as u64));
+        run.warn(format_args!(
+            "the socket buffer is {granted}, {asked} were requested, so short stalls of this host lose datagrams: {remedy}"
+        ));
     }
     let shown: Arc<Mutex<Shown>> = Arc::default();
     let drainer = run.clock().spawn("sink", {

@@ -119,12 +119,17 @@ pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
         known_by(Knows::All).find(is_both)?.points.last()
     };
     if let (Some(apart), Some(alike)) = (at_both(Kind::Random), at_both(Kind::Common)) {
-        said.push(format!(
-            "{:.1} % lost at both stations leaves a weight of {:.4} when each loses its own, and of {:.4} when both lose alike.",
-            apart.shed * 100.0,
-            apart.ratio.weight,
-            alike.ratio.weight
-        ));
+        said.push(match alike.shed > 0.0 {
+            true => format!(
+                "{:.1} % lost at both stations leaves a weight of {:.4} when each loses its own, and of {:.4} when both lose alike.",
+                apart.shed * 100.0,
+                apart.ratio.weight,
+                alike.ratio.weight
+            ),
+            false => format!(
+                "Common shedding sheds blocks of {COMMON_CELL} s, and shed none: use longer recordings."
+            ),
+        });
     }
     for (knows, shown) in [
         (Knows::All, "A correlator that knows all that was lost"),

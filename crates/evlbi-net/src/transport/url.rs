@@ -109,7 +109,7 @@ fn forms() -> String {
     let forms: Vec<&str> = forms.filter(|form| !form.is_empty()).collect();
     let (last, others) = forms.split_last().unwrap_or((&"", &[]));
     format!(
-        "give {} or {last} (IPv6 in brackets, a range of ports as 2630-2633, multicast with ?interface=NAME&source=ADDRESS&ttl=N)",
+        "give {} or {last} (IPv6 in brackets, a range of ports like 2630-2633, multicast with ?interface=NAME&source=ADDRESS&ttl=N)",
         others.join(", ")
     )
 }

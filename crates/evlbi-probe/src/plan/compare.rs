@@ -57,15 +57,15 @@ pub struct Row {
     recovery_s: Option<f64>,
     /// Maximum late data.
     delayed_bytes: u64,
-    /// Time until messages are on time again.
+    /// Time until messages are on time again; 0 if none was late.
     timely_s: Option<f64>,
     /// Maximum data held by the sender.
     held_bytes: u64,
     sent_again: u64,
     shed: u64,
-    /// Recovery time and delayed data, by the algorithm's equations or steps.
-    expected_recovery_s: f64,
-    expected_delayed_bytes: f64,
+    /// Recovery time and delayed data, by the algorithm's equations or steps. None of BBR, which a loss alone costs nothing.
+    expected_recovery_s: Option<f64>,
+    expected_delayed_bytes: Option<f64>,
     /// Points: message number after the loss, and its one-way delay in seconds.
     #[serde(skip)]
     curve: Vec<(f64, f64)>,
@@ -174,7 +174,9 @@ fn queue<R: Send>(
 fn row(job: &Job) -> Row {
     let needs = job.flow.needs(job.algorithm);
     let after = needs.drain.unwrap_or(2.0 * needs.recovery) * LONGER + MARGIN;
-    let length = LOST_AT.plus(Nanos::from_secs_f64(after));
+    let probe = job.algorithm.probe_interval();
+    // A probe makes messages late, too, which is not an effect of the loss.
+    let length = probe.unwrap_or(LOST_AT.plus(Nanos::from_secs_f64(after)));
     let scene = job.scene(Loss::At([LOST_AT].into()), length);
     let mut curve = Vec::new();
     let mut first = None;
@@ -196,12 +198,15 @@ fn row(job: &Job) -> Row {
         algorithm: job.algorithm.name(),
         recovery_s: since(outcome.regained_at),
         delayed_bytes: outcome.delayed,
-        timely_s: since(outcome.timely_from),
+        timely_s: match outcome.late_from {
+            Some(_) => since(outcome.timely_from),
+            None => Some(0.0),
+        },
         held_bytes: outcome.held,
         sent_again: outcome.sent_again,
         shed: outcome.shed,
-        expected_recovery_s: needs.recovery,
-        expected_delayed_bytes: needs.delayed,
+        expected_recovery_s: probe.is_none().then_some(needs.recovery),
+        expected_delayed_bytes: probe.is_none().then_some(needs.delayed),
         curve,
     }
 }
@@ -263,25 +268,36 @@ impl Job<'_> {
 
 /// Formats it as text.
 pub fn text(comparison: &Simulated<Row>) -> String {
-    let seconds = |time: Option<f64>| time.map_or("never".into(), |time| format!("{time:.2} s"));
+    let show_time = |time: f64| format!("{time:.2} s");
+    let seconds = |time: Option<f64>| time.map_or("never".into(), show_time);
     let rows = comparison.rows.iter().map(|row| {
         vec![
             row.algorithm.to_owned(),
             show_seconds(row.rtt_s),
             seconds(row.recovery_s),
-            seconds(Some(row.expected_recovery_s)),
+            row.expected_recovery_s.map_or_else(String::new, show_time),
             show_bytes(row.delayed_bytes as f64),
-            show_bytes(row.expected_delayed_bytes),
+            row.expected_delayed_bytes
+                .map_or_else(String::new, show_bytes),
             seconds(row.timely_s),
             show_bytes(row.held_bytes as f64),
         ]
     });
     let heads = ",RTT,recovery,(calc.),delayed,(calc.),on time after,held";
+    let has_bbr = comparison
+        .rows
+        .iter()
+        .any(|row| row.expected_recovery_s.is_none());
     format!(
-        "one segment lost of {} on a link of {}, packet by packet; (calc.): by the algorithm's equations or steps\n{}",
+        "one segment lost of {} on a link of {}, packet by packet; (calc.): by the algorithm's equations or steps\n{}{}",
         show_rate(comparison.rate as f64),
         show_rate(comparison.link as f64),
-        table(heads, rows)
+        table(heads, rows),
+        match has_bbr {
+            true =>
+                "\nbbr: the effect of the loss alone; without --compare, that of its probes of the round-trip time",
+            false => "",
+        }
     )
 }
 
@@ -330,11 +346,9 @@ pub fn csv(comparison: &Simulated<Row>) -> Result<String, TableError> {
         ("held_bytes", |row| row.held_bytes.to_string()),
         ("sent_again", |row| row.sent_again.to_string()),
         ("shed", |row| row.shed.to_string()),
-        ("expected_recovery_s", |row| {
-            row.expected_recovery_s.to_string()
-        }),
+        ("expected_recovery_s", |row| cell(row.expected_recovery_s)),
         ("expected_delayed_bytes", |row| {
-            row.expected_delayed_bytes.to_string()
+            cell(row.expected_delayed_bytes)
         }),
     ];
     csv::table(columns, &comparison.rows)

@@ -27,15 +27,9 @@ pub fn csv(result: &ProbeTcp) -> Result<String, TableError> {
         ("timeouts", |flow| flow.timeouts.to_string()),
         ("out_of_order", |flow| flow.out_of_order.to_string()),
         ("losses", |flow| flow.course.losses.len().to_string()),
-        ("round_trip_min_s", |flow| {
-            cell(flow.course.round_trip.map(|[min, _, _]| min))
-        }),
-        ("round_trip_mean_s", |flow| {
-            cell(flow.course.round_trip.map(|[_, mean, _]| mean))
-        }),
-        ("round_trip_max_s", |flow| {
-            cell(flow.course.round_trip.map(|[_, _, max]| max))
-        }),
+        ("round_trip_min_s", |flow| round_trip(flow, 0)),
+        ("round_trip_mean_s", |flow| round_trip(flow, 1)),
+        ("round_trip_max_s", |flow| round_trip(flow, 2)),
         ("blocked_s", |flow| flow.blocked.to_string()),
         ("sender_cpu_s", |flow| flow.sender_cpu_seconds.to_string()),
         ("receiver_cpu_s", |flow| {
@@ -43,6 +37,12 @@ pub fn csv(result: &ProbeTcp) -> Result<String, TableError> {
         }),
     ];
     super::super::csv::table(columns, &result.flows)
+}
+
+/// Formats the minimum, mean or maximum round-trip time in seconds.
+fn round_trip(flow: &Flow, place: usize) -> String {
+    let micros = flow.course.round_trip.map(|times| times[place]);
+    cell(micros.map(|micros| micros / 1e6))
 }
 
 /// Formats the result as text: a row for each connection, and the findings.

@@ -180,6 +180,11 @@ impl Algorithm {
         self.row().0
     }
 
+    /// Returns the interval at which it empties the path to measure the round-trip time, if it does.
+    pub fn probe_interval(self) -> Option<Nanos> {
+        (self == Algorithm::Bbr).then_some(bbr::ROUND_TRIP_LENGTH)
+    }
+
     /// Makes the algorithm in its initial state.
     pub fn begin(self) -> Box<dyn CongestionControl> {
         self.row().1()

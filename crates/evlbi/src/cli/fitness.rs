@@ -10,6 +10,7 @@ use evlbi_probe::capacity::Limit;
 use evlbi_probe::fitness::{self, MAX_LOSS, Next, ProbeFitness, ProbeFitnessOptions, Verdict};
 use evlbi_wire::units::{self, show_rate, show_seconds};
 
+use super::tables::CsvArgs;
 use super::target::TargetArgs;
 use crate::output;
 use crate::program::{Program, complete};
@@ -24,26 +25,33 @@ pub struct ProbeFitnessArgs {
     /// Test the direction from HOST to this host
     #[arg(long)]
     pub reverse: bool,
+    #[command(flatten)]
+    pub table: CsvArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+    /// Overwrite existing files
+    #[arg(long)]
+    pub force: bool,
 }
 
 convert! {
     ProbeFitnessArgs => ProbeFitnessOptions { rate, reverse }
     with [target] { target: target.into() }
-    without [json]
+    without [table, json, force]
 }
 
 /// Runs the usual tests.
 pub fn run(mut args: ProbeFitnessArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
     let json = args.json;
+    let csv = args.table.clone().checked(json, args.force)?;
     let result = fitness::probe(&args.into(), program.run())?;
-    output::print(json, &result, text)?;
+    csv.and(&result, fitness::csv, || output::print(json, &result, text))?;
     complete(result.interrupted)?;
-    match (result.verdict.fits(), result.rate) {
-        (Some(false), Some(rate)) => bail!("neither UDP nor TCP carried {rate}bit/s"),
+    match (result.verdict.fits(), result.rate, result.failed.first()) {
+        (Some(false), Some(rate), _) => bail!("neither UDP nor TCP carried {}", show(rate)),
+        (None, _, Some(failed)) => bail!("not everything was measured: {failed}"),
         _ => Ok(()),
     }
 }
@@ -112,30 +120,44 @@ fn tcp(result: &ProbeFitness) -> String {
     format!("{rate} with {algorithm}{}", limit.unwrap_or_default())
 }
 
+fn show(rate: BitRate) -> String {
+    show_rate(rate.get() as f64)
+}
+
 /// Formats the rates that the path is fit for, and what limits it.
 fn verdict(verdict: &Verdict, asked: Option<BitRate>) -> String {
-    let by = |name: &str, rate: Option<f64>| match rate {
+    let by = |name: &str, rate: Option<f64>, is_measured: bool| match rate {
         Some(rate) => format!("{} by {name}", show_rate(rate)),
-        None => format!("nothing by {name}"),
+        None if is_measured => format!("nothing by {name}"),
+        None => format!("{name} not measured"),
     };
-    let carried = format!("{}, {}", by("UDP", verdict.udp), by("TCP", verdict.tcp));
-    let fit = match (asked, verdict.udp_fits, verdict.tcp_fits) {
-        (Some(asked), Some(udp), Some(tcp)) => {
-            let fits = match (udp, tcp) {
-                (true, true) => "fit for {} by UDP and TCP",
-                (true, false) => "fit for {} by UDP, not by TCP",
-                (false, true) => "fit for {} by TCP, not by UDP",
-                (false, false) => "not fit for {}",
+    let carried = format!(
+        "{}, {}",
+        by("UDP", verdict.udp, verdict.udp_measured),
+        by("TCP", verdict.tcp, false)
+    );
+    let fit = match asked {
+        Some(asked) => {
+            let fits = match (verdict.udp_fits, verdict.tcp_fits) {
+                (Some(true), Some(true)) => "fit for {} by UDP and TCP",
+                (Some(true), Some(false)) => "fit for {} by UDP, not by TCP",
+                (Some(false), Some(true)) => "fit for {} by TCP, not by UDP",
+                (Some(true), None) => "fit for {} by UDP",
+                (None, Some(true)) => "fit for {} by TCP",
+                (Some(false), Some(false)) => "not fit for {}",
+                _ => "unknown whether fit for {}",
             };
-            let fits = fits.replace("{}", &format!("{asked}bit/s"));
+            let fits = fits.replace("{}", &show(asked));
             format!("{fits} (carried {carried})")
         }
-        _ => format!("fit for {carried}"),
+        None => format!("fit for {carried}"),
     };
     let is_lossy = verdict.udp.is_none() && verdict.udp_loss.is_some();
     let limit = match verdict.limit {
-        _ if verdict.udp_fits == Some(true) => return fit,
+        _ if verdict.udp_fits == Some(true) || !verdict.udp_measured => return fit,
+        _ if verdict.next == Next::OpenPorts => "UDP does not pass",
         Limit::Path if is_lossy => "loss on the path is the limit",
+        Limit::Unknown if is_lossy => "loss at an unknown place is the limit",
         Limit::Path => "the path is the limit",
         Limit::Sender => "the sending host is the limit, the path may carry more",
         Limit::Receiver => "the receiving host is the limit, the path may carry more",
@@ -152,13 +174,14 @@ fn next(result: &ProbeFitness) -> String {
     let target = &result.target;
     let host = responder::split(target).map_or(target.as_str(), |(host, _)| host);
     let [sender, receiver] = match result.reverse {
-        false => ["here", "at the responder"],
-        true => ["at the responder", "here"],
+        false => ["on this host", "on the remote host"],
+        true => ["on the remote host", "on this host"],
     };
     let sent = result.udp.as_ref().and_then(|udp| udp.points.first());
-    let rate = result.rate.map(|rate| rate.get() as f64).or(udp);
-    let rate = rate.or(sent.map(|point| point.rate_sent)).or(tcp);
-    let rate = rounded(rate.unwrap_or(10e6));
+    let measured = udp.or(sent.map(|point| point.rate_sent)).or(tcp);
+    let rate = result
+        .rate
+        .unwrap_or_else(|| rounded(measured.unwrap_or(10e6)));
     match next {
         Next::Send => {
             let by_tcp = udp.is_none() || result.verdict.tcp_fits == Some(true) && result.verdict.udp_fits == Some(false);
@@ -176,22 +199,21 @@ fn next(result: &ProbeFitness) -> String {
             format!("{sender}: evlbi send FILE --to {scheme}://{to}:2630 --rate {rate}")
         }
         Next::OpenPorts => {
-            "at the responder: evlbi respond --ports 8621-8640, and let these ports through the firewall (UDP)".to_owned()
+            "on the remote host: evlbi respond --ports 8621-8640, and let these ports through the firewall (UDP)".to_owned()
         }
         Next::TuneSender => format!("{sender}: evlbi doctor --rate {rate}"),
         Next::TuneReceiver => format!("{receiver}: evlbi doctor --rate {rate}"),
-        Next::RaiseLimit => "at the responder: evlbi respond with a higher --max-rate".to_owned(),
+        Next::RaiseLimit => "on the remote host: evlbi respond with a higher --max-rate".to_owned(),
         Next::FindLoss => {
             let reverse = if result.reverse { " --reverse" } else { "" };
-            format!("here: evlbi probe udp {target} --rate {rate} --duration 60s{reverse} --plot loss.svg")
+            format!("on this host: evlbi probe udp {target} --rate {rate} --duration 60s{reverse} --plot loss.svg")
         }
         Next::PlanTcp => {
-            let points = result.latency.points.first();
-            let trip = points.and_then(|point| point.round_trip.as_ref());
             // In whole microseconds, of which a plan needs at least one.
-            let micros = trip.map_or(1, |trip| trip.min.max(1000).cast_unsigned() / 1000);
+            let trip = result.min_round_trip().unwrap_or(0);
+            let micros = trip.max(1000).cast_unsigned() / 1000;
             let trip = units::span(Duration::from_micros(micros));
-            format!("here: evlbi plan tcp --rate {rate} --rtt {trip}")
+            format!("on this host: evlbi plan tcp --rate {rate} --rtt {trip}")
         }
     }
 }
@@ -231,6 +253,7 @@ mod tests {
     fn found(limit: Limit) -> Verdict {
         Verdict {
             udp: Some(846.35e6),
+            udp_measured: true,
             udp_loss: Some(0.0),
             limit,
             tcp: Some(612.2e6),
@@ -268,7 +291,7 @@ mod tests {
         };
         assert_eq!(
             verdict(&lossy, None),
-            "fit for nothing by UDP, nothing by TCP; loss on the path is the limit"
+            "fit for nothing by UDP, TCP not measured; loss on the path is the limit"
         );
     }
 
@@ -280,22 +303,24 @@ mod tests {
             (
                 true,
                 true,
-                format!("fit for 900Mbit/s by UDP and TCP {carried}"),
+                format!("fit for 900.000 Mbit/s by UDP and TCP {carried}"),
             ),
             (
                 true,
                 false,
-                format!("fit for 900Mbit/s by UDP, not by TCP {carried}"),
+                format!("fit for 900.000 Mbit/s by UDP, not by TCP {carried}"),
             ),
             (
                 false,
                 true,
-                format!("fit for 900Mbit/s by TCP, not by UDP {carried}; the path is the limit"),
+                format!(
+                    "fit for 900.000 Mbit/s by TCP, not by UDP {carried}; the path is the limit"
+                ),
             ),
             (
                 false,
                 false,
-                format!("not fit for 900Mbit/s {carried}; the path is the limit"),
+                format!("not fit for 900.000 Mbit/s {carried}; the path is the limit"),
             ),
         ] {
             let found = Verdict {
@@ -313,7 +338,7 @@ mod tests {
         let send = found(Limit::Path);
         assert_eq!(
             of("jive:8620", send.clone()),
-            "here: evlbi send FILE --to udp://jive:2630 --rate 846M"
+            "on this host: evlbi send FILE --to udp://jive:2630 --rate 846M"
         );
         assert_eq!(
             of(
@@ -323,7 +348,7 @@ mod tests {
                     ..send.clone()
                 }
             ),
-            "here: evlbi send FILE --to tcp://[::1]:2630 --rate 612M"
+            "on this host: evlbi send FILE --to tcp://[::1]:2630 --rate 612M"
         );
         let back = ProbeFitness {
             reverse: true,
@@ -331,7 +356,7 @@ mod tests {
         };
         assert_eq!(
             next(&back),
-            "at the responder: evlbi send FILE --to udp://THIS-HOST:2630 --rate 846M"
+            "on the remote host: evlbi send FILE --to udp://THIS-HOST:2630 --rate 846M"
         );
         // Not what was asked for, but what the path carries.
         let asked = ProbeFitness {
@@ -345,21 +370,24 @@ mod tests {
         };
         assert!(next(&asked).ends_with("--rate 846M"));
         for (next, says) in [
-            (Next::OpenPorts, "at the responder: evlbi respond --ports"),
-            (Next::TuneSender, "here: evlbi doctor --rate 846M"),
+            (Next::OpenPorts, "on the remote host: evlbi respond --ports"),
+            (Next::TuneSender, "on this host: evlbi doctor --rate 846M"),
             (
                 Next::TuneReceiver,
-                "at the responder: evlbi doctor --rate 846M",
+                "on the remote host: evlbi doctor --rate 846M",
             ),
             (
                 Next::RaiseLimit,
-                "at the responder: evlbi respond with a higher --max-rate",
+                "on the remote host: evlbi respond with a higher --max-rate",
             ),
             (
                 Next::FindLoss,
-                "here: evlbi probe udp jive --rate 846M --duration 60s --plot loss.svg",
+                "on this host: evlbi probe udp jive --rate 846M --duration 60s --plot loss.svg",
             ),
-            (Next::PlanTcp, "here: evlbi plan tcp --rate 846M --rtt 1us"),
+            (
+                Next::PlanTcp,
+                "on this host: evlbi plan tcp --rate 846M --rtt 1us",
+            ),
         ] {
             let said = of(
                 "jive",

@@ -21,7 +21,7 @@ const MAX_FILE: u64 = 4096;
 
 #[derive(Args, Clone, Default)]
 pub struct TokenArgs {
-    /// Token that both ends of a test share [default: that of --token-file, else of EVLBI_TOKEN in the environment]
+    /// Token that client and responder share [default: that of --token-file, else of EVLBI_TOKEN in the environment]
     #[arg(long)]
     pub token: Option<String>,
     /// Read the token from this file: one line of at least 16 characters [default: `token-file` of the config file]

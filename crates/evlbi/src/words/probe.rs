@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use evlbi_net::responder;
 use evlbi_probe::SessionError;
 use evlbi_probe::analyse::AnalyseError;
 use evlbi_probe::capacity::ProbeCapacityError;
@@ -45,9 +46,12 @@ fn of_test(error: &TestError) -> Option<String> {
 
 fn of_session(error: &SessionError) -> Option<String> {
     Some(match error {
-        SessionError::Unreachable { address, .. } => format!(
-            "cannot reach {address}: run `evlbi respond --bind ADDRESS:PORT --token TOKEN` there"
-        ),
+        SessionError::Unreachable { address, .. } => {
+            let (host, port) = responder::split(address)?;
+            format!(
+                "cannot reach port {port} of {host}: run `evlbi respond --bind 0.0.0.0:{port} --token TOKEN` there"
+            )
+        }
         SessionError::Unknown { .. } => {
             format!("{error}: give HOST or HOST:PORT, e.g. jive, jive:8620, [2001:db8::5]:8620")
         }

@@ -187,7 +187,7 @@ fn errors_of_tests_name_the_arguments() {
         (ProbeUdpError::NoPace.into(), no_pace),
         (
             ProbeUdpError::from(unreachable).into(),
-            "cannot reach jive:8620: run `evlbi respond --bind ADDRESS:PORT --token TOKEN` there: \
+            "cannot reach port 8620 of jive: run `evlbi respond --bind 0.0.0.0:8620 --token TOKEN` there: \
              `jive:8620` has no address of the requested family",
         ),
         (

@@ -25,8 +25,8 @@ const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 /// Highest fraction of lost segments at which the bandwidth is still found: more than that of what the highest gain adds.
 pub const MAX_LOSS: f64 = 1.0 - 1.0 / 1.25;
-/// Time for which the shortest round trip counts.
-const ROUND_TRIP_LENGTH: Nanos = Nanos(10_000_000_000);
+/// Time for which the shortest round trip counts; then it is probed again.
+pub const ROUND_TRIP_LENGTH: Nanos = Nanos(10_000_000_000);
 /// Window while the shortest round trip is probed.
 pub const PROBE_WINDOW: f64 = 4.0;
 /// Minimum time of that, once no more is in flight.

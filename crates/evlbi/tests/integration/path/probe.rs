@@ -1,5 +1,6 @@
 //! Probes over emulated paths: what the plan says is found again, and the cells' own counts are the truth.
 
+use std::fs;
 use std::process::Stdio;
 
 use evlbi_testkit::clock::Shifted;
@@ -42,11 +43,12 @@ fn the_usual_tests_end_with_a_verdict() {
     let is_fit = fits("udp_fits") || fits("tcp_fits");
     assert_eq!(output.status.code(), Some(i32::from(!is_fit)), "{verdict}");
     // The link does not carry it, whatever this host does.
-    let output = probe("fd77::2", &["--rate", "40M", "--reverse"]);
+    let csv = room.path("probe.csv");
+    let output = probe("fd77::2", &["--rate", "40M", "--reverse", "--csv", &csv]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("neither UDP nor TCP carried 40Mbit/s"),
+        said.contains("neither UDP nor TCP carried 40.000 Mbit/s"),
         "{said}"
     );
     let text = String::from_utf8(output.stdout).unwrap();
@@ -55,10 +57,19 @@ fn the_usual_tests_end_with_a_verdict() {
         panic!("{text}");
     };
     assert!(
-        verdict.starts_with("verdict   not fit for 40Mbit/s"),
+        verdict.starts_with("verdict   not fit for 40.000 Mbit/s"),
         "{text}"
     );
     assert!(next.starts_with("next      "), "{text}");
+    let rows: Vec<Vec<String>> = fs::read_to_string(csv)
+        .unwrap()
+        .lines()
+        .map(|line| line.split(',').map(str::to_owned).collect())
+        .collect();
+    let column = |name: &str| &rows[1][rows[0].iter().position(|own| own == name).unwrap()];
+    assert_eq!(column("target"), "fd77::2");
+    assert_eq!(column("rate_asked_bps"), "40000000");
+    assert_eq!(column("fits"), "false");
 }
 
 /// One-way delays that differ, of a clock that is wrong and runs wrong: neither is found shorter than the plan lets it be, beyond
@@ -139,7 +150,7 @@ fn what_comes_back_is_seen_by_a_campaign() {
         let report = printed(room.evlbi().args(["report", &file, "--json"]).args(more));
         read(report)
     };
-    let said = std::fs::File::create(room.path("first.txt")).unwrap();
+    let said = fs::File::create(room.path("first.txt")).unwrap();
     let mut first = Running(
         up.at("jive")
             .args([

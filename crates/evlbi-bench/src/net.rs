@@ -211,7 +211,7 @@ fn against_iperf3(
             share * 100.0
         );
     }
-    eprintln!("  processors at most {apart:.0} ns apart, there and back");
+    eprintln!("  processors at most {apart:.0} ns apart (round trip)");
     Ok(())
 }
 

@@ -91,7 +91,7 @@ fn rate(stage: &Stage, args: &ProbeArgs, table: &mut Table) -> Result<()> {
         let rate = || Figure::new(format!("{name}, without loss"), best.received, "Gbit/s");
         let cpu = || {
             Figure::new(
-                format!("{name}, processor time there"),
+                format!("{name}, CPU time at that rate"),
                 best.cpu_per_gb,
                 "s/GB",
             )

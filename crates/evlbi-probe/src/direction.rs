@@ -26,6 +26,14 @@ impl Direction {
         }
     }
 
+    /// Returns its name in text for people: `outbound` or `return`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Direction::There => "outbound",
+            Direction::Back => "return",
+        }
+    }
+
     /// Orders a local and a remote value as sender's and receiver's. The return direction swaps them, so this also converts sender's and
     /// receiver's values to local and remote.
     pub(crate) fn ends<T>(self, here: T, there: T) -> (T, T) {

@@ -109,7 +109,7 @@ pub fn in_time(pattern: &Pattern) -> String {
 pub fn of_sweep(points: &[Point]) -> Vec<String> {
     let mut all: Vec<((&str, usize), Vec<&Point>)> = Vec::new();
     for point in points {
-        let key = (point.direction.name(), point.size);
+        let key = (point.direction.label(), point.size);
         match all.iter_mut().find(|(other, _)| *other == key) {
             Some((_, of)) => of.push(point),
             None => all.push((key, vec![point])),
@@ -121,13 +121,13 @@ pub fn of_sweep(points: &[Point]) -> Vec<String> {
         let is_edge = first > 0 && of[first..].iter().all(|point| point.lost > 0);
         is_edge.then(|| {
             let [below, from] = [first - 1, first].map(|at| show_rate(of[at].rate_sent));
-            format!("{size} bytes {way}: nothing lost up to {below}, loss from {from} on")
+            format!("{size} bytes, {way}: nothing lost up to {below}, loss from {from} on")
         })
     });
     let mut said: Vec<String> = edges.collect();
     for way in Direction::BOTH {
         let of_way = || points.iter().filter(|point| point.direction == way);
-        let way = way.name();
+        let way = way.label();
         let top = |region: Region, size: Option<usize>| {
             let top = of_way()
                 .filter(|point| point.region == Some(region))
@@ -144,7 +144,7 @@ pub fn of_sweep(points: &[Point]) -> Vec<String> {
         said.extend(sizes.into_iter().filter_map(|size| {
             let rate = top(Region::C, Some(size))?;
             Some(format!(
-                "{size} bytes {way}: the hosts are the limit, at {rate} on the wire (region C)"
+                "{size} bytes, {way}: the hosts are the limit, at {rate} on the wire (region C)"
             ))
         }));
     }

@@ -253,7 +253,7 @@ fn slope(points: &[Size]) -> Option<Slope> {
 
 /// Formats the result as text.
 pub fn text(result: &ProbeLatency) -> String {
-    let mut lines = vec!["bytes      sent   lost    dup  reord         RTT: min       median          p99        p99.9    there: min     back: min".to_owned()];
+    let mut lines = vec!["bytes      sent   lost    dup  reord         RTT: min       median          p99        p99.9 outbound: min   return: min".to_owned()];
     let micro = |time: i64| format!("{:.3} us", time as f64 * 1e-3);
     let time = |value: Option<i64>| value.map_or("-".to_owned(), micro);
     for point in &result.points {

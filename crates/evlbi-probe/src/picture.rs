@@ -103,7 +103,7 @@ fn some<T>(all: &[T]) -> impl Iterator<Item = &T> {
 /// Returns the name of a point's series.
 fn named(point: &Point) -> String {
     let rate = point.rate_asked.map_or("max".to_owned(), show_rate);
-    format!("{} B {}, {rate}", point.size, point.direction.name())
+    format!("{} B {}, {rate}", point.size, point.direction.label())
 }
 
 /// Returns a histogram as dots; the axis shows each value times `factor`.
@@ -213,8 +213,8 @@ impl Sweep {
         let mut series: Vec<Series> = Vec::new();
         for point in points {
             let name = match self {
-                Sweep::Size => point.direction.name().to_owned(),
-                _ => format!("{} B {}", point.size, point.direction.name()),
+                Sweep::Size => point.direction.label().to_owned(),
+                _ => format!("{} B {}", point.size, point.direction.label()),
             };
             let place = self.place(point, get);
             match series.iter_mut().find(|series| series.name == name) {

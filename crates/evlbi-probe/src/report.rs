@@ -166,7 +166,7 @@ fn spread(mut rates: Vec<f64>) -> Option<f64> {
 
 fn finding(way: &DirectionReport) -> String {
     let (rate, length) = (show_rate(way.rate_received), show_length(way.seconds));
-    let mut text = format!("{} at {rate} for {length}", way.direction.name());
+    let mut text = format!("{} at {rate} for {length}", way.direction.label());
     if let Some(spread) = way.rate_spread {
         text += &format!(" (nine of ten windows within {})", show_part(spread));
     }
@@ -226,8 +226,10 @@ pub fn text(report: &Report) -> String {
         let missing = way.seconds - way.covered;
         if is_continuous && missing > 0.01 * way.seconds {
             let percent = missing * 100.0 / way.seconds.max(1e-9);
-            let way = way.direction.name();
-            lines.push(format!("{percent:.1} % of the time {way} was not measured"));
+            let way = way.direction.label();
+            lines.push(format!(
+                "{way}: {percent:.1} % of the time was not measured"
+            ));
         }
     }
     for run in &report.runs {
@@ -250,7 +252,7 @@ pub fn figure(report: &Report) -> Figure {
     let time = |row: &Row| ((row.begin + row.end) / 2.0 - begin) / unit;
     let series = |get: &dyn Fn(&Row) -> f64, style| -> Vec<Series> {
         let of = Direction::BOTH.into_iter().map(|way| Series {
-            name: way.name().to_owned(),
+            name: way.label().to_owned(),
             points: windows()
                 .filter(|row| row.direction == way)
                 .map(|row| (time(row), get(row)))

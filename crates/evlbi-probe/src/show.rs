@@ -75,7 +75,7 @@ fn row(point: &Point) -> Vec<String> {
     let mega = |rate: f64| format!("{:.3}", rate * 1e-6);
     let micro = |time: Option<f64>| time.map_or("-".into(), |time| format!("{:.3}", time * 1e-3));
     vec![
-        point.direction.name().to_owned(),
+        point.direction.label().to_owned(),
         point.size.to_string(),
         point.rate_asked.map_or("max".into(), mega),
         mega(point.rate_sent),
@@ -95,8 +95,8 @@ fn row(point: &Point) -> Vec<String> {
 }
 
 fn sentence(point: &Point) -> String {
-    let (way, finding) = (point.direction.name(), &point.finding);
-    let mut text = format!("{} bytes {way}: {finding}", point.size);
+    let (way, finding) = (point.direction.label(), &point.finding);
+    let mut text = format!("{} bytes, {way}: {finding}", point.size);
     if let (Some(burden), Some(cpu)) = (&point.burden, &point.receiver_cpu) {
         let nice = burden.nice;
         let nice = nice.map_or(String::new(), |nice| format!("receiver nice {nice}, "));

@@ -346,8 +346,8 @@ fn measure(
             let [given, taken] = [now.used, now.arrived_there.max(now.arrived_here)]
                 .map(|bytes| show_bytes(bytes as f64));
             let line = match options.reverse {
-                true => format!("{taken} here"),
-                false => format!("{given} given, {taken} taken"),
+                true => format!("{taken} received"),
+                false => format!("{given} sent, {taken} received"),
             };
             progress.show((now.seconds * 1000.0) as u64, &line);
         }

@@ -398,10 +398,10 @@ pub(crate) fn line(label: &str, now: &session::Progress) -> String {
     let mut line = label.to_owned();
     if now.used > 0 {
         let [used, there] = [now.used, now.arrived_there].map(show_count);
-        line += &format!(": {used} sent, {there} there");
+        line += &format!(": {used} sent, {there} received remotely");
     }
     if now.arrived_here > 0 {
-        line += &format!(", {} here", show_count(now.arrived_here));
+        line += &format!(", {} received locally", show_count(now.arrived_here));
     }
     line
 }

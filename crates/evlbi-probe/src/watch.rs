@@ -399,7 +399,7 @@ struct Detail<'a> {
 fn line(row: &Row) -> String {
     format!(
         "{}: {} sent, {} lost ({:.4} %), {}, jitter {:.1} us",
-        row.direction.name(),
+        row.direction.label(),
         show_count(row.sent),
         show_count(row.lost),
         row.lost as f64 * 100.0 / row.sent.max(1) as f64,

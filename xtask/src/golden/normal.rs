@@ -109,12 +109,12 @@ const PASSING: &[(Pace, &str, &str)] = &[
     (Pace::All, " of memory, ", "goes with `later than planned`"),
     (
         Pace::All,
-        "bytes there: nothing lost",
+        "bytes, outbound: nothing lost",
         "may have `the sender reached`",
     ),
     (
         Pace::All,
-        "bytes back: nothing lost",
+        "bytes, return: nothing lost",
         "may have `the sender reached`",
     ),
     (Pace::All, "manchester>", "has delays where there were any"),

@@ -13,7 +13,8 @@ use serde_json::Value;
 use super::delays::sums;
 use super::picture::{Curve, Picture, Style};
 use super::programs::{
-    Fields, LIMIT, Listening, ask, asked, at, evlbi, json_of, output_of, pair, respond, started_at,
+    Fields, LIMIT, Listening, ask, asked, at, evlbi, json_of, label, output_of, pair, respond,
+    started_at,
 };
 use super::record::{Aim, Need, Record, Scene};
 
@@ -154,7 +155,7 @@ fn fell_short(trial: &Value) -> bool {
 }
 
 fn capacity(record: &mut Record) -> Result<()> {
-    for (name, rate, band, more) in [
+    for (direction, rate, band, more) in [
         (
             "there",
             50.0,
@@ -177,7 +178,8 @@ fn capacity(record: &mut Record) -> Result<()> {
         ),
     ] {
         let pair = pair()?;
-        let end = if name == "there" {
+        let way = label(direction);
+        let end = if direction == "there" {
             &pair.near
         } else {
             &pair.far
@@ -193,32 +195,32 @@ fn capacity(record: &mut Record) -> Result<()> {
         }
         let found = result.real("rate")? * WIRE * 1e-6;
         record.figure(
-            format!("capacity {name}, with headers"),
+            format!("{way} capacity, with headers"),
             "Mbit/s",
             found,
             Aim::Within(rate * band.0, rate * band.1),
         );
         record.fact(
-            format!("{name}: each trial has its direction"),
+            format!("{way}: each trial has its direction"),
             trials
                 .iter()
                 .filter(|trial| trial["point"].is_object())
-                .all(|trial| trial["point"]["direction"] == name),
+                .all(|trial| trial["point"]["direction"] == direction),
             "",
         );
         let bound = result.real("loss_bound")? * result.count("datagrams")? as f64;
         record.fact(
-            format!("{name}: the bound of the loss is that of Poisson's law"),
+            format!("{way}: the bound of the loss is that of Poisson's law"),
             (bound - 2.9957).abs() < 1e-3,
             format!("{bound:.5}"),
         );
-        if name == "there" {
+        if direction == "there" {
             let failed = trials.iter().filter(|trial| trial["passed"] == false);
             let first = failed
                 .filter_map(|trial| trial["point"]["finding"].as_str())
                 .next();
             record.said(
-                "there: the first loss is told to be all in the sending host",
+                "outbound: the first loss is attributed to the sending host alone",
                 first.is_some_and(|finding| finding.contains("all in the sending host")),
             );
         }
@@ -232,7 +234,7 @@ fn capacity(record: &mut Record) -> Result<()> {
                 .collect()
         };
         record.pictures.push(Picture {
-            title: format!("Search for the capacity {name}"),
+            title: format!("Search for the {way} capacity"),
             x: "trial",
             y: "Mbit/s asked for, with headers",
             curves: vec![
@@ -316,12 +318,13 @@ fn spacing(record: &mut Record) -> Result<()> {
     let result = asked(&pair, Protocol::Udp.name(), &more)?;
     let points = sums(record, &result)?;
     let mut curves = Vec::new();
-    for (way, name) in [("there", "there"), ("back", "back")] {
+    for direction in ["there", "back"] {
+        let way = label(direction);
         let (mut shortest, mut farthest) = (f64::INFINITY, 0.0f64);
         let mut spread = Vec::new();
         for (place, point) in points
             .iter()
-            .filter(|point| point["direction"] == way)
+            .filter(|point| point["direction"] == direction)
             .enumerate()
         {
             let asked = point.real("spacing_asked")?;
@@ -329,23 +332,23 @@ fn spacing(record: &mut Record) -> Result<()> {
                 |name: &str| -> Result<f64> { Ok(point["departures"].real(name)? / asked * 100.0) };
             shortest = shortest.min(of("min")?);
             farthest = farthest.max((of("median")? - 100.0).abs());
-            let at = place as f64 + 1.0 + if way == "back" { 0.15 } else { 0.0 };
+            let at = place as f64 + 1.0 + if direction == "back" { 0.15 } else { 0.0 };
             spread.extend([(at, of("min")?), (at, of("median")?), (at, of("p99")?)]);
         }
         // Never early, except for 2 % by which a late one catches up.
         record.figure(
-            format!("{name}: shortest of all, of what was asked"),
+            format!("{way}: shortest of all, of what was asked"),
             "%",
             shortest,
             Aim::AtLeast(97.0),
         );
         record.figure(
-            format!("{name}: medians off by, at most"),
+            format!("{way}: medians off by, at most"),
             "%",
             farthest,
             Aim::AtMost(2.0),
         );
-        curves.push(Curve::new(name, Style::Dots, spread));
+        curves.push(Curve::new(way, Style::Dots, spread));
     }
     record.pictures.push(Picture {
         title: "Shortest, median and p99 of the spacing, of what was asked".to_owned(),
@@ -386,7 +389,7 @@ fn schedule(record: &mut Record) -> Result<()> {
             .count()
     };
     record.same(
-        "as many windows there as back",
+        "as many outbound as return windows",
         of("there") as u64,
         of("back") as u64,
     );
@@ -409,7 +412,7 @@ fn schedule(record: &mut Record) -> Result<()> {
         holds,
         "",
     );
-    record.fact("no less than each tenth is lost there", drops, "");
+    record.fact("at least one in ten outbound datagrams is lost", drops, "");
     record.near(
         "windows with just that loss",
         "",
@@ -418,7 +421,7 @@ fn schedule(record: &mut Record) -> Result<()> {
         0.0,
     );
     record.figure(
-        "tests in 15 s, there",
+        "outbound tests in 15 s",
         "",
         of("there") as f64,
         Aim::AtLeast(3.0),

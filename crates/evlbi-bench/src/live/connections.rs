@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::buckets::{filter, limit};
 use super::picture::{Curve, Picture, Style};
 use super::programs::{
-    Fields, LIMIT, ask, asked, evlbi, json_of, output, pair, respond, respond_by, shifted,
+    Fields, LIMIT, ask, asked, evlbi, json_of, label, output, pair, respond, respond_by, shifted,
 };
 use super::record::{Aim, Need, Record, Scene};
 
@@ -100,7 +100,11 @@ fn shares(record: &mut Record) -> Result<()> {
     let mut errors = 0;
     for (place, flow) in flows.iter().enumerate() {
         errors += flow.list("errors")?.len();
-        let name = format!("{} {}", flow.text("algorithm")?, flow.text("direction")?);
+        let name = format!(
+            "{} {}",
+            flow.text("algorithm")?,
+            label(flow.text("direction")?)
+        );
         record.figure(
             format!("flow {place}, {name}: data in 2 s"),
             "MB",
@@ -123,7 +127,7 @@ fn shares(record: &mut Record) -> Result<()> {
         let sum: f64 = rates.iter().sum();
         let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
         let fairness = sum * sum / (2.0 * squares);
-        let way = total.text("direction")?;
+        let way = label(total.text("direction")?);
         record.fact(
             format!("{way}: the fairness is Jain's of the rates"),
             (total.real("fairness")? - fairness).abs() < 1e-9,
@@ -170,7 +174,7 @@ fn constant_rate(record: &mut Record) -> Result<()> {
     responder.stop()?;
     record.looks(&result, 10);
     for flow in result.list("flows")? {
-        let way = flow.text("direction")?;
+        let way = label(flow.text("direction")?);
         let messages = &flow["messages"];
         let mut counts = Vec::new();
         for name in ["due", "sent", "received", "shed"] {
@@ -191,7 +195,7 @@ fn constant_rate(record: &mut Record) -> Result<()> {
     }
     let kept = room.text("r.csv").lines().skip(1).count();
     record.same(
-        "records kept, each fifth message of both ways",
+        "records kept, each fifth message of both directions",
         kept as u64,
         2 * 4800,
     );

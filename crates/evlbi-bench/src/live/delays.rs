@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::picture::{Curve, Picture, Style};
 use super::programs::{
-    Fields, HOSTS, Listening, OnPath, evlbi, json_of, output, responder_with, shifted, wait,
+    Fields, HOSTS, Listening, OnPath, evlbi, json_of, label, output, responder_with, shifted, wait,
 };
 use super::record::{Aim, Need, Record, Scene};
 
@@ -169,13 +169,14 @@ fn one_way(record: &mut Record) -> Result<()> {
     let mut slack = 0.0;
     for (point, (way, planned)) in points.iter().zip([("there", 10.0), ("back", 20.0)]) {
         let (shortest, error) = (delay(point, "min")?, delay(point, "error")?);
+        let way = label(way);
         record.fact(
-            format!("the delay {way} is not below {planned} ms by more than its error"),
+            format!("the {way} delay is not below {planned} ms by more than its error"),
             shortest > planned - error,
             format!("{shortest:.3} ± {error:.3} ms"),
         );
         let aim = Aim::Within(planned - error, planned + error);
-        record.figure(format!("delay {way}, shortest"), "ms", shortest, aim);
+        record.figure(format!("{way} delay, shortest"), "ms", shortest, aim);
         sum += shortest;
         slack += delay(point, "error_if_symmetric")?;
     }
@@ -201,7 +202,7 @@ fn one_way(record: &mut Record) -> Result<()> {
         let of = of.filter(|fields| fields.len() > 6 && fields[1] == way);
         let number = |field: &str| field.parse::<f64>().ok();
         let points = of.filter_map(|fields| Some((number(fields[2])?, number(fields[5])? * 1e-6)));
-        Curve::new(way, Style::Line, points.collect())
+        Curve::new(label(way), Style::Line, points.collect())
     });
     record.pictures.push(Picture {
         title: "One-way delays, corrected by the clock offset that was found".to_owned(),
@@ -209,8 +210,8 @@ fn one_way(record: &mut Record) -> Result<()> {
         y: "ms",
         curves: curves.to_vec(),
         levels: vec![
-            (10.0, "plan, there".to_owned()),
-            (20.0, "plan, back".to_owned()),
+            (10.0, "plan, outbound".to_owned()),
+            (20.0, "plan, return".to_owned()),
         ],
         ..Picture::default()
     });
@@ -247,11 +248,11 @@ fn far_clock(record: &mut Record) -> Result<()> {
         ),
     );
     for point in sums(record, &result)? {
-        let way = point.text("direction")?;
+        let way = label(point.text("direction")?);
         let delay = &point["delay"];
         let (median, error) = (delay.real("median")? * 1e-6, delay.real("error")? * 1e-6);
         record.figure(
-            format!("median delay {way}"),
+            format!("median {way} delay"),
             "ms",
             median,
             Aim::Within(-error, 100.0),

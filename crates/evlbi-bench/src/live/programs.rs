@@ -356,6 +356,15 @@ impl OnPath {
     }
 }
 
+/// Returns the name that the report gives to a direction of a result.
+pub fn label(direction: &str) -> &str {
+    match direction {
+        "there" => "outbound",
+        "back" => "return",
+        other => other,
+    }
+}
+
 /// Returns a line of a script that waits for a condition, for at most a minute.
 pub fn wait(condition: &str) -> String {
     format!("n=0; until {condition}; do n=$((n+1)); [ $n -lt 600 ]; sleep 0.1; done")

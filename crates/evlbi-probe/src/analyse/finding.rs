@@ -5,6 +5,7 @@ use evlbi_trace::capture::{Connection, DirectionReport, Numbers, Stream};
 use evlbi_wire::units::{show_bytes, show_count, show_rate, show_seconds};
 
 use super::{Analysis, show};
+use crate::direction::Direction;
 use crate::tcp::{held_back, steady};
 
 const TWICE: &str = "most packets are duplicates: if the capture is of two interfaces, nothing here is reliable (capture one: tcpdump -i)";
@@ -20,15 +21,15 @@ const MATHIS: f64 = 1.5;
 /// Returns the findings on a connection. `some_forgotten`: packets of some connections were only counted, and the start of this one may be
 /// among them.
 pub fn of_connection(connection: &Connection, some_forgotten: bool) -> Vec<String> {
-    let ways = connection.ways.iter().zip(["there", "back"]);
+    let ways = connection.ways.iter().zip(Direction::BOTH);
     let both = (connection.ways.iter()).all(|way| way.bytes > way.frames * 1000);
     // Requests and answers have no findings.
     let most = connection.ways.iter().map(|way| way.bytes).max();
     let most = most.unwrap_or(0);
     let mut said = Vec::new();
-    for (way, name) in ways.filter(|(way, _)| way.bytes > 0 && way.bytes * 10 >= most) {
+    for (way, direction) in ways.filter(|(way, _)| way.bytes > 0 && way.bytes * 10 >= most) {
         said.extend(of_way(way).into_iter().map(|text| match both {
-            true => format!("{name}: {text}"),
+            true => format!("{}: {text}", direction.label()),
             false => text,
         }));
     }

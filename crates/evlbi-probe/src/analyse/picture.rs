@@ -3,6 +3,7 @@
 use evlbi_trace::capture::{Connection, DirectionReport, Interval, Stream, StreamInterval};
 
 use super::{Analysis, Seen};
+use crate::direction::Direction;
 use evlbi_plot::{Axis, Figure, Panel, Series, Unit};
 
 /// Maximum number of directions, and of streams, that are plotted.
@@ -20,7 +21,7 @@ pub fn figure(analysis: &Analysis) -> Figure {
     ways.truncate(MAX);
     let series = |get: &dyn Fn(&DirectionReport, &Interval) -> Option<f64>| -> Vec<Series> {
         let one = |(seen, place, way): &(&Seen<Connection>, usize, &DirectionReport)| Series {
-            name: format!("{} {}", seen.number, ["there", "back"][*place]),
+            name: format!("{} {}", seen.number, Direction::BOTH[*place].label()),
             points: course(seen.found.from, way.every, &way.intervals, |interval| {
                 get(way, interval)
             }),

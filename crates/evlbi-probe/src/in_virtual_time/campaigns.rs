@@ -486,7 +486,7 @@ fn a_day_of_means_is_stable_to_a_part_in_a_thousand() {
     assert_eq!((way.seconds, way.covered), (86_400.0, 86_400.0));
     assert!(way.rate_spread.unwrap() <= 1e-3, "{:?}", way.rate_spread);
     let said = &way.finding;
-    assert!(said.starts_with("there at 939."), "{said}");
+    assert!(said.starts_with("outbound at 939."), "{said}");
     assert!(
         said.contains("for 24.0 h (nine of ten windows within 0.0"),
         "{said}"

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::csv::{Column, table};
+use crate::direction::Direction;
 
 /// Many results in one table.
 #[derive(Debug, Default, Serialize)]
@@ -20,6 +21,9 @@ pub struct Matrix {
     pub schema: &'static str,
     /// Tests, in the order in which they were found.
     pub columns: Vec<String>,
+    /// The tests as the text names them.
+    #[serde(skip)]
+    heads: Vec<String>,
     /// Pairs of hosts, in the order in which they were found.
     pub rows: Vec<Row>,
 }
@@ -142,12 +146,12 @@ impl Matrix {
             let asked = point["rate_asked"]
                 .as_f64()
                 .map_or("max".to_owned(), show_rate);
-            let column = format!(
-                "{} B {asked} {}{}",
-                count("size"),
-                point["direction"].as_str().unwrap_or("?"),
-                besides(point)
-            );
+            let test = |way: &str| format!("{} B {asked} {way}{}", count("size"), besides(point));
+            let way = point["direction"].as_str().unwrap_or("?");
+            let mut known = Direction::BOTH.into_iter();
+            let known = known.find(|direction| direction.name() == way);
+            let label = known.map(Direction::label);
+            let head = test(label.unwrap_or(way));
             let cell = Cell {
                 rate_received: number("rate_received"),
                 loss: number("loss"),
@@ -157,14 +161,15 @@ impl Matrix {
                 begun: text("begun"),
                 file: file.to_owned(),
             };
-            self.place(&name, &column, cell);
+            self.place(&name, [&test(way), &head], cell);
         }
     }
 
-    fn place(&mut self, name: &str, column: &str, cell: Cell) {
+    fn place(&mut self, name: &str, [column, head]: [&str; 2], cell: Cell) {
         let at = self.columns.iter().position(|other| other == column);
         let at = at.unwrap_or_else(|| {
             self.columns.push(column.to_owned());
+            self.heads.push(head.to_owned());
             self.columns.len() - 1
         });
         let row = self.rows.iter().position(|row| row.name == name);
@@ -183,7 +188,7 @@ impl Matrix {
     /// Formats it as text.
     pub fn text(&self) -> String {
         let mut lines: Vec<Vec<String>> = vec![vec![String::new()]];
-        lines[0].extend(self.columns.iter().cloned());
+        lines[0].extend(self.heads.iter().cloned());
         for row in &self.rows {
             let cells = row.cells.iter().map(|cell| match cell {
                 Some(cell) => {
@@ -249,8 +254,7 @@ mod tests {
     fn a_row_for_each_pair_and_a_column_for_each_test() {
         let mut matrix = Matrix {
             schema: "evlbi.matrix/1",
-            columns: Vec::new(),
-            rows: Vec::new(),
+            ..Matrix::default()
         };
         let result = |host: &str, label: Value, points: Value| json!({"host": host, "target": "jive:8620", "label": label, "begun": "now", "points": points});
         let point = |rate: f64, lost: u64| {
@@ -282,6 +286,8 @@ mod tests {
             text.contains("500.000 Mbit/s, 1.0000 % lost (network)"),
             "{text}"
         );
+        assert!(text.contains("1472 B 900.000 Mbit/s outbound"), "{text}");
+        assert_eq!(matrix.columns[1], "1472 B 900.000 Mbit/s there");
         assert_eq!(text.lines().count(), 3);
     }
 }

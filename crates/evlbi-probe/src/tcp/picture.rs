@@ -22,7 +22,7 @@ pub fn figure(result: &ProbeTcp) -> Figure {
     let name = |flow: &Flow| match result.flows.len() {
         1 => flow.algorithm.clone(),
         _ => {
-            let way = flow.direction.name();
+            let way = flow.direction.label();
             format!("{} {way} {}", flow.number, flow.algorithm)
         }
     };

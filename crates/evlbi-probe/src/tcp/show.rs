@@ -65,8 +65,11 @@ pub fn table(result: &ProbeTcp) -> String {
     let about = "Mbit/s read by the receiver; window and RTT: minimum, mean and maximum of the sender's kernel";
     let mut lines = vec![about.to_owned(), columns(&rows, |column| column == 2)];
     for total in result.totals.iter().filter(|_| result.flows.len() > 1) {
-        let (way, rate) = (total.direction.name(), show_rate(total.rate));
-        lines.push(format!("all {way}: {rate}, fairness {:.4}", total.fairness));
+        let (way, rate) = (total.direction.label(), show_rate(total.rate));
+        lines.push(format!(
+            "all {way} connections: {rate}, fairness {:.4}",
+            total.fairness
+        ));
     }
     for flow in &result.flows {
         if let Some(messages) = &flow.messages {
@@ -82,8 +85,8 @@ pub fn table(result: &ProbeTcp) -> String {
         }
     }
     for point in &result.background {
-        let (way, finding) = (point.direction.name(), &point.finding);
-        lines.push(format!("background stream {way}: {finding}"));
+        let (way, finding) = (point.direction.label(), &point.finding);
+        lines.push(format!("{way} background stream: {finding}"));
     }
     lines.extend(result.findings.iter().cloned());
     for observer in &result.observers {
@@ -111,7 +114,7 @@ fn row(flow: &Flow) -> Vec<String> {
     };
     vec![
         flow.number.to_string(),
-        flow.direction.name().to_owned(),
+        flow.direction.label().to_owned(),
         flow.algorithm.clone(),
         format!("{:.3}", flow.rate * 1e-6),
         show_bytes(flow.bytes as f64),

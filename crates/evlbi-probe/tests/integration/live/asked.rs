@@ -161,7 +161,7 @@ fn a_sweep_has_all_of_its_points() {
         assert!(region == "A" || !is_as_asked, "{}", point.finding);
     }
     let drawn = drawn(&picture::figure(&result));
-    assert!(drawn.contains("500 B there") && drawn.contains("1400 B there"));
+    assert!(drawn.contains("500 B outbound") && drawn.contains("1400 B outbound"));
 }
 
 /// Scheduled tests in both directions, some with losses; results can be read while it runs.

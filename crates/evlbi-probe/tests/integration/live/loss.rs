@@ -84,7 +84,7 @@ fn one_in_fifty_is_lost_in_the_network() {
     let table = show::table(&result);
     let row = table
         .lines()
-        .find(|line| line.trim_start().starts_with("there"));
+        .find(|line| line.trim_start().starts_with("outbound"));
     let row: Vec<&str> = row.unwrap().split_whitespace().collect();
     assert_eq!(row[1..3], ["100", "10.000"]);
     assert_eq!(row[7..15], ["350", "7", "2.0000", "7", "0", "0", "0", "0"]);

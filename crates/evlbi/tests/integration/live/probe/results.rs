@@ -43,7 +43,7 @@ fn pictures_go_where_they_are_wanted() {
     let table = String::from_utf8(output.stdout).unwrap();
     let row = table
         .lines()
-        .find(|line| line.trim_start().starts_with("there"));
+        .find(|line| line.trim_start().starts_with("outbound"));
     assert!(room.text("a.html").contains(row.unwrap()));
 }
 

@@ -210,13 +210,13 @@ pub fn text(result: &Examination) -> String {
         brief_seconds(aim.seconds),
         aim.seconds_from
     )];
-    let width = result.items.iter().map(|item| item.name.chars().count());
+    let width = result.items.iter().map(|item| item.label().chars().count());
     let width = width.max().unwrap_or(0);
     let mut group = "";
     for item in &result.items {
         if item.group != group {
             group = &item.group;
-            lines.extend([String::new(), group.to_owned()]);
+            lines.extend([String::new(), item.heading().into_owned()]);
         }
         lines.extend(item_lines(item, width));
     }
@@ -236,7 +236,7 @@ fn item_lines(item: &Item, width: usize) -> Vec<String> {
         Verdict::Note => "note",
         Verdict::Unknown => "?",
     };
-    let (name, found) = (&item.name, &item.found);
+    let (name, found) = (item.label(), &item.found);
     let mut lines = vec![format!("  {mark:<6}  {name:<width$}  {found}")];
     if matches!(item.verdict, Verdict::Change | Verdict::Note) {
         if let Some(wanted) = &item.wanted {
@@ -310,5 +310,31 @@ clock
 
 1 thing to change (most of it as root)";
         assert_eq!(shown.split_once('\n').unwrap().1, expected);
+    }
+
+    #[test]
+    fn text_has_its_own_words_for_groups_and_names_that_json_keeps() {
+        let item = |group, name| Item::new(group, name, "", Ok(good("on")));
+        let items = vec![
+            item("kernel", "soft interrupts"),
+            item("processor", "irqbalance"),
+            item("card eth0", "UDP segmentation in the card"),
+        ];
+        let result = summary(aim(), items);
+        let expected = "
+kernel
+  ok      softirqs                  on
+
+CPU
+  ok      irqbalance                on
+
+NIC eth0
+  ok      UDP segmentation offload  on
+";
+        let shown = text(&result);
+        assert!(shown.contains(expected), "{shown}");
+        let json = serde_json::to_value(&result).unwrap();
+        assert_eq!(json["items"][2]["group"], "card eth0");
+        assert_eq!(json["items"][0]["name"], "soft interrupts");
     }
 }

@@ -149,7 +149,7 @@ fn shown(used: &BTreeSet<usize>) -> String {
     let names: Vec<String> = used.iter().map(|cpu| format!("cpu{cpu}")).collect();
     match names.len() {
         0..=8 => names.join(", "),
-        more => format!("{more} processors"),
+        more => format!("{more} CPUs"),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Result of one check: the value found, the value wanted, the reason, and the command that changes it.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 /// Verdict on the value found.
@@ -78,6 +80,24 @@ impl Item {
         }
     }
 
+    /// Returns the heading of its group in text. JSON keeps [`group`](Item::group), which scripts may match.
+    pub fn heading(&self) -> Cow<'_, str> {
+        match self.group.strip_prefix("card ") {
+            Some(interface) => format!("NIC {interface}").into(),
+            None if self.group == "processor" => "CPU".into(),
+            None => self.group.as_str().into(),
+        }
+    }
+
+    /// Returns its name in text. JSON keeps [`name`](Item::name), which scripts may match.
+    pub fn label(&self) -> &str {
+        match self.name.as_str() {
+            "soft interrupts" => "softirqs",
+            "UDP segmentation in the card" => "UDP segmentation offload",
+            name => name,
+        }
+    }
+
     pub fn because(mut self, why: impl Into<String>) -> Item {
         self.why = why.into();
         self
@@ -103,5 +123,5 @@ impl Item {
 
 /// Quotes text as one word of a shell command.
 pub fn quoted(text: &str) -> String {
-    shlex::try_quote(text).map_or_else(|_| "NAME".to_owned(), std::borrow::Cow::into_owned)
+    shlex::try_quote(text).map_or_else(|_| "NAME".to_owned(), Cow::into_owned)
 }

@@ -57,8 +57,8 @@ pub fn script(result: &Examination) -> String {
             format!(
                 "# {}{}: {}: {}; wanted: {}",
                 if is_change { "" } else { "optional: " },
-                line(&item.group),
-                line(&item.name),
+                line(&item.heading()),
+                line(item.label()),
                 line(&item.found),
                 line(wanted)
             ),
@@ -205,6 +205,7 @@ ethtool -G eth0 rx 2 || [ $? -eq 80 ]
         for comment in [
             "# kernel: b: 1; wanted: 2\n# data would be lost\n",
             "# and at the switch\n",
+            "# optional: NIC eth0: MTU: 1500; wanted: 9000\n",
             "# ip link set dev eth0 mtu 9000\n",
             "# evlbi doctor",
         ] {

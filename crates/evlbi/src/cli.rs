@@ -116,16 +116,16 @@ pub enum Command {
     Inspect(recordings::InspectArgs),
     /// Write recordings of simulated stations
     Sky(recordings::SkyArgs),
-    /// Correlate recordings or live streams: amplitude, delay, rate and weight of each baseline
+    /// Correlate recordings or live streams: amplitude, delay, rate, weight of each baseline
     Correlate(correlate::CorrelateArgs),
     /// Search visibilities or recordings for fringes, and draw them
     Fringe(correlate::FringeArgs),
     /// Measure what lost data costs a correlation: amplitude, weight, noise against theory
     LossCurve(correlate::LossCurveArgs),
-    /// Emulate a network path between hosts on this machine: delay, rate, loss, reordering and more
+    /// Emulate a network path between hosts on this machine: delay, rate, loss, reordering
     #[command(subcommand)]
     Path(path::PathCommand),
-    /// Analyse a packet capture: what limited each TCP connection; loss and reordering of UDP streams
+    /// Analyse a packet capture: limits of TCP connections, loss and reordering of UDP streams
     Analyse(analyse::AnalyseArgs),
     /// Calculate before sending: what TCP needs, what fits a link, what multicast saves
     #[command(subcommand)]

@@ -16,7 +16,7 @@ use crate::program::{Program, complete};
 
 #[derive(Args)]
 #[command(after_help = "\
-Capture with tcpdump or dumpcap; the first 128 bytes of each packet are enough (tcpdump -s 128). A capture taken at the
+Capture with tcpdump or dumpcap; the first 128 bytes of each packet are enough (tcpdump -s 128). A capture taken at the \
 sender shows most.
 
 Examples:

@@ -42,12 +42,13 @@ const SIDE_BANDS: Choices<SideBand> = &[
 
 #[derive(Args)]
 #[command(after_help = "\
-Delay of a station: how much later it receives than the reference, as seconds, seconds per second and so on, in the
+Delay of a station: how much later it receives than the reference, as seconds, seconds per second and so on, in the \
 seconds since the first recording's first second: --delay 0 --delay 1.5us,2e-12. A positive delay is later.
 
 Examples:
   evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
-  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx      (DiFX: also reads the .input next to it)
+  # With a model of DiFX; the .input next to it is read, too:
+  evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx
   evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512")]
 pub struct CorrelateArgs {
     /// Recordings, one per station, in the order of the model's stations; with --live one stream per station: udp://ADDRESS:PORT, tcp://ADDRESS:PORT or unix:///PATH
@@ -281,9 +282,12 @@ fn correlate_live(
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  evlbi fringe job.vis --out pictures          (what `evlbi correlate --out job.vis` wrote)
-  evlbi fringe job_1.difx                      (what DiFX wrote; job_1.input must be next to it)
-  evlbi fringe Ef.vdif Jb.vdif --freq 4.9G     (correlates first; options as for correlate)")]
+  # Visibilities that `evlbi correlate --out job.vis` wrote:
+  evlbi fringe job.vis --out pictures
+  # Visibilities that DiFX wrote; job_1.input must be next to them:
+  evlbi fringe job_1.difx
+  # Recordings, which are correlated first; options as for correlate:
+  evlbi fringe Ef.vdif Jb.vdif --freq 4.9G")]
 pub struct FringeArgs {
     /// Directory of visibilities (of `evlbi correlate --out` or DiFX) or one of its files, or recordings, one per station
     #[arg(required = true, num_args = 1..=32)]
@@ -354,13 +358,13 @@ const KNOWLEDGE: Choices<Knows> = &[
 
 #[derive(Args)]
 #[command(after_help = "\
-For each point frames of one station (or of both) are shed while reading, the rest is correlated, and the result is
-compared with theory. Ratios are relative to the whole recordings. Lost frames that are replaced by random bytes or the
-fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows the gaps
+For each point frames of one station (or of both) are shed while reading, the rest is correlated, and the result is \
+compared with theory. Ratios are relative to the whole recordings. Lost frames that are replaced by random bytes or the \
+fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows the gaps \
 ignores them (--knows all). Both are shown; --knows papers loses one more frame after each gap.
 
 Example:
-  evlbi loss-curve Ef.vdif Jb.vdif --station 2 --loss 0.5%..20% --shed every,bunch --replace nothing,fill")]
+  evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill")]
 pub struct LossCurveArgs {
     /// Recordings; two are correlated: that of --station and the first other
     #[arg(required = true, num_args = 2..=32)]

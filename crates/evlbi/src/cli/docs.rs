@@ -177,7 +177,7 @@ fn help_lists_each_command_once() {
     let mut all: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
     all.sort_unstable();
     assert_eq!(listed, all);
-    let help = Cli::command().render_help().to_string();
+    let help = Cli::command().term_width(100).render_help().to_string();
     for name in grouped {
         let lines = help
             .lines()
@@ -185,7 +185,27 @@ fn help_lists_each_command_once() {
         assert_eq!(lines.count(), 1, "{name}:\n{help}");
     }
     let longest = help.lines().map(str::len).max();
-    assert!(longest <= Some(110), "{longest:?}");
+    assert!(longest <= Some(100), "{longest:?}");
+}
+
+/// Clap wraps paragraphs, so they have no breaks of their own; an example is a line, which must fit.
+#[test]
+fn text_below_the_options_fits_a_terminal() {
+    let mut bad = Vec::new();
+    commands_below(&Cli::command(), "evlbi", &mut |name, command| {
+        let text = command.get_after_help().map(ToString::to_string);
+        let text = text.unwrap_or_default();
+        let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+        let mut before = "";
+        for line in text.lines() {
+            let is_broken = is_prose(before) && is_prose(line);
+            if is_broken || (!is_prose(line) && line.len() > 100) {
+                bad.push(format!("{name}: {line}"));
+            }
+            before = line;
+        }
+    });
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
 /// Commands begin with a verb; options with a verb or a noun, and neither with words that need a second reading.

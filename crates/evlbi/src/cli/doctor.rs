@@ -12,8 +12,8 @@ use crate::program::Program;
 
 #[derive(Args)]
 #[command(after_help = "\
-Changes nothing and needs no root. Values that the kernel, a driver or a container does not report are shown as unknown.
---to sends no data: it looks up the route, and opens and closes a TCP connection three times to measure the round-trip
+Changes nothing and needs no root. Values that the kernel, a driver or a container does not report are shown as unknown. \
+--to sends no data: it looks up the route, and opens and closes a TCP connection three times to measure the round-trip \
 time.
 
 Examples:

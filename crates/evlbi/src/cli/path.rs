@@ -32,14 +32,19 @@ A plan lists the hosts and the links between them:
   rate = \"1G\"                         # on the wire; buffer = \"256KiB\" or \"2ms\"
   cells = [{ loss = \"1%\" }]           # both directions; forward = [...], backward = [...]
 
-Cells: delay (jitter, shape, overtakes), rate (buffer, overhead, mark_above), mtu (tells), loss (burst | above, window |
-period, length, begin | on, off), every (first), lose_at, outage, police (burst), duplicate, reorder (distance | by),
+Cells: delay (jitter, shape, overtakes), rate (buffer, overhead, mark_above), mtu (tells), loss (burst | above, window | \
+period, length, begin | on, off), every (first), lose_at, outage, police (burst), duplicate, reorder (distance | by), \
 corrupt, mark; change = [{ at = \"10s\", ... }] changes a cell's values at that time.
 
 Examples:
   evlbi path run examples/jive-manchester-15ms.toml -- ping -c 5 manchester
-  evlbi path run plan.toml -- sh -c 'evlbi path exec manchester -- iperf3 -s -1 & sleep 1; iperf3 -c manchester'
-  evlbi path up plan.toml; evlbi path exec jive -- ping manchester; evlbi path set loss loss=5%; evlbi path down")]
+  evlbi path run plan.toml -- sh -c '
+    evlbi path exec manchester -- iperf3 -s -1 & sleep 1; iperf3 -c manchester'
+  # Step by step:
+  evlbi path up plan.toml
+  evlbi path exec jive -- ping -c 5 manchester
+  evlbi path set loss loss=5%
+  evlbi path down")]
 pub enum PathCommand {
     /// Create a path, run a command on its first host, and remove the path when the command ends
     Run(PathRunArgs),

@@ -31,17 +31,20 @@ pub enum PlanCommand {
 
 #[derive(Args)]
 #[command(after_help = "\
-Shows what one lost segment costs a flow of constant bit rate: the time until the window has recovered, the maximum
-lateness, the time until messages are on time again (drain), the buffer that the sender needs, and the tolerable loss
-fraction. Reno is calculated by its equations, the other algorithms step by step. For BBR, which a loss does not slow
+Shows what one lost segment costs a flow of constant bit rate: the time until the window has recovered, the maximum \
+lateness, the time until messages are on time again (drain), the buffer that the sender needs, and the tolerable loss \
+fraction. Reno is calculated by its equations, the other algorithms step by step. For BBR, which a loss does not slow \
 down, the figures are those of its probe of the round-trip time (every 10 s).
 
 Examples:
   evlbi plan tcp --rate 512M --rtt 15ms
   evlbi plan tcp --rate 512M --rtt 95ms --algorithm htcp --link 1G --buffer 64MiB
-  evlbi plan tcp --rate 512M --rtt 15ms --acks 2           (kernels that count acknowledgements: Linux before 4.0)
-  evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg    (all algorithms, packet by packet)
-  evlbi plan tcp --rate 512M --rtt 27ms --algorithm reno --buffer 1.8MB --compare --loss 0,1e-6,1e-5,1e-4 --plot losses.svg")]
+  # Kernels that count acknowledgements (Linux before 4.0):
+  evlbi plan tcp --rate 512M --rtt 15ms --acks 2
+  # One loss with each algorithm, packet by packet:
+  evlbi plan tcp --rate 512M --rtt 15ms,27ms,95ms --compare --plot delay.svg
+  # Random losses:
+  evlbi plan tcp --rate 512M --rtt 27ms --algorithm reno --buffer 2MB --compare --loss 0,1e-5,1e-4")]
 pub struct PlanTcpArgs {
     /// Payload bit rate
     #[arg(long, value_name = "RATE")]
@@ -108,9 +111,11 @@ pub struct PlanMulticastArgs {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  evlbi plan link --rate 1024M --link 1G                   (how much must be shed: `send --shed fit:1G`)
+  # How much `send --shed fit:1G` must shed:
+  evlbi plan link --rate 1024M --link 1G
   evlbi plan link --rate 8.192G --link wanphy --mtu 9000
-  evlbi plan link --rate 1024M --link 1G --size 1464       (`send --cut plain`)")]
+  # Packets of `send --cut plain`:
+  evlbi plan link --rate 1024M --link 1G --size 1464")]
 pub struct PlanLinkArgs {
     /// Bit rate of the data
     #[arg(long, value_name = "RATE")]

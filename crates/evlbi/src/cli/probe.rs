@@ -79,9 +79,9 @@ impl Args for Probe {
 }
 
 const FITNESS: &str = "\
-With a HOST and no command, the usual tests run one after another: latency, capacity by UDP, UDP at nine tenths of that, one
-TCP connection. They take about half a minute, at most three, and end with a verdict: the rates that the path is fit for by
-UDP (with at most 0.1 % lost) and by TCP, what limits it, and the next command. The search for the capacity sends as much as
+With a HOST and no command, the usual tests run one after another: latency, capacity by UDP, UDP at nine tenths of that, one \
+TCP connection. They take about half a minute, at most three, and end with a verdict: the rates that the path is fit for by \
+UDP (with at most 0.1 % lost) and by TCP, what limits it, and the next command. The search for the capacity sends as much as \
 the path carries, at most --rate.
 
 Examples:
@@ -120,7 +120,7 @@ Needs `evlbi respond` with the same token on the remote host.
 
 Examples:
   evlbi probe udp jive:8620 --token T --rate 500M --size 1472 --duration 3s
-  evlbi probe udp jive:8620 --token T --size 64,512,1472 --spacing 0..50us:0.5us --count 100000 --plot sweep.svg
+  evlbi probe udp jive --token T --size 64,1472 --spacing 0..50us:1us --count 1000 --plot sweep.svg
   evlbi probe udp jive:8620 --token T --rate 940M --both --json")]
 pub struct ProbeUdpArgs {
     #[command(flatten)]
@@ -557,7 +557,7 @@ fn run_capacity(mut args: ProbeCapacityArgs, program: &Program) -> Result<()> {
 Example:
   evlbi respond --bind 0.0.0.0:8620 --token \"$TOKEN\" --max-rate 1G --max-duration 10min
 
-The port is that of the control connection (TCP). Each test uses its own UDP port, chosen by the kernel.
+The port is that of the control connection (TCP). Each test uses its own UDP port, chosen by the kernel. \
 Without a token one is generated and printed.")]
 pub struct RespondArgs {
     /// Listen here for control connections

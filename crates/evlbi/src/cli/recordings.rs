@@ -23,7 +23,7 @@ Policies of --shed:
   random:F         each with probability F
   burst:F[,LENGTH] random bursts of mean LENGTH (Gilbert-Elliott)
   threads:A,B,C-D  whole VDIF threads
-  common:F[,TIME]  the same times at all stations with the same seed, in blocks of TIME (100 ms or more)
+  common:F[,TIME]  the same times at all stations of one seed, in blocks of TIME (at least 100 ms)
   fit:RATE         just enough to fit an Ethernet link of that rate (1G)")]
 pub struct DropArgs {
     /// Recording to read

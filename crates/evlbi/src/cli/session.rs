@@ -30,13 +30,13 @@ const OPEN: &str = "open in a browser (keep secret, the link contains the operat
 
 #[derive(Args)]
 #[command(after_help = "\
-agent.toml in the state directory sets what the agent allows; it is created if missing. The first start also creates a
-certificate, identified by its fingerprint, and two tokens: `watch` may read everything, `operate` may start, change and
+agent.toml in the state directory sets what the agent allows; it is created if missing. The first start also creates a \
+certificate, identified by its fingerprint, and two tokens: `watch` may read everything, `operate` may start, change and \
 stop flows.
 
 Examples:
   evlbi agent --dir /var/lib/evlbi --bind 0.0.0.0:3650
-  curl --insecure -H \"Authorization: Bearer $(cat DIR/tokens/watch)\" https://127.0.0.1:3650/api/v1/flows")]
+  curl -k -H \"Authorization: Bearer $(cat DIR/tokens/watch)\" https://127.0.0.1:3650/api/v1/flows")]
 pub struct AgentArgs {
     /// State directory: settings, certificate, tokens, flows, history [default: evlbi in $XDG_STATE_HOME, or in
     /// ~/.local/state]
@@ -95,13 +95,14 @@ pub fn agent(args: AgentArgs, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 #[command(after_help = "\
-A session names hosts with their agents, flows, and the scans in which they run; examples/session-one-machine.toml shows
-all of it. The whole session is checked before anything starts. Flows keep running if this command is killed, and end at
+A session names hosts with their agents, flows, and the scans in which they run; examples/session-one-machine.toml shows \
+all of it. The whole session is checked before anything starts. Flows keep running if this command is killed, and end at \
 their scans' times; --resume reconnects to them.
 
 Examples:
   evlbi run examples/session-one-machine.toml --check
-  evlbi run examples/session-one-machine.toml --bind 127.0.0.1:3651          (with a web UI)
+  # With a web UI:
+  evlbi run examples/session-one-machine.toml --bind 127.0.0.1:3651
   evlbi run examples/session-one-machine.toml --script examples/session-one-machine.script")]
 pub struct RunArgs {
     /// Session file, or the state directory of an agent on this machine
@@ -219,7 +220,8 @@ fn follow_script(options: &ControllerOptions, script: &Path, run: &Run) -> Resul
 #[command(after_help = "\
 Examples:
   evlbi console examples/session-one-machine.toml
-  evlbi console ~/.local/state/evlbi          (the state directory of an agent on this machine)
+  # The state directory of an agent on this machine:
+  evlbi console ~/.local/state/evlbi
 
 `help` lists the commands. Tab completes; the arrow keys recall earlier lines.")]
 pub struct ConsoleArgs {

@@ -68,7 +68,7 @@ convert! { HostArgs => HostOptions { cpu, priority, buffer } }
 #[command(after_help = "\
 Sources:
   FILE                     VDIF or Mark 5B; anything else is sent as raw data
-  pattern:8032             VDIF frames of 8032 bytes with a test pattern that `recv --to check` verifies
+  pattern:8032             VDIF frames of 8032 bytes with a test pattern, for `recv --to check`
   sky:PLAN.toml/STATION    a simulated station, looped with true times
 
 Examples:
@@ -196,7 +196,8 @@ Sinks:
 Examples:
   evlbi recv udp://0.0.0.0:2630 --to scan1.vdif --duration 10min
   evlbi recv udp://239.1.2.3:2630?interface=eth1 --to check
-  evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif      (one stream over four ports)")]
+  # One stream over four ports:
+  evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif")]
 pub struct RecvArgs {
     /// Listen here: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one) or unix:///PATH
     pub from: Url,

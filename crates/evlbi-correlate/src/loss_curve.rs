@@ -147,6 +147,17 @@ pub enum Knows {
     Papers,
 }
 
+impl Knows {
+    /// Returns what a correlator with this knowledge does, for sentences about it.
+    fn label(self) -> &'static str {
+        match self {
+            Knows::All => "knows all losses",
+            Knows::Headers => "knows only the invalid bits",
+            Knows::Papers => "knows only the invalid bits and loses one more frame after each gap",
+        }
+    }
+}
+
 /// Stations that lose data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -248,7 +259,7 @@ struct Curve {
     #[serde(flatten)]
     harm: Harm,
     points: Vec<Point>,
-    /// Minimum loss at which more than 1 % of the periods deviate from the theory by 5 standard errors.
+    /// Minimum loss at which more than 1 % of the periods deviate from the theory by more than 5 standard errors.
     breaks_at: Option<f64>,
 }
 
@@ -271,7 +282,7 @@ struct Point {
     ratio: Measures,
     /// Prediction of these ratios; `None` if the theory has none.
     theory: Option<Measures>,
-    /// Fraction of the periods that deviate from the theory by 5 standard errors, including the random choice of frames.
+    /// Fraction of the periods that deviate from the theory by more than 5 standard errors, including the random choice of frames.
     periods_off: Option<f64>,
     /// Mean over the periods of the amplitude by the valid overlap, relative to that without loss.
     mean_of_periods: f64,
@@ -450,10 +461,10 @@ pub fn text(result: &LossCurve) -> String {
             Where::Both => "both",
         };
         shown += &format!(
-            "\n{} at {place}, replaced by {}, known by {}\n{HEAD}\n",
+            "\n{} at {place}, replaced by {}; the correlator {}\n{HEAD}\n",
             name(&curve.harm.shed),
             name(&curve.harm.replace),
-            name(&curve.harm.knows)
+            curve.harm.knows.label()
         );
         for point in &curve.points {
             let theory = point.theory.map_or_else(String::new, |theory| {

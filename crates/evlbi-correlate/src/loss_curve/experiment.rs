@@ -16,7 +16,7 @@ use crate::{
     Along, Cause, CorrelateError, CorrelateOptions, Correlation, Recordings, Tamper, correlate,
 };
 
-/// Minimum deviation from the theory at which a period counts as off, in standard errors.
+/// Maximum deviation from the theory of a period that does not count as off, in standard errors.
 const OFF: f64 = 5.0;
 /// Step of the loss for the slope of the theory.
 const STEP: f64 = 1e-3;

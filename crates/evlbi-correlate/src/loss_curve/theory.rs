@@ -9,6 +9,8 @@ use crate::Correlation;
 
 /// Length of the time blocks of common shedding, in seconds.
 pub(super) const COMMON_CELL: f64 = 0.1;
+/// Fraction by which two shed fractions may differ to be compared.
+const NEAR: f64 = 0.1;
 
 /// Predicts the loss `shed` of a pair whose stations receive `delay` seconds apart, and whose bands have the shapes `spectra` without loss.
 pub(super) fn predict(
@@ -102,7 +104,7 @@ pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
         let taken = |harm: Harm| {
             (harm.at, harm.knows, harm.replace) == (Where::One, Knows::Headers, replace)
         };
-        let what = format!("replaced by {shown} that the correlator takes for data");
+        let what = format!("replaced by {shown} that the correlator treats as data");
         said.extend(nearest(&taken).map(|point| cost(point, &what)));
     }
     let known_by = |knows: Knows| curves.iter().filter(move |curve| curve.harm.knows == knows);
@@ -111,7 +113,7 @@ pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
     let steps = steps.map(|point| point.lost / point.shed);
     if let Some((least, most)) = extremes(steps) {
         said.push(format!(
-            "A correlator that loses step at each gap loses {least:.2} to {most:.2} times what the path lost.",
+            "A correlator that loses one more frame after each gap loses {least:.2} to {most:.2} times what the path lost.",
         ));
     }
     let at_both = |shed: Kind| {
@@ -119,40 +121,40 @@ pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
         known_by(Knows::All).find(is_both)?.points.last()
     };
     if let (Some(apart), Some(alike)) = (at_both(Kind::Random), at_both(Kind::Common)) {
-        said.push(match alike.shed > 0.0 {
+        let is_near = (alike.shed - apart.shed).abs() <= NEAR * apart.shed;
+        said.push(match is_near {
             true => format!(
-                "{:.1} % lost at both stations leaves a weight of {:.4} when each loses its own, and of {:.4} when both lose alike.",
+                "{:.1} % lost at both stations leaves a weight of {:.4} if the losses are independent, and of {:.4} if both lose the same times.",
                 apart.shed * 100.0,
                 apart.ratio.weight,
                 alike.ratio.weight
             ),
             false => format!(
-                "Common shedding sheds blocks of {COMMON_CELL} s, and shed none: use longer recordings."
+                "Shedding the same times at both stations takes blocks of {COMMON_CELL} s: of these short recordings it shed {:.1} % instead of {:.1} %, so no comparison with independent losses.",
+                alike.shed * 100.0,
+                apart.loss * 100.0
             ),
         });
     }
-    for (knows, shown) in [
-        (Knows::All, "A correlator that knows all that was lost"),
-        (Knows::Headers, "One that knows invalid frames alone"),
-        (Knows::Papers, "One that loses step besides"),
-    ] {
+    for knows in [Knows::All, Knows::Headers, Knows::Papers] {
         let has_theory = |curve: &&Curve| curve.points.iter().any(|point| point.theory.is_some());
         let curves: Vec<&Curve> = known_by(knows).filter(has_theory).collect();
         let losses = curves.iter().flat_map(|curve| &curve.points);
         let Some((_, highest)) = extremes(losses.map(|point| point.loss)) else {
             continue;
         };
+        let knowledge = knows.label();
         let broken = || curves.iter().filter_map(|curve| curve.breaks_at);
         said.push(match extremes(broken()) {
             None => format!(
-                "{shown}: at no loss up to {:.1} % lie more than 1 % of the periods 5 standard errors off the theory.",
+                "A correlator that {knowledge}: at each measured loss up to {:.1} %, at most 1 % of the periods are more than 5 standard errors off the theory.",
                 highest * 100.0
             ),
             Some((lowest, _)) => format!(
-                "{shown}: from a loss of {:.1} % on more than 1 % of the periods lie 5 standard errors off the theory ({} of {} curves).",
-                lowest * 100.0,
+                "A correlator that {knowledge}: in {} of {} curves, at {:.1} % loss or more, more than 1 % of the periods are more than 5 standard errors off the theory.",
                 broken().count(),
-                curves.len()
+                curves.len(),
+                lowest * 100.0
             ),
         });
     }

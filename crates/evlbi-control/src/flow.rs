@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_no_paths() {
+    fn names_cannot_be_paths() {
         for good in ["ef", "Ef-1", "0", "a.b_c", &"x".repeat(64)] {
             assert_eq!(good.parse::<FlowId>().unwrap().as_str(), good);
         }

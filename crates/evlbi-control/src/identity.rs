@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_go_there_and_back() {
+    fn fingerprints_are_read_as_printed() {
         let fingerprint = Fingerprint::of(&CertificateDer::from(vec![1, 2, 3]));
         let text = fingerprint.to_string();
         assert_eq!(text.len(), 95);

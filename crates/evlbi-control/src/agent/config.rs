@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_sends_nowhere_unless_it_is_told() {
+    fn a_host_sends_nowhere_by_default() {
         let folder = evlbi_testkit::Room::new();
         let path = folder.folder().join("agent.toml");
         let config = Config::open(&path).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_replace_what_is_shipped() {
+    fn settings_replace_the_defaults() {
         let config =
             Config::parse("targets = [\"10.0.0.0/8\"]\nmax-rate = \"2G\"\nports = \"2630\"")
                 .unwrap();

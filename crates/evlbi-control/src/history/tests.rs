@@ -123,7 +123,7 @@ fn seconds_become_half_minutes() {
 
 /// Counts from before the file was opened are not recorded as counts of one second.
 #[test]
-fn flows_that_were_there_before_begin_where_they_are() {
+fn earlier_flows_start_at_their_present_counts() {
     let folder = evlbi_testkit::Room::new();
     let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
     let old = |second| Flow {
@@ -181,7 +181,7 @@ fn half_minutes_are_not_forgotten() {
 }
 
 #[test]
-fn what_is_old_goes() {
+fn old_samples_are_removed() {
     let folder = evlbi_testkit::Room::new();
     let history = History::open(&folder.folder().join("history.sqlite")).unwrap();
     history.sample(&[flow("ef", 1)], 1).unwrap();

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn links_carry_what_is_sent() {
+    fn links_carry_all_flows() {
         let wide = session("link = \"128M\"", "{scan}-STATION.vdif");
         assert_eq!(found(&wide, 1 << 40), [""; 0]);
         let found = found(&session("link = \"127M\"", "{scan}-STATION.vdif"), 1 << 40);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_hold_what_is_recorded_in_all_scans() {
+    fn disks_hold_the_recordings_of_all_scans() {
         let session = session("", "{scan}-STATION.vdif");
         // Two streams of 8 MB/s for 20 s.
         assert_eq!(found(&session, 320_000_000), [""; 0]);
@@ -432,14 +432,14 @@ mod tests {
     }
 
     #[test]
-    fn clocks_agree_within_what_is_allowed() {
+    fn clocks_agree_within_the_allowed_offset() {
         let session = session("", "{scan}-STATION.vdif");
         for (ahead, error, side) in [
             (0.5, 0.0, None),
             (0.51, 0.0, Some("510")),
             (-2.0, 0.1, Some("behind")),
             (2.0, 0.1, Some("ahead")),
-            // The error is too large to tell.
+            // The error is too large to decide.
             (2.0, 1.6, None),
         ] {
             let found = clock_off(&session, ahead, error);

@@ -649,7 +649,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comment_begins_with_a_word() {
+    fn a_comment_starts_with_a_word() {
         let found = words("start jive a recv to=a#b.vdif # to=c.vdif").unwrap();
         assert_eq!(found, ["start", "jive", "a", "recv", "to=a#b.vdif"]);
         assert_eq!(words("# nothing").unwrap(), [""; 0]);

@@ -111,7 +111,7 @@ async fn agents_that_do_not_answer_are_found() {
     assert!(found[2].starts_with("on: its clock is 3.0000 s ahead"));
 }
 
-/// A session begins after the check, however long that takes.
+/// A session starts after the check, however long that takes.
 #[tokio::test(start_paused = true)]
 async fn late_answers_cost_a_scan_nothing() {
     let site = Site::new();

@@ -201,7 +201,7 @@ async fn a_wait_has_an_end() {
 
 /// Senders are started when receivers listen, and `stop all` stops the senders first and the receivers `around` later.
 #[tokio::test(start_paused = true)]
-async fn a_session_is_begun_and_ended_by_hand() {
+async fn a_session_is_started_and_stopped_by_hand() {
     let site = Site::new();
     let mut desk = Desk::new(&site, &scan("s1", "+0s", "1h")).await;
     assert_eq!(desk.well("check").await, "no problems found");

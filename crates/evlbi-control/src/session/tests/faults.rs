@@ -101,7 +101,7 @@ fn any() -> BoxedStrategy<Faults<Fault>> {
         4 => Just(What::Returns),
         3 => late.prop_map(|late| What::IsLate(Duration::from_millis(late))),
     ];
-    // Most happen after the session has begun.
+    // Nine in ten happen once the session has started.
     let at = prop_oneof![1 => 0..500u64, 9 => 500..25_000u64];
     let host = prop_oneof![5 => prop::sample::select(&HOSTS[..]), 1 => Just(CONTROLLER)];
     let fault = (at, host, what).prop_map(|(at, host, what)| Fault {

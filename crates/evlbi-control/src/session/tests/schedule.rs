@@ -14,7 +14,7 @@ use crate::flow::State;
 /// Scans with UTC and with relative starts run at their times. The controller checks every 50 ms from 20 ms on, and polls agents every
 /// 500 ms.
 #[tokio::test(start_paused = true)]
-async fn a_timetable_drives_three_stations() {
+async fn a_schedule_drives_three_stations() {
     let site = Site::new();
     let session = session(&scan("s1", "2026-11-22T12:00:10Z", "6s"));
     let result = site.follow(&session).await;
@@ -51,7 +51,7 @@ async fn around_is_the_sessions() {
     let mut session = session(&scan("s1", "+1s", "3s"));
     session.around = Duration::from_secs(5);
     let result = site.follow(&session).await;
-    // The run begins 0.5 s after the check; its scan `around` and 1 s later.
+    // The run starts 0.5 s after the check; its scan `around` and 1 s later.
     assert_eq!(site.ran("rec-ef"), [1.52, 1.54, 14.54]);
     assert_eq!(site.ran("ef"), [1.57, 6.52, 9.52]);
     assert_eq!(result.failed(), 0);
@@ -110,7 +110,7 @@ async fn scans_without_time_are_refused() {
 
 /// A session is refused while a station's agent does not answer; without that station the others run on time.
 #[tokio::test(start_paused = true)]
-async fn a_station_is_left_out() {
+async fn a_station_is_excluded() {
     let site = Site::new();
     site.fleet.with(|world| world.die("on", Loss::Agent));
     let session = session(&scan("s1", "+0s", "3s"));
@@ -184,9 +184,9 @@ async fn a_station_that_never_starts_is_reported() {
     }
 }
 
-/// A scan begins at its time even if a receiver does not listen: senders wait for it for half of `around`.
+/// A scan starts at its time even if a receiver does not listen: senders wait for it for half of `around`.
 #[tokio::test(start_paused = true)]
-async fn a_scan_begins_without_a_receiver() {
+async fn a_scan_starts_without_a_receiver() {
     let site = Site::new();
     let session = session(&scan("s1", "+0s", "3s"));
     let mut running = site
@@ -244,9 +244,9 @@ async fn a_session_is_ended_senders_first() {
     }
 }
 
-/// A held session starts nothing until a user begins it; its relative times count from then.
+/// A held session starts nothing until a user starts it; its relative times count from then.
 #[tokio::test(start_paused = true)]
-async fn a_held_session_begins_when_it_is_told() {
+async fn a_held_session_starts_on_request() {
     let site = Site::new();
     let session = session(&scan("s1", "+0s", "3s"));
     let hosts = site.hosts(&session, &[], Some(RUN));

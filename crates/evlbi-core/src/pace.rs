@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_may_lie_apart_by_a_constant() {
+    fn threads_may_differ_by_a_constant() {
         let mut times = ByTime::new(rate(100), 2);
         for frame in 0..50u32 {
             let index = u64::from(frame);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn recordings_may_begin_out_of_order() {
+    fn recordings_may_start_out_of_order() {
         let mut times = ByTime::new(rate(1000), 1);
         let mut due = |frame| times.due(key(0), FrameTime { second: 100, frame }).0;
         assert_eq!([due(3), due(0), due(1), due(4)], [0, 0, 0, 1_000_000]);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_leaves_at_twice_the_rate() {
+    fn overdue_data_leave_at_twice_the_rate() {
         let mut pacer = Pacer::new(Nanos(1000), CatchUp::DATA);
         let span = Nanos(100);
         assert_eq!(pacer.departure(Nanos(0)), Nanos(1000));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_follow_from_the_rate() {
+    fn burst_lengths_follow_from_the_rate() {
         assert_eq!(train_length(Nanos(12_500)), 1);
         assert_eq!(train_length(Nanos(10_000)), 1);
         assert_eq!(train_length(Nanos(9_999)), 11);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cut_says_what_to_do() {
+    fn errors_of_frames_that_cannot_be_split_suggest_an_mtu() {
         let cut = |frame, mtu| payload_length(frame, mtu, Family::V4, VTP, Rule::Frames);
         assert!(matches!(
             cut(8032, 36),

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_what_comes_and_stays_small() {
+    fn counts_every_value_and_stays_small() {
         let mut histogram = Histogram::default();
         for value in [0, 3, 63, 64, u64::MAX, 3, 64] {
             histogram.add(value);

@@ -1,4 +1,4 @@
-//! Shared test receiver; what becomes a stream and what never does.
+//! Shared test receiver; which datagrams become a stream and which never do.
 
 mod frames;
 mod takeover;
@@ -245,7 +245,7 @@ fn numbers_far_ahead_change_nothing() {
 }
 
 #[test]
-fn a_jump_is_a_gap_up_to_what_the_rate_allows() {
+fn a_jump_is_a_gap_if_the_rate_allows_it() {
     // The minimum; after a second at 10,000 datagrams per second; and after 3 s of silence.
     for (rate, silence, max) in [(100, 0, 4096), (10_000, 0, 30_000), (10_000, 3000, 75_000)] {
         for (ahead, is_gap) in [(max - 1, true), (max + 1, false)] {
@@ -288,7 +288,7 @@ fn senders_that_were_refused_are_listed() {
 }
 
 #[test]
-fn datagrams_that_do_not_number_on_are_no_stream() {
+fn datagrams_without_consecutive_numbers_are_not_a_stream() {
     let mut receiver = Receiver::new(None, 1);
     for n in 0..400u64 {
         receiver.take(3, &raw(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), 100));
@@ -365,7 +365,7 @@ fn only_one_host_is_heard_where_it_is_given() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn undecided_datagrams_are_limited() {
     for (count, length) in [(600, 9), (100, 1 << 20)] {
         let mut receiver = Receiver::new(None, 1);
         for port in 0..count {
@@ -409,7 +409,7 @@ proptest! {
     /// A stream with frames that is never silent for 300 ms is recorded whole, whatever else arrives before and alongside it,
     /// unless that had frames earlier.
     #[test]
-    fn a_live_stream_is_recorded_whatever_comes_beside_it(
+    fn a_live_stream_is_recorded_whatever_arrives_alongside(
         before in prop::collection::vec(junk(), 0..6),
         beside in prop::collection::vec((1..290u64, 1..20u64, prop::option::of(junk())), 1..60),
         first in any::<u64>(),
@@ -470,7 +470,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_is_interrupted_at_its_beginning_is_found() {
+fn a_stream_that_is_interrupted_at_its_start_is_found() {
     for first in 1..ENOUGH as u64 {
         let mut receiver = Receiver::new(None, 1);
         receiver.stream(1, 0, 0..first);

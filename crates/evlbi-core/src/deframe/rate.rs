@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_turn_tells_the_rate() {
+    fn a_clean_turn_gives_the_rate() {
         let mut learnt = Rate::default();
         learnt.turn(at(7, 24), at(8, 0), 3, true);
         assert_eq!(learnt.get(), rate(25));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_tells_the_rate_when_the_cycle_is_steady() {
+    fn a_distance_gives_the_rate_when_the_cycle_is_steady() {
         let mut learnt = Rate::default();
         let turn = |learnt: &mut Rate| learnt.turn(at(7, 20), at(8, 2), 21, false);
         turn(&mut learnt);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_beyond_the_second_disproves_what_was_learnt_but_not_what_was_given() {
+    fn a_frame_beyond_the_second_disproves_a_detected_rate_but_not_a_given_one() {
         let mut learnt = Rate::default();
         learnt.turn(at(7, 23), at(8, 0), 1, true);
         learnt.step(at(8, 24), 1);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_believed_before_what_was_learnt_and_after_what_was_given() {
+    fn a_header_outranks_a_detected_rate_but_not_a_given_one() {
         let mut learnt = Rate::default();
         learnt.turn(at(7, 23), at(8, 0), 1, true);
         learnt.tell(rate(25));

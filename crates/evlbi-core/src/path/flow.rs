@@ -229,7 +229,7 @@ mod tests {
             assert!(overtaken <= 5, "{number} was overtaken by {overtaken}");
             as_far_as_said += u64::from(overtaken == 5);
         }
-        // Fewer only if two are held back together, or at the end.
+        // Fewer only if two are delayed together, or at the end.
         assert!(
             as_far_as_said * 10 > truth.reordered * 8,
             "{as_far_as_said}"
@@ -251,7 +251,7 @@ mod tests {
         for (happened, of, fraction) in [
             (lost, count, 0.1),
             (truth.duplicates, truth.delivered, 0.05),
-            // A packet that is held back is late unless the four after it are held back, too, which does not happen here.
+            // A delayed packet is late unless the four after it are delayed, too, which does not happen here.
             (truth.reordered, truth.delivered, 0.03),
         ] {
             let sigma = (of as f64 * fraction * (1.0 - fraction)).sqrt();
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_truth_is_what_comes_out(
+        fn the_ground_truth_matches_the_output(
             loss in 0.0f64..0.6, duplicate in 0.0f64..0.3, reorder in 0.0f64..0.3,
             distance in 1u32..20, seed: u64, count in 1u64..400,
         ) {

@@ -149,14 +149,14 @@ fn a_held_packet_is_overtaken_by_the_given_number() {
     }
     assert_eq!(overtaken.values().sum::<u64>(), 10_000);
     assert_eq!(overtaken.keys().max(), Some(&5));
-    // Fewer where two are held back together; the last few leave after the maximum time.
+    // Fewer where two are delayed together; the last few leave after the maximum time.
     assert!(overtaken[&5] * 10 > held * 8, "{overtaken:?}");
     let times = arrived.windows(2).all(|pair| pair[0].0 <= pair[1].0);
     assert!(times);
 }
 
 #[test]
-fn a_packet_held_back_leaves_though_none_follows() {
+fn a_delayed_packet_leaves_though_none_follows() {
     let law = Law::Reorder {
         fraction: 1.0,
         until: Until::Passed(3),
@@ -166,7 +166,7 @@ fn a_packet_held_back_leaves_though_none_follows() {
 }
 
 #[test]
-fn a_jitter_keeps_the_order_unless_it_is_to_mix_it() {
+fn jitter_keeps_the_order_unless_it_may_reorder() {
     for reorders in [false, true] {
         for shape in [Shape::Uniform, Shape::Normal, Shape::Pareto] {
             let law = Law::Delay {
@@ -239,9 +239,9 @@ fn packets_that_are_too_long_are_refused_and_reported() {
     assert_eq!((told, delivered), (vec![(1, 1400)], vec![0]));
 }
 
-/// However many packets are held back, the network wakes as rarely as possible.
+/// However many packets are delayed, the network wakes as rarely as possible.
 #[test]
-fn many_that_are_held_back_cost_no_time() {
+fn many_delayed_packets_cost_no_time() {
     let law = Law::Reorder {
         fraction: 0.5,
         until: Until::Passed(500),
@@ -350,9 +350,9 @@ fn laws() -> impl Strategy<Value = Law> {
 }
 
 proptest! {
-    /// Every cell decides segment by segment: a train is treated like its segments alone.
+    /// Every cell decides segment by segment: a burst is treated like its segments alone.
     #[test]
-    fn trains_fare_as_their_segments_would(
+    fn bursts_are_treated_like_their_segments(
         laws in prop::collection::vec(laws(), 1..5),
         trains in prop::collection::vec((0..50_000u64, 1..12u16, 60..1600u32, 60..1600u32), 1..30),
     ) {

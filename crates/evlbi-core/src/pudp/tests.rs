@@ -169,7 +169,7 @@ fn a_stream_that_ends_early_is_numbered_all_the_same() {
     assert_consecutive(&numbers);
 }
 
-/// Returns the numbers of datagrams that were all accepted, by a sequencer that learnt from the first 512.
+/// Returns the numbers of datagrams that were all accepted, by a sequencer that detected the stream from the first 512.
 fn taken(sequencer: &mut Sequencer, datagrams: &[Vec<u8>]) -> Vec<Option<u64>> {
     let number = |datagram: &Vec<u8>| {
         let number = sequencer.number(datagram);
@@ -216,7 +216,7 @@ fn frames_lost_across_the_first_turn_of_the_second_are_missed() {
 }
 
 #[test]
-fn a_rate_in_the_headers_gives_way_to_what_is_seen() {
+fn an_observed_rate_outranks_one_in_the_headers() {
     // An EDV 1 header whose sample rate gives 1000 frames per second.
     let mut datagrams = stream(&simple(1), 100, 20, 300);
     for datagram in &mut datagrams {
@@ -236,7 +236,7 @@ fn a_rate_in_the_headers_gives_way_to_what_is_seen() {
 }
 
 #[test]
-fn a_thread_that_begins_later_is_numbered_and_one_that_ends_is_not_missed() {
+fn a_thread_that_starts_later_is_numbered_and_one_that_ends_is_not_missed() {
     let rate = 100;
     let early = stream(&simple(2), rate, 0, 1000);
     let (mut datagrams, mut third) = (Vec::new(), 0);

@@ -73,7 +73,7 @@ impl Recording {
             }
             Verdict::Keep => self.kept = Some(sequence),
             Verdict::Replay => {
-                let kept = self.kept.take().expect("a kept datagram");
+                let kept = self.kept.take().expect("a pending datagram");
                 self.receive(kept).receive(sequence);
             }
             _ => {}
@@ -104,10 +104,10 @@ impl Recording {
         self.hand_on()
     }
 
-    /// Ends the stream: a kept datagram is decided, everything is released and the sums hold.
+    /// Ends the stream: a pending datagram is decided, everything is released and the sums hold.
     fn end(&mut self) -> Report {
         if self.reorder.accept_kept() {
-            let kept = self.kept.take().expect("a kept datagram");
+            let kept = self.kept.take().expect("a pending datagram");
             self.receive(kept);
         }
         assert_eq!(self.reorder.flush(), self.reorder.head);
@@ -172,7 +172,7 @@ fn complete_data_are_released_at_once() {
 }
 
 #[test]
-fn a_hole_is_waited_for_until_the_window_has_gone_by() {
+fn a_gap_stays_open_until_the_window_has_passed() {
     let mut recording = Recording::new(settings());
     recording.receive_all([0, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(recording.released, 1);
@@ -185,13 +185,13 @@ fn a_hole_is_waited_for_until_the_window_has_gone_by() {
 }
 
 #[test]
-fn a_hole_is_waited_for_until_the_hold_time_has_gone_by() {
+fn a_gap_stays_open_until_the_hold_time_has_passed() {
     let mut recording = Recording::new(settings());
     recording.receive_all([0, 2]).later(99);
     recording.receive(4);
     assert_eq!(recording.released, 1);
     recording.later(1);
-    assert_eq!(recording.released, 3, "the second hole has not waited yet");
+    assert_eq!(recording.released, 3, "the second gap has not waited yet");
     recording.later(99);
     assert_eq!(recording.released, 5);
     assert_eq!(recording.receive(1).verdicts.last(), Some(&Verdict::Late));
@@ -202,7 +202,7 @@ fn a_hole_is_waited_for_until_the_hold_time_has_gone_by() {
 }
 
 #[test]
-fn many_holes_do_not_wait_one_after_the_other() {
+fn many_gaps_do_not_wait_one_after_the_other() {
     let mut recording = Recording::new(Settings {
         window: 1 << 20,
         capacity: 1 << 21,
@@ -262,7 +262,7 @@ fn one_wild_number_moves_nothing() {
 }
 
 #[test]
-fn a_jump_beyond_the_window_is_a_gap_once_a_second_datagram_says_so() {
+fn a_jump_beyond_the_window_is_a_gap_once_a_second_datagram_confirms_it() {
     let mut recording = Recording::new(settings());
     recording
         .receive_all(0..5)
@@ -281,7 +281,7 @@ fn a_jump_beyond_the_window_is_a_gap_once_a_second_datagram_says_so() {
 }
 
 #[test]
-fn the_longest_gap_is_one_and_what_is_longer_is_a_restart() {
+fn the_longest_gap_is_a_gap_and_a_longer_one_is_a_restart() {
     for (jump, event) in [(1000, Event::Gap(1000)), (1001, Event::Restart(0))] {
         let mut recording = Recording::new(settings());
         recording
@@ -337,7 +337,7 @@ fn gaps_without_data_between_are_one() {
 }
 
 #[test]
-fn a_second_datagram_says_so_less_than_a_window_away() {
+fn a_second_datagram_confirms_less_than_a_window_away() {
     let mut recording = Recording::new(settings());
     recording.receive_all(0..5).receive_all([500, 508]);
     assert_eq!(recording.verdicts.last(), Some(&Verdict::Keep));
@@ -348,7 +348,7 @@ fn a_second_datagram_says_so_less_than_a_window_away() {
 }
 
 #[test]
-fn a_second_datagram_says_so_within_some_others() {
+fn a_second_datagram_confirms_within_some_others() {
     for (others, verdict) in [(64, Verdict::Replay), (65, Verdict::Keep)] {
         let mut recording = Recording::new(settings());
         recording
@@ -360,7 +360,7 @@ fn a_second_datagram_says_so_within_some_others() {
 }
 
 #[test]
-fn a_sender_that_restarts_begins_a_new_sequence() {
+fn a_sender_that_restarts_starts_a_new_sequence() {
     let mut recording = Recording::new(settings());
     // Beyond the maximum gap, backward before the first number, and through the wrap of the numbers.
     recording
@@ -408,7 +408,7 @@ fn a_restart_at_recent_numbers_differs_from_duplicates() {
 }
 
 #[test]
-fn a_restart_is_seen_through_the_holes_of_both_sequences() {
+fn a_restart_is_detected_through_the_gaps_of_both_sequences() {
     let mut recording = Recording::new(settings());
     recording.receive_all((0..20_000).filter(|number| number % 10 != 3));
     recording.receive_all((0..20_000).filter(|number| number % 10 != 7));
@@ -421,7 +421,7 @@ fn a_restart_is_seen_through_the_holes_of_both_sequences() {
 }
 
 #[test]
-fn a_restart_at_numbers_that_never_came_is_seen_after_a_window() {
+fn a_restart_at_numbers_that_never_arrived_is_detected_after_a_window() {
     let mut recording = Recording::new(settings());
     recording
         .receive_all(0..50)
@@ -454,7 +454,7 @@ fn a_restart_takes_no_place_that_is_not_free() {
 }
 
 #[test]
-fn what_was_sent_before_the_first_counts_and_is_late() {
+fn datagrams_sent_before_the_first_count_and_are_late() {
     let mut recording = Recording::new(settings());
     recording.receive_all([100, 101, 98, 99, 102, 92, 103]);
     let report = recording.end();
@@ -470,7 +470,7 @@ fn what_was_sent_before_the_first_counts_and_is_late() {
 }
 
 #[test]
-fn copies_of_a_kept_datagram_are_duplicates_if_it_is_believed() {
+fn copies_of_a_pending_datagram_are_duplicates_if_it_is_accepted() {
     let mut recording = Recording::new(settings());
     recording
         .receive_all(0..5)
@@ -504,7 +504,7 @@ fn a_gap_before_the_very_last_datagram_is_believed() {
 }
 
 #[test]
-fn a_datagram_that_was_too_early_is_placed_when_the_others_have_come_up_to_it() {
+fn a_datagram_that_was_too_early_is_placed_when_the_others_have_caught_up() {
     let mut recording = Recording::new(settings());
     recording
         .receive_all([0, 1, 2, 12])
@@ -516,7 +516,7 @@ fn a_datagram_that_was_too_early_is_placed_when_the_others_have_come_up_to_it() 
 }
 
 #[test]
-fn a_copy_of_what_the_full_ring_refused_is_no_second_loss() {
+fn a_copy_of_a_datagram_that_the_full_ring_refused_is_not_a_second_loss() {
     let mut recording = Recording::new(settings());
     recording.frees = false;
     recording.receive_all(0..34).receive(33);

@@ -54,7 +54,7 @@ fn every_sheds_single_units_at_a_steady_distance() {
 }
 
 #[test]
-fn bunches_have_1_to_10_units_and_an_exact_share() {
+fn bunches_have_1_to_10_units_and_an_exact_fraction() {
     let decisions = decisions("bunch:5%", 1, 1_000_000);
     let lengths = runs(&decisions);
     for length in 1..=10 {
@@ -134,7 +134,7 @@ fn stations_share_no_choice_but_common_ones() {
 }
 
 #[test]
-fn bursts_have_the_share_and_the_mean_length_asked_for() {
+fn bursts_have_the_requested_fraction_and_mean_length() {
     let decisions = decisions("burst:0.1,20", 3, 2_000_000);
     let lengths = runs(&decisions);
     let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
@@ -266,7 +266,7 @@ fn two_stations_in_one_stream_shed_alike_by_blocks() {
 }
 
 #[test]
-fn common_shares_are_exact_from_any_moment_on() {
+fn common_fractions_are_exact_from_any_moment_on() {
     // One cell is 100 frames; over any consecutive cells the fraction is off by less than one of them.
     for seed in 0..20 {
         let cells: Vec<bool> = decisions("common:0.3", seed, 50_000)
@@ -342,7 +342,7 @@ fn bursts_start_in_their_steady_state() {
 }
 
 #[test]
-fn what_a_policy_lacks_is_said() {
+fn errors_name_what_a_policy_lacks() {
     let unknown = Stream {
         rate: None,
         frame_rate: None,
@@ -363,7 +363,7 @@ fn what_a_policy_lacks_is_said() {
 }
 
 #[test]
-fn bad_policies_say_what_to_write() {
+fn errors_of_bad_policies_show_a_valid_form() {
     for (text, says) in [
         ("", "choose none"),
         ("sometimes", "choose none"),
@@ -389,7 +389,7 @@ fn bad_policies_say_what_to_write() {
 
 #[test]
 fn wire_bytes_count_everything() {
-    // Ethernet: 66 bytes besides the UDP payload, at least 84 in all.
+    // Ethernet: 66 bytes in addition to the UDP payload, at least 84 in all.
     assert_eq!(wire_bytes(1472, Family::V4), 1538);
     assert_eq!(wire_bytes(1, Family::V4), 84);
     assert_eq!(wire_bytes(1452, Family::V6), 1538);
@@ -404,7 +404,7 @@ proptest! {
         for index in 0..5_000 {
             total += 1;
             lost += u64::from(shed.decide(&unit(0, index)));
-            // At any moment the fraction is off by at most the current bunch.
+            // At any moment the fraction is off by at most the current burst.
             let off = lost as f64 - total as f64 * percent as f64 / 100.0;
             prop_assert!(off.abs() <= MAX_BUNCH as f64 + 1.0, "{off}");
         }
@@ -413,7 +413,7 @@ proptest! {
     }
 
     #[test]
-    fn whole_cycles_of_bunches_have_the_share_to_less_than_a_unit(
+    fn whole_cycles_of_bunches_have_the_fraction_to_less_than_a_unit(
         parts in 1_000_000_000u64..Fraction::ONE, seed: u64,
     ) {
         let fraction: Fraction = format!("0.{parts:012}").parse().unwrap();

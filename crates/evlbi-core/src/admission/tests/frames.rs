@@ -35,7 +35,7 @@ fn frames_longer_than_many_datagrams_are_found() {
 }
 
 #[test]
-fn frames_that_begin_late_are_found() {
+fn frames_that_start_late_are_found() {
     let mut receiver = Receiver::new(None, 1);
     for number in 0..2000 {
         receiver.take(1, &raw(number, FRAME));
@@ -106,7 +106,7 @@ fn bytes_that_look_like_headers_everywhere_are_searched_in_bounded_work() {
 }
 
 #[test]
-fn frames_may_begin_anywhere_in_datagrams() {
+fn frames_may_start_anywhere_in_datagrams() {
     // The stream of bytes cut into datagrams of another length.
     let bytes: Vec<u8> = (0..2000)
         .flat_map(|frame| datagram(0, frame)[8..].to_vec())

@@ -8,7 +8,7 @@ use crate::admission::{Arrival, Refused};
 use crate::time::Nanos;
 
 #[test]
-fn a_sender_that_begins_again_elsewhere_takes_its_place_after_silence() {
+fn a_sender_that_restarts_elsewhere_takes_its_place_after_silence() {
     for begins in [500_000_000, 3] {
         let mut receiver = Receiver::new(None, 1);
         receiver.stream(1, 100_000, 0..100);
@@ -26,7 +26,7 @@ fn a_sender_that_begins_again_elsewhere_takes_its_place_after_silence() {
 }
 
 #[test]
-fn a_stream_begins_again_although_nothing_comes_after_the_silence() {
+fn a_stream_restarts_although_nothing_arrives_after_the_silence() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..100).stream(1, 1 << 40, 100..108);
     receiver.later(299);
@@ -48,7 +48,7 @@ fn another_sender_takes_over_only_after_silence() {
 }
 
 #[test]
-fn what_came_beside_a_stream_does_not_follow_it() {
+fn datagrams_alongside_a_stream_do_not_follow_it() {
     let mut receiver = Receiver::new(None, 1);
     for number in 0..100 {
         receiver.stream(1, 0, number..number + 1);
@@ -59,7 +59,7 @@ fn what_came_beside_a_stream_does_not_follow_it() {
 }
 
 #[test]
-fn what_has_no_frames_never_takes_the_place_of_what_has() {
+fn a_stream_without_frames_never_replaces_one_with_frames() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..100);
     for number in 0..1000 {
@@ -70,7 +70,7 @@ fn what_has_no_frames_never_takes_the_place_of_what_has() {
 }
 
 #[test]
-fn what_has_frames_takes_the_place_of_what_has_none() {
+fn a_stream_with_frames_replaces_one_without() {
     let mut receiver = Receiver::new(None, 1);
     for number in 0..100 {
         receiver.take(2, &raw(number, 500));
@@ -90,7 +90,7 @@ fn what_has_frames_takes_the_place_of_what_has_none() {
 }
 
 #[test]
-fn a_stream_whose_ring_never_came_free_is_counted() {
+fn a_stream_whose_ring_was_never_freed_is_counted() {
     let mut receiver = Receiver::new(None, 1);
     for number in 0..100 {
         receiver.take(2, &raw(number, 500));
@@ -101,7 +101,7 @@ fn a_stream_whose_ring_never_came_free_is_counted() {
 }
 
 #[test]
-fn a_stream_whose_frames_end_gives_way_to_one_with_frames() {
+fn a_stream_whose_frames_end_is_replaced_by_one_with_frames() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..100);
     for number in 100..163 {
@@ -207,7 +207,7 @@ fn a_silence_before_datagrams_of_another_length_is_a_gap() {
 }
 
 #[test]
-fn sequences_that_begin_soon_after_each_other_are_recorded_in_order() {
+fn sequences_that_start_soon_after_each_other_are_recorded_in_order() {
     for pause in [1, 100, 299] {
         let mut receiver = Receiver::new(None, 1);
         receiver.stream(1, 0, 0..100);
@@ -226,7 +226,7 @@ fn sequences_that_begin_soon_after_each_other_are_recorded_in_order() {
 /// A receiver reads everything in its socket at one moment: the order of arrival shows what follows what, and timestamps show the
 /// silence.
 #[test]
-fn sequences_that_are_taken_up_at_once_are_recorded_in_order() {
+fn sequences_that_are_accepted_together_are_recorded_in_order() {
     let mut receiver = Receiver::new(None, 1);
     receiver.stream(1, 0, 0..99).later(1);
     receiver.now = receiver.now.plus(Nanos(2000 * MS));

@@ -142,7 +142,7 @@ fn a_buffer_stays_one_when_its_rate_changes() {
         let before = left;
         let begin = offered * 100_000;
         network.advance(Nanos(begin + 17 * MS), |_| left += 1);
-        // What waits at 50 Mbit/s is gone in 16 ms.
+        // Data that wait at 50 Mbit/s have left after 16 ms.
         assert_eq!(
             left,
             network.cell(line.cells[0]).truth().passed(),

@@ -54,7 +54,7 @@ fn one_packet_is_lost_at_each_time() {
 }
 
 #[test]
-fn bursts_are_as_long_and_as_frequent_as_said() {
+fn bursts_are_as_long_and_as_frequent_as_configured() {
     evlbi_testkit::watch();
     let law = Law::Loss(Loss::Bursts {
         begins: 0.002,

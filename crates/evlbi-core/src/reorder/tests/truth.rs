@@ -85,7 +85,7 @@ proptest! {
     /// Whatever the path does, every number of the report is right, and each datagram that was not too late is at the position of
     /// its number, gaps counted.
     #[test]
-    fn the_report_is_the_truth(
+    fn the_report_matches_the_ground_truth(
         fates in fates(),
         first in prop_oneof![any::<u64>(), Just(u64::MAX - 100), Just(0)],
         window in 8u64..64,

@@ -83,7 +83,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn raw_bytes_are_passed_on_with_the_pattern_in_what_is_missing() {
+fn raw_bytes_pass_unchanged_with_the_pattern_in_gaps() {
     let plan = Plan::new(1);
     let mut stream = plan.make();
     for (place, byte) in stream.bytes.iter_mut().enumerate() {
@@ -174,7 +174,7 @@ fn a_rate_in_the_headers_is_believed() {
 }
 
 #[test]
-fn what_does_not_belong_to_whole_frames_is_trimmed() {
+fn bytes_outside_whole_frames_are_trimmed() {
     let stream = Plan::new(3).make();
     let (output, deframer) = walk(&stream.bytes[50..2000], Settings::default());
     assert!(output.bytes == stream.bytes[96..1920]);
@@ -345,7 +345,7 @@ fn frames_at_the_same_offset_continue_the_cadence() {
 }
 
 #[test]
-fn frames_that_come_invalid_stay_as_they_are_and_are_listed() {
+fn frames_that_arrive_invalid_stay_unchanged_and_are_listed() {
     let mut stream = Plan::new(2).make();
     let truth = stream.clone();
     for number in [30, 32, 34, 50, 60] {
@@ -397,7 +397,7 @@ fn the_missing_part_of_a_kept_frame_is_listed() {
         .iter()
         .map(|gap| (gap.first_byte.unwrap() / 96, gap.frames, gap.bytes.clone()))
         .collect();
-    // Only the header of frame 30 was missing: it was made, and nothing of the payload is missing.
+    // Only the header of frame 30 was lost: it was generated, and nothing of the payload is missing.
     assert_eq!(listed, [(20, 2, Some(0..32)), (40, 1, Some(0..32))]);
     assert_eq!(output.counts.partial, 4);
     let (bytes, _) = expected(&stream, &path, Partial::Keep);
@@ -548,7 +548,7 @@ fn a_file_that_is_walked_in_blocks_gives_the_same_frames() {
 }
 
 #[test]
-fn a_long_span_is_handed_over_in_pieces() {
+fn a_long_span_is_output_in_pieces() {
     let stream = Plan {
         cycles: 100_000,
         rate: 1000,

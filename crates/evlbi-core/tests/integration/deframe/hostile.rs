@@ -1,4 +1,4 @@
-//! Arbitrary bytes: nothing panics, nothing is held back forever, every byte is accounted for.
+//! Arbitrary bytes: nothing panics, nothing is delayed forever, every byte is accounted for.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn what_is_not_missing_comes_out_unchanged(
+    fn received_bytes_are_output_unchanged(
         bytes in streams(),
         settings in settings(),
         pieces in prop::collection::vec(1usize..3000, 1..8),
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn holes_anywhere_do_no_harm(
+    fn gaps_anywhere_do_no_harm(
         bytes in streams(),
         settings in settings(),
         pieces in prop::collection::vec(1usize..3000, 1..8),

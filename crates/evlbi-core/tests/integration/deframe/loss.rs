@@ -79,7 +79,7 @@ proptest! {
 
     /// The rate is given, and two cycles arrive before any loss.
     #[test]
-    fn lost_frames_come_back_with_their_true_headers(
+    fn lost_frames_are_replaced_with_their_true_headers(
         (plan, slot) in plans().prop_flat_map(|plan| {
             let slots = slots(plan.frame_length);
             (Just(plan), slots)
@@ -115,9 +115,9 @@ proptest! {
         }
     }
 
-    /// The first frames are lost, or their headers, before anything was learnt.
+    /// The first frames are lost, or their headers, before anything was detected.
     #[test]
-    fn frames_lost_at_the_very_beginning_come_back(
+    fn frames_lost_at_the_very_start_are_replaced(
         (plan, slot) in plans().prop_flat_map(|plan| {
             let slots = slots(plan.frame_length);
             (Just(plan), slots)
@@ -132,7 +132,7 @@ proptest! {
         assert_same(&output.bytes, &bytes, &stream);
     }
 
-    /// It cannot be known which of a cycle's frames came first. But no frame is output twice, and none is missing.
+    /// It cannot be known which of a cycle's frames was first. But no frame is output twice, and none is missing.
     #[test]
     fn in_a_changing_order_every_frame_is_there_once(
         plan in plans(),
@@ -188,12 +188,12 @@ fn nothing_lost_is_nothing_changed() {
 }
 
 #[test]
-fn whole_cycles_come_back() {
+fn whole_lost_cycles_are_replaced() {
     check(&Plan::new(5), 50..150, true);
 }
 
 #[test]
-fn a_thread_that_is_lost_for_a_long_time_comes_back() {
+fn a_thread_that_is_lost_for_a_long_time_is_replaced() {
     let lost = (100..250).filter(|frame| frame % 5 == 3);
     check(&Plan::new(5), lost, true);
     let two = (100..280).filter(|frame| frame % 5 == 3 || frame % 5 == 4);
@@ -222,7 +222,7 @@ fn runs_of_a_thread_are_listed_as_one() {
 }
 
 #[test]
-fn the_rate_is_learnt_where_the_second_turns() {
+fn the_rate_is_detected_where_the_second_turns() {
     // Frame 25 of each thread is the first of the next second.
     for lost in [70..75, 72..78, 60..90, 74..76, 75..80] {
         let second_turn = 40 * 3..58 * 3;
@@ -327,7 +327,7 @@ fn a_gap_of_a_million_frames_takes_no_memory() {
 }
 
 #[test]
-fn a_hole_may_be_in_the_very_first_header() {
+fn a_gap_may_be_in_the_very_first_header() {
     let stream = Plan::new(3).make();
     let path = Path::new(8, [1]);
     let output = carry(&stream, &path, settings(stream.rate(), Partial::Whole));
@@ -346,7 +346,7 @@ fn the_first_frame_may_be_the_last_of_its_second() {
 }
 
 #[test]
-fn the_rate_is_learnt_from_what_follows_the_first_loss() {
+fn the_rate_is_detected_from_the_data_after_the_first_loss() {
     let plan = Plan {
         first_frame: 23,
         ..Plan::new(1)

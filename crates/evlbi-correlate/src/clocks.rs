@@ -376,7 +376,7 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    /// Returns the clocks of stations that began at second 0, with a wait of 1 s.
+    /// Returns the clocks of stations that started at second 0, with a wait of 1 s.
     fn begun(stations: usize) -> Clocks {
         let mut clocks = Clocks::new(stations, 1.0);
         let times = vec![Some((0.0, 0.0)); stations];
@@ -461,7 +461,7 @@ mod tests {
 
     /// A station that is an hour behind from the start, and sends.
     #[test]
-    fn a_clock_far_behind_is_said() {
+    fn a_clock_far_behind_is_reported() {
         let mut clocks = Clocks::new(3, 1.0);
         let times = [Some((0.0, 0.1)), Some((0.0, 0.1)), Some((-3600.0, -3599.9))];
         assert_eq!(clocks.begin(&times, 0.0, 0.0).1, BTreeSet::from([0, 1]));
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ahead_leave_a_late_station_behind_and_say_why() {
+    fn two_ahead_leave_a_late_station_behind_and_report_why() {
         let mut clocks = begun(3);
         for (station, time) in [(0, 5.0), (1, 5.0), (2, 3.05)] {
             assert_eq!(clocks.judge(station, time, 0.0, 5.0), Verdict::Take);
@@ -503,7 +503,7 @@ mod tests {
 
     /// The other stations have ended, each at its own time.
     #[test]
-    fn a_station_that_has_not_come_holds_no_end_up() {
+    fn a_missing_station_delays_no_end() {
         let mut clocks = Clocks::new(3, 1.0);
         let times = [Some((0.0, 0.1)), Some((0.0, 0.1)), None];
         assert_eq!(clocks.begin(&times, 0.0, 0.0).1, BTreeSet::from([0, 1]));
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_station_is_waited_for_as_long_as_was_asked() {
+    fn the_wait_for_a_silent_station_is_as_long_as_requested() {
         let mut clocks = begun(2);
         clocks.judge(1, 1.0, 0.0, 1.0);
         clocks.judge(0, 2.0, 0.0, 2.0);
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_begins_with_the_stations_that_agree() {
+    fn a_run_starts_with_the_stations_that_agree() {
         let mut clocks = Clocks::new(3, 1.0);
         let times = [Some((3600.0, 3601.0)), Some((0.0, 1.0)), Some((0.5, 1.5))];
         let (start, members) = clocks.begin(&times, 3600.0, 0.0);

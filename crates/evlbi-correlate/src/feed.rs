@@ -635,7 +635,7 @@ mod tests {
         feed.put(std::iter::once(frame));
     }
 
-    /// Creates streams that begin with these frames.
+    /// Creates streams that start with these frames.
     fn feeds<const N: usize>(first: [i64; N]) -> [Arc<Feed>; N] {
         let clocks = Arc::new(Mutex::new(Clocks::new(N, WAIT)));
         let (rate, epoch) = (Some(SAMPLE_RATE), Arc::new(OnceLock::from(START)));
@@ -651,7 +651,7 @@ mod tests {
 
     /// While the run is at its start, data from before it is not late; later it is, and counted.
     #[test]
-    fn frames_from_before_the_run_are_late_when_it_is_under_way() {
+    fn frames_from_before_the_run_are_late_once_it_has_started() {
         let [feed] = feeds([20]);
         let sample = |number: i64| Some(number * SAMPLE_RATE as i64 / FRAMES_A_SECOND);
         feed.state().begins = sample(20);
@@ -664,7 +664,7 @@ mod tests {
 
     /// Whatever the length of an integration, and however little other data may wait.
     #[test]
-    fn what_the_correlator_waits_for_finds_room() {
+    fn data_that_the_correlator_waits_for_find_room() {
         let [feed] = feeds([0]);
         // An integration of 160 s.
         let integration = 160;

@@ -139,7 +139,7 @@ mod tests {
         let gap = format!("12 to {}", far + 1);
         let [whole, part] =
             [(far / 4, 4), (far / 4 + 1, 1)].map(|(at, has)| format!("{at}: {has}"));
-        // The first integration begins in its middle; the second ends with its data.
+        // The first integration starts in its middle; the second ends with its data.
         assert_eq!(shown, ["0: 2", "1: 2", "2: 4", &gap, &whole, &part]);
         assert_eq!(found.whole.added as i64, far + 5 - 2);
     }

@@ -1,4 +1,4 @@
-//! What tests of streams in virtual time and of recordings share.
+//! Shared support for tests of streams in virtual time and of recordings.
 
 mod in_virtual_time;
 
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// A second of each of two stations that see the same.
+/// One second of two stations that receive the same noise.
 const PLAN: &str = r#"
 start = "2026-01-01T00:00:00Z"
 duration = 1
@@ -69,7 +69,7 @@ impl Along for Stopping<'_> {
     }
 }
 
-/// One that is stopped keeps the dumps until then, and is no matter of another of the same recordings.
+/// A stopped correlation keeps its dumps until then, and does not affect another one of the same recordings.
 #[test]
 fn correlations_of_one_process_are_apart() {
     let room = Room::new();
@@ -104,7 +104,7 @@ fn url(text: &str) -> Url {
     text.parse().unwrap()
 }
 
-/// Where a run listens. A note about a connection without frames panics.
+/// The addresses of a run. A note about a connection without frames panics.
 #[derive(Default)]
 struct Places(Mutex<Vec<String>>);
 
@@ -118,7 +118,7 @@ impl Notes for Places {
     }
 }
 
-/// Begins to correlate what comes to these; returns where it listens, too.
+/// Starts to correlate the streams that arrive at these URLs; returns the addresses on which it listens, too.
 fn begin(urls: &[Url], streams: &StreamOptions, run: &Run) -> (Correlating, Vec<String>) {
     let places = Arc::new(Places::default());
     let (run, show) = (
@@ -130,7 +130,7 @@ fn begin(urls: &[Url], streams: &StreamOptions, run: &Run) -> (Correlating, Vec<
     (begun, places)
 }
 
-/// A live correlation that nobody wants any more leaves its ports; another goes on meanwhile.
+/// A live correlation that is dropped frees its ports; another one continues.
 #[test]
 fn live_correlations_of_one_process_are_apart() {
     let anywhere = ["udp://127.0.0.1:0", "udp://[::1]:0"].map(url);
@@ -171,7 +171,7 @@ fn a_receiver_that_panics_leaves_no_thread() {
     drop(correlating);
 }
 
-/// Streams of bytes are correlated as they come, and nothing of them is lost.
+/// Byte streams are correlated on arrival, and nothing of them is lost.
 #[test]
 fn streams_over_tcp_are_correlated() {
     let room = Room::new();
@@ -195,11 +195,11 @@ fn streams_over_tcp_are_correlated() {
     let _sending: Vec<Sending> = sending.collect();
     let fringes = correlating.join().unwrap().fringes();
     let (snr, weight) = (fringes[0].snr, fringes[0].weight);
-    // A frame is 0.008 of a station. Fill pattern is seen in noise now and then.
+    // A frame is 0.008 of a station. Noise sometimes contains the fill pattern.
     assert!(snr > 100.0 && weight > 0.999, "{snr} {weight}");
 }
 
-/// What is refused leaves nothing behind.
+/// A refused correlation leaves nothing behind.
 #[test]
 fn streams_that_cannot_be_received_are_refused_at_once() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();

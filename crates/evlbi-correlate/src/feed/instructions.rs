@@ -20,7 +20,7 @@ fn feed() {
     let mut feeding = Feeding(Arc::clone(&feed));
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
-    // The run begins with the first data, however long that took.
+    // The run starts with the first data, however long that took.
     pass(&mut deframer, &frames.take(ROUND), |chunk| {
         feeding.take(chunk);
     });

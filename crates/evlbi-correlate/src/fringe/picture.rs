@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fringe_is_drawn_in_every_way() {
+    fn a_fringe_is_drawn_in_every_format() {
         let figure = example();
         assert!(figure.svg().unwrap().contains("SNR"));
         assert!(!figure.png().unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Streams that are correlated as they come, in virtual time: each thing happens at a moment that is known.
+//! Streams that are correlated on arrival, in virtual time: each event has a known time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,22 +17,22 @@ use serde_json::{Value, json};
 use super::super::series::tests::sums;
 use super::*;
 
-/// UTC of the first samples, which is when the clock begins.
+/// UTC of the first samples, which is when the clock starts.
 const BEGIN: i64 = 1_767_225_600;
 const STATIONS: [&str; 3] = ["Ef", "Jb", "On"];
-/// What a packet takes on its way.
+/// One-way delay of the path.
 const WAY: Nanos = Nanos(15_000_000);
 
 fn seconds(seconds: f64) -> Nanos {
     Nanos::from_secs_f64(seconds)
 }
 
-/// When a frame of a slow stream comes, by its number. The first leaves a second after the clock's beginning.
+/// Arrival time of a frame of a slow stream, by its number. The first leaves one second after the clock starts.
 fn comes(frame: i64) -> Nanos {
     seconds(1.0 + frame as f64).plus(WAY)
 }
 
-/// A station of one channel of 2 bits that begins so many seconds later than the others.
+/// A station of one channel of 2 bits that starts this many seconds after the others.
 fn plan(room: &Room, name: &str, later: i64, length: u64, sample_rate: u64) -> String {
     let start = jiff::Timestamp::from_second(BEGIN + later).unwrap();
     let stations = STATIONS.map(|name| format!("[[station]]\nname = \"{name}\"\n"));
@@ -44,7 +44,7 @@ fn plan(room: &Room, name: &str, later: i64, length: u64, sample_rate: u64) -> S
     format!("sky:{}/{name}", room.write(&file, text))
 }
 
-/// One of 64 kbit/s, a frame a second.
+/// One of 64 kbit/s, one frame per second.
 fn slow(room: &Room, name: &str, length: u64) -> Stream {
     Stream::of(plan(room, name, 0, length, 32_000))
 }
@@ -53,7 +53,7 @@ fn slow(room: &Room, name: &str, length: u64) -> Stream {
 #[derive(Clone)]
 struct Stream {
     source: String,
-    /// How much later than the others it begins.
+    /// Seconds by which it starts after the others.
     later: i64,
     repeat: u64,
     shed: Policy,
@@ -77,7 +77,7 @@ impl Stream {
         }
     }
 
-    /// Begins to send.
+    /// Starts to send.
     fn send(&self, to: &Url, run: &Run) -> Sending {
         let start = jiff::Timestamp::from_second(BEGIN + 1 + self.later).unwrap();
         let options = SendOptions {
@@ -98,7 +98,7 @@ fn port(number: usize, stream: &Stream, seed: u64, clock: &Clock) -> Url {
     network.to(SocketAddr::from(([10, 0, 0, 1], 1 + number as u16)))
 }
 
-/// All that sets out in this time is lost.
+/// Everything sent in this time is lost.
 fn silence(from: f64, to: f64) -> Law {
     let [from, to] = [from, to].map(seconds);
     let times = Times::Once { from, to };
@@ -106,7 +106,7 @@ fn silence(from: f64, to: f64) -> Law {
     Law::Loss(Loss::Within { times, fraction })
 }
 
-/// Ways that lose, double and reorder packets.
+/// Paths that drop, duplicate and reorder packets.
 fn lossy(mut stream: Stream) -> Stream {
     let jitter = Law::Delay {
         delay: Nanos(0),
@@ -125,21 +125,21 @@ fn lossy(mut stream: Stream) -> Stream {
 #[derive(Clone, Debug, PartialEq)]
 struct Shown {
     moment: Nanos,
-    /// Seconds since the beginning of the data.
+    /// Seconds since the start of the data.
     second: i64,
     value: Value,
 }
 
-/// What came of streams.
+/// Result of a correlation of streams.
 struct Found {
     correlation: Correlation,
     shown: Vec<Shown>,
-    /// When it had ended.
+    /// Time at which it had ended.
     ended: Nanos,
     log: String,
 }
 
-/// Correlates `streams` in a time of their own; `then` is done meanwhile.
+/// Correlates `streams` in their own virtual time; `then` runs at the same time.
 fn correlated(
     streams: &[Stream],
     options: &CorrelateOptions,
@@ -170,7 +170,7 @@ fn correlated(
         let correlating = correlate_streams(&ports, options, stream_options, &run, show).unwrap();
         let senders = streams.iter().zip(&ports);
         let senders = senders.filter(|(stream, _)| !stream.source.is_empty());
-        // Of a station's stream nothing is left out when the correlator ends.
+        // The end of the correlator does not stop the senders.
         let apart = run.apart();
         let senders: Vec<Sending> = senders
             .map(|(stream, to)| stream.send(to, &apart))
@@ -192,7 +192,7 @@ fn correlated(
 }
 
 impl Found {
-    /// The integrations that begin with these seconds, each of which was shown, once and in order.
+    /// Returns the integrations that start at these seconds, each of which was shown, once and in order.
     fn shown(&self, seconds: Range<i64>) -> impl Iterator<Item = &Shown> {
         let within = seconds.clone();
         let shown = self
@@ -210,7 +210,7 @@ impl Found {
         self.shown(seconds).map(of).collect()
     }
 
-    /// Each of these integrations was shown when this frame was seen, counted from the one with which it begins.
+    /// Asserts that each of these integrations was shown when this frame, counted from the integration's first one, was seen.
     fn came_with(&self, next: i64, seconds: Range<i64>) {
         let shown: Vec<&Shown> = self.shown(seconds.start - 1..seconds.end).collect();
         for [before, shown] in shown.array_windows() {
@@ -219,21 +219,21 @@ impl Found {
         }
     }
 
-    /// When the integration that begins with this second was shown.
+    /// Returns the time at which the integration that starts at this second was shown.
     fn moment(&self, second: i64) -> Nanos {
         let mut shown = self.shown(second..second + 1);
         shown.next().unwrap().moment
     }
 }
 
-/// When a correlator that waits since a moment sees what comes of slow streams. Their drains begin with the eighth frame of a stream and
-/// nap for 4 ms, 8 ms and 16 ms from then on; the correlator naps for 2, 4, 8 and 16 ms each time that it waits.
+/// Returns the time at which a correlator that has waited since `since` sees the data of slow streams. Their drains start with the
+/// eighth frame of a stream and then sleep for 4 ms, 8 ms and 16 ms; the correlator sleeps for 2, 4, 8 and 16 ms each time that it waits.
 fn seen(since: Nanos, moment: Nanos) -> Nanos {
     let drained = after_naps(comes(7), 4, moment);
     after_naps(since, 2, drained)
 }
 
-/// The first look at a moment or after it of what began to nap at another.
+/// Returns the first poll at or after `moment` of a thread that started to sleep at `since`.
 fn after_naps(since: Nanos, first: u64, moment: Nanos) -> Nanos {
     let (mut at, mut nap) = (since, first);
     while at < moment {
@@ -250,7 +250,7 @@ fn of_channels(channels: usize) -> CorrelateOptions {
     }
 }
 
-/// Streams that end after five seconds of silence, and in which stations are waited for so long.
+/// Streams that end after five seconds of silence, with this wait for stations, in seconds.
 fn idle(wait: u64) -> StreamOptions {
     StreamOptions {
         wait: Duration::from_secs(wait),
@@ -273,7 +273,7 @@ fn frames(file: &str) -> BTreeMap<(u32, u32), bool> {
 }
 
 /// The same frames, lost ones too, give the same sums to the bit, and the same amplitudes, weights and delays, whether they are
-/// correlated as they come or from the recordings that a receiver made of them.
+/// correlated on arrival or from the recordings that a receiver made of them.
 #[test]
 fn streams_give_the_sums_of_their_recordings() {
     for seed in 0..2 {
@@ -334,14 +334,14 @@ fn streams_give_the_sums_of_their_recordings() {
     }
 }
 
-/// A frame a second: an integration is shown when the frame behind it has come of both. The last is shown at the end.
+/// One frame per second: an integration is shown when the frame after it has arrived from both. The last is shown at the end.
 #[test]
-fn integrations_of_slow_streams_come_when_they_are_complete() {
+fn integrations_of_slow_streams_are_shown_when_complete() {
     let room = Room::new();
     let streams = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
     let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
     assert_eq!(found.weights(0, 0..40), [1.0; 40]);
-    // What a stream is, eight frames tell, and 300 ms later which threads it has: at 8.315 s. Until then the correlator looks every 2 ms.
+    // Eight frames identify the stream, and its threads are known 300 ms later: at 8.315 s. Until then the correlator polls every 2 ms.
     for shown in found.shown(0..7) {
         assert_eq!(shown.moment, seconds(8.316));
     }
@@ -350,34 +350,34 @@ fn integrations_of_slow_streams_come_when_they_are_complete() {
     assert_eq!([found.moment(39), found.ended], [silence; 2]);
 }
 
-/// One that does not come is waited for as long as was asked and no longer, and does not keep the others from their end.
+/// The correlator waits for a missing station for the requested time only, and the others still end on time.
 #[test]
-fn a_station_that_does_not_come_is_waited_for_as_long_as_was_asked() {
+fn the_wait_for_a_missing_station_is_as_long_as_requested() {
     let room = Room::new();
     for wait in [1, 3] {
         let mut streams = STATIONS.map(|name| slow(&room, name, 40));
         streams[2].source.clear();
         let found = correlated(&streams, &of_channels(64), &idle(wait), 1, |_, _| ());
         let wait = wait as i64;
-        // They begin without it after ten seconds, with what is held by then.
+        // They start without it after ten seconds, with the data held by then.
         assert_eq!(found.weights(0, 16..40), [1.0; 24]);
-        // The others' data must reach so far, and a frame is sent when it begins.
+        // The others' data must reach that far, and a frame is sent at its first sample's time.
         found.came_with(wait + 1, 18..39 - wait);
-        // Ten seconds after the others' silence it will not come.
+        // Ten seconds after the others fall silent it is given up.
         let silence = after_naps(comes(7), 4, comes(39).plus(seconds(5.0)));
         let left = after_naps(found.moment(38 - wait), 2, silence.plus(seconds(10.0)));
         for shown in found.shown(39 - wait..40) {
             assert_eq!(shown.moment, left);
         }
-        // The receiver that waits for it looks every 20 ms since the beginning, and ends at the second look.
+        // The receiver that waits for it polls every 20 ms from the start, and ends at the second poll.
         let look = Nanos(left.0.next_multiple_of(20_000_000));
         assert_eq!(found.ended, look.plus(seconds(0.02)));
     }
 }
 
-/// One that never comes is missed on its own baselines, and makes the time no longer in which two have data.
+/// A station that never sends is missing from its own baselines only, and the time in which two have data is no longer.
 #[test]
-fn a_station_that_is_left_out_costs_the_others_nothing() {
+fn a_missing_station_costs_the_others_nothing() {
     let room = Room::new();
     let absent = Stream::of(String::new());
     let streams = [slow(&room, "Ef", 60), slow(&room, "Jb", 50), absent];
@@ -395,11 +395,11 @@ fn a_station_that_is_left_out_costs_the_others_nothing() {
     assert_eq!(weights, [1.0, 0.0, 0.0]);
 }
 
-/// Each line has the rate of its own integration, however short that is and however long the receivers were there before.
+/// Each line has the rate of its own integration, however short that is and however long the receivers ran before.
 #[test]
 fn lines_have_the_rate_of_their_integration() {
     let room = Room::new();
-    // Ten frames of 64 kbit a second.
+    // Ten frames of 64 kbit per second.
     let mut streams = ["Ef", "Jb"].map(|name| Stream {
         later: 60,
         ..Stream::of(plan(&room, name, 60, 4, 320_000))
@@ -425,9 +425,9 @@ fn lines_have_the_rate_of_their_integration() {
     assert_eq!(rates(1), std::array::from_fn::<f64, 8, _>(lossy));
 }
 
-/// Two stations over midnight, one of which comes late: nothing is late for it, and each integration has its fringe.
+/// Two stations over midnight, one of which arrives late: nothing counts as late, and each integration has its fringe.
 #[test]
-fn midnight_and_a_long_way_cost_nothing() {
+fn midnight_and_a_long_path_cost_nothing() {
     let room = Room::new();
     let delay = 1e-6;
     let text = format!(
@@ -458,12 +458,12 @@ fn midnight_and_a_long_way_cost_nothing() {
     }
 }
 
-/// What a station sheds lowers the weights of its baselines by this share, to the frame. Amplitudes, of the samples that came, stay.
+/// Shedding at a station lowers the weights of its baselines by that fraction, to the frame. Amplitudes do not change.
 #[test]
-fn what_is_shed_costs_its_weight() {
+fn shed_data_cost_their_weight() {
     let room = Room::new();
     let mut streams = STATIONS.map(|name| Stream::of(plan(&room, name, 0, 4, 800_000)));
-    // Of 25 frames a second.
+    // Of 25 frames per second.
     streams[1].shed = Policy::Every(5);
     let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
     // The last of its hundred is one of them, so that its time ends before.
@@ -478,15 +478,15 @@ fn what_is_shed_costs_its_weight() {
         assert_eq!((fringe.weight, fringe.snr_loss), (whole, loss));
         let is = |found: f64, off: f64| assert!((found / amplitude - 1.0).abs() < off, "{found}");
         is(fringe.amplitude.valid, 1e-3);
-        // Three standard errors: the power of the samples is not known better.
+        // Three standard errors: the power of the samples is not known more precisely.
         is(fringe.amplitude.all / whole, 3e-3);
     }
 }
 
-/// One that ends before the others leaves them as they are; one that comes later joins them, from its first frame on where it is
-/// waited for until it is known what it is.
+/// A station that ends early does not affect the others; one that starts later joins them, from its first frame on if the
+/// correlator waits for it until it is identified.
 #[test]
-fn a_station_may_end_early_and_come_later() {
+fn a_station_may_end_early_or_start_late() {
     let room = Room::new();
     let late = Stream {
         later: 40,
@@ -504,7 +504,7 @@ fn a_station_may_end_early_and_come_later() {
     assert_eq!(found.weights(2, all.clone()), is(40..50));
 }
 
-/// One whose clock is an hour ahead is left out, with a reason, and costs the others nothing.
+/// A station whose clock is an hour ahead is left out, with a reason, and costs the others nothing.
 #[test]
 fn a_wrong_clock_costs_the_others_nothing() {
     let room = Room::new();
@@ -517,11 +517,11 @@ fn a_wrong_clock_costs_the_others_nothing() {
         let reason = shown.value["baselines"][1]["reason"].as_str().unwrap();
         assert!(reason.contains("3600.0000 s ahead"), "{reason}");
     }
-    // It is waited for as one that does not come.
+    // The correlator waits for it as for a missing station.
     found.came_with(2, 8..38);
 }
 
-/// What a station does not send for a while costs the integrations of that time and no others, however long it is waited for.
+/// A pause of a station costs the integrations of that time and no others, however long the wait for stations.
 #[test]
 fn a_stall_costs_its_own_integrations() {
     let room = Room::new();
@@ -536,7 +536,7 @@ fn a_stall_costs_its_own_integrations() {
     }
 }
 
-/// The end comes at the moment that was asked for, with all that had come by then.
+/// The correlation ends at the requested time, with all data that arrived by then.
 #[test]
 fn streams_end_at_their_moment() {
     let room = Room::new();
@@ -555,14 +555,14 @@ fn streams_end_at_their_moment() {
     };
     let usual = StreamOptions::default();
     let found = correlated(&streams, &of_channels(64), &usual, 1, stopped);
-    // A receiver looks every 20 ms since its last frame, and ends at the second look.
+    // A receiver polls every 20 ms after its last frame, and ends at the second poll.
     let stopped = comes(21).plus(seconds(0.52));
     assert_eq!(found.ended, seen(found.moment(20), stopped));
     assert_eq!(found.weights(0, 0..22), [1.0; 22]);
     assert!(found.shown.len() == 22 && found.correlation.interrupted);
 }
 
-/// Over TCP, what the path loses costs nothing: each frame is correlated.
+/// Over TCP, loss on the path costs nothing: each frame is correlated.
 #[test]
 fn connections_bring_every_frame() {
     let room = Room::new();
@@ -593,7 +593,7 @@ fn connections_bring_every_frame() {
     assert_eq!(correlation.fringes()[0].weight, 1.0);
 }
 
-/// Everything happens twice alike: what is received, waited for and found.
+/// Two identical runs give the same result: data received, waits, and fringes.
 #[test]
 fn live_correlations_happen_twice_alike() {
     let room = Room::new();

@@ -38,7 +38,7 @@ name = "On"
 delay = [-1.5e-6, -3e-7]
 "#;
 
-/// The delays of the plan, which take those of the recordings out.
+/// The delays of the plan, which remove those of the recordings.
 const DELAYS: [&str; 3] = ["0", "2.5us,1e-7", "-1.5us,-3e-7"];
 
 /// Three stations.
@@ -83,7 +83,7 @@ fn simulated_stations_show_their_fringes() {
     }
     assert_eq!(stopped["autos"].as_array().unwrap().len(), 3);
     assert_eq!(stopped["rotation"], "samples");
-    // What is left out of the delays is found: that of the second station minus that of the first.
+    // Delays that the options omit are found: that of the second station minus that of the first.
     let rates = ["0", "0,1.01e-7", "0,-3e-7"];
     let found = correlated(&[ef, jb, on], &delayed(256, &rates));
     for (number_of, delay, rate) in [(0, 2.5e-6, -1e-9), (1, -1.5e-6, 0.0), (2, -4e-6, 1e-9)] {
@@ -94,7 +94,7 @@ fn simulated_stations_show_their_fringes() {
     }
 }
 
-/// Parts of a run share a directory and are the whole; what is searched there is what was found at once.
+/// Parts of a run share a directory and add up to the whole; a search there finds the same as one of the whole run.
 #[test]
 fn chunks_are_the_whole() {
     let room = Room::new();
@@ -151,7 +151,7 @@ fn chunks_are_the_whole() {
     assert!(said.contains("exists"), "{said}");
 }
 
-/// Parts of a recording are read where they lie, unless its times cannot be trusted: a wrong time costs its own frame.
+/// Parts of a recording are read at their offsets, unless its times cannot be trusted: a wrong time costs its own frame.
 #[test]
 fn a_wrong_time_costs_one_frame() {
     let room = Room::new();
@@ -181,7 +181,7 @@ fn a_wrong_time_costs_one_frame() {
     let (read, weight) = frames(&jb, Some("4/4"));
     assert!((250.0..260.0).contains(&read), "{read}");
     near(weight, 1.0, 1e-4);
-    // Too early and too late, at the place where a search would look first.
+    // Too early and too late, at the position where a search would look first.
     for wrong in [
         |second: u8| second - 100,
         |second: u8| second.wrapping_add(100),
@@ -228,7 +228,7 @@ fn differ(a: &[Complex32], b: &[Complex32]) -> (f32, f32) {
     )
 }
 
-/// Frames that were replaced by noise are told by the gaps file alone.
+/// Only the gaps file marks frames that were replaced by noise.
 #[test]
 fn the_gaps_file_counts() {
     let room = Room::new();
@@ -273,7 +273,7 @@ fn the_duration_is_that_of_the_data() {
     assert!(said.contains("none.im"), "{said}");
 }
 
-/// Noise that has nothing in common has no fringe after loss with the defaults at both stations.
+/// Uncorrelated noise has no fringe after loss with the defaults at both stations.
 #[test]
 fn loss_makes_no_fringe_of_noise() {
     let room = Room::new();
@@ -293,9 +293,9 @@ fn loss_makes_no_fringe_of_noise() {
     assert!(number(&result, "/baselines/0/false_alarm") > 1e-6);
 }
 
-/// Each kind of loss costs what theory says, at signal-to-noise ratios of 700.
+/// Each kind of loss costs as much as theory predicts, at signal-to-noise ratios of 700.
 #[test]
-fn loss_costs_what_theory_says() {
+fn loss_costs_as_much_as_theory_predicts() {
     let room = Room::new();
     let [ef, jb] = &two_stations(&room);
     let options = LossCurveOptions {
@@ -309,7 +309,7 @@ fn loss_costs_what_theory_says() {
     let whole = number(&result, "/lossless/snr");
     assert!(whole > 500.0);
     let curves = result["curves"].as_array().unwrap();
-    // All that are lost are known in nine; replaced by nothing, headers tell as much.
+    // Nine curves know of every lost frame; where frames were replaced by nothing, the headers show as much.
     assert_eq!(curves.len(), 9 + 6);
     for (curve, point) in curves.iter().flat_map(|curve| {
         let points = curve["points"].as_array().unwrap();
@@ -324,19 +324,19 @@ fn loss_costs_what_theory_says() {
             point["loss"]
         );
         if point["theory"].is_null() {
-            // Where fill that nobody knows meets fill, it correlates with itself.
+            // Where unknown fill meets fill, it correlates with itself.
             let of = (name("knows"), name("replace"), name("at"));
             assert_eq!(of, ("headers", "fill", "both"));
             continue;
         }
-        // Which frames both stations lose is chance: of n frames of which each loses f, f (1 - f) sqrt(n) more or less.
+        // Which frames both stations lose is random: of n frames of which each loses f, f (1 - f) sqrt(n) more or less.
         let (frames, shed) = (250.0, number(point, "/shed"));
         let chance = if name("at") == "both" && name("shed") == "random" {
             shed / (1.0 - shed) / f64::sqrt(frames)
         } else {
             0.0
         };
-        // Of this measurement and of that without loss.
+        // Errors of this measurement and of the lossless one.
         let errors = [number(point, "/relative_error"), 1.0 / whole, chance];
         let error = errors.iter().map(|error| error * error).sum::<f64>().sqrt();
         for measure in ["all", "autos", "valid", "weight", "snr"] {
@@ -354,7 +354,7 @@ fn loss_costs_what_theory_says() {
 }
 
 /// A wavefront that reaches the second station 20 ms later meets blocks of 100 ms that both lose alike: a fifth of
-/// each is lost twice. What loses step at gaps loses more.
+/// each is lost twice. Losing step at gaps loses more.
 #[test]
 fn a_late_wavefront_loses_less_in_common() {
     let room = Room::new();
@@ -389,14 +389,14 @@ fn a_late_wavefront_loses_less_in_common() {
     let (shed, lost) = (number(&papers, "/shed"), number(&papers, "/lost"));
     // After each run of lost frames one more: f (1 - f).
     near(lost, shed + shed * (1.0 - shed), 0.02);
-    // One frame in a hundred lies before the first wavefront that both received.
+    // One frame in a hundred is before the first wavefront that both received.
     near(number(&papers, "/ratio/weight"), 1.0 - lost, 0.01);
-    // What is replaced leaves no gap to lose step at.
+    // Replaced frames leave no gap at which to lose step.
     let filled = point(["papers", "random", "one", "fill"]);
     assert_eq!(filled["lost"], filled["shed"]);
 }
 
-/// Before hours of work, and before a recording is opened.
+/// Errors that are reported before hours of work, and before a recording is opened.
 #[test]
 fn a_picture_that_exists_is_refused_first() {
     let room = Room::new();
@@ -404,7 +404,7 @@ fn a_picture_that_exists_is_refused_first() {
     let options = LossCurveOptions {
         files: ["a.vdif", "b.vdif"].map(|name| room.path(name)).into(),
         out: Some(room.folder().to_owned()),
-        // What is asked for twice is drawn once.
+        // A kind that is requested twice is drawn once.
         shed: vec![Kind::Random, Kind::Random],
         ..LossCurveOptions::default()
     };
@@ -414,7 +414,7 @@ fn a_picture_that_exists_is_refused_first() {
 }
 
 #[test]
-fn what_cannot_be_correlated_is_said() {
+fn recordings_that_cannot_be_correlated_are_refused_with_a_reason() {
     let room = Room::new();
     let [ef, jb] = &two_stations(&room);
     let text = room.write(
@@ -458,14 +458,14 @@ fn what_cannot_be_correlated_is_said() {
     );
     let weighed = correlated(&[ef, jb], &flagged("Ef:0.1s..0.2s"));
     near(number(&weighed, "/baselines/0/weight"), 0.8, 1e-3);
-    // Rates that are asked for can be told apart.
+    // A requested window of rates is searched if the integrations resolve it.
     let fast = CorrelateOptions {
         rate_window: Some(Hertz(1000.0)),
         ..channels(64)
     };
     let fast = correlated(&[ef, jb], &fast);
     near(number(&fast, "/window/rate_hz"), 1000.0, 1e-6);
-    // Nor is anything left behind of what was refused.
+    // A refused correlation leaves no files behind.
     let out = room.path("refused");
     let too_fast = CorrelateOptions {
         rate_window: Some(Hertz(1e6)),
@@ -481,7 +481,7 @@ fn what_cannot_be_correlated_is_said() {
     assert_eq!(correlated(&[ef, jb], &short)["interrupted"], false);
 }
 
-/// The place of recordings with other correlators' results.
+/// The directory of recordings with other correlators' results.
 fn reference(name: &str) -> Option<PathBuf> {
     Some(need::recordings()?.join(name))
 }
@@ -519,7 +519,7 @@ fn agree(theirs: &[Record], ours: &[Record], rms_of_level: f32) {
             assert!(record.seconds > 63_001.0, "no record at {}", record.seconds);
             continue;
         };
-        // DiFX ends with the second; what the delays leave of the last integration is cut off there.
+        // DiFX ends at the full second; where the delays cut the last integration short, it is dropped.
         if record.seconds > 63_000.98 {
             continue;
         }
@@ -536,7 +536,7 @@ fn agree(theirs: &[Record], ours: &[Record], rms_of_level: f32) {
             );
         }
         let (rms, level) = differ(&record.channels, &found.channels);
-        // DiFX leaves out whole subintegrations where a part is missing.
+        // DiFX drops a whole subintegration if any of it is missing.
         let rms_of_level = if record.weight < 0.99 {
             0.01
         } else {
@@ -581,10 +581,10 @@ fn a_long_baseline_agrees_with_difx() {
     let (result, theirs, ours) = job(&folder, &room);
     assert_eq!(result["rotation"], "samples");
     let baseline = &result["baselines"][0];
-    // The recordings were simulated with other delays than the model's: DiFX's own fringe lies here too.
+    // The recordings were simulated with other delays than the model's: DiFX's own fringe is here too.
     near(number(baseline, "/delay_s"), 1.3425e-6, 2e-9);
     near(number(baseline, "/rate_hz"), 0.278, 0.01);
-    // What of a block of 16 us a delay of 1.34 us leaves of (2 / pi) asin(1 / 4) = 0.1609.
+    // Of a block of 16 us, a delay of 1.34 us leaves this fraction of (2 / pi) asin(1 / 4) = 0.1609.
     near(
         number(baseline, "/amplitude/valid"),
         0.1609 * (1.0 - 1.3425 / 16.0),
@@ -616,7 +616,7 @@ fn phase_calibration_tones_are_found() {
     assert_eq!(result["stations"][0]["frames"], 95);
     let autos = result["autos"].as_array().unwrap();
     assert_eq!(autos.len(), 128);
-    // The tones are at both stations: what they make is said to be lines, and no fringe.
+    // The tones are at both stations: they are reported as lines, not as a fringe.
     let result = correlated(&[&a, &b], &coarse);
     assert_eq!(result["baselines"][0]["in_lines"], true);
     for station in [0, 64] {
@@ -640,9 +640,9 @@ fn phase_calibration_tones_are_found() {
 }
 
 /// A delay of milliseconds that changes is that at the station's own time; and a band that was mirrored by its
-/// sampler (every other sample negated) is a lower side band, with the same fringe.
+/// sampler (every other sample negated) is a lower sideband, with the same fringe.
 #[test]
-fn long_delays_and_lower_side_bands() {
+fn long_delays_and_lower_sidebands() {
     let room = Room::new();
     let plan = PLAN
         .replace("delay = [2.5e-6, 1e-7]", "delay = [0.0021, -3e-7]")
@@ -677,7 +677,7 @@ fn long_delays_and_lower_side_bands() {
 }
 
 /// Two polarisations of two frequencies in two threads: each has its products, and the baseline is that of equal
-/// polarisations. Integrations need be no whole number of blocks.
+/// polarisations. Integrations need not be a whole number of blocks.
 #[test]
 fn bands_polarisations_and_odd_integrations() {
     let room = Room::new();

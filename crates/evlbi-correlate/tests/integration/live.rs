@@ -1,4 +1,4 @@
-//! Streams that are correlated as they come over real sockets of this host.
+//! Streams that are correlated on arrival over real sockets of this host.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use evlbi_wire::vtp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Where streams come to.
+/// Addresses of the streams.
 const HERE: &str = "udp://127.0.0.1:0";
-/// Longer than anything takes.
+/// Longer than any test takes.
 const PATIENT: Duration = Duration::from_mins(10);
 /// Bytes of data in a datagram, which is a frame.
 const PAYLOAD: u64 = 8000;
@@ -49,7 +49,7 @@ delay = [1e-6]
     room.write("plan.toml", plan)
 }
 
-/// A live correlation at work.
+/// A running live correlation.
 struct Live {
     correlating: Correlating,
     run: Run,
@@ -58,7 +58,7 @@ struct Live {
     shown: Arc<Mutex<Vec<Value>>>,
 }
 
-/// What is said meanwhile.
+/// Notes collected during the run.
 #[derive(Default)]
 struct Noted {
     places: Mutex<Vec<String>>,
@@ -76,7 +76,7 @@ impl Notes for Noted {
 }
 
 impl Live {
-    /// Correlates what comes to `urls`; a station that is late is waited for so long.
+    /// Correlates the streams that arrive at `urls`, with this wait for a late station.
     fn start(urls: &[impl AsRef<str>], options: &CorrelateOptions, wait: Duration) -> Live {
         let urls = urls.iter().map(|url| url.as_ref().parse().unwrap());
         let urls: Vec<Url> = urls.collect();
@@ -104,12 +104,12 @@ impl Live {
         }
     }
 
-    /// Where it listens.
+    /// The addresses on which it listens.
     fn places(&self) -> Vec<String> {
         self.notes.places.lock().clone()
     }
 
-    /// How many datagrams have arrived at a stream, those included that are not of it.
+    /// The number of datagrams that have arrived at a stream, including those of other senders.
     fn arrived(&self, stream: usize) -> u64 {
         let watch = self.correlating.watch();
         let mut status = Status::default();
@@ -120,7 +120,7 @@ impl Live {
         names.map(|name| counts.count(name)).iter().sum()
     }
 
-    /// Sends both stations of a plan at once, and returns what was sent of each when all of it has arrived.
+    /// Sends both stations of a plan at once, and returns how much was sent of each when all of it has arrived.
     fn send_both(&self, plan: &str, shed: &Policy) -> [u64; 2] {
         let stations = ["Ef", "Jb"].iter().zip(self.places());
         let senders = stations.map(|(station, place)| {
@@ -138,13 +138,13 @@ impl Live {
         sent.try_into().unwrap()
     }
 
-    /// Ends it; returns its integrations and what came of it.
+    /// Stops it; returns its integrations and its result.
     fn stop(self) -> (Vec<Value>, Value) {
         self.run.stop();
         self.end()
     }
 
-    /// Waits for the end; returns its integrations and what came of it.
+    /// Waits for the end; returns its integrations and its result.
     fn end(self) -> (Vec<Value>, Value) {
         let found = self.correlating.join().unwrap().result(false);
         let nothing = found.streams.iter().find_map(StreamResult::nothing);
@@ -154,7 +154,7 @@ impl Live {
     }
 }
 
-/// Sends a station as fast as it can be sent, a frame in a datagram.
+/// Sends a station at the maximum rate, one frame per datagram.
 fn sending_of(source: &str, to: &str) -> SendOptions {
     let mut options = SendOptions {
         source: source.to_owned(),
@@ -171,7 +171,7 @@ fn begin(options: &SendOptions) -> Sending {
     send(options, &Run::silent()).unwrap()
 }
 
-/// How many datagrams it has sent at its end, at which nothing may be wrong.
+/// The number of datagrams sent by its end, which must be without errors.
 fn sent_by(sending: Sending) -> u64 {
     let sent = checked(serde_json::to_value(sending.join().unwrap()).unwrap());
     assert!(sent["error"].is_null(), "{}", sent["error"]);
@@ -221,11 +221,11 @@ fn correlated(files: &[String; 2], options: &CorrelateOptions) -> Value {
     checked(serde_json::to_value(found.result(false)).unwrap())
 }
 
-/// Fringes come integration by integration, and nothing is lost or late.
+/// Fringes are shown integration by integration, and nothing is lost or late.
 #[test]
-fn two_streams_show_a_fringe_as_they_come() {
+fn two_streams_show_a_fringe_as_they_arrive() {
     let room = Room::new();
-    // As long as what a receiver's buffer holds of each, with both on their way at once.
+    // As long as a receiver's buffer holds of each, with both in flight at once.
     let most = buffer::holds(PAYLOAD as usize + 32 + vtp::HEADER_LEN) as u64 / 2 * PAYLOAD;
     let sample_rate = 8e6;
     let samples = 4.0 * (most as f64).min(2.5 * sample_rate / 4.0);
@@ -240,9 +240,9 @@ fn two_streams_show_a_fringe_as_they_come() {
     };
     let live = Live::start(&[HERE; 2], &options, PATIENT);
     let sent = live.send_both(&plan, &Policy::None);
-    until("four integrations come", || live.shown.lock().len() >= 4);
+    until("four integrations", || live.shown.lock().len() >= 4);
     let (periods, last) = live.stop();
-    // Four times what the noise of an integration does.
+    // Four times the noise of an integration.
     let noise = 4.0 / (integration * sample_rate).sqrt();
     for (number_of, period) in periods.iter().enumerate() {
         assert_eq!(period["schema"], "evlbi.live/1");
@@ -325,7 +325,7 @@ fn a_live_correlation_is_that_of_the_recordings() {
     assert!(least < 0.9, "{least}");
 }
 
-/// Noise that has nothing in common has no fringe in recordings of two stations that send random bytes in the place of frames.
+/// Uncorrelated noise has no fringe in recordings of two stations that send random bytes in place of frames.
 #[test]
 fn random_bytes_of_two_senders_have_no_fringe() {
     let room = Room::new();
@@ -348,7 +348,7 @@ fn random_bytes_of_two_senders_have_no_fringe() {
     assert!(snr < 8.0 && chance > 1e-6, "{found}");
 }
 
-/// An integration longer than what may wait for the correlator, 4 s beside the wait for a station, comes to its end all the same.
+/// An integration longer than the data that may wait for the correlator, 4 s plus the wait for a station, still completes.
 #[test]
 fn long_integrations_of_slow_streams_do_not_stall() {
     let room = Room::new();
@@ -367,7 +367,7 @@ fn long_integrations_of_slow_streams_do_not_stall() {
     let live = Live::start(&[HERE; 2], &options, Duration::from_secs(5));
     let stations = ["Ef", "Jb"].map(|name| room.read(&format!("sky/{name}.vdif")));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // A second of both at a time, so that none is ahead of the other by more than is waited for.
+    // A second of both at a time, so that neither is ahead of the other by more than the wait.
     let frames: Vec<Vec<&[u8]>> = stations
         .iter()
         .map(|all| all.chunks(832).collect())
@@ -383,7 +383,7 @@ fn long_integrations_of_slow_streams_do_not_stall() {
             let sent = frames.len().min(first + 5) as u64;
             until("a second arrives", || live.arrived(stream) >= sent);
         }
-        // Before the run begins, only the newest 4 s are kept.
+        // Before the run starts, only the newest 4 s are kept.
         if first == 10 {
             until("the run begins", || {
                 let said = live.notes.said.lock();
@@ -392,7 +392,7 @@ fn long_integrations_of_slow_streams_do_not_stall() {
             });
         }
     }
-    until("two integrations come", || live.shown.lock().len() >= 2);
+    until("two integrations", || live.shown.lock().len() >= 2);
     let (_, last) = live.stop();
     let sent = [0, 1].map(|station: usize| frames[station].len() as u64);
     assert_all(&last, sent, "ring_full");

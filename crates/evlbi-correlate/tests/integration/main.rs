@@ -1,6 +1,6 @@
-//! `evlbi-correlate` from outside: simulated stations, as recordings and as streams, and recordings that other correlators have results of.
+//! `evlbi-correlate` from outside: simulated stations, as recordings and as streams, and recordings with results of other correlators.
 //!
-//! Here belongs what a user of the library relies on.
+//! Put tests of what a user of the library relies on here.
 
 mod correlate;
 mod live;
@@ -32,7 +32,7 @@ fn sky(room: &Room, plan: &str) {
     shown(simulate(&options, &Run::silent()));
 }
 
-/// Loses frames of one recording into another.
+/// Drops frames of one recording into another.
 #[track_caller]
 fn dropped(input: &str, output: &str, shed: &str, replace: Replace) {
     let options = DropOptions {
@@ -45,7 +45,7 @@ fn dropped(input: &str, output: &str, shed: &str, replace: Replace) {
     shown(drop(&options, &Run::silent()));
 }
 
-/// So many channels.
+/// Options with this many channels.
 fn channels(channels: usize) -> CorrelateOptions {
     CorrelateOptions {
         channels: Some(channels),
@@ -53,7 +53,7 @@ fn channels(channels: usize) -> CorrelateOptions {
     }
 }
 
-/// So many channels of a band at 4.9 GHz, and the delay of each station.
+/// Options with this many channels of a band at 4.9 GHz, and the delay of each station.
 fn delayed(number: usize, delays: &[&str]) -> CorrelateOptions {
     CorrelateOptions {
         freq: vec!["4.9G".parse().unwrap()],

@@ -1,4 +1,4 @@
-//! Delay models, the polarisations of bands, and what a search without a fringe says.
+//! Delay models, the polarisations of bands, and the report of a search without a fringe.
 
 use std::fs;
 use std::path::Path;
@@ -71,7 +71,7 @@ fn the_plan_of_a_simulated_sky_is_the_model_of_its_recordings() {
         let frequencies: Vec<f64> = frequencies.map(|it| number(it, "/frequency_hz")).collect();
         assert_eq!(frequencies, [4.9e9, 4.902e9, 4.904e9, 4.906e9]);
     }
-    // A delay is the error of a clock, on top of the model.
+    // A delay is a clock error, in addition to the model.
     let late = CorrelateOptions {
         delay: ["0", "1us"].map(|delay| delay.parse().unwrap()).into(),
         ..by_model(&model)
@@ -99,7 +99,7 @@ fn the_plan_of_a_simulated_sky_is_the_model_of_its_recordings() {
 }
 
 #[test]
-fn what_was_searched_without_a_fringe_is_told() {
+fn a_search_without_a_fringe_reports_its_range() {
     let room = Room::new();
     let [ef, jb, on] = &stations(&room);
     let result = |options: &CorrelateOptions| {
@@ -202,7 +202,7 @@ CLOCK POLY ORDER 1: 0
 CLOCK COEFF 1/0:    0.0
 ";
 
-/// A directory that has SWIN files alone is described by the job next to it, as DiFX leaves it.
+/// A directory with SWIN files alone is described by the job next to it, as DiFX writes it.
 #[test]
 fn the_job_next_to_visibilities_describes_them() {
     let room = Room::new();
@@ -234,7 +234,7 @@ fn the_job_next_to_visibilities_describes_them() {
             assert_eq!(fringe[field], ours["fringes"][0][field], "{path} {field}");
         }
     }
-    // Phase centres must not be added up.
+    // Phase centres must not be summed.
     fs::copy(&swin, swin.replace("s0000", "s0001")).unwrap();
     let said = refused(in_directory(difx.as_ref(), &search));
     assert!(said.contains("several phase centres"), "{said}");

@@ -1,4 +1,4 @@
-//! What single options of `correlate`, `fringe` and `loss-curve` do.
+//! Single options of `correlate`, `fringe` and `loss-curve`.
 
 use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::FringeOptions;
@@ -33,9 +33,9 @@ fn stations(room: &Room, plan: &str) -> [String; 2] {
     ["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif")))
 }
 
-/// Half of the frames are lost: frames marked invalid are known by their headers, the fill pattern only by a look at the samples.
+/// Half of the frames are lost: frames marked invalid are detected by their headers, the fill pattern only in the samples.
 #[test]
-fn trust_says_what_is_believed_of_samples() {
+fn trust_chooses_which_samples_are_valid() {
     let room = Room::new();
     let [ef, jb] = stations(&room, PLAN);
     for (replace, weights, alike) in [
@@ -52,7 +52,7 @@ fn trust_says_what_is_believed_of_samples() {
             let found = correlated(&[&lossy, &jb], options);
             near(number(&found, "/baselines/0/weight"), weight, 0.01);
         }
-        // What is fill pattern takes half of the coefficient of what is believed to be samples.
+        // Fill pattern among bytes that are taken as samples halves the coefficient.
         let [exact, headers, _] = trusts.map(|options| {
             let found = fringes(&[&lossy, &jb], options);
             number(&found, "/fringes/0/correlation")
@@ -127,9 +127,9 @@ fn the_end_alone_and_profiles_on_request() {
     near(delay, number(&end, "/baselines/0/delay_s"), step);
 }
 
-/// Bands of one frequency are products of their own; records of visibilities could not tell them apart.
+/// Bands of one frequency are products of their own; records of visibilities could not distinguish them.
 #[test]
-fn bands_of_one_frequency_are_told_apart_or_refused() {
+fn bands_of_one_frequency_are_distinguished_or_refused() {
     let room = Room::new();
     let plan = PLAN.replace("edv = 1", "edv = 1\nchannels = 2\nthreads = 2");
     let [ef, jb] = &stations(&room, &plan);

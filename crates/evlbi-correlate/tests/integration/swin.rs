@@ -1,4 +1,4 @@
-//! Our SWIN output: a reader in Python, written from the format's description, reads in it what we wrote; and where DiFX has
+//! Our SWIN output: a Python reader, written from the format's description, reads our files; and where DiFX has
 //! correlated the same recordings, our records have its headers.
 
 use std::fs::{self, File};
@@ -25,13 +25,13 @@ fn answer() -> Value {
     oracle::committed(&path("ours.json"))
 }
 
-/// What our own reader has.
+/// Records as our own reader reads them.
 fn records(file: &Path, channels: usize) -> Vec<Record> {
     let reader = Reader::new(File::open(file).unwrap(), vec![channels]);
     reader.collect::<Result<_, _>>().unwrap()
 }
 
-/// The records are what the reader in Python shows.
+/// Asserts that our records match those of the Python reader.
 #[track_caller]
 fn assert_same(ours: &[Record], theirs: &Value) {
     let theirs = theirs.as_array().unwrap();
@@ -71,7 +71,7 @@ fn assert_same(ours: &[Record], theirs: &Value) {
     }
 }
 
-/// The only file of visibilities in a folder.
+/// Returns the only file of visibilities in a directory.
 fn visibilities(folder: &Path) -> PathBuf {
     let files = fs::read_dir(folder).unwrap();
     let mut files = files.map(|file| file.unwrap().path());
@@ -96,8 +96,8 @@ fn ours(room: &Room) -> PathBuf {
     visibilities(Path::new(&out))
 }
 
-/// The committed file is read to the very values that the reader in Python had; and what we write today is the same but for the
-/// rounding of other processors' arithmetic.
+/// The committed file is read to the exact values of the Python reader; and what we write today is the same except for the
+/// rounding of other CPUs' arithmetic.
 #[test]
 fn a_reader_in_python_read_what_we_write() {
     let theirs = answer();
@@ -142,7 +142,7 @@ fn a_reader_in_python_reads_what_we_write_now() {
     assert_same(&records(&file, CHANNELS), &ask(&file));
 }
 
-/// Our records of the VieRDS recordings begin with DiFX's own headers, record by record and field by field.
+/// Our records of the VieRDS recordings start with DiFX's own headers, record by record and field by field.
 #[test]
 fn records_have_the_headers_of_difx() {
     let Some(recordings) = need::recordings() else {
@@ -184,8 +184,8 @@ fn first_bytes(file: &Path) -> [u8; 8] {
 }
 
 fn same_headers(name: &str, ours: &[Record], theirs: &[Record]) {
-    // Known difference: DiFX's job ends with the second, in the middle of an integration. It weighs what it has of that one, and
-    // has none that begins later.
+    // Known difference: DiFX's job ends with the second, in the middle of an integration. It weighs the data it has of that one,
+    // and has none that starts later.
     let end = 63_001.0 - 0.0256;
     let whole = theirs.iter().take_while(|record| record.seconds < end);
     let count = whole.count();

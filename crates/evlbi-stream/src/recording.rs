@@ -557,14 +557,14 @@ mod tests {
     }
 
     #[test]
-    fn two_frames_tell_the_rate() {
+    fn two_frames_give_the_rate() {
         assert_eq!(rate((10, 3), (12, 5), 202, 1), Some(100));
         assert_eq!(rate((10, 3), (12, 5), 404, 2), Some(100));
         assert_eq!(rate((10, 99), (11, 0), 1, 1), Some(100));
     }
 
     #[test]
-    fn frames_that_do_not_fit_tell_none() {
+    fn inconsistent_frames_give_no_rate() {
         // No second ends; a frame is missing; frames of different threads; back in time; any distance.
         assert_eq!(rate((10, 3), (10, 9), 6, 1), None);
         assert_eq!(rate((10, 3), (12, 5), 201, 1), None);

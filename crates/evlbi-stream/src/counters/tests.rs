@@ -83,7 +83,7 @@ fn a_counter_of_the_table_is_in_everything() {
     }
 }
 
-/// A status of another version can be read: missing counters have no value, and unknown ones are left out.
+/// A status of another version can be read: missing counters have no value, and unknown ones are ignored.
 #[test]
 fn a_status_of_another_version_is_read() {
     let old = json!({"time": 1.0, "line": "", "receiving": [{
@@ -152,7 +152,7 @@ const END: &str = "<!-- To here -->\n";
 fn the_page_of_counters_is_made_from_the_tables() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/counters.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = page.split_once(BEGIN).expect("a beginning");
+    let (before, rest) = page.split_once(BEGIN).expect("a start");
     let (_, after) = rest.split_once(END).expect("an end");
     // The tests' own counter is not documented.
     let tables = document();
@@ -164,6 +164,6 @@ fn the_page_of_counters_is_made_from_the_tables() {
     }
     assert!(
         page == wanted,
-        "docs/src/counters.md is not what crates/evlbi-stream/src/counters.rs says: cargo xtask docs writes it"
+        "docs/src/counters.md differs from crates/evlbi-stream/src/counters.rs: write it with cargo xtask docs"
     );
 }

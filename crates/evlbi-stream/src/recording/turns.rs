@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_that_of_which_seconds_lack_least() {
+    fn the_rate_is_the_one_with_the_fewest_missing_frames() {
         let turns = |shown: &[i64], cut: &[i64]| -> Vec<Turn> {
             let turn = |shown: bool| {
                 move |frames: &i64| Turn {

@@ -31,7 +31,7 @@ use crate::recv::{RecvOptions, receive, receive_options};
 const BEGINNING: u64 = 1_800_000_000 * Nanos::SECOND.0;
 const FRAME: usize = 1032;
 
-/// Creates a network with these impairments on the way out, and its clock, which keeps a log.
+/// Creates a network with these impairments on the outbound path, and its clock, which keeps a log.
 fn network(laws: &[Law], seed: u64) -> (Clock, Network) {
     let clock = Clock::simulated(BEGINNING);
     clock.keep_log();
@@ -225,7 +225,7 @@ fn silence_ends_a_stream_when_it_should() {
 
 /// Only a datagram that arrives after the hold time is late. It is recorded anyway if its place is still free.
 #[test]
-fn what_is_held_back_for_too_long_is_late() {
+fn datagrams_delayed_for_too_long_are_late() {
     let hold = Duration::from_millis(200);
     for (held, is_late) in [(150, false), (400, true)] {
         let reorder = Law::Reorder {
@@ -292,7 +292,7 @@ fn invalid(frame: &[u8]) -> Vec<u8> {
 /// Each datagram that the path drops becomes an invalid frame with its time and thread, and each duplicate is counted: for hundreds of
 /// seeds, to the byte.
 #[test]
-fn what_the_path_does_is_counted() {
+fn effects_of_the_path_are_counted() {
     let room = Room::new();
     let all = two_threads(300);
     let source = room.write("sent.vdif", &all);

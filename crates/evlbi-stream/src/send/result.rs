@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_missed_is_said() {
-        // Shorter than the second after which time is given up, and longer.
+    fn a_missed_rate_is_reported() {
+        // Shorter than the second after which a sender stops catching up, and longer.
         let result = said_of_one_that_is_late(Nanos(900_000_000));
         let report = &result.report;
         assert!(report.behind_seconds > 0.1, "{report:?}");

@@ -1,5 +1,5 @@
-//! What `baseband` reads in a recording that `drop` has left frames out of. It is committed in `tests/oracles`, and compared without
-//! it; where there is a python with `baseband`, that is asked again.
+//! Reads recordings from which `drop` shed frames with `baseband`. Its results are committed in `tests/oracles`, and compared without
+//! it; where a Python with `baseband` is installed, it is run again.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn shed(room: &Room) -> String {
     output
 }
 
-/// All frames are there at their times, and those that were shed are invalid and empty, says `baseband` of this very file.
+/// All frames are at their times, and shed ones are invalid and empty, as `baseband` read this very file.
 #[test]
 fn baseband_read_what_drop_leaves() {
     let room = Room::new();

@@ -1,4 +1,4 @@
-//! Frames and packets are lost as the policy says, and nothing else changes.
+//! `drop` sheds frames and packets as the policy requests, and changes nothing else.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::inspect::inspected;
 
-/// Frames or packets of one recording into another.
+/// Options that shed frames or packets of a recording.
 pub fn shed(input: &str, output: &str, policy: &str) -> DropOptions {
     DropOptions {
         input: input.into(),
@@ -30,7 +30,7 @@ pub fn shed(input: &str, output: &str, policy: &str) -> DropOptions {
     }
 }
 
-/// With this seed it begins with frame 9.
+/// With this seed it starts with frame 9.
 pub fn each_tenth(input: &str, output: &str) -> DropOptions {
     DropOptions {
         seed: 1,
@@ -108,7 +108,7 @@ fn fractions_are_exact_and_follow_from_the_seed() {
     let report = run("a.vdif", 7);
     let count = report["shedding"]["shed"].as_u64().unwrap();
     assert_eq!(count, report["frames_touched"].as_u64().unwrap());
-    // 20 MB, several blocks. What is shed ahead of its kept frames is a bunch of ten at most.
+    // 20 MB, several blocks. At most one burst of ten is shed ahead of its kept frames.
     assert!((1000..=1010).contains(&count), "{count}");
     run("b.vdif", 7);
     run("c.vdif", 8);
@@ -117,7 +117,7 @@ fn fractions_are_exact_and_follow_from_the_seed() {
 }
 
 #[test]
-fn what_is_cut_out_is_gone_and_the_rest_stays() {
+fn removed_frames_are_gone_and_the_rest_stays() {
     let room = Room::new();
     let before = recording();
     let (input, output) = (room.write("in.vdif", &before), room.path("out.vdif"));
@@ -138,7 +138,7 @@ fn what_is_cut_out_is_gone_and_the_rest_stays() {
 
     let found = inspected(&output);
     assert_eq!(found["frames"], 100);
-    // The last one is missing where nothing shows it.
+    // The last lost frame leaves no trace.
     assert_eq!(found["missing_frames"], 49);
     assert_eq!(found["gaps_total"], 49);
     assert_eq!(found["gaps"][0]["start"]["utc"], "2024-05-01T12:00:00.04Z");
@@ -221,7 +221,7 @@ fn packets_go_with_their_headers() {
 fn what_just_fits_a_link_is_kept() {
     let room = Room::new();
     let input = room.write("in.vdif", recording());
-    // 50 frames a second, 1032 + 8 + 8 + 20 + 38 bytes each on the wire: 442 400 bit/s; half of it.
+    // 50 frames per second, 1032 + 8 + 8 + 20 + 38 bytes each on the wire: 442 400 bit/s; half of it.
     let output = room.path("out.vdif");
     let report = dropped(&shed(&input, &output, "fit:221200"));
     assert_eq!(report["shedding"]["fraction_planned"], 0.5);
@@ -323,7 +323,7 @@ fn nothing_is_overwritten_unasked() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn other_files_are_refused() {
     let room = Room::new();
     let error = not_dropped(&shed(&room.path("none"), &room.path("out.vdif"), "none"));
     assert!(error.contains("cannot open"), "{error}");

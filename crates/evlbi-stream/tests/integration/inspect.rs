@@ -1,4 +1,4 @@
-//! `inspect` finds what was put into a recording.
+//! `inspect` finds the contents that a recording was made with.
 
 use std::ops::Range;
 use std::path::Path;
@@ -115,7 +115,7 @@ fn mark_5b_is_inspected_with_its_own_codec() {
     assert!(fill::is_fill(&second[16..]));
 }
 
-/// Frames that are written for what is lost may have no time, no station, or a time years away: they have those of their place.
+/// Frames written in place of lost data may have no time, no station, or a time years away: their position gives their time.
 #[test]
 fn invalid_frames_with_a_wrong_header_have_the_time_of_their_place() {
     let room = Room::new();
@@ -152,7 +152,7 @@ fn invalid_frames_with_a_wrong_header_have_the_time_of_their_place() {
     }
 }
 
-/// What is lost at the end of a second is missing, whatever one second or a header says of the rate.
+/// Frames lost at the end of a second count as missing, whatever one second or a header claims the rate to be.
 #[test]
 fn frames_lost_at_the_end_of_a_second_are_missing() {
     let room = Room::new();
@@ -168,7 +168,7 @@ fn frames_lost_at_the_end_of_a_second_are_missing() {
         assert_eq!(found["missing_frames"], count, "{found}");
         assert_eq!(found["seconds"], until as f64 / 50.0);
     }
-    // An EDV 1 header of 210 frames a second, each with 4000 samples.
+    // An EDV 1 header of 210 frames per second, each with 4000 samples.
     let mut wrong = recording();
     for number in 0..150 {
         let word = (1u32 << 24 | 840).to_le_bytes();
@@ -191,7 +191,7 @@ fn text_is_raw() {
     assert!(found.contains("neither VDIF nor Mark 5B"), "{found}");
 }
 
-/// Where a recording of real stations is.
+/// Directory of recordings of real stations.
 fn reference(file: &str) -> Option<String> {
     let path = need::recordings()?.join(file);
     Some(path.to_str().unwrap().to_string())

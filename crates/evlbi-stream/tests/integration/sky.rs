@@ -10,7 +10,7 @@ use evlbi_testkit::result::{refused, shown};
 use crate::inspect::inspected;
 
 #[test]
-fn simulated_stations_are_what_their_plan_says() {
+fn simulated_stations_match_their_plan() {
     let room = Room::new();
     let plan = room.write(
         "plan.toml",
@@ -67,7 +67,7 @@ fn simulated_stations_are_what_their_plan_says() {
 }
 
 #[test]
-fn bad_plans_say_where_and_what() {
+fn errors_of_bad_plans_name_place_and_cause() {
     let room = Room::new();
     let cases = [
         ("duration = 1.0\nsample_rat = 3\n", "line 2"),

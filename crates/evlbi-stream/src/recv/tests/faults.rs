@@ -1,10 +1,10 @@
-//! Senders, receivers and the network between them fail at any moment: every run ends, its counts add up, and no more is missing from
-//! the recordings than the faults cost.
+//! Senders, receivers and the network between them fail at any moment: every run ends, its counts add up, and the recordings lose no
+//! more than the faults cost.
 //!
-//! A case that fails plays again as [`evlbi_testkit::faults`] says, with places as in `EVLBI_FAULTS='1.2s s1 restarts 300ms'`: `s1` to `s3`
-//! are senders, `r1` to `r3` their receivers, `there` and `back` ways of the network.
+//! A failed case can be replayed as [`evlbi_testkit::faults`] describes, with places as in `EVLBI_FAULTS='1.2s s1 restarts 300ms'`: `s1` to
+//! `s3` are senders, `r1` to `r3` their receivers, `there` and `back` directions of the network.
 //!
-//! Here belongs a further fault (`fault`), and what it may cost (`account`).
+//! Add a new kind of fault in `fault`, and its cost in `account`.
 
 mod account;
 mod fault;
@@ -43,31 +43,31 @@ use super::{FRAME, MIN_RING, RecvOptions, SendOptions, receive, send};
 use crate::counters::Counts;
 use crate::send::Sending;
 
-/// Cases where nothing else is asked for, and of those that are played twice.
+/// Default number of cases, and of those that are played twice.
 const CASES: u32 = 60;
 const CASES_TWICE: u32 = 10;
-/// When it all begins: 2027-01-15T08:00:00Z.
+/// Start of each case: 2027-01-15T08:00:00Z.
 const BEGINNING: i64 = 1_800_000_000;
-/// What each sender has.
+/// Number of frames of each sender.
 const FRAMES: usize = 500;
 const FRAME_RATE: u32 = 125;
-/// From a frame to the next.
+/// From one frame to the next.
 const SPACING: Nanos = Nanos(8_000_000);
 /// From the start of a sender to its first frame.
 const LEAD: Nanos = Nanos(20_000_000);
-/// From sender to receiver. Nothing arrives in the moment of a fault.
+/// From sender to receiver. Nothing arrives at the moment of a fault.
 const DELAY: Nanos = Nanos(10_300_000);
 /// A case is over by then.
 const MAX: Nanos = Nanos(60_000_000_000);
-/// What is sent last has come by then, and is recorded.
+/// By then, the last frame sent has arrived and is recorded.
 const REST: Nanos = Nanos(1_000_000_000);
 
-/// Whether this receiver hears every host, and not its sender alone.
+/// Whether this receiver accepts every host, and not its sender alone.
 fn is_open(number: usize) -> bool {
     number == 2
 }
 
-/// What its socket holds; the first one's holds everything.
+/// Size of a receiver's socket buffer; the first one's holds everything.
 fn buffer(number: usize) -> Option<u64> {
     [None, Some(32 << 10), Some(64 << 10)][number]
 }
@@ -96,28 +96,28 @@ fn frame(number: usize, index: usize) -> &'static [u8] {
     &STREAMS[number][index * FRAME..(index + 1) * FRAME]
 }
 
-/// The first frame that a sender started now sends when its time comes.
+/// The first frame that a sender started now sends at its time.
 fn due(now: Nanos) -> usize {
     usize::try_from(now.0.div_ceil(SPACING.0)).unwrap_or(usize::MAX)
 }
 
-/// From a moment to another.
+/// From one moment to another.
 type Span = [Nanos; 2];
 
-/// How a run came to its end.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// It had nothing left to do.
+    /// It had nothing left to send.
     Done,
     Stopped,
     Killed,
 }
 
-/// What a sender did between two restarts.
+/// Run of a sender between two restarts.
 struct Sent {
     /// Its first frame.
     first: usize,
-    /// From its start until its end was wanted.
+    /// From its start until its end was requested.
     span: Span,
     end: End,
     counts: Counts,
@@ -130,27 +130,27 @@ impl Sent {
     }
 }
 
-/// What a receiver did between two restarts.
+/// Run of a receiver between two restarts.
 struct Received {
-    /// Until its end was wanted.
+    /// Until its end was requested.
     span: Span,
-    /// When it had ended: it listens until then at the latest.
+    /// Time at which it had ended: it listens until then at the latest.
     ended: Nanos,
     end: End,
-    /// None of one that was killed.
+    /// None if it was killed.
     result: Option<RecvResult>,
     recorded: Vec<u8>,
-    /// When its disk was full.
+    /// Time at which its disk was full.
     full: Option<Nanos>,
 }
 
-/// All that came of a sender or of a receiver.
+/// All runs of a sender or of a receiver.
 struct Life<T> {
     runs: Vec<T>,
     stalls: Vec<Span>,
 }
 
-/// All that came of a case.
+/// Outcome of a case.
 struct Played {
     sent: Vec<Life<Sent>>,
     received: Vec<Life<Received>>,
@@ -158,15 +158,15 @@ struct Played {
     log: String,
 }
 
-/// Where faults happen.
+/// The clock, network and hosts of a case.
 struct Scene {
     clock: Clock,
     network: Network,
     faults: Faults<Fault>,
     room: Room,
-    /// Everything was sent.
+    /// Everything has been sent.
     over: Signal,
-    /// How many faults cut a way now.
+    /// Number of faults that cut each direction now.
     cuts: Mutex<[u32; 2]>,
 }
 
@@ -226,7 +226,7 @@ impl Scene {
         faults.filter(move |fault| fault.place == place)
     }
 
-    /// What happens to any host.
+    /// Applies a fault that any host can have.
     fn befall(&self, host: &Host, what: What, stalls: &mut Vec<Span>) {
         match what {
             What::Stalls(span) => {
@@ -266,7 +266,7 @@ impl Scene {
         Life { runs, stalls }
     }
 
-    /// Starts a sender with what is due then, unless nothing is left.
+    /// Starts a sender with the frames due from then on, unless nothing is left.
     fn start(&self, number: usize, before: &[Sent]) -> Option<(usize, Nanos, Sending)> {
         let sent = before.last().map_or(0, Sent::next);
         let first = due(self.clock.now()).max(sent);
@@ -384,7 +384,7 @@ impl Scene {
         }
     }
 
-    /// What happens to the network, and what strangers do.
+    /// Applies the faults of the network and of unknown senders.
     fn strike(&self, place: usize) {
         let fault = &self.faults.0[place];
         match (fault.place, fault.what) {
@@ -409,7 +409,7 @@ impl Scene {
         }
     }
 
-    /// Another fault cuts a way, or one is over.
+    /// Another fault cuts a direction, or one is over.
     fn cut(&self, way: Direction, by: i32) {
         let cuts = &mut self.cuts.lock()[way as usize];
         *cuts = cuts.saturating_add_signed(by);
@@ -430,7 +430,7 @@ fn ends(clock: &Clock, has_ended: impl FnMut() -> bool) {
     );
 }
 
-/// Where a receiver listens.
+/// The address on which a receiver listens.
 fn port(number: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, number as u8 + 1], 2630))
 }
@@ -440,7 +440,7 @@ fn sender(number: usize) -> IpAddr {
     IpAddr::from([10, 255, 0, number as u8 + 1])
 }
 
-/// A datagram of a stranger, who guesses what the sender sends now.
+/// Returns a datagram of an unknown sender, which guesses what the sender sends now.
 fn strange(kind: Kind, number: usize, now: Nanos, seed: &[u8]) -> Vec<u8> {
     let random = Sha256::digest(seed);
     let index = due(now).min(FRAMES - 1);
@@ -455,10 +455,10 @@ fn strange(kind: Kind, number: usize, now: Nanos, seed: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a receiver records to.
+/// Output of a receiver.
 enum Disk {
     File(String),
-    /// A disk that can be full from a moment on: what was read of a pipe, which takes all that is recorded, and breaks.
+    /// A disk that can become full: the bytes read from a pipe, which takes all that is recorded, and breaks.
     Pipe(Option<File>, Vec<u8>),
     Full,
 }
@@ -473,17 +473,17 @@ impl Disk {
         Disk::Pipe(Some(pipe), Vec::new())
     }
 
-    /// It is full.
+    /// The disk becomes full.
     fn fill(&mut self) {
         if let Disk::Pipe(pipe, bytes) = self
             && let Some(mut pipe) = pipe.take()
         {
-            // That nothing is there yet or any more is an error.
+            // Reading an empty pipe is an error, which does not matter here.
             let _ = pipe.read_to_end(bytes);
         }
     }
 
-    /// What is on it. The space of a file is free then, although one who was killed does not close it.
+    /// Returns its contents. The space of a file is then free, although a killed receiver does not close it.
     fn read(mut self) -> Vec<u8> {
         self.fill();
         match self {
@@ -530,7 +530,7 @@ impl Recording {
     }
 }
 
-/// What sums up all that happens in a case.
+/// Returns a hash of everything that happens in a case.
 fn sum(faults: &Faults<Fault>) -> [u8; 32] {
     Sha256::digest(Scene::play(faults).log.as_bytes()).into()
 }
@@ -553,7 +553,7 @@ proptest! {
     }
 }
 
-/// Without faults, nothing is missing, to the frame.
+/// Without faults, no frame is lost.
 #[test]
 fn streams_without_faults_are_recorded_whole() {
     let played = Scene::play(&Faults(Vec::new()));
@@ -567,12 +567,12 @@ fn streams_without_faults_are_recorded_whole() {
 
 /// Cases that once failed.
 #[test]
-fn streams_outlive_what_was_found() {
+fn streams_outlive_faults_that_once_failed() {
     let cases = [
-        // A sequence begins within 300 ms of the one before, alone or between two others.
+        // A sequence starts within 300 ms of the one before, alone or between two others.
         "2.597s s1 restarts 0ns; 2.821s s1 dies 0ns",
         "2s s1 restarts 0ns; 2.2s s1 restarts 0ns",
-        // Three that wait at a receiver are taken up at once.
+        // Three sequences that wait at a receiver are accepted together.
         "2.373s r1 stalls 863ms; 2.613s s1 restarts 0ns; 2.905s s1 dies 0ns",
         // A sequence is interrupted in its first frames.
         "149ms s1 restarts 0ns; 169ms there cut 184ms; 361ms there cut 1.616s",

@@ -52,7 +52,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the receiver's result for what `play` sends, and the time at which it ended.
+    /// Returns the receiver's result for the datagrams that `play` sends, and the time at which it ended.
     fn received(&self, options: RecvOptions, play: impl FnOnce()) -> (ReceiveReport, Duration) {
         self.clock.simulate(|| {
             let options = crate::recv::receive_options(&self.options(options)).unwrap();
@@ -155,7 +155,7 @@ fn a_sender_that_restarts_is_followed_after_its_silence() {
 
 /// Neither datagrams without data nor a probe make a stream: nothing is recorded, and no idle time starts.
 #[test]
-fn what_is_no_stream_makes_no_recording() {
+fn datagrams_without_a_stream_make_no_recording() {
     let room = Room::new();
     let duration = Duration::from_secs(5);
     let options = || RecvOptions {
@@ -224,13 +224,13 @@ fn a_receiver_that_stalls_does_not_stall_the_sender() {
     assert_eq!(result["check"]["corrupted"], 0);
 }
 
-/// What is in the file of a receiver that is killed, to the byte: at most 528 ms of what came are missing. Its drain begins with the
-/// eighth frame, after 7 ms, and looks 4 ms, 12 ms and then every 16 ms later. Every 250 ms, which is 256 by its looks, it writes what was
-/// held back for 250 ms. What comes behind such a look is held from the next one on, for 240 ms then, so that every other one writes. A
+/// Contents of a killed receiver's file, to the byte: at most the last 528 ms of arrivals are lost. Its drain starts with the eighth frame,
+/// after 7 ms, and polls 4 ms, 12 ms and then every 16 ms later. Every 250 ms, which its polls make 256 ms, it writes the data held for
+/// 250 ms. Data that arrive after such a poll are held from the next one on, for 240 ms then, so that only every other one writes. A
 /// mebibyte is written as soon as it is full.
 #[test]
-fn what_came_half_a_second_before_a_kill_is_recorded() {
-    // What came from frame 260 on is held since 275 ms. A mebibyte is full with frame 1016, so that the rest is held since 1027 ms.
+fn data_that_arrived_half_a_second_before_a_kill_are_recorded() {
+    // Data from frame 260 on have been held since 275 ms. A mebibyte is full with frame 1016, so the rest has been held since 1027 ms.
     let writes = [
         (0, 0),
         (259, 260 * FRAME),
@@ -267,7 +267,7 @@ fn what_came_half_a_second_before_a_kill_is_recorded() {
     }
 }
 
-/// What sends a frame each millisecond over TCP for so long, with as much memory for what waits as its receiver has.
+/// Options of a sender of one frame per millisecond over TCP for this long, with the same buffer as its receiver.
 fn over_tcp(length: Duration) -> SendOptions {
     SendOptions {
         source: format!("pattern:{FRAME}"),
@@ -280,7 +280,7 @@ fn over_tcp(length: Duration) -> SendOptions {
     }
 }
 
-/// A host that lets 64 KiB wait.
+/// A host with a socket buffer of 64 KiB.
 fn small() -> HostOptions {
     HostOptions {
         buffer: Some(64 << 10),
@@ -288,8 +288,8 @@ fn small() -> HostOptions {
     }
 }
 
-/// A receiver over TCP ends at its time, to the tick, with all that came by then. Its sender learns that from the answer to what it
-/// sends next, and ends with what it sends then.
+/// A receiver over TCP ends at its time, to the tick, with all data that arrived by then. Its sender notices from the reply to its next
+/// data, and ends with them.
 #[test]
 fn a_duration_ends_a_receiver_over_tcp() {
     let hosts = Hosts::new();
@@ -317,7 +317,7 @@ fn a_duration_ends_a_receiver_over_tcp() {
     });
 }
 
-/// A receiver over TCP that stalls costs no data: what finds no room waits with the sender, and leaves at twice the rate afterwards.
+/// A receiver over TCP that stalls costs no data: data without room wait with the sender, and leave at twice the rate afterwards.
 #[test]
 fn a_receiver_over_tcp_that_stalls_loses_nothing() {
     let hosts = Hosts::new();
@@ -353,7 +353,7 @@ fn a_receiver_over_tcp_that_stalls_loses_nothing() {
     assert_eq!(received["ended"], "closed");
 }
 
-/// A reader of TCP that takes nothing does not hold the sender beyond half a second after its end, and all that it counts as sent waits
+/// A reader of TCP that reads nothing does not delay the sender beyond half a second after its end, and all that it counts as sent waits
 /// in the connection.
 #[test]
 fn a_stalled_reader_does_not_stall_the_sender() {

@@ -80,7 +80,7 @@ fn options_without_effect_are_refused_by_name() {
     }
 }
 
-/// Sends a file; returns what was recorded, and the sender's result.
+/// Sends a file; returns the recorded bytes and the sender's result.
 fn carried(
     source: &str,
     pace: Pace,
@@ -136,7 +136,7 @@ fn no_fill_is_sent_as_data() {
 
 /// The policy fit counts the headers of segments, which are longer than frames.
 #[test]
-fn what_fits_is_reckoned_with_segments() {
+fn policy_fit_allows_for_segments() {
     let rate = |bits: u64| Pace::Rate(BitRate::new(bits).unwrap());
     let pattern = format!("pattern:{FRAME}");
     let (_, sent) = carried(&pattern, rate(40_000_000), |options| {
@@ -262,7 +262,7 @@ fn a_slow_reader_does_not_keep_a_receiver_that_is_dropped() {
 
 /// The cost of a reader that reads nothing is in the counters at once, and in the result.
 #[test]
-fn a_sender_that_is_held_up_is_behind() {
+fn a_sender_that_stalls_is_behind() {
     let run = Run::silent();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = Local::Socket(listener.local_addr().unwrap());

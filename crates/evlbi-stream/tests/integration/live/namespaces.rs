@@ -1,4 +1,4 @@
-//! Losses in the network, and groups, between two namespaces, with the kernel's own counters as the truth. A receiver that stands still
+//! Losses in the network, and groups, between two namespaces, with the kernel's own counters as ground truth. A stalled receiver
 //! needs a process of its own: its tests are the program's.
 
 use evlbi_stream::recv::RecvOptions;
@@ -12,18 +12,18 @@ use serde_json::Value;
 
 use super::support::{self, Recv, recording, sending};
 
-/// A receiver in the far namespace.
+/// A receiver in the second namespace.
 fn listen(pair: &Pair, options: &RecvOptions) -> Recv {
     let far = &pair.far.namespace;
     far.run(|| Recv::with(options)).unwrap()
 }
 
-/// A receiver at the far namespace's address, which checks the test pattern.
+/// A receiver at the second namespace's address, which checks the test pattern.
 fn checking(pair: &Pair) -> RecvOptions {
     recording(&format!("udp://{}:0", pair.far.v4), "check")
 }
 
-/// Sends so many frames of the test pattern, 1024 bytes each, from the near namespace.
+/// Sends this many frames of the test pattern, 1024 bytes each, from the first namespace.
 fn send(pair: &Pair, to: &str, frames: u32, options: SendOptions) -> Value {
     let room = Room::new();
     let rate = pattern::frame_rate(25_600);
@@ -39,7 +39,7 @@ fn send(pair: &Pair, to: &str, frames: u32, options: SendOptions) -> Value {
     near.run(|| support::send(&options)).unwrap()
 }
 
-/// As fast as it can be sent.
+/// Sends at the maximum rate.
 fn fast() -> SendOptions {
     sending("", "udp://127.0.0.1:9")
 }
@@ -68,12 +68,12 @@ fn loss_in_the_network_is_the_rules_counter() {
         },
     );
     assert_numbers(&sent, &[("sent", count.into())]);
-    // The first and then each hundredth, which no busy host changes.
+    // The first and then each hundredth, however busy the host is.
     let lost = u64::from(count.div_ceil(100));
     let unique = u64::from(count) - lost;
     let result = recv.finish_after(unique);
     assert_eq!(pair.far.counted("dropped"), lost);
-    // A receiver cannot miss the first; the last may be one of them.
+    // The loss of the first cannot be detected; the last may be one of them.
     let behind = number(&sent, "last_seq") - number(&result, "last_seq");
     assert_eq!(number(&result, "first_seq"), 1);
     let missed = lost - 1 - behind;
@@ -120,14 +120,14 @@ fn with_joined_datagrams_the_parts_still_sum_up() {
         },
     );
     assert_numbers(&sent, &[("sent", count)]);
-    // A rule counts a train once; each of its datagrams is lost.
+    // A rule counts a burst once; each of its datagrams is lost.
     let lost = u64::from(trains.div_ceil(10) * TRAIN);
     let result = recv.finish_after(count - lost);
     assert_eq!(pair.far.counted("dropped"), u64::from(trains.div_ceil(10)));
     let part = |name| number(&result, name);
     assert_eq!(part("unique"), count - lost);
     assert_eq!(part("expected"), part("unique") + part("lost"));
-    // The first train cannot be missed, and neither can one at the end.
+    // The loss of the first burst cannot be detected, nor that of one at the end.
     let outside = count - part("expected");
     assert_eq!(part("lost"), lost - outside);
     assert_eq!(part("first_seq"), u64::from(TRAIN));

@@ -1,4 +1,4 @@
-//! What options promise: parts of frames kept, sinks split, sources repeated and replaced, several ports, plain UDP.
+//! Options: parts of frames kept, sinks split, sources repeated and replaced, several ports, plain UDP.
 
 use evlbi_core::deframe::Partial;
 use evlbi_core::path::Impairment;
@@ -18,7 +18,7 @@ use evlbi_wire::{fill, pattern};
 use super::support::{HERE, Recv, SEED_OF_WHOLE_RUNS, recording as receiving, send, sending};
 
 const FRAME: usize = 8032;
-/// Data of a datagram where a frame of 8032 bytes is cut for an MTU of 1500.
+/// Data of a datagram when a frame of 8032 bytes is split for an MTU of 1500.
 const PIECE: usize = 1004;
 const SECOND: i64 = 1_700_000_000;
 
@@ -26,7 +26,7 @@ fn rate(frames: u32) -> FrameRate {
     FrameRate::new(frames).unwrap()
 }
 
-/// Pattern frames in a file, two seconds of them and a third.
+/// Pattern frames in a file: two and a third seconds.
 struct Recording {
     source: String,
     bytes: Vec<u8>,
@@ -59,7 +59,7 @@ fn gaps_of(room: &Room, name: &str) -> Gaps {
 }
 
 #[test]
-fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
+fn the_received_parts_of_a_frame_are_kept_on_request_and_the_rest_is_listed() {
     let room = Room::new();
     let recording = recording(&room, 300, FRAME / PIECE);
     let original = &recording.bytes;
@@ -135,7 +135,7 @@ fn what_came_of_a_frame_is_kept_on_request_and_the_rest_is_listed() {
         };
         expected.insert(start + header..start + PIECE as i64);
     }
-    // Where two frames meet, the header between them is no payload.
+    // Where two frames meet, the header between them is not payload.
     let payload = |bytes: &Intervals| {
         let mut within = Intervals::new();
         for frame in 0..i64::from(recording.frames) {
@@ -173,7 +173,7 @@ fn a_lost_frame_is_listed_with_its_time_and_place() {
         (Some(recording.rate), Some(FRAME))
     );
     let frames: Vec<u64> = gaps.sequence.iter().map(|gap| gap.first).collect();
-    // The last of every third; one at the very end cannot be missed.
+    // The last of every third; the loss of one at the very end cannot be detected.
     let last = Some(3 * third - 1).filter(|last| last + 1 < u64::from(recording.frames));
     let expected: Vec<u64> = [third - 1, 2 * third - 1].into_iter().chain(last).collect();
     assert_eq!(frames, expected);
@@ -345,7 +345,7 @@ fn shed_frames_may_go_out_as_fill_or_noise() {
     }
 }
 
-/// At an address of this run's own, where all ports are free.
+/// At a separate address, where all ports are free.
 #[test]
 fn one_stream_travels_over_several_ports() {
     let room = Room::new();
@@ -365,7 +365,7 @@ fn one_stream_travels_over_several_ports() {
 
 #[test]
 fn plain_datagrams_are_ordered_and_missed_by_their_headers() {
-    // The order of threads is learnt from the first 64.
+    // The order of threads is detected from the first 64.
     const FRAME: usize = 1032;
     let count = fit(300, 1, FRAME);
     let frames = pattern::frames(FRAME, SECOND, rate(count * 3 / 7), count).unwrap();
@@ -380,7 +380,7 @@ fn plain_datagrams_are_ordered_and_missed_by_their_headers() {
     });
     let unique = number(&sent, "sent");
     let result = recv.finish_after(unique);
-    // One that is shed at the end cannot be missed.
+    // The loss of one that is shed at the end cannot be detected.
     let lost = u64::from((count - 1) / 7);
     let known = unique + lost;
     assert_numbers(

@@ -1,4 +1,4 @@
-//! Recordings to carry: our own of many shapes, `baseband`'s samples, and those that other correlators have results of.
+//! Recordings to carry: our own of many shapes, `baseband`'s samples, and those with results of other correlators.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
@@ -17,7 +17,7 @@ const SECOND: i64 = 1_704_153_599;
 pub struct Recording {
     pub name: String,
     pub bytes: Vec<u8>,
-    /// How many frames of a thread a second has, where it cannot be learnt in time.
+    /// Frames per second of a thread, if the rate cannot be detected in time.
     pub frame_rate: Option<FrameRate>,
 }
 
@@ -36,7 +36,7 @@ impl Recording {
         }
     }
 
-    /// What there is of a file, up to what a receiver holds at any size of datagrams from 700 bytes on, also if some come twice.
+    /// Reads as much of a file as a receiver holds at any size of datagrams from 700 bytes on, even if some are duplicated.
     fn read(path: &Path) -> Recording {
         let mut bytes = fs::read(path).unwrap();
         bytes.truncate(buffer::holds_data(700) * 9 / 10);
@@ -59,8 +59,8 @@ impl Recording {
     }
 }
 
-/// Ours, no longer than any receiver's buffer holds: VDIF of several lengths, threads, bits and channels, of old headers, and with
-/// frames that are invalid already; Mark 5B; bytes that are not a recording.
+/// Our own, no longer than any receiver's buffer holds: VDIF of several lengths, threads, bits and channels, of old headers, and
+/// with invalid frames; Mark 5B; bytes that are not a recording.
 pub fn ours() -> Vec<Recording> {
     let long = pattern::frames(8032, SECOND, FrameRate::new(64).unwrap(), 12).unwrap();
     let mut ours = vec![
@@ -85,7 +85,7 @@ pub fn ours() -> Vec<Recording> {
     ours
 }
 
-/// Samples that come with `baseband`; none where that is not installed, and the calling test is skipped.
+/// Samples included in `baseband`; none where that is not installed, and the calling test is skipped.
 pub fn of_baseband() -> Option<Vec<Recording>> {
     let python = python("baseband")?;
     let output = command(python)
@@ -96,7 +96,7 @@ pub fn of_baseband() -> Option<Vec<Recording>> {
     Some(found_in(Path::new(folder.trim()), 13))
 }
 
-/// Those of EVLBI_REFERENCE_DATA; none where there are none, and the calling test is skipped.
+/// Those of EVLBI_REFERENCE_DATA; none if it is not set, and the calling test is skipped.
 pub fn of_others() -> Option<Vec<Recording>> {
     Some(found_in(&need::recordings()?, 6))
 }
@@ -129,7 +129,7 @@ fn gather(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Twelve frames of each thread, of which the fifth is invalid, over the end of a second.
+/// Twelve frames of each thread, of which the fifth is invalid, across the end of a second.
 fn vdif(name: &str, threads: u16, length: usize, shape: impl Fn(Shape) -> Shape) -> Recording {
     let rate = FrameRate::new(8).unwrap();
     let shape = shape(Shape {

@@ -22,7 +22,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::support::{HERE, Recv, recording, send, sending};
 
-/// What came before the stream was known, without frames and of another length, is recorded before it.
+/// Data that arrived before the stream was detected, without frames and of another length, are recorded before it.
 #[test]
 fn a_stream_takes_the_place_of_data_without_frames() {
     let room = Room::new();
@@ -55,7 +55,7 @@ fn strange_datagrams_do_not_stop_a_recording() {
     let room = Room::new();
     let out = room.path("out.vdif");
     let recv = Recv::start(HERE, &out);
-    // A port scan before the stream: it is neither the stream nor its beginning.
+    // A port scan before the stream: it is neither the stream nor its start.
     for length in [0, 1, 8, 40] {
         stranger(recv.address()).send(&vec![b'?'; length]).unwrap();
     }
@@ -101,9 +101,9 @@ fn strange_datagrams_do_not_stop_a_recording() {
     assert!(room.read("out.vdif") == stream.bytes(0..80));
 }
 
-/// A thread that was not there when the stream without numbers began is recorded from its fourth frame on.
+/// A thread that starts after the stream without numbers did is recorded from its fourth frame on.
 #[test]
-fn a_thread_that_begins_later_is_recorded() {
+fn a_thread_that_starts_later_is_recorded() {
     let recv = Recv::start("pudp://127.0.0.1:0", "null");
     let stream = Stream::to(recv.address());
     let frame = |number: u64, thread: u8| {
@@ -112,7 +112,7 @@ fn a_thread_that_begins_later_is_recorded() {
         frame[14] = thread;
         frame
     };
-    // The threads are learnt from the first 64.
+    // The threads are detected from the first 64.
     let (alone, both) = (80, u64::from(fit(140, 1, FRAME) - 80) / 2);
     assert!(both > 10, "{both}");
     for number in 0..alone {
@@ -133,7 +133,7 @@ fn a_thread_that_begins_later_is_recorded() {
     );
 }
 
-/// What comes after its place was handed on is counted as late, and an invalid frame is in its place.
+/// A datagram that arrives after the release of its slot is counted as late, and an invalid frame is in its place.
 #[test]
 fn a_late_datagram_is_not_recorded() {
     let room = Room::new();
@@ -162,7 +162,7 @@ fn a_late_datagram_is_not_recorded() {
     assert!(Header::parse(&recorded[50 * FRAME..]).unwrap().is_invalid());
 }
 
-/// Where the sink takes nothing, what has no room in the ring is counted as `ring_full`, and invalid frames are in its place.
+/// If the sink takes nothing, datagrams without room in the ring are counted as `ring_full`, and invalid frames are in their place.
 #[test]
 fn a_sink_that_takes_nothing_fills_the_ring() {
     const LENGTH: usize = 8032;
@@ -229,20 +229,20 @@ fn a_sink_that_takes_nothing_fills_the_ring() {
     assert_eq!(valid, sent - full);
 }
 
-/// While no stream is there, what comes instead is said, with what may be the cause.
+/// While there is no stream, other datagrams are reported, with a possible cause.
 #[test]
-fn what_comes_instead_of_a_stream_is_said() {
+fn datagrams_that_arrive_instead_of_a_stream_are_reported() {
     let recv = Recv::start("pudp://127.0.0.1:0", "null");
     let half = &frames(1)[..FRAME / 2];
     let other = stranger(recv.address());
     (0..20).for_each(|_| _ = other.send(half).unwrap());
     recv.until_arrived(20);
-    until("it is said", || {
+    until("it is reported", || {
         recv.line().contains("none is a whole VDIF frame")
     });
 }
 
-/// A window of less than a datagram holds two: what changed places is put in order.
+/// A window of less than a datagram holds two: swapped datagrams are put in order.
 #[test]
 fn a_window_below_a_datagram_loses_nothing() {
     let room = Room::new();
@@ -262,7 +262,7 @@ fn a_window_below_a_datagram_loses_nothing() {
     assert!(room.read("out.vdif") == stream.bytes(0..200));
 }
 
-/// The sender says how many bytes it sent, not how many whole units.
+/// The sender reports how many bytes it sent, not how many whole units.
 #[test]
 fn raw_bytes_over_tcp_are_counted_as_they_are() {
     let room = Room::new();
@@ -285,7 +285,7 @@ fn connect(from: [u8; 4], to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Over TCP, too, only the source that is named is recorded, and the recording ends when it is silent for the idle time.
+/// Over TCP, too, only the named source is recorded, and the recording ends when it is silent for the idle time.
 #[test]
 fn source_and_idle_hold_over_tcp() {
     let room = Room::new();

@@ -1,4 +1,4 @@
-//! Where a sender ends, how it cuts, what its pattern can be.
+//! End of a sender, split of frames, and limits of its pattern.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn a_sender_ends_on_a_whole_frame() {
             burst,
             ..sending("pattern:8032", &to)
         });
-        // A frame takes 6.4 ms in eight datagrams: the end is amid one.
+        // A frame takes 6.4 ms in eight datagrams: the end is within one.
         let (offered, frames) = (number(&sent, "offered"), number(&sent, "frames"));
         assert_eq!(offered, frames * 8, "{burst:?}");
     }
@@ -43,7 +43,7 @@ fn bytes_are_cut_as_jive5ab_cuts_them() {
     // A length that 8000 divides, and 8960 does not.
     let source = room.write("in", [0xa5; 160_000]);
     let (_socket, to) = deaf();
-    // A start that is over is now.
+    // A start time that has passed means now.
     let sent = send(&SendOptions {
         mtu: Some(9000),
         cut: Rule::Plain,
@@ -59,9 +59,9 @@ fn bytes_are_cut_as_jive5ab_cuts_them() {
     assert_numbers(&sent, &data);
 }
 
-/// Nothing floods a network by being left out.
+/// A sender without a rate option never floods a network.
 #[test]
-fn a_pattern_needs_a_rate_or_all_that_goes() {
+fn a_pattern_needs_a_rate_or_the_maximum() {
     let (_socket, to) = deaf();
     let to = format!("udp://{to}");
     let refused = SendOptions {
@@ -91,13 +91,13 @@ fn a_pattern_needs_a_rate_or_all_that_goes() {
     }
 }
 
-/// Numbers of frames begin again with the second, wherever the pattern is.
+/// Frame numbers restart with each second, wherever the pattern is.
 #[test]
 fn a_pattern_of_any_frame_rate_is_verified() {
     for frame_rate in [7, 100] {
         let recv = Recv::start(HERE, "check");
         let room_for = buffer::holds(1032 + vtp::HEADER_LEN);
-        // A sender that does not run until its end is over sends nothing.
+        // A sender that does not run before its end sends nothing.
         let count = until_some("it sends", || {
             let sent = send(&SendOptions {
                 frame_rate: Some(FrameRate::new(frame_rate).unwrap()),
@@ -129,7 +129,7 @@ impl Notes for Warnings {
     }
 }
 
-/// The first answer that nobody listens is reported while the sender runs, and no later one; it continues, and counts all of them.
+/// The first refusal by a closed port is reported while the sender runs, and no later one; it continues, and counts all of them.
 #[test]
 fn a_sender_to_nobody_warns_once_and_continues() {
     let warnings = Arc::new(Warnings::default());

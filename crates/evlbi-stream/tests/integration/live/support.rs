@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Default address of receivers.
 pub const HERE: &str = "udp://127.0.0.1:0";
 
-/// A seed with which `every:N` begins with number N - 1 of the test pattern, at second 1,700,000,000 and for N up to 100.
+/// A seed with which `every:N` starts with number N - 1 of the test pattern, at second 1,700,000,000 and for N up to 100.
 pub const SEED_OF_WHOLE_RUNS: u64 = 240;
 
 /// A running receiver.
@@ -78,7 +78,7 @@ impl Recv {
     pub fn address(&self) -> SocketAddr {
         match &self.receiving.seen.local[0] {
             Local::Socket(address) => *address,
-            Local::Path(path) => panic!("{} is no address", path.display()),
+            Local::Path(path) => panic!("{} is not an address", path.display()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Recordings go through a sender and a receiver over real sockets, and a relay that harms them.
+//! Recordings through a sender and a receiver over real sockets, and a relay that drops, duplicates and reorders.
 
 use evlbi_core::packetise::Rule;
 use evlbi_core::path::Impairment;
@@ -79,7 +79,7 @@ fn arrive_byte_for_byte(recordings: &[Recording]) {
             "{what} differs: {}",
             brief(&result)
         );
-        // Raw data has no frames by which to tell the padding of the last datagram.
+        // Raw data has no frames by which to recognise the padding of the last datagram.
         let padded = match result["format"].as_str() {
             Some("raw") => number(&sent, "padded_bytes") as usize,
             _ => 0,
@@ -95,7 +95,7 @@ const CLEAN: Impairment = Impairment {
     distance: 5,
 };
 
-/// What a recording must be after some of its datagrams were lost.
+/// Expected recording after the loss of some of its datagrams.
 struct Harmed {
     bytes: Vec<u8>,
     lost_frames: u64,
@@ -252,15 +252,15 @@ fn become_invalid_frames(recordings: &[Recording]) {
     });
 }
 
-/// Mark 5B frames of which something was lost keep their header, with the fill pattern behind it; raw data has it where datagrams
-/// were lost.
+/// Mark 5B frames with lost data keep their header, followed by the fill pattern; raw data has the pattern in place of lost
+/// datagrams.
 #[test]
 fn lost_parts_of_mark_5b_and_raw_data_are_filled_at_their_place() {
     let recordings = ours();
     let of = |name: &str| recordings.iter().find(|recording| recording.name == name);
     let mark5b = of("ours.m5b").unwrap();
     let frame = mark5b::FRAME_LEN;
-    // (recording, data of a datagram, length of what is filled as a whole and of the header that stays)
+    // (recording, data per datagram, length of the unit that is filled and of the header that stays)
     let runs = [
         (mark5b, 1252, frame, mark5b::HEADER_LEN),
         (of("bytes.bin").unwrap(), 1464, 1464, 0),
@@ -300,7 +300,7 @@ fn lost_parts_of_mark_5b_and_raw_data_are_filled_at_their_place() {
             fill::make(&mut expected[unit_lost * unit..][..*unit][*header..]);
         }
         let found = room.read("out");
-        // What completes the last datagram of raw data is not known to be none of it.
+        // Bytes that complete the last datagram of raw data cannot be recognised as padding.
         assert_eq!(found.len(), expected.len(), "{}", brief(&result));
         let whole = recording.bytes.len();
         assert!(found[..whole] == expected[..whole], "{}", recording.name);
@@ -312,7 +312,7 @@ fn lost_parts_of_mark_5b_and_raw_data_are_filled_at_their_place() {
     });
 }
 
-/// A file of `frames` frames of the test pattern, and what they are.
+/// A file of `frames` frames of the test pattern, and their bytes.
 fn pattern(room: &Room, frames: u32) -> (String, Vec<u8>) {
     let rate = pattern::frame_rate(1250);
     let bytes = pattern::frames(8032, 1_700_000_000, rate, frames).unwrap();
@@ -324,7 +324,7 @@ const PIECES: u64 = 8;
 
 /// Shedding at the sender is loss at the receiver, datagram by datagram: by frames, which are eight datagrams each, and by datagrams.
 #[test]
-fn what_the_sender_sheds_the_receiver_misses() {
+fn data_that_the_sender_sheds_are_lost_at_the_receiver() {
     let policies = [
         "every:10",
         "bunch:0.3",
@@ -345,7 +345,7 @@ fn what_the_sender_sheds_the_receiver_misses() {
         let name = format!("{policy}-{by_frame}");
         let recv = Recv::start("udp://[::1]:0", room.path(&name));
         let unit = if *by_frame { "frame" } else { "packet" };
-        // What fits a link depends on the rate, at which nothing is paced here.
+        // Policy `fit` depends on the rate, and otherwise nothing is paced here.
         let pace = match *policy {
             "fit:75M" => Pace::Rate("80M".parse().unwrap()),
             _ => Pace::Max,
@@ -368,10 +368,10 @@ fn what_the_sender_sheds_the_receiver_misses() {
                 ("datagram_data", 1004),
             ],
         );
-        // What is shed at the ends cannot be seen by a receiver.
+        // A receiver cannot detect what is shed at the ends.
         let (first, last) = (number(&result, "first_seq"), number(&result, "last_seq"));
         let shed = number(&sent, "shed") - (offered - (last - first + 1));
-        // Of the few that a small buffer holds, chance may choose none.
+        // By chance none of the few that a small buffer holds may be shed.
         let by_chance = !matches!(*policy, "every:10" | "fit:75M");
         assert!(shed > 0 || by_chance && count < ENOUGH, "{policy}");
         assert_numbers(
@@ -390,16 +390,16 @@ fn what_the_sender_sheds_the_receiver_misses() {
             .flat_map(|gap| number(gap, "first")..=number(gap, "last"))
             .collect();
         assert_eq!(missing.len() as u64, shed);
-        // The receiver's numbers are those of the datagrams, so that frames are known by them.
+        // The receiver's numbers are those of the datagrams, and identify the frames.
         let mut frames: Vec<u64> = missing.iter().map(|number| number / PIECES).collect();
         frames.dedup();
-        // The recording begins with the first frame whose header came, and ends with the last of which something did.
+        // The recording starts with the first frame whose header arrived, and ends with the last frame of which any part did.
         let (first_frame, last_frame) = (first.div_ceil(PIECES), last / PIECES);
         if *by_frame {
             assert_eq!(missing.len() as u64, frames.len() as u64 * PIECES);
             assert_eq!((first % PIECES, last % PIECES), (0, PIECES - 1));
         } else {
-            // Else it would be the same unit.
+            // Otherwise it would be the same unit.
             assert!(shed == 0 || missing.len() as u64 != frames.len() as u64 * PIECES);
         }
         let missing: Vec<u64> = (missing
@@ -421,9 +421,9 @@ fn what_the_sender_sheds_the_receiver_misses() {
     });
 }
 
-/// The same frame by frame, with the pattern looked at as it comes.
+/// The same frame by frame, with the pattern checked on arrival.
 #[test]
-fn a_pattern_is_checked_as_it_comes() {
+fn a_pattern_is_checked_on_arrival() {
     let count = fit(1000, 1, 8032);
     let room = Room::new();
     let (source, _) = pattern(&room, count);
@@ -435,7 +435,7 @@ fn a_pattern_is_checked_as_it_comes() {
         ..sending(&source, &recv.url())
     });
     let result = recv.finish_after(number(&sent, "sent"));
-    // A frame that is shed at the end cannot be missed.
+    // The loss of a frame that is shed at the end cannot be detected.
     let lost = u64::from((count - 1) / 7);
     let good = u64::from(count - count / 7);
     assert_numbers(&result, &[("unique", good), ("lost_frames", lost)]);

@@ -23,7 +23,7 @@ fn url(room: &Room) -> String {
     format!("unix://{}", room.path("socket"))
 }
 
-/// Nothing is lost, however fast it is sent, and the end of the sender is the end of the recording.
+/// Nothing is lost at any rate, and the recording ends with the sender.
 #[test]
 fn a_stream_arrives_whole_and_ends_with_its_sender() {
     let room = Room::new();
@@ -58,9 +58,9 @@ fn a_stream_arrives_whole_and_ends_with_its_sender() {
     }
 }
 
-/// What the sender sheds the receiver misses.
+/// Data that the sender sheds are lost at the receiver.
 #[test]
-fn what_is_shed_is_missed() {
+fn shed_data_are_lost_at_the_receiver() {
     let room = Room::new();
     let (source, _) = pattern(&room);
     let url = url(&room);
@@ -74,7 +74,7 @@ fn what_is_shed_is_missed() {
     let unique = number(&sent, "sent");
     assert_numbers(&sent, &[("offered", FRAMES.into()), ("not_sent", 0)]);
     assert_eq!(number(&sent, "shed"), u64::from(FRAMES / 10));
-    // The last is shed, and cannot be missed.
+    // The last is shed, and its loss cannot be detected.
     let lost = u64::from(FRAMES / 10) - 1;
     assert_numbers(
         &result,

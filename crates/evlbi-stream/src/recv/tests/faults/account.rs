@@ -1,4 +1,4 @@
-//! What has to be so after a case, by the log of all that happened to each datagram.
+//! Conditions that must hold after a case, checked against the log of each datagram.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,28 +14,28 @@ use super::{
     RecvResult, SPACING, Sent, Span, What, buffer, frame, frame_rate, is_open, sender,
 };
 
-/// What has come is on the disk by then, if its receiver runs: a new stream waits 300 ms for the silence of the one before, what
-/// is missing is waited for 100 ms, and what is there is written after no more than 500 ms.
+/// Time by which arrived data are on the disk, if their receiver runs: a new stream waits until the one before has been silent for
+/// 300 ms, a gap stays open for 100 ms, and data are written within 500 ms.
 const LAG: Nanos = Nanos(1_000_000_000);
-/// A receiver looks at the silence of a stream at least so often.
+/// Maximum interval at which a receiver checks a stream for silence.
 const POLL_INTERVAL: Nanos = Nanos(20_000_000);
-/// Arrivals are taken up in no time.
+/// Maximum time in which arrivals are read.
 const SOON: Nanos = Nanos(1_000_000);
 
-/// What became of a datagram.
+/// Outcome of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
-    /// It was dropped on its way, or nothing took it from its socket.
+    /// It was dropped in flight, or nothing read it from its socket.
     Lost,
     /// Nothing listened where it arrived.
     Unheard(Nanos),
     /// Its socket was full when it arrived.
     NoRoom(Nanos),
-    /// The receiver took it.
+    /// The receiver read it.
     Taken(Nanos),
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(Clone, Copy, Debug)]
 struct Datagram {
     number: u64,
@@ -85,20 +85,20 @@ impl Journal {
         journal
     }
 
-    /// A datagram whose fate is not known yet.
+    /// Finds a datagram whose fate is not known yet.
     fn find(&mut self, from: SocketAddr, number: u64) -> &mut Datagram {
-        let all = self.0.get_mut(&from).expect("what was sent");
+        let all = self.0.get_mut(&from).expect("a sent datagram");
         let is_it = |it: &Datagram| it.number == number && it.fate == Fate::Lost;
-        // Senders number from 0 on; strangers repeat themselves.
+        // Senders number from 0; unknown senders repeat themselves.
         let likely = usize::try_from(number).unwrap_or(usize::MAX);
         let place = match all.get(likely).is_some_and(is_it) {
             true => likely,
-            false => all.iter().position(is_it).expect("what was sent"),
+            false => all.iter().position(is_it).expect("a sent datagram"),
         };
         &mut all[place]
     }
 
-    /// What the sender of this number sent, by its sockets in the order in which it opened them.
+    /// Returns the datagrams of a sender, by its sockets in the order in which it opened them.
     fn of(&self, number: usize) -> impl Iterator<Item = &[Datagram]> {
         let sockets = self.0.iter();
         let own = sockets.filter(move |(from, _)| from.ip() == sender(number));
@@ -110,7 +110,7 @@ impl Journal {
     }
 }
 
-/// All that has to be so.
+/// Checks all conditions.
 pub fn check(faults: &Faults<Fault>, played: &Played) {
     let journal = Journal::read(&played.log);
     let cuts = faults.0.iter().filter_map(|fault| match fault.what {
@@ -140,7 +140,7 @@ pub fn check(faults: &Faults<Fault>, played: &Played) {
     }
 }
 
-/// The runs of a sender that sent anything, with what they sent: all that was due.
+/// Returns the runs of a sender that sent anything, with their datagrams: all that were due.
 fn senders<'p>(
     number: usize,
     life: &'p Life<Sent>,
@@ -172,17 +172,17 @@ fn senders<'p>(
     runs.into_iter().zip(datagrams).collect()
 }
 
-/// A sender and its receiver, with those that took their places.
+/// A sender and its receiver, with their replacements.
 struct Flow<'p> {
     number: usize,
     cuts: &'p [Span],
-    /// No stranger sends anything to the receiver.
+    /// No unknown sender sends anything to the receiver.
     is_alone: bool,
     senders: Vec<(&'p Sent, &'p [Datagram])>,
     receivers: &'p Life<Received>,
 }
 
-/// What a receiver took: frames by the runs of their sender, with the times.
+/// Frames that a receiver took: by the runs of their sender, with the times.
 type Taken = BTreeMap<usize, BTreeMap<usize, Nanos>>;
 
 impl Flow<'_> {
@@ -190,7 +190,7 @@ impl Flow<'_> {
         let taken = self.taken();
         for (run, taken) in self.receivers.runs.iter().zip(&taken) {
             let is_long = taken.values().any(|frames| frames.len() >= ENOUGH);
-            // What is too short for a stream is perhaps none of the sender's.
+            // Frames too few for a stream may not be the sender's.
             if !is_long && is_open(self.number) {
                 continue;
             }
@@ -202,7 +202,7 @@ impl Flow<'_> {
         }
     }
 
-    /// What each run of the receiver took. That it took no more is explained.
+    /// Returns the frames that each run of the receiver took, and checks that the faults explain the others.
     fn taken(&self) -> Vec<Taken> {
         let receivers = &self.receivers.runs;
         let mut all: Vec<Taken> = receivers.iter().map(|_| Taken::new()).collect();
@@ -221,7 +221,7 @@ impl Flow<'_> {
                         assert!(buffer(self.number).is_some() && is_stalled, "{name}");
                     }
                     Fate::Unheard(at) => {
-                        // In the moment in which a receiver begins or ends it may listen or not.
+                        // At the moment in which a receiver starts or stops it may listen or not.
                         let listens = |run: &Received| run.span[0] < at && at < run.span[1];
                         assert!(!self.receivers.runs.iter().any(listens), "{name}");
                     }
@@ -244,7 +244,7 @@ impl Flow<'_> {
         runs.position(|run| holds(&[run.span[0], run.ended], at))
     }
 
-    /// Whether what arrived at this moment waited at a receiver that did not run any more before it was killed.
+    /// Whether a datagram that arrived at this moment waited at a receiver that did not run again before it was killed.
     fn dies_with(&self, arrived: Nanos) -> bool {
         let mut killed = self
             .receivers
@@ -260,7 +260,7 @@ impl Flow<'_> {
             .since(overlap(&self.receivers.stalls, [begin, end]))
     }
 
-    /// Frames in a recording, and whether each is valid: of every time one, each valid one as it was sent.
+    /// Frames in a recording, and whether each is valid: one for each time, each valid one as it was sent.
     fn recorded(&self, run: &Received) -> BTreeMap<usize, bool> {
         let (frames, rest) = run.recorded.as_chunks::<FRAME>();
         assert!(rest.is_empty() || run.end == End::Killed, "whole frames");
@@ -276,7 +276,7 @@ impl Flow<'_> {
             assert!(index < FRAMES, "a frame after the end: {index}");
             let is_valid = !header.is_invalid();
             let before = recorded.insert(index, is_valid);
-            assert_eq!(before, None, "frame {index} is there twice ({is_valid})");
+            assert_eq!(before, None, "frame {index} is recorded twice ({is_valid})");
             assert!(
                 !is_valid || bytes == frame(self.number, index),
                 "frame {index} is another"
@@ -285,7 +285,7 @@ impl Flow<'_> {
         recorded
     }
 
-    /// All that was taken is in the recording, but for what its end cost, and nothing else.
+    /// Checks that all accepted frames are in the recording, except for those that its end cost, and nothing else.
     fn check_recorded(&self, run: &Received, recorded: &BTreeMap<usize, bool>, taken: &Taken) {
         let name = format!("r{} from {:?}", self.number + 1, run.span);
         let frames: BTreeSet<usize> = taken.values().flat_map(|it| it.keys().copied()).collect();
@@ -303,7 +303,7 @@ impl Flow<'_> {
             if may_be_refused {
                 continue;
             }
-            // Nothing is recorded before there is enough of it for a stream: in a row, as nothing is known of what a gap joins.
+            // Recording starts with enough frames for a stream: consecutive ones, as nothing is known yet of what a gap joins.
             let all: Vec<(&usize, &Nanos)> = frames.iter().collect();
             let is_whole = |part: &[(&usize, &Nanos)]| part[ENOUGH - 1].0 - part[0].0 < ENOUGH;
             let Some(first) = all.windows(ENOUGH).position(is_whole) else {
@@ -314,13 +314,13 @@ impl Flow<'_> {
                 let is_there = recorded.get(*index) == Some(&true);
                 assert!(
                     is_there || is_lost(*(*at).max(begun)),
-                    "{name}: frame {index}, which came at {at:?}, is missing"
+                    "{name}: frame {index}, which arrived at {at:?}, is missing"
                 );
             }
         }
     }
 
-    /// The counters of a receiver that was not killed: they add up, and are what happened.
+    /// The counters of a receiver that was not killed: they add up, and match the events.
     fn check_counters(
         &self,
         run: &Received,
@@ -390,7 +390,7 @@ impl Flow<'_> {
         lost.count() as u64
     }
 
-    /// The account of what was written.
+    /// Checks the counters of written data.
     fn check_sink(&self, run: &Received, result: &RecvResult, recorded: &BTreeMap<usize, bool>) {
         let name = format!("r{} from {:?}", self.number + 1, run.span);
         let value = serde_json::to_value(result).expect("a result");
@@ -410,8 +410,8 @@ impl Flow<'_> {
     }
 }
 
-/// What a run took of each sequence, and whether it may have refused it: it was stopped before the sequence before it had been silent
-/// for long enough.
+/// Returns the frames that a run took of each sequence, and whether it may have refused them: it was stopped before the previous
+/// sequence had been silent for long enough.
 fn sequences<'t>(
     run: &Received,
     taken: &'t Taken,
@@ -426,7 +426,7 @@ fn sequences<'t>(
     })
 }
 
-/// Frames of a run, and before them those that may be forgotten, since they are too few for a stream and no more came for long.
+/// Frames of a run, and before them those that may be forgotten, since they are too few for a stream and none followed for long.
 fn remembered(frames: &BTreeMap<usize, Nanos>) -> (Vec<usize>, Vec<usize>) {
     let all: Vec<(usize, Nanos)> = frames.iter().map(|(index, at)| (*index, *at)).collect();
     let mut first = 0;
@@ -440,12 +440,12 @@ fn remembered(frames: &BTreeMap<usize, Nanos>) -> (Vec<usize>, Vec<usize>) {
     (frames, rest)
 }
 
-/// Whether a moment lies in a span, its ends included.
+/// Returns whether a moment is within a span, its ends included.
 fn holds([begin, end]: &Span, moment: Nanos) -> bool {
     (*begin..=*end).contains(&moment)
 }
 
-/// How much of a span lies in any of others, which begin one after the other.
+/// Returns how much of a span is within the others, which start one after the other.
 fn overlap(spans: &[Span], [begin, end]: Span) -> Nanos {
     let mut covered = begin;
     let mut sum = Nanos(0);

@@ -1,4 +1,4 @@
-//! What may befall senders, receivers and the network: made at random, printed, and read as it was printed.
+//! Faults of senders, receivers and the network: generated at random, printed, and parsed as printed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,10 +11,10 @@ use proptest::prelude::*;
 
 use super::is_open;
 
-/// Most faults of a case.
+/// Maximum number of faults in a case.
 const MAX: usize = 8;
 
-/// What happens, where and when.
+/// Kind, place and time of a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fault {
     pub(super) at: Duration,
@@ -31,30 +31,30 @@ pub(super) enum Place {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum What {
-    /// The threads of a host do not run for this time.
+    /// The threads of a host stall for this time.
     Stalls(Duration),
     /// A sender or receiver is stopped, and another started after this time.
     Restarts(Duration),
     /// A sender or receiver is killed, and another started after this time.
     Dies(Duration),
-    /// A way loses everything for this time.
+    /// A direction drops everything for this time.
     IsCut(Duration),
-    /// The disk of a receiver takes no more.
+    /// The disk of a receiver becomes full.
     IsFull,
-    /// The UTC of a host is set forward or back, by so many milliseconds.
+    /// The UTC of a host is set forward or back, by this many milliseconds.
     Steps(i64),
-    /// A stranger sends a receiver so many datagrams.
+    /// An unknown sender sends a receiver this many datagrams.
     Hears(u32, Kind),
 }
 
-/// What a stranger sends.
+/// Datagrams of an unknown sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     /// Random bytes.
     Noise,
-    /// The beginnings of datagrams of the stream.
+    /// The starts of datagrams of the stream.
     Pieces,
-    /// Frames of the stream with numbers that are far away.
+    /// Frames of the stream with numbers far ahead.
     Far,
     /// Datagrams of the stream.
     Copies,
@@ -147,7 +147,7 @@ impl faults::Fault for Fault {
     }
 }
 
-/// Faults while streams of four seconds flow.
+/// Faults during streams of four seconds.
 pub(super) fn any() -> BoxedStrategy<Faults<Fault>> {
     let span = || (1..2_000u64).prop_map(Duration::from_millis);
     let pause = || prop_oneof![1 => Just(0), 3 => 0..2_000u64].prop_map(Duration::from_millis);
@@ -158,7 +158,7 @@ pub(super) fn any() -> BoxedStrategy<Faults<Fault>> {
     let way = prop_oneof![3 => Just(Direction::There), 1 => Just(Direction::Back)];
     let kind = prop::sample::select(&KINDS[..]);
     let noise = (number(), 1..40u32, kind).prop_map(|(number, count, (kind, _))| {
-        // No more than is too little for a stream.
+        // At most as many as are too few for a stream.
         let is_stream = matches!(kind, Kind::Far | Kind::Copies);
         let most = match is_open(number) && is_stream {
             true => ENOUGH as u32 - 1,
@@ -184,7 +184,7 @@ pub(super) fn any() -> BoxedStrategy<Faults<Fault>> {
     faults(one, MAX + 1)
 }
 
-/// What a failure prints has the same happen again.
+/// A printed failure can be replayed.
 #[test]
 fn faults_of_streams_are_read_as_they_are_printed() {
     let text = "500ms s1 stalls 1.2s; 1s s2 restarts 0ns; 1.5s r3 dies 20ms; 2s there cut 1ms; 2s back cut 2s; 3s r1 full; \

@@ -191,7 +191,7 @@ mod tests {
 
     /// `s(t) = x(t - tau(t))`: what passed at t' arrives when t - tau(t) = t'.
     #[test]
-    fn what_is_added_goes_by_the_time_at_the_station() {
+    fn added_delays_use_the_time_at_the_station() {
         let mut delay = Delay::default();
         let tau = Polynomial {
             start: Moment::at(0),

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_alone_is_no_fringe() {
+    fn noise_alone_is_not_a_fringe() {
         let values = fringe((32, 64), (0.0, 0.0, 0.0), 1e6, 3);
         let found = search(&of(&values, 64, 1e6), &Window::default());
         assert!(found.false_alarm > 0.01 && found.snr < 6.0, "{found:?}");

@@ -289,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn counts_ascend_with_the_level_whatever_the_code() {
+    fn counts_ascend_with_the_level_for_any_code() {
         let mut statistics = Statistics::new(Codec::mark5b(2).unwrap(), 1, false).unwrap();
         statistics.add(&[0b01_01_10_00, 0b11_11_11_01]);
         assert_eq!(statistics.channels()[0].components[0].counts, [1, 1, 3, 3]);
     }
 
     #[test]
-    fn a_piece_of_a_sample_is_left_out() {
+    fn an_incomplete_sample_is_not_counted() {
         let found = statistics(8, 4, false, &[&[1, 2, 3, 4, 5], &[], &[9, 9, 9]]);
         for channel in &found {
             assert_eq!(channel.components[0].counts.iter().sum::<u64>(), 1);

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_any_order_lie_in_time_and_what_is_missing_is_not_good() {
+    fn frames_of_any_order_are_placed_in_time_and_gaps_are_not_good() {
         let mut track = track();
         for number in [7, 5, 9] {
             track.push(0, number, false, &[number as u8; 16]);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_is_counted() {
+    fn frames_that_do_not_fit_are_counted() {
         let mut track = track();
         track.push(0, 5, false, &[0; 16]);
         track.push(0, 5, false, &[0; 16]);

@@ -64,7 +64,7 @@ fn bits_without_levels_are_refused() {
 }
 
 #[test]
-fn the_header_tells_the_codec() {
+fn the_header_gives_the_codec() {
     let shape = vdif::Shape {
         frame_length: 10_032,
         log2_channels: 3,
@@ -80,7 +80,7 @@ fn the_header_tells_the_codec() {
 }
 
 #[test]
-fn thresholds_lie_where_they_should() {
+fn thresholds_are_where_they_should_be() {
     let states = |bits: u8, values: &[f32], sigma| {
         let codec = Codec::vdif(bits).unwrap();
         let mut payload = vec![0; values.len() * usize::from(bits) / 8];
@@ -123,7 +123,7 @@ fn short_slices_are_filled_as_far_as_they_go() {
 
 proptest! {
     #[test]
-    fn tables_agree_with_the_plain_way(payload in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn tables_agree_with_the_scalar_decoder(payload in prop::collection::vec(any::<u8>(), 0..200)) {
         for codec in codecs() {
             prop_assert_eq!(decoded(codec, &payload), scalar(codec, &payload));
             let by_code: Vec<f32> = codec

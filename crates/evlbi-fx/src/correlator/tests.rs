@@ -224,7 +224,7 @@ fn record_with_model(plan: &SkyPlan) -> Vec<Recorded> {
 
 /// All kinds of samples, mirrored bands, missing data, changing delays: every spectrum matches its definition.
 #[test]
-fn spectra_are_what_they_are_defined_as() {
+fn spectra_match_their_definition() {
     evlbi_testkit::watch();
     let still: [&[f64]; 2] = [&[2.3e-6], &[-1.1e-6]];
     let moving: [&[f64]; 2] = [&[2.3e-6, 1.5e-6], &[-1.1e-6, -8e-7]];
@@ -461,7 +461,7 @@ fn fill_inside_a_payload_is_found() {
 }
 
 #[test]
-fn what_cannot_be_correlated_is_refused() {
+fn invalid_setups_are_refused() {
     let recorded = record(&plan(2, false, 1, 1, [&[], &[]]));
     let stations: Vec<StationSetup> = recorded.iter().map(|r| r.setup.clone()).collect();
     let products = pairs(&stations);

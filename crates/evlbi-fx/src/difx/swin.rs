@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn records_lie_as_they_are_described() {
+    fn records_have_the_described_layout() {
         let mut bytes = Vec::new();
         record(3).write(&mut bytes).unwrap();
         assert_eq!(bytes.len(), 74 + 24);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_what_is_not_is_said() {
+    fn written_records_are_read_and_damage_is_reported() {
         let mut bytes = Vec::new();
         for _ in 0..3 {
             record(5).write(&mut bytes).unwrap();

@@ -239,7 +239,7 @@ const BLOCK: usize = 16;
 const BLOCKS: usize = 40_000;
 
 #[test]
-fn sampled_noise_loses_what_theory_says() {
+fn sampled_noise_loses_as_much_as_theory_predicts() {
     let codec = two_bits().codec;
     let rho = 0.2f64;
     let mut rng = ChaCha8Rng::seed_from_u64(8);
@@ -376,7 +376,7 @@ fn cells_overlap_as_counted() {
 }
 
 #[test]
-fn cells_that_lie_apart_share_less_of_a_late_wavefront() {
+fn cells_that_are_apart_share_less_of_a_late_wavefront() {
     // Every tenth of cells of 100 ms, 20 ms late: a fifth of each lost cell falls into another one.
     let lost = Lost::at_same_spread_times(0.1, 0.02, 0.1);
     assert!((lost.overlap() - 0.88).abs() < 1e-12);

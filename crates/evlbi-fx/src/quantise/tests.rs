@@ -80,7 +80,7 @@ fn equal_samplers_of_equal_noise_agree() {
 }
 
 #[test]
-fn curves_begin_with_the_efficiency() {
+fn curves_start_with_the_efficiency() {
     for a in BITS {
         for b in BITS {
             let slope = between(a, b).correlated(1e-6) / 1e-6;
@@ -149,7 +149,7 @@ fn normal(rng: &mut ChaCha8Rng) -> [f64; 2] {
 }
 
 #[test]
-fn sampled_noise_correlates_as_the_curves_say() {
+fn sampled_noise_correlates_as_the_curves_predict() {
     const SAMPLES: usize = 100_000;
     let mut rng = ChaCha8Rng::seed_from_u64(1966);
     for rho in [-0.8, 0.2, 0.97f64] {
@@ -196,7 +196,7 @@ fn mean_of_products(a: &[f32], b: &[f32]) -> (f64, f64) {
 }
 
 #[test]
-fn what_cannot_be_is_one() {
+fn impossible_coefficients_become_one() {
     let curve = between(1, 2);
     assert_eq!(curve.corrected(2.0), 1.0);
     assert_eq!(curve.corrected(f64::NEG_INFINITY), -1.0);

@@ -111,7 +111,7 @@ mod tests {
         assert!((x - 3.0).abs() < 1e-6, "{x}");
         let table = &*NORMAL;
         let largest = table.iter().copied().fold(0.0, f32::max);
-        // The middle of the last share: P(x) = 1 - 1/8192, x = 3.667.
+        // The middle of the last interval: P(x) = 1 - 1/8192, x = 3.667.
         assert!(
             (largest * 2f32.sqrt() / 3.667 - 1.0).abs() < 2e-3,
             "{largest}"

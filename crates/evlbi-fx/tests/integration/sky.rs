@@ -193,7 +193,7 @@ fn samplers_see_noise_of_the_right_level() {
 }
 
 #[test]
-fn stations_correlate_as_the_plan_says() {
+fn stations_correlate_as_planned() {
     evlbi_testkit::watch();
     let rho: f64 = 0.3;
     assert!((two_bit(1e-3) / 1e-3 - 0.8825).abs() < 1e-4);
@@ -371,7 +371,7 @@ fn the_example_plan_is_good() {
 }
 
 #[test]
-fn bad_plans_say_what_to_do() {
+fn errors_of_bad_plans_suggest_a_remedy() {
     let station = "\n[[station]]\nname = \"Ef\"\n";
     let error = |text: &str| match toml::from_str::<SkyPlan>(text) {
         Ok(plan) => plan.stations().unwrap_err().to_string(),

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_changed_is_shown_with_reason_and_command() {
+    fn settings_to_change_are_shown_with_reason_and_command() {
         let kernel = |name, found| Item::new("kernel", name, "data would be lost", found);
         let items = vec![
             kernel("a", Ok(good("5"))),

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nobody_keeps_is_to_be_kept() {
+    fn a_clock_without_a_daemon_needs_one() {
         let (synchronised, kept) = run(&clock(false, 16_000_000), &[]);
         assert_eq!(synchronised.verdict, Verdict::Change);
         assert_eq!(kept.verdict, Verdict::Change);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_it_is_told_apart() {
+    fn daemons_are_distinguished() {
         let kept = |names: &[&str]| run(&clock(true, 1), names).1.verdict;
         assert_eq!(kept(&["ptp4l", "phc2sys"]), Verdict::Good);
         assert_eq!(kept(&["ptp4l"]), Verdict::Note);

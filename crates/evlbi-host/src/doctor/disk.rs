@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_folder_nothing_is_tried() {
+    fn without_a_directory_nothing_is_tried() {
         let item = item(None, &aim(), &Run::silent());
         assert_eq!(item.verdict, Verdict::Note);
         assert!(item.found.contains("--disk DIR"));

@@ -234,7 +234,7 @@ NMI:          0          0          0          0   Non-maskable interrupts";
     }
 
     #[test]
-    fn interrupts_belong_beside_the_card() {
+    fn interrupts_belong_near_the_nic() {
         let tree = host();
         let items = look(&tree);
         let item = named(&items, "interrupts");
@@ -270,7 +270,7 @@ NMI:          0          0          0          0   Non-maskable interrupts";
     }
 
     #[test]
-    fn several_interrupts_go_to_several_processors() {
+    fn several_interrupts_go_to_several_cpus() {
         let tree = host();
         tree.write("sys/class/net/eth1/device/numa_node", "-1");
         let items = look(&tree);
@@ -283,7 +283,7 @@ NMI:          0          0          0          0   Non-maskable interrupts";
     }
 
     #[test]
-    fn the_numbers_of_a_card_come_from_its_bus_if_it_tells() {
+    fn interrupt_numbers_of_a_nic_are_read_from_its_bus_if_listed() {
         let tree = host();
         tree.write("sys/class/net/eth1/device/msi_irqs/41", "msix");
         tree.write("sys/class/net/eth1/device/msi_irqs/42", "msix");
@@ -304,7 +304,7 @@ NMI:          0          0          0          0   Non-maskable interrupts";
     }
 
     #[test]
-    fn packets_handed_on_are_seen() {
+    fn packets_passed_to_other_cpus_are_detected() {
         let tree = host();
         assert_eq!(named(&look(&tree), "RPS").verdict, Verdict::Good);
         tree.write(

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untuned_host_is_told_what_to_do() {
+    fn an_untuned_host_gets_commands_that_tune_it() {
         let items = items(&untuned().root(), &aim());
         let commands = [
             (
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_good_afterwards() {
+    fn suggested_settings_are_good_afterwards() {
         let tree = untuned();
         for item in items(&tree.root(), &aim()) {
             let Some(setting) = item
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_hides_is_not_known() {
+    fn settings_hidden_by_a_container_are_unknown() {
         let tree = Tree::new(&[
             ("proc/sys/net/ipv4/tcp_rmem", "4096 131072"),
             ("proc/sys/net/core/rmem_max", "-3"),

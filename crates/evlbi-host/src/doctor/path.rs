@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_is_never_claimed() {
+    fn the_path_beyond_the_route_is_never_claimed() {
         let items_of = |path, card| items(Some(&route(path, card)));
         let items = items_of(9000, 9000);
         let item = named(&items, "path MTU");

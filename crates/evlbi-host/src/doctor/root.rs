@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_told_has_a_reason() {
+    fn unknown_values_have_a_reason() {
         let tree = Tree::new(&[("proc/sys/a", "7"), ("proc/sys/b", "1 2 x")]);
         let root = tree.root();
         assert_eq!(root.number("proc/sys/a"), Ok(7));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_processors() {
+    fn lists_of_cpus() {
         assert_eq!(processors("0-3,8"), [0, 1, 2, 3, 8]);
         assert_eq!(processors(""), [0usize; 0]);
         assert!(processors("0-99999999999,x,7-").len() <= MAX_PROCESSORS);

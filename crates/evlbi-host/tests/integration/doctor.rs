@@ -84,7 +84,7 @@ fn this_machine_is_examined() {
 }
 
 #[test]
-fn an_interface_and_a_route_are_looked_at() {
+fn an_interface_and_a_route_are_checked() {
     let result = examined(&DoctorOptions {
         interface: vec!["lo".to_owned()],
         to: Some("127.0.0.1".to_owned()),
@@ -126,7 +126,7 @@ fn a_disk_is_tried_and_left_as_it_was() {
 }
 
 #[test]
-fn what_is_not_here_is_told() {
+fn missing_interfaces_directories_and_hosts_are_named() {
     let card = DoctorOptions {
         interface: vec!["nothere".to_owned()],
         ..DoctorOptions::default()

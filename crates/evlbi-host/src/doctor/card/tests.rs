@@ -76,7 +76,7 @@ fn silent() -> Reported {
 }
 
 #[test]
-fn an_untuned_card_is_told_what_to_do() {
+fn an_untuned_nic_gets_commands_that_tune_it() {
     let items = items(&card("10000").root(), "eth1", &said(), &aim());
     let commands = [
         ("txqueuelen", "ip link set dev eth1 txqueuelen 10000"),
@@ -124,7 +124,7 @@ fn an_untuned_card_is_told_what_to_do() {
 }
 
 #[test]
-fn a_slow_card_is_asked_for_what_it_can_carry() {
+fn a_slow_nic_is_checked_for_its_own_speed() {
     let items = items(&card("1000").root(), "eth1", &silent(), &aim());
     assert_eq!(named(&items, "txqueuelen").verdict, Verdict::Good);
     let speed = named(&items, "speed");
@@ -146,7 +146,7 @@ fn a_slow_card_is_asked_for_what_it_can_carry() {
 }
 
 #[test]
-fn a_driver_that_does_not_know_its_speed_is_no_slow_card() {
+fn a_driver_that_does_not_know_its_speed_is_not_a_slow_nic() {
     for unknown in ["-1", "4294967295", "0", ""] {
         let tree = card(unknown);
         let items = items(&tree.root(), "eth1", &silent(), &aim());
@@ -175,7 +175,7 @@ fn a_virtual_interface_is_noted_only() {
 }
 
 #[test]
-fn interfaces_that_are_up_are_looked_at() {
+fn interfaces_that_are_up_are_checked() {
     let tree = card("25000");
     let root = tree.root();
     assert_eq!(chosen(&root, &[]).unwrap(), ["eth1"]);

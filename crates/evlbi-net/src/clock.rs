@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_moments_that_are_equal_the_first_thread_goes_on() {
+    fn of_two_equal_times_the_first_thread_continues() {
         let run = || {
             let clock = Clock::simulated(0);
             clock.keep_log();
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_says_so_to_whom_it_is_joined_by() {
+    fn joining_a_thread_that_panicked_returns_its_panic() {
         let clock = Clock::simulated(0);
         let ended = clock.simulate(|| {
             let fails = || panic!("as it should");

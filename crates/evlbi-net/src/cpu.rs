@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_the_threads_own() {
+    fn cpu_time_is_the_threads_own() {
         std::thread::spawn(|| {
             let before = thread_time();
             wait_until(now().plus(Nanos(2_000_000)), Waiting::Spin);

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_sizes_are_refused() {
         let reserve = || Reserve::new(4096).unwrap();
         assert!(matches!(
             reserve().ring::<u8>(0, 1),
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_bytes_lies_in_one_piece_wherever_it_begins() {
+    fn a_stream_of_bytes_is_contiguous_wherever_it_starts() {
         let (mut producer, mut consumer) = Reserve::new(4096).unwrap().stream::<u8>(1);
         let (mut written, mut read) = (0u64, 0u64);
         let mut state = 1u32;
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_in_order_and_too_many_are_given_back() {
+    fn events_arrive_in_order_and_too_many_are_returned() {
         let (mut producer, mut consumer) = small(4096, 2);
         for n in 0..4u8 {
             assert_eq!(producer.tell(u64::from(n) * 10, n), Ok(()));
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_pass_a_stream_with_holes() {
+    fn two_threads_pass_a_stream_with_gaps() {
         const DATAGRAMS: u64 = 200_000;
         let is_missing = |position: u64| position % 97 == 13;
         let (mut producer, mut consumer) = small(16, 2048);

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_or_link_stays_what_it_is() {
+    fn a_pipe_or_link_is_not_replaced() {
         let room = evlbi_testkit::Room::new();
         let (link, file, pipe) = (room.path("link"), room.path("file"), room.path("pipe"));
         symlink("file", &link).unwrap();

@@ -46,7 +46,7 @@ mod tests {
     use evlbi_testkit::need::{Kind, skip};
 
     #[test]
-    fn the_kernel_tells_of_its_clock() {
+    fn the_kernel_reports_its_clock() {
         match Clock::read() {
             Ok(clock) => {
                 assert!(clock.frequency_ppm.abs() <= 500.0);

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_goes_on_at_the_beginning() {
+    fn the_end_continues_at_the_start() {
         let mirror = Mirror::new(2 * page()).unwrap();
         assert_eq!(mirror.length(), 2 * page());
         // SAFETY: the slices live one after the other.

@@ -633,7 +633,7 @@ mod tests {
 
     /// The first receiver has the path, and keeps it.
     #[test]
-    fn of_receivers_that_begin_together_one_listens() {
+    fn of_receivers_that_start_together_one_listens() {
         let room = tempfile::tempdir().unwrap();
         for round in 0..100 {
             let path = room.path().join(round.to_string());

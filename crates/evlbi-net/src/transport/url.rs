@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_go_there_and_back() {
+    fn urls_are_parsed_as_printed() {
         for text in [
             "udp://127.0.0.1:2630",
             "udp://[::1]:2630",
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_say_what_to_give() {
+    fn errors_of_bad_urls_show_a_valid_form() {
         for (text, says) in [
             ("localhost:2630", "no transport in URL"),
             ("http://localhost:2630", "unknown transport"),

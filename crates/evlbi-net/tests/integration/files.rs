@@ -29,7 +29,7 @@ fn options(cached: bool) -> WriterOptions {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn the_file_is_what_was_written(
+    fn the_file_holds_the_written_bytes(
         cached: bool,
         pieces in proptest::collection::vec(
             prop_oneof![0..5000usize, Just(4096), Just(262_144), 200_000..1_500_000usize],
@@ -130,7 +130,7 @@ fn an_old_file_is_emptied() {
 }
 
 #[test]
-fn what_cannot_be_made_is_named() {
+fn files_that_cannot_be_created_are_named() {
     let error = Writer::create(Path::new("/no/such/place"), WriterOptions::default()).unwrap_err();
     assert!(error.to_string().contains("/no/such/place"), "{error}");
 }
@@ -353,7 +353,7 @@ fn beyond_four_gibibytes() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn files_that_cannot_be_read_are_named() {
     let directory = Room::on_disk();
     let open = |path: &Path| Reader::open(path, ReaderOptions::default(), &Clock::real());
     let error = open(directory.folder()).unwrap_err();

@@ -89,7 +89,7 @@ fn datagrams_cross_a_wire_without_segmentation() {
 }
 
 #[test]
-fn what_is_longer_than_the_mtu_is_sent_singly_or_refused() {
+fn datagrams_longer_than_the_mtu_are_sent_singly_or_refused() {
     let Some(pair) = pair(&Wire::default(), name!()) else {
         return;
     };
@@ -302,7 +302,7 @@ fn link_local_addresses_work_with_an_interface() {
 }
 
 #[test]
-fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
+fn losses_of_a_stalled_reader_match_the_kernels_count() {
     let wire = Wire {
         segmentation: false,
         ..Wire::default()
@@ -331,7 +331,7 @@ fn what_a_stalled_reader_loses_is_what_the_kernel_counts() {
         until("the buffer overflows", || receiver.drops().unwrap() > 0);
         let mut batches = Received::new();
         let mut received = 0;
-        until("all has come or been dropped", || {
+        until("all has arrived or been dropped", || {
             receiver.receive(&mut batches).unwrap();
             received += batches.batch().datagrams().count() as u64;
             received + receiver.drops().unwrap() == 400

@@ -105,7 +105,7 @@ fn the_same_over_ipv6() {
 }
 
 #[test]
-fn sizes_mixed_in_a_train_keep_their_order_and_ends() {
+fn sizes_mixed_in_a_burst_keep_their_order_and_ends() {
     let sizes = [
         100, 100, 100, 60, 100, 0, 0, 100, 200, 200, 1, 1, 1, 9000, 8999, 9000, 9000, 65_507, 3,
     ];
@@ -192,7 +192,7 @@ fn an_absent_receiver_does_not_stop_the_flow() {
         for _ in 0..5 {
             assert_eq!(send(&mut sender, &payloads(500, 100)), 100);
         }
-        until("a refusal comes", || {
+        until("a refusal arrives", || {
             sender.drain_back_traffic();
             sender.counts().refused > 0
         });
@@ -239,7 +239,7 @@ fn what_readers_send_back_is_counted_and_ignored() {
     stranger
         .send_to(b"?", sender.local_address().unwrap())
         .unwrap();
-    until("all of it comes", || {
+    until("all of it arrives", || {
         sender.drain_back_traffic();
         sender.counts().back_datagrams >= 100
     });
@@ -249,13 +249,13 @@ fn what_readers_send_back_is_counted_and_ignored() {
 }
 
 #[test]
-fn the_route_tells_its_mtu() {
+fn the_route_reports_its_mtu() {
     let sender = Sender::connect("127.0.0.1:9".parse().unwrap(), &SenderOptions::default());
     assert_eq!(sender.unwrap().path_mtu().unwrap(), 65_535);
 }
 
 #[test]
-fn the_route_of_ipv6_tells_its_mtu() {
+fn the_route_of_ipv6_reports_its_mtu() {
     if !need::ipv6() {
         return;
     }
@@ -377,7 +377,7 @@ fn a_small_buffer_is_reported_with_its_remedy() {
 }
 
 #[test]
-fn what_a_stalled_reader_loses_is_known_at_once_and_with_the_next_datagram() {
+fn losses_of_a_stalled_reader_are_known_at_once_and_with_the_next_datagram() {
     stay();
     for join in [true, false] {
         let options = ReceiverOptions {
@@ -461,12 +461,12 @@ fn source_specific_multicast_hears_its_source_alone() {
     assert_eq!(send(&mut sender, &sent), 5);
     assert_eq!(collect(&mut theirs, 5), sent);
     settle();
-    // What has not arrived by now never does.
+    // Datagrams that have not arrived by now never will.
     assert_eq!(others.receive(&mut Received::new()).unwrap(), 0);
 }
 
 #[test]
-fn errors_say_what_was_asked_for() {
+fn errors_name_the_requested_option() {
     let (_holder, bound) = receiver(LOOPBACK, &ReceiverOptions::default());
     let taken = Receiver::bind(&[bound.into()], &ReceiverOptions::default());
     assert!(matches!(taken, Err(OpenError::Bind { address, .. }) if address == bound));

@@ -40,7 +40,7 @@ fn outgoing(to: &Url) -> Box<dyn Outgoing> {
     opened.unwrap()
 }
 
-/// Sends datagrams as one train, each with its first bytes as the head and the rest as the body.
+/// Sends datagrams as one burst, each with its first bytes as the head and the rest as the body.
 fn send(outgoing: &mut dyn Outgoing, datagrams: &[Vec<u8>]) {
     let mut pieces = Pieces::default();
     let mut train = pieces.begin();
@@ -51,7 +51,7 @@ fn send(outgoing: &mut dyn Outgoing, datagrams: &[Vec<u8>]) {
     outgoing.send(&train, Nanos(0)).unwrap();
 }
 
-/// Returns what has arrived.
+/// Returns the datagrams that have arrived.
 fn take(incoming: &mut dyn Incoming) -> Vec<Vec<u8>> {
     let batch = incoming.receive(Nanos(0)).unwrap();
     let datagrams = batch.datagrams();
@@ -92,7 +92,7 @@ fn all_sizes_and_counts_arrive_as_they_were_sent() {
     }
     let counts = outgoing.counts();
     assert_eq!((counts.sent, counts.not_sent()), (all, 0));
-    // Datagrams that leave together share messages.
+    // Datagrams that leave together are in common messages.
     assert!(counts.messages < all / 4, "{counts:?}");
     assert_eq!(incoming.backlog().unwrap(), 0);
 }
@@ -150,7 +150,7 @@ fn the_end_of_a_sender_shows_behind_its_data() {
     }
     assert!(came == sent, "{}", came.len());
     assert!(incoming.has_ended(here));
-    // What the receiver no longer takes, no sender can send.
+    // Once the receiver stops reading, no sender can send.
     let mut late = outgoing(&at);
     drop(incoming);
     let mut pieces = Pieces::default();
@@ -256,7 +256,7 @@ fn a_path_has_one_receiver() {
 
 /// While the ring is full nothing is received, so the sender waits, and nothing is lost.
 #[test]
-fn a_full_ring_is_waited_for_and_nothing_is_lost() {
+fn a_sender_waits_for_a_full_ring_and_nothing_is_lost() {
     const DATA: usize = 8032;
     const COUNT: usize = 4000;
     let room = Room::new();
@@ -282,7 +282,7 @@ fn a_full_ring_is_waited_for_and_nothing_is_lost() {
         let (clock, sent) = (run.clock(), &data[..]);
         let sending = scope.spawn(move || {
             let mut pieces = Pieces::default();
-            // Every tenth number is missing, once the stream is recognised.
+            // Every tenth number is missing, once the stream is detected.
             let mut numbers = (0u64..).filter(|number| *number < 500 || number % 10 != 5);
             let mut left = sent;
             while !left.is_empty() {

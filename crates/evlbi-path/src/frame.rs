@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_are_told_the_longest_packet() {
+    fn senders_are_informed_of_the_longest_packet() {
         for is_v6 in [false, true] {
             let bytes = packet(is_v6, UDP, 0, 3000, 1000);
             let told = Frame::new(&bytes).unwrap().too_long(1400).unwrap();

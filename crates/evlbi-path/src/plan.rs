@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_lead_over_the_links() {
+    fn routes_follow_the_links() {
         let star = [("a", true), ("b", true), ("c", true), ("x", false)];
         let plan = plan(&star, &[[0, 3], [1, 3], [3, 2]]).unwrap();
         let way = |from: usize, to: usize| {

@@ -86,7 +86,7 @@ fn with_one(size: usize) -> (Receiver, u64) {
     let to = receiver.local_addresses().next().expect("an address");
     let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
     sender.send_to(&vec![0; size], to).expect("sent");
-    let one = until_some("a datagram comes", || {
+    let one = until_some("a datagram arrives", || {
         receiver.queued().ok().filter(|taken| *taken > 0)
     });
     (receiver, one)

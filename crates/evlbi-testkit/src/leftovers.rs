@@ -129,12 +129,15 @@ mod tests {
     use crate::Room;
 
     #[test]
-    fn a_folder_that_another_may_have_made_is_refused() {
+    fn a_directory_that_another_user_may_have_made_is_refused() {
         let room = Room::new();
         let [own, link] = ["own", "link"].map(|name| room.folder().join(name));
         make(&own).expect("made");
         make(&own).expect("there");
-        let mode = fs::metadata(&own).expect("a folder").permissions().mode();
+        let mode = fs::metadata(&own)
+            .expect("a directory")
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o066, 0);
         symlink(&own, &link).expect("a link");
         assert!(make(&link).is_err());

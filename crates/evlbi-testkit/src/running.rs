@@ -58,7 +58,7 @@ impl Running {
         let process = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
         nix::sys::signal::kill(process, signal).expect("the process is there");
         if signal == Signal::SIGSTOP {
-            until("all threads stand still", || self.stands_still());
+            until("all threads stop", || self.stands_still());
         }
     }
 

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_of_a_run_are_told() {
+    fn the_slowest_of_a_run_are_reported() {
         let room = crate::Room::new();
         let file = room.folder().join("times");
         let lines = |text: &[&str]| {

@@ -272,7 +272,7 @@ fn over_udp_every_byte_comes() {
 
 /// A sender without a reply reports an error.
 #[test]
-fn a_sender_without_a_receiver_gives_up() {
+fn a_sender_without_a_receiver_times_out() {
     let clock = Clock::simulated(0);
     clock.keep_log();
     let network = Network::new(&clock, &[], MTU, 0);

@@ -39,8 +39,8 @@ fn a_killed_runs_are_removed_and_a_living_runs_stay() {
     let mut run = Running(run.spawn().expect("it starts"));
     let made = Lines::of(run.0.stdout.take().expect("a pipe"))
         .find_map(|line| Some(line.split_once("made ")?.1.to_owned()))
-        .expect("it tells what it has made");
-    let (process, folder) = made.split_once(' ').expect("a process and a folder");
+        .expect("it prints what it has made");
+    let (process, folder) = made.split_once(' ').expect("a process and a directory");
 
     // While it lives, nothing of it is touched.
     leftovers::remove();
@@ -57,7 +57,7 @@ fn a_killed_runs_are_removed_and_a_living_runs_stay() {
 }
 
 #[test]
-fn what_has_no_mark_is_nobodys() {
+fn processes_without_a_mark_are_left_alone() {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "read line"]).stdin(Stdio::piped());
     shell.env_remove(leftovers::MARK);

@@ -16,7 +16,7 @@ use evlbi_testkit::{Room, command, copy_program};
 fn another_run(room: &Room, test: &str) -> Command {
     let (deps, empty) = (room.path("target/debug/deps"), room.path("empty"));
     for folder in [&deps, &empty] {
-        std::fs::create_dir_all(folder).expect("a folder");
+        std::fs::create_dir_all(folder).expect("a directory");
     }
     let copy = format!("{deps}/integration-0123456789abcdef");
     let this = std::env::current_exe().expect("this program");

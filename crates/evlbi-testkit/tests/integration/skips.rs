@@ -50,7 +50,7 @@ fn a_run_that_skips_nothing_takes_its_lines_back() {
 }
 
 #[test]
-fn what_is_required_fails_and_is_named() {
+fn a_missing_requirement_fails_and_is_named() {
     for (test, require, missing) in [
         (
             "skips::lacks_nft",

@@ -395,7 +395,7 @@ fn scales_that_were_not_seen() {
 }
 
 #[test]
-fn what_the_capture_lacks_is_no_loss() {
+fn packets_missing_from_the_capture_are_not_lost() {
     let mut talk = Talk::new();
     talk.sends(20 * MS, [0, 3]);
     talk.acks(30 * MS, 6, None);
@@ -410,7 +410,7 @@ fn what_the_capture_lacks_is_no_loss() {
 
 /// The end of the window is reached in each round trip; and a window of zero.
 #[test]
-fn the_receiver_holds_back() {
+fn the_receiver_limits() {
     let mut talk = Talk::new();
     let ack = |number: u32, window: u16| Segment {
         sequence: 5000,
@@ -452,7 +452,7 @@ fn an_application_with_pauses() {
 
 /// A FIN takes a number, but is not a byte in flight.
 #[test]
-fn an_end_is_no_data() {
+fn a_fin_is_not_data() {
     let mut talk = Talk::new();
     talk.sends(20 * MS, 0..3);
     let last = Segment {
@@ -472,7 +472,7 @@ fn an_end_is_no_data() {
     assert_eq!(way.acknowledged, 4000);
 }
 
-/// At the receiver as at the sender: the echoes of timestamps show what it knew.
+/// At the receiver as at the sender: the echoes of timestamps show what the sender knew.
 #[test]
 fn flight_is_the_senders_wherever_it_is_seen() {
     // Twelve segments in each round trip of 20 ms, a millisecond apart; capture points at several distances from the sender.

@@ -194,7 +194,7 @@ mod tests {
 
     /// The closed form counts as the times one by one do, at rates that are not round.
     #[test]
-    fn what_is_due_is_counted_at_once() {
+    fn due_messages_are_counted_at_once() {
         for rate in [7, 999_999_937, u64::MAX] {
             let rate = BitRate::new(rate).unwrap();
             let backlog = Backlog::new(rate, 1448, 1, Full::Shed);

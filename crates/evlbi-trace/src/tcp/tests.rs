@@ -161,7 +161,7 @@ fn scene(algorithm: Algorithm, round_trip: u64, counting: Counting, buffer: u64)
 
 /// Figure 2.4 (b) of the report: with 160 MB a loss at 15 ms costs 10 s of window, 160 MB of delay, and nothing after 20 s.
 #[test]
-fn a_large_buffer_makes_a_flow_timely_again() {
+fn a_large_buffer_puts_a_flow_on_time_again() {
     evlbi_testkit::watch();
     let needs = cbr(0.015, 2.0).needs(Algorithm::Reno);
     let scene = scene(Algorithm::Reno, 15_000_000, Counting::Acks, 170_000_000);
@@ -196,7 +196,7 @@ fn a_buffer_of_the_product_never_does() {
 
 /// A flow that sheds the excess is on time again without it.
 #[test]
-fn shedding_is_timely_again() {
+fn shedding_puts_a_flow_on_time_again() {
     evlbi_testkit::watch();
     let scene = Scene {
         full: Full::Shed,

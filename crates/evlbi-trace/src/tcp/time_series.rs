@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_halved_window_comes_back() {
+    fn a_halved_window_recovers() {
         let course = TimeSeries::new(
             &readings(300, |number| Info {
                 window: match number {

@@ -110,7 +110,7 @@ mod tests {
 
     /// A stop of 100 ms, followed by data at twice the rate.
     #[test]
-    fn a_stop_is_made_up_for() {
+    fn a_stop_is_caught_up() {
         let rate = BitRate::new(8_000_000).unwrap();
         let at = |number: i64| match number {
             0..100 => number * MS,

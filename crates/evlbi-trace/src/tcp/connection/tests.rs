@@ -546,7 +546,7 @@ fn blank_bytes_are_zeros() {
 }
 
 #[test]
-fn time_is_spent_on_what_limits() {
+fn time_is_attributed_to_the_limit() {
     // 20 000 bytes every 20 ms, although the window would allow more.
     let mut settings = [Settings::default(), Settings::default()];
     settings[0].send_buffer = 20_000;
@@ -678,7 +678,7 @@ proptest! {
 
     /// If nothing is duplicated and no acknowledgement is lost, retransmissions are lost segments and needless ones.
     #[test]
-    fn retransmissions_are_what_was_lost(
+    fn retransmissions_match_the_losses(
         writes in 1..1_000_000u64,
         loss in 0.0..0.2f64,
         seed in any::<u64>(),

@@ -56,8 +56,8 @@ fn carried(samples: &[Sample], from: usize, to: usize) -> f64 {
     (at(to) - at(from)) * 8.0 / (to - from) as f64
 }
 
-/// More is to be sent than the path carries: the path is full, with no more waiting before it than the window's gain allows,
-/// and most of the time next to nothing.
+/// The sender has more than the path carries: the path is full, with no more queued before it than the window's gain allows, and
+/// nearly nothing for more than half of the time.
 #[test]
 fn a_path_is_filled_without_a_queue() {
     let (_, samples) = flow(2 * LINK, 0.0, 9);
@@ -71,7 +71,7 @@ fn a_path_is_filled_without_a_queue() {
     assert!(empty.count() > 3500, "queues most of the time");
 }
 
-/// The window is 4 segments while the round trip is probed, every 10 s, for 200 ms and what it takes to empty the pipe.
+/// The window is 4 segments while BBR probes the RTT, every 10 s, for 200 ms plus the time that emptying the pipe takes.
 #[test]
 fn the_round_trip_is_probed_every_10_s() {
     let (_, samples) = flow(2 * LINK, 0.0, 25);
@@ -87,7 +87,7 @@ fn the_round_trip_is_probed_every_10_s() {
     assert!((10_000..10_300).contains(&first), "{first}");
     let length = small.iter().filter(|at| **at < second).count();
     assert!((220..=280).contains(&length), "{length}");
-    // From the end of the one, or a shorter round trip soon after it, to the beginning of the other.
+    // From the end of one probe, or a shorter RTT soon after it, to the start of the other.
     let between = second - first - length;
     assert!((10_000..10_200).contains(&between), "{begins:?}");
 }
@@ -104,7 +104,7 @@ fn a_fifth_may_be_lost() {
     assert!(rate < 0.3, "{rate}");
 }
 
-/// A flow of constant bit rate is on time until the round trip is probed, and then as late as the equations say.
+/// A flow of constant bit rate is on time until BBR probes the RTT, and then as late as the equations predict.
 #[test]
 fn equations_are_those_of_a_flow() {
     let rate = 20_000_000;

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_found_wherever_a_word_begins() {
+    fn runs_are_found_wherever_a_word_starts() {
         for start in (0..64).step_by(4) {
             for words in 0..20 {
                 let mut payload = [0x5au8; 160];

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_header_says_what_it_means() {
+    fn a_recorded_header_is_parsed() {
         for (number, words) in (0u32..).zip(SAMPLE) {
             let header = Header::parse(&bytes(words)).unwrap();
             assert_eq!(header.frame_number(), number);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_frame() {
+    fn other_bytes_are_not_a_frame() {
         let short = |needed, found| HeaderError::Short { needed, found };
         assert_eq!(Header::parse(&[0; 15]), Err(short(16, 15)));
         assert_eq!(Header::parse(&[0; 16]), Err(HeaderError::Sync(0)));
@@ -350,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_field_comes_back(
+        fn every_field_is_parsed_as_written(
             user: u16,
             test: bool,
             second in -5_000_000_000i64..20_000_000_000,

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_captured_counts() {
+    fn bytes_that_were_not_captured_count() {
         let mut frame = SYN;
         // 1500 bytes, of which the first 60 were captured: options are truncated, too.
         frame[16..18].copy_from_slice(&1500_u16.to_be_bytes());

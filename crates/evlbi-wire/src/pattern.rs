@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_what_a_frame_number_can_count() {
+    fn rates_are_limited_to_countable_frame_numbers() {
         for (asked, rate) in [(0, 1), (1, 1), (1557, 1557), (u64::MAX, HIGHEST_RATE)] {
             assert_eq!(frame_rate(asked).get(), rate);
         }

@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(
+        fn headers_are_parsed_as_written(
             key: u64, sequence: u64, departed: u64, arrived: u64, replied: u64, kind in 0..3, body: Vec<u8>,
         ) {
             let kind = [Kind::Data, Kind::Request, Kind::Reply { arrived, replied }][kind as usize];

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_start_where_the_calendar_says() {
+    fn epochs_start_on_their_calendar_dates() {
         for half_years in 0..64u8 {
             let epoch = Epoch::new(half_years).unwrap();
             let month = if half_years % 2 == 0 { 1 } else { 7 };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_go_there_and_back() {
+    fn indices_convert_in_both_directions() {
         let rate = FrameRate::new(16_000).unwrap();
         let time = FrameTime {
             second: 1_580_232_600,

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_left_out() {
+    fn unknown_fields_are_omitted() {
         let text = serde_json::to_string(&Gaps::default()).unwrap();
         assert_eq!(text, r#"{"schema":"evlbi.gaps/1","sequence":[],"time":[]}"#);
         let smallest: Gaps = serde_json::from_str(r#"{"schema":"evlbi.gaps/1"}"#).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_set_and_what_is_missing_there() {
+    fn a_part_of_a_set_and_its_gaps() {
         let set: Intervals = [0..10, 20..30, 40..50].into_iter().collect();
         let of = |set: Intervals| set.iter().collect::<Vec<_>>();
         assert!(set.covers(20..30) && set.covers(22..23) && set.covers(15..15));

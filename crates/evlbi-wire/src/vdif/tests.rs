@@ -169,7 +169,7 @@ fn a_legacy_header_has_four_words() {
 }
 
 #[test]
-fn a_header_that_is_no_header() {
+fn invalid_headers_are_refused() {
     let short = |needed, found| Err(HeaderError::Short { needed, found });
     let bytes = bytes(&SAMPLE);
     assert_eq!(Header::parse(&bytes[..15]), short(16, 15));
@@ -241,7 +241,7 @@ fn a_new_header_goes_to_the_epoch_of_its_time() {
 }
 
 #[test]
-fn shapes_that_no_header_can_tell() {
+fn shapes_that_no_header_can_represent() {
     let shape = parse(SAMPLE).shape();
     let length = |frame_length| {
         Shape {
@@ -295,7 +295,7 @@ fn a_mark_5b_header_travels_in_the_extended_words() {
     header.set_extended(&Extended::Mark5b(inner)).unwrap();
     assert_eq!(header.edv(), Some(0xab));
     assert_eq!(header.extended(), Some(Extended::Mark5b(inner)));
-    // Without Mark 5B's sync word only the version says so.
+    // Without Mark 5B's sync word only the version shows it.
     header.words[4] = 0xab00_0000;
     assert!(matches!(
         header.extended(),
@@ -304,7 +304,7 @@ fn a_mark_5b_header_travels_in_the_extended_words() {
 }
 
 #[test]
-fn rates_that_the_header_cannot_tell() {
+fn rates_that_the_header_cannot_represent() {
     let mut header = parse(MWA);
     let mut set = |complex_rate| {
         let (sync, das) = (SYNC, 0);
@@ -470,7 +470,7 @@ fn times() -> impl Strategy<Value = FrameTime> {
 
 proptest! {
     #[test]
-    fn every_field_comes_back(
+    fn every_field_is_parsed_as_written(
         shape in shapes(),
         station: u16,
         thread in 0u16..1024,

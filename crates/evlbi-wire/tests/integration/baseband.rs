@@ -147,7 +147,7 @@ fn baseband_reads(arguments: &[&Path]) -> Option<Vec<ReadFile>> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// Compares each header of `bytes` with what `baseband` found.
+/// Compares each header of `bytes` with the values that `baseband` found.
 fn compare(file: &Path, bytes: &[u8], theirs: &[Fields]) {
     let mark5b = file.extension().is_some_and(|name| name == "m5b");
     let mut offset = 0;

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_an_addition_and_what_is_missing_a_difference() {
+    fn a_new_field_is_an_addition_and_a_missing_one_a_difference() {
         let base = json!({"result": {"sent": 1}, "list": [1, 2]});
         let added = json!({"result": {"sent": 1, "nonce": 0}, "list": [1, 2], "file": "x"});
         let comparison = compared(&base, &added);

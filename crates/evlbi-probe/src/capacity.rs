@@ -613,7 +613,7 @@ mod tests {
 
     /// A path of 1 Gbit/s and a sender that sometimes, or always, falls short of the requested rate.
     #[test]
-    fn a_sender_that_falls_short_does_not_lower_the_rate_to_what_is_asked_next() {
+    fn a_sender_that_falls_short_does_not_lower_the_next_requested_rate() {
         let path = 1e9;
         let mut calls = 0;
         let (rate, _) = search([1e6, 1e9], 0.01, 2, |rate| {
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_hosts_lose_is_no_limit_of_the_path() {
+    fn losses_in_the_hosts_are_not_a_limit_of_the_path() {
         let none = Attribution::default();
         let lost = |network, sender_host, receiver_socket, unattributed| Attribution {
             network,
@@ -696,7 +696,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_truth_is_found(truth in 1e6f64..1e10, precision in 0.001f64..0.2, needed in 1u32..4) {
+        fn the_true_rate_is_found(truth in 1e6f64..1e10, precision in 0.001f64..0.2, needed in 1u32..4) {
             let (rate, _) = found(truth, precision, needed);
             prop_assert!(rate <= truth && rate >= truth * (1.0 - precision) - 1.0, "{} {}", rate, truth);
         }

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_fit_for_what_it_carried() {
+    fn a_path_is_fit_for_the_rate_it_carried() {
         let found = verdict(&gigabit());
         assert_eq!((found.udp, found.tcp), (Some(940e6), Some(930e6)));
         assert_eq!((found.fits(), found.next), (None, Next::Send));
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_limits_a_path_says_what_to_do_next() {
+    fn the_limit_of_a_path_decides_the_next_step() {
         assert_eq!(
             next(&Facts {
                 is_answered: false,

@@ -303,10 +303,10 @@ fn a_switch_that_loses_at_line_rate() {
     }
 }
 
-/// A fibre that loses 10 % for 500 ms every 2 s is told apart from one that always loses 1 %. Loss is counted in hundredths of the stream:
-/// 100 ms each, of which an episode fills five, or four and two halves.
+/// A fibre that loses 10 % for 500 ms every 2 s is distinguished from one that always loses 1 %. Loss is counted in hundredths of the
+/// stream: 100 ms each, of which an episode fills five, or four and two halves.
 #[test]
-fn a_broken_fibre_is_told_from_a_dirty_one() {
+fn a_broken_fibre_is_distinguished_from_a_dirty_one() {
     let (size, spacing, count) = (1472, 400_000, 25_000);
     // Five round trips of 6 ms, 24 ms for answers to ten requests, one millisecond until the endpoint notices, and one until the first
     // datagram leaves.

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_on_the_disk() {
+    fn known_results_are_on_the_disk() {
         let room = Room::new();
         let path = room.path("parts");
         let lines = || -> Vec<Value> {

@@ -221,9 +221,9 @@ mod tests {
         }
     }
 
-    /// If each datagram costs the same time, no two sizes share a rate, so the line is not the limit.
+    /// If each datagram costs the same time, no two sizes have the same rate, so the line is not the limit.
     #[test]
-    fn hosts_are_no_line() {
+    fn the_limit_of_hosts_is_not_taken_as_the_lines() {
         let seen = sweep(&[64, 512, 1472], |size, spacing| {
             held_back(size, spacing, 20e-6)
         });
@@ -342,7 +342,7 @@ mod tests {
 
     /// A host that stalled while it sent slowly, and sent faster at another time, is not the limit.
     #[test]
-    fn a_stall_is_no_limit() {
+    fn a_stall_is_not_a_limit() {
         let stalled = Seen {
             sent: 0.9 * held_back(64, 100e-6, 4e-6).sent,
             received: 0.9 * held_back(64, 100e-6, 4e-6).sent,

@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_of_any_length_can_be_looked_at() {
+    fn a_test_of_any_length_has_a_usable_sampling_interval() {
         let hours = |hours: u64| Nanos(hours * 3600 * Nanos::SECOND.0);
         let every = |length, connections| default_sampling(length, connections).as_secs_f64();
         assert_eq!(every(Nanos::SECOND, 1), 0.01);

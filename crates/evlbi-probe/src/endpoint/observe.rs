@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_meanwhile_is_counted() {
+    fn events_during_the_test_are_counted() {
         let (look, looks) = mpsc::channel();
         let read = move || {
             let read = Counters::read();

@@ -297,7 +297,7 @@ fn a_watch_that_is_killed_is_continued() {
 /// Drops at the sender's NIC count as the sender's in every window, for any number of windows settled at once, any loss timeout, and both
 /// directions.
 #[test]
-fn what_a_host_drops_is_never_the_networks() {
+fn drops_in_a_host_are_never_attributed_to_the_network() {
     let (slow, fast) = ((bits(100_000_000), 30_000), (bits(10_000_000_000), 1 << 20));
     for (window, timeout) in [(50, 1), (100, 5), (300, 1), (1000, 1), (1000, 3), (4000, 1)] {
         let (_room, file) = in_memory();
@@ -328,7 +328,7 @@ fn what_a_host_drops_is_never_the_networks() {
             report
         });
         for way in &report.directions {
-            // Of each burst the queue accepts its size, and one that is leaving, for a quarter of the time.
+            // The queue accepts its size of each burst, plus one datagram that is leaving, for a quarter of the time.
             assert!(way.lost * 8 > way.sent, "{way:?}");
         }
         let odd = report.windows.iter().filter(|it| it.network_lost > 0);
@@ -496,7 +496,7 @@ fn a_day_of_means_is_stable_to_a_part_in_a_thousand() {
 
 /// Figure 5-4: 30 hours in tests of 50 million packets; 3000 are lost in each, and sometimes more than 1 %.
 #[test]
-fn a_constant_loss_is_told_from_its_episodes() {
+fn a_constant_loss_is_distinguished_from_its_episodes() {
     let windows = (0..180).map(|test| match test {
         20 | 21 | 97 | 130 => (50_000_000, 600_000),
         _ => (50_000_000, 3000),

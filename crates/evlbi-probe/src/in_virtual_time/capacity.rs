@@ -142,7 +142,7 @@ fn too_fast(spacing: u64, count: u64, room: u64, work: u64) -> (u64, u64) {
 
 /// A receiver that needs 10 us per datagram takes at most 100,000 per second, of any size; its socket buffers some more for a while. A
 /// point is in region A while 97 % of the requested rate is read; above 3 % loss it is in region C. Both limits are found to the nanosecond
-/// of spacing, and the loss is exactly what found no room in the socket.
+/// of spacing, and the loss is exactly the number of datagrams that found no room in the socket.
 #[test]
 fn a_slow_receiver_is_found_from_the_calculated_rate_on() {
     let (work, buffer, count) = (10_000, 20_000, 2000);
@@ -190,7 +190,7 @@ fn a_slow_receiver_is_found_from_the_calculated_rate_on() {
 /// Datagrams that find the queue before the sender's NIC full are counted as lost in that host, exactly. The rest leaves at the NIC's rate,
 /// which is found to be the sender's limit.
 #[test]
-fn a_full_queue_before_the_card_is_the_senders() {
+fn a_full_queue_before_the_nic_is_the_senders() {
     let (rate, queue, packet) = (100_000_000, 100_000u64, 1472 + HEADERS);
     for way in Direction::BOTH {
         let is_reverse = way == Direction::Back;

@@ -61,7 +61,7 @@ fn three_clients_share_a_responder() {
     });
 }
 
-/// Tests wait in the order of the requests, and start when there is room; a test that does not wait is refused. The share of a killed
+/// Tests wait in the order of the requests, and start when there is room; a test that does not wait is refused. The capacity of a killed
 /// client is free at once.
 #[test]
 fn tests_wait_for_room() {
@@ -129,7 +129,7 @@ fn tests_wait_for_room() {
     });
 }
 
-/// A client that is silent for 8 s is gone, and its share is free; one that is heard in time continues. After 2 s TCP has doubled its
+/// A client that is silent for 8 s is gone, and its capacity is free; one that is heard in time continues. After 2 s TCP has doubled its
 /// timeout so far that the next retransmission is at 3.2 s.
 #[test]
 fn a_client_that_falls_silent_is_gone_after_8_s() {

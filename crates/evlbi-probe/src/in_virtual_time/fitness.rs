@@ -48,7 +48,7 @@ fn a_path_with_room_is_fit_in_both_directions() {
 }
 
 #[test]
-fn a_narrow_path_is_fit_for_what_it_carries() {
+fn a_narrow_path_is_fit_for_the_rate_it_carries() {
     let found = probed(&[bottleneck(20_000_000, 50_000), delay(5)], "40M", false);
     let verdict = &found.verdict;
     assert_eq!((verdict.fits(), verdict.limit), (Some(false), Limit::Path));

@@ -12,7 +12,7 @@ use crate::udp::ProbeUdpOptions;
 
 /// Round-trip times and one-way delays are those of the path, for any offset of the remote clock.
 #[test]
-fn delays_are_the_paths_and_far_clocks_are_found() {
+fn delays_are_the_paths_and_clock_offsets_are_found() {
     let mut path = Path::new([vec![delay(10)], vec![delay(10)]]);
     for far_clock in [[0, 0], [40_000_000, 0], [-3_600_000_000_000, 20_000]] {
         path.far_clock = far_clock;
@@ -114,7 +114,7 @@ fn delays_that_differ_are_known_by_their_sum() {
 
 /// A reply that takes a nanosecond longer than the loss timeout is lost; one that takes exactly the timeout is not.
 #[test]
-fn replies_are_waited_for_as_long_as_asked() {
+fn the_wait_for_replies_is_the_loss_timeout() {
     for (later, lost) in [(0, 0), (1, 50)] {
         let back = Law::Delay {
             delay: Nanos(490_000_000 + later),

@@ -14,7 +14,7 @@ use crate::udp::{self, ProbeUdpOptions};
 
 /// A second one-way stream on such a path is received like the first, and both are counted exactly.
 #[test]
-fn a_path_without_a_way_back() {
+fn a_path_without_a_return_direction() {
     let lossy = Law::Loss(Loss::Every {
         period: 10,
         first: 3,
@@ -55,7 +55,7 @@ fn a_path_without_a_way_back() {
 /// The receiver ends a stream after 2 s of silence, and one of which nothing arrives 15 s after its calculated end; then it waits for the
 /// loss timeout. It polls every 20 ms.
 #[test]
-fn a_path_without_a_way_back_falls_silent() {
+fn a_path_without_a_return_direction_falls_silent() {
     let end = |points: usize| {
         let clock = Clock::simulated(BEGINNING);
         // The first datagram leaves after a millisecond, so number 500 is the first that is lost.

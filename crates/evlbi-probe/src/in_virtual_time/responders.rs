@@ -168,7 +168,7 @@ fn to_the_responder() -> Test {
 
 /// A client has 5 s to authenticate: a message a nanosecond before the end counts, one at the end does not.
 #[test]
-fn a_stranger_has_5_s() {
+fn an_unauthenticated_client_has_5_s() {
     for early in [None, Some(0), Some(1)] {
         play(|scene| {
             let (mut client, theirs) = Client::stranger(scene, 2);
@@ -245,7 +245,7 @@ fn a_client_is_gone_at_the_first_look_after_8_s() {
                 "no message from the other endpoint for 8 s"
             );
             assert_eq!(client.left(), gone, "{early:?}");
-            // Its share is free.
+            // Its capacity is free.
             let mut other = Client::known(scene, 3);
             other.asks(&to_the_responder());
             assert!(matches!(other.hears(), Ok(FromResponder::Opened { .. })));
@@ -313,7 +313,7 @@ fn of_rate(kilobits: u64, wait: u64) -> Test {
 }
 
 /// Smaller tests never overtake a waiting one, even if they fit: free capacity goes to the first, then to the next until one does not fit.
-/// When a test gives up, those behind it start.
+/// When a test times out, those behind it start.
 #[test]
 fn large_tests_are_not_overtaken() {
     crowded().play(|scene| {
@@ -379,7 +379,7 @@ fn large_tests_are_not_overtaken() {
             assert_eq!(client.left(), freed);
         }
 
-        // 50 are taken; 60 do not fit, and give up after 2 s.
+        // 50 are taken; 60 do not fit, and time out after 2 s.
         let [mut large, mut other] = [7, 8].map(|number| Client::known(scene, number));
         large.asks(&of_rate(60, 2));
         let ends = large.now().plus(WAY).plus(seconds(2));
@@ -395,7 +395,7 @@ fn large_tests_are_not_overtaken() {
 
 /// A client that falls silent while it waits delays those behind it by 8 s at most: the responder polls it once a second.
 #[test]
-fn who_is_gone_holds_up_nobody() {
+fn a_client_that_is_gone_delays_nobody() {
     let (done, _) = crowded().play(|scene| {
         let busy = scene.network.near(1);
         let (run, target) = (Run::silent().on(&busy), scene.target());
@@ -517,7 +517,7 @@ fn a_firewall_that_drops_udp_is_named() {
 /// Connections must arrive within 8 s after the client reports that it is ready: 3 s to be found by UDP, and 5 s for them. A connection
 /// that identifies itself at the limit counts, one a nanosecond later does not.
 #[test]
-fn connections_that_do_not_come_are_missed_after_8_s() {
+fn connections_that_do_not_arrive_time_out_after_8_s() {
     for come in [0, 1, 2] {
         play(|scene| {
             let mut client = Client::known(scene, 2);

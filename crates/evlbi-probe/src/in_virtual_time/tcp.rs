@@ -43,7 +43,7 @@ fn seconds(seconds: u64) -> Duration {
 /// Every message arrives after the path's delay, in both directions, even though the remote clock drifts and is half a minute behind. (Each
 /// message is due more than 0.1 ms after the previous one was sent.)
 #[test]
-fn messages_at_a_constant_rate_are_timely() {
+fn messages_at_a_constant_rate_are_on_time() {
     let mut path = Path::of(&[delay(10)]);
     path.far_clock = [-33_500_000_000, 30_000];
     let (result, _) = path.play(|scene| {
@@ -270,7 +270,7 @@ fn connections_share_a_bottleneck() {
             rates.powi(2) / (f64::from(streams) * squares),
             1e-9,
         );
-        // Slow start takes three round trips of 20 ms of 13 s, and at the end the last connection has to take over the others' share.
+        // Slow start takes three round trips of 20 ms of 13 s, and at the end the last connection has to take over the others' rate.
         let part = total.rate / (20e6 * SEGMENT / 1500.0);
         assert!((0.99..1.0).contains(&part), "{part}");
     }
@@ -278,7 +278,7 @@ fn connections_share_a_bottleneck() {
 
 /// Figures 8 and 10 of Meirosu et al.: 2 s of UDP alongside a connection cost it the stream's rate and the recovery of its window.
 #[test]
-fn a_burst_beside_a_connection_is_recovered_from() {
+fn a_connection_recovers_from_a_burst_of_other_traffic() {
     let path = Path::new([
         vec![bottleneck(100_000_000, 250 << 10), delay(9)],
         vec![delay(8)],

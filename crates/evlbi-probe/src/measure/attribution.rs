@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_host_counted_the_network_lost() {
+    fn losses_that_no_host_counted_are_the_networks() {
         let all = Attribution::new(100, &[]);
         assert_eq!((all.network, all.in_hosts(), all.unattributed), (100, 0, 0));
         let suspects = [
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_others_is_not_attributed() {
+    fn losses_that_may_be_of_other_flows_are_not_attributed() {
         let suspects = [
             suspect(LossLocation::ReceiverBacklog, 50, 1, false),
             suspect(LossLocation::ReceiverSocket, 30, 1, true),

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_not_heard() {
+    fn unauthenticated_messages_are_refused() {
         let [mut client, mut responder] = pair(["token", "guess"]);
         responder.feed(&client.seal(b"one").unwrap());
         assert_eq!(responder.next_message(), Err(ChannelError::Forged));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_repeated_reflected_or_left_out() {
+    fn nothing_is_repeated_reflected_or_omitted() {
         let [mut client, mut responder] = pair(["token", "token"]);
         let one = client.seal(b"one").unwrap();
         responder.feed(&one);

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_exchange_tells_an_offset() {
+    fn one_exchange_gives_an_offset() {
         let mut all = Exchanges::default();
         let one = Exchange {
             departed: 1_000,
@@ -308,7 +308,7 @@ mod tests {
     proptest! {
         /// For any asymmetry of the delays, the offset is within its stated error.
         #[test]
-        fn the_error_is_no_more_than_is_said(
+        fn the_error_is_at_most_the_reported_one(
             there in 0.0f64..50.0, back in 0.0f64..50.0, wait in 0.0f64..500_000.0, offset in -1e12f64..1e12, skew in -50e-6f64..50e-6,
             count in 1u32..300,
         ) {

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_has_a_period() {
+    fn recurring_loss_has_a_period() {
         // Every 17 minutes for 12 s, in windows of 30 s.
         let loss = |window: usize| match (window * 30) % 1020 < 30 {
             true => 0.004,

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn impossible_streams_are_refused_with_a_reason() {
         let good = Stream {
             size: HEADER_LEN,
             spacing: Spacing::Nanoseconds(0),

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_duplicates_nor_strangers_hide_a_loss() {
+    fn neither_duplicates_nor_foreign_datagrams_hide_a_loss() {
         let mut numbers: Vec<u64> = (0..100).filter(|number| *number != 50).collect();
         numbers.extend([10, 10, 100, 200]);
         numbers.swap(30, 31);

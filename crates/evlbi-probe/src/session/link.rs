@@ -175,7 +175,7 @@ mod tests {
             ..stream
         };
         assert_eq!(timeout(&watched), [60.0, 60.0, 60.0]);
-        // TCP itself waits for a path to come back; but not for one that never worked.
+        // TCP itself waits for a path to recover; but not for one that never worked.
         let flows = Test {
             flows: Some(Flows::default()),
             ..Test::default()

@@ -246,7 +246,7 @@ fn found(mut analysis: Value) -> Value {
 }
 
 #[test]
-fn captures_of_every_kind_tell_the_same() {
+fn captures_of_every_kind_give_the_same_analysis() {
     let room = Room::new();
     let packets = transfer();
     let cooked: Vec<(u64, Vec<u8>)> = packets
@@ -333,7 +333,7 @@ fn a_burst_before_a_trickle_is_not_steady() {
 }
 
 #[test]
-fn what_a_capture_lacks_is_said() {
+fn missing_parts_of_a_capture_are_reported() {
     let room = Room::new();
     let packets = transfer();
     let path = room.path("c.pcapng");
@@ -348,7 +348,7 @@ fn what_a_capture_lacks_is_said() {
             .to_string()
             .contains("dropped 7 packets itself")
     );
-    // The end is missing.
+    // The end of the file is cut off.
     let whole = pcap(&packets, false, false, 1, 65535);
     fs::write(&path, &whole[..whole.len() - 30]).unwrap();
     let analysis = analysed(&path);
@@ -382,7 +382,7 @@ fn what_a_capture_lacks_is_said() {
 }
 
 #[test]
-fn files_beside_the_result() {
+fn files_written_with_the_result() {
     let room = Room::new();
     let path = room.path("c.pcap");
     fs::write(&path, pcap(&transfer(), false, false, 1, 65535)).unwrap();
@@ -435,7 +435,7 @@ fn files_beside_the_result() {
 
 /// If there are more connections than `most`, the largest are kept; packets and bytes of the others are counted.
 #[test]
-fn most_connections_are_the_largest() {
+fn the_largest_connections_are_kept() {
     let room = Room::new();
     let mut packets = transfer();
     let begun = packets[0].0;
@@ -475,7 +475,7 @@ fn most_connections_are_the_largest() {
 
 /// A transfer over IPv6 gives the same analysis as over IPv4.
 #[test]
-fn captures_of_ipv6_tell_the_same() {
+fn captures_of_ipv6_give_the_same_analysis() {
     let room = Room::new();
     let v4 = transfer();
     let v6: Vec<(u64, Vec<u8>)> = v4
@@ -616,7 +616,7 @@ fn a_packed_packet_of_any_length_takes_no_more_memory() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused() {
+fn other_files_are_refused() {
     let room = Room::new();
     let path = room.path("c.pcap");
     let packets = transfer();

@@ -102,7 +102,7 @@ fn nanos(seconds: &Value) -> Option<u64> {
 /// All retransmissions, overtaken or duplicate packets and full windows, and all connections and streams with their packets, bytes,
 /// round-trip times, windows, data in flight and times between packets match tshark: over IPv4 and IPv6, in VLANs and with fragments.
 #[test]
-fn captures_tell_what_tshark_told() {
+fn captures_agree_with_tshark() {
     let folder = fs::read_dir(path("")).unwrap();
     let files = folder.map(|file| file.unwrap().path());
     let captures = files.filter(|file| file.extension().is_some_and(|kind| kind == "pcap"));
@@ -204,7 +204,7 @@ fn same_connection(name: &str, ours: &Value, theirs: &Value) {
 /// Retransmissions, their causes and duplicates match the counts of the sender's kernel and both endpoints; at the receiver the losses are
 /// before the capture.
 #[test]
-fn a_lossy_capture_tells_what_the_kernel_counted() {
+fn a_lossy_capture_agrees_with_the_kernels_counts() {
     let known = answer("lossy.json");
     let kernel = |name: &str| number(&known["kernel"], name);
     let (near, _) = analyse("lossy-near");
@@ -253,7 +253,7 @@ fn a_lossy_capture_tells_what_the_kernel_counted() {
 /// The capture alone shows what limits a connection: an application that sends at a rate or in bursts with idle times (Sansa 2006), a
 /// receiver's or a sender's buffer, a full path, losses.
 #[test]
-fn what_holds_a_connection_back_is_told() {
+fn the_limit_of_a_connection_is_reported() {
     for (name, part, said) in [
         (
             "constant-near",

@@ -1,6 +1,5 @@
 //! Probes and responders of this process over real sockets, mostly between two namespaces, with the kernel's counters as ground truth.
 //!
-//! Here belongs one test of each kind of what only a kernel can show.
 //! One test of each kind that needs a kernel belongs here.
 mod abuse;
 mod asked;

@@ -50,7 +50,7 @@ fn near(result: &Value, name: &str, expected: f64, tolerance: f64) {
 
 /// The EXPReS report's 512 Mbit/s over 15 ms, and its equation for loss.
 #[test]
-fn tcp_needs_what_the_report_says() {
+fn the_needs_of_tcp_match_the_report() {
     let plan = shown(tcp::plan(&PlanTcpOptions {
         mss: 1448,
         algorithm: vec![Algorithm::Reno],
@@ -81,7 +81,7 @@ fn tcp_needs_what_the_report_says() {
 /// The maximum loss fraction is at most 1: a window below a segment sustains the rate at any loss. BBR's does not depend on the
 /// window.
 #[test]
-fn no_part_beyond_all_may_be_lost() {
+fn the_maximum_loss_fraction_is_at_most_one() {
     let plan = shown(tcp::plan(&PlanTcpOptions {
         loss: vec![0.5],
         ..over("1", 15)
@@ -95,7 +95,7 @@ fn no_part_beyond_all_may_be_lost() {
 
 /// The simulation packet by packet agrees.
 #[test]
-fn each_packet_says_the_same() {
+fn the_simulation_of_packets_agrees() {
     evlbi_testkit::watch();
     let options = PlanTcpOptions {
         acks: 2,
@@ -203,7 +203,7 @@ fn what_fits_a_link() {
 }
 
 #[test]
-fn what_fits_no_packet_is_said() {
+fn frames_that_fit_no_packet_are_reported() {
     let whole = PlanLinkOptions {
         carrier: Carrier::Pudp,
         ..through("1G", "1G")

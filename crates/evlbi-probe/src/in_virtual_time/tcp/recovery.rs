@@ -108,7 +108,7 @@ impl OneLoss {
 
 /// Figure 2-4 (b), scaled down: with a buffer for all late data, messages are on time again when the equations predict.
 #[test]
-fn a_large_buffer_makes_messages_timely_again() {
+fn a_large_buffer_puts_messages_on_time_again() {
     let flow = OneLoss {
         rate: 64_000_000,
         round_trip: 15,

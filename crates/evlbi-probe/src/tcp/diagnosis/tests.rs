@@ -278,7 +278,7 @@ fn what_limited_recorded_flows_is_named() {
 
 /// Messages are late and shed as both endpoints counted.
 #[test]
-fn timeliness_of_recorded_messages_is_told() {
+fn late_and_shed_messages_of_recordings_are_reported() {
     let (application, _) = recorded("application");
     let (product, _) = recorded("product");
     let (shedding, _) = recorded("shedding");

@@ -34,7 +34,7 @@ fn strict(tests: u32) -> RespondOptions {
 }
 
 #[test]
-fn what_is_not_allowed_is_refused_with_the_reason() {
+fn forbidden_tests_are_refused_with_the_reason() {
     let mut limits = strict(8);
     limits.limits.duration = Nanos(6 * Nanos::SECOND.0);
     let responder = respond_here(&limits);
@@ -203,7 +203,7 @@ fn assert_works(responder: &Responding) {
 }
 
 #[test]
-fn a_responder_survives_strangers() {
+fn a_responder_survives_unauthenticated_clients() {
     let responder = respond_here(&strict(8));
     let address = responder.addresses()[0];
     // Garbage, both as a message and as an endless length.

@@ -20,7 +20,7 @@ use super::support::{
 };
 
 #[test]
-fn datagrams_carry_their_class_of_service() {
+fn datagrams_carry_their_dscp() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };

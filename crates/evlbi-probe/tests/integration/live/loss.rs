@@ -148,7 +148,7 @@ fn short_wire() -> Wire {
 
 /// A token bucket at the sender's NIC passes too little: its queue overflows in that host, and the loss equals its drops.
 #[test]
-fn a_full_queue_before_the_card_is_the_senders() {
+fn a_full_queue_before_the_nic_is_the_senders() {
     let Some(pair) = pair_with(&["nft", "tc"], &short_wire(), name!()) else {
         return;
     };
@@ -211,7 +211,7 @@ fn assert_follows(result: &ProbeCapacity, options: &ProbeCapacityOptions) {
     }
     let lossless = trials.iter().filter(|trial| is_lossless(&trial.point));
     if lossless.clone().any(|trial| !trial.passed) {
-        // If a host stalled and a rate was not reached, the result may be what was sent without loss.
+        // If a host stalled and a rate was not reached, the result may be the rate sent without loss.
         let mut sent = lossless.flat_map(|trial| &trial.point);
         let found = result.rate;
         let is_sent = |found: f64| sent.any(|point| point.rate_sent == found);
@@ -394,7 +394,7 @@ impl Notes for Doorkeeper {
 
 /// A path without a return direction: sent and received counts follow from the plan alone.
 #[test]
-fn a_path_without_a_way_back() {
+fn a_path_without_a_return_direction() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
@@ -426,7 +426,7 @@ fn a_path_without_a_way_back() {
     let sent = near.run(|| udp::send_one_way(&options, &Run::silent()));
     assert_eq!(shown(sent.unwrap())["points"][0]["used"], 350);
     // It looks for the end of the stream from now on, however long that took.
-    until("the receiver has taken all that has come", || {
+    until("the receiver has read all arrived datagrams", || {
         let counters = pair.far.namespace.run(Counters::read);
         counters.unwrap().unwrap().udp.in_datagrams == 343
     });

@@ -76,11 +76,11 @@ fn round_trips_are_counted() {
     let patient = Duration::from_mins(1);
     // It waits for the dropped ones until it is interrupted. No other program has a socket there, nor had one before.
     let lossy = begin(&[100], 50, patient);
-    until("all requests and replies have come", || {
+    until("all requests and replies have arrived", || {
         pair.far.counted("requests") == 50 && pair.near.counted("replies") == 45
     });
     let come = pair.near.counted("any");
-    until("all that has come is read", || {
+    until("all arrived datagrams are read", || {
         let counters = pair.near.namespace.run(Counters::read);
         counters.unwrap().unwrap().udp.in_datagrams >= come
     });
@@ -125,7 +125,7 @@ fn round_trips_are_counted() {
 }
 
 #[test]
-fn both_ways_in_every_shape() {
+fn both_directions_in_every_shape() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };

@@ -91,7 +91,7 @@ const GIVEN_UP: [&str; 4] = [
 ];
 
 #[test]
-fn connections_share_what_there_is_both_ways() {
+fn connections_share_the_path_in_both_directions() {
     let Some(pair) = pair_with(&["ss"], &Wire::exact(), name!()) else {
         return;
     };
@@ -167,7 +167,7 @@ fn connections_share_what_there_is_both_ways() {
 
 /// Samples of a connection match `ss`. Between messages a connection is idle, so that both see the same state most of the time.
 #[test]
-fn samples_are_what_ss_says() {
+fn samples_match_ss() {
     let Some(pair) = pair_with(&["ss"], &Wire::exact(), name!()) else {
         return;
     };
@@ -256,7 +256,7 @@ fn samples_are_what_ss_says() {
 /// All that an application sends arrives, at its pace; the network's drops are retransmitted. Limits of a flow are tested in
 /// `src/tcp/diagnosis`.
 #[test]
-fn what_is_asked_for_comes_although_some_is_dropped() {
+fn requested_data_arrive_although_some_are_dropped() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
@@ -316,7 +316,7 @@ fn what_is_asked_for_comes_although_some_is_dropped() {
 
 /// Invalid tests are refused, with the reason.
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_tests_are_refused() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
@@ -372,7 +372,7 @@ fn what_cannot_be_is_refused() {
 
 /// Connections blocked by a firewall are reported.
 #[test]
-fn connections_that_do_not_come_are_missed() {
+fn connections_that_do_not_arrive_time_out() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
@@ -391,7 +391,7 @@ fn connections_that_do_not_come_are_missed() {
 
 /// Files are transferred in both directions, byte by byte; existing files and files outside of the directory are refused.
 #[test]
-fn files_go_there_and_come_back() {
+fn files_are_transferred_in_both_directions() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
@@ -454,7 +454,7 @@ fn files_go_there_and_come_back() {
 
 /// A full disk ends the test with an error, and the result until then is reported.
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     disk::small(8, name!(), |folder| {
         let Some(pair) = pair(&Wire::exact(), name!()) else {
             return;

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_refused_by_name() {
+    fn unknown_settings_are_refused_by_name() {
         for (text, says) in [
             ("token = \"secret\"", "token"),
             ("token_file = \"t\"", "token_file"),

@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_printed_is_dropped() {
+    fn messages_that_cannot_be_printed_are_dropped() {
         let mut full = Messages(File::options().write(true).open("/dev/full").unwrap());
         full.write_all(b"no room\n").unwrap();
         let (reader, mut closed) = filled();
         drop(reader);
         closed.write_all(b"nobody reads\n").unwrap();
-        // This one ends only if a pipe that nobody reads holds nothing up.
+        // This one ends only if a pipe without a reader delays nothing.
         let (mut reader, mut stalled) = filled();
         stalled.write_all(b"dropped\n").unwrap();
         let mut held = vec![0; PIECE];

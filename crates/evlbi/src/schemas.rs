@@ -141,7 +141,7 @@ mod tests {
         let is_writing = std::env::var_os("EVLBI_WRITE_DOCS").is_some();
         if is_writing {
             let _ = fs::remove_dir_all(&folder);
-            fs::create_dir_all(&folder).expect("a folder");
+            fs::create_dir_all(&folder).expect("a directory");
             for (name, text) in &files {
                 fs::write(folder.join(name), text).expect("a schema");
             }

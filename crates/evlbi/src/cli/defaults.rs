@@ -16,7 +16,7 @@ fn parse(line: &str) -> Command {
 }
 
 #[test]
-fn nothing_said_is_what_the_engines_take() {
+fn defaults_of_the_command_line_are_those_of_the_engines() {
     let Command::Recv(args) = parse("recv udp://0.0.0.0:0 --to null") else {
         panic!("another command");
     };

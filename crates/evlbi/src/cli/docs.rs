@@ -11,14 +11,14 @@ use evlbi_probe::sweep::Spacings;
 
 use super::Cli;
 
-/// The workspace's folder.
+/// Returns the workspace's directory.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// README and the other pages: their paths and texts.
 fn pages() -> Vec<(PathBuf, String)> {
-    let of = |folder: PathBuf| fs::read_dir(folder).expect("a folder").flatten();
+    let of = |folder: PathBuf| fs::read_dir(folder).expect("a directory").flatten();
     let all = of(root())
         .chain(of(root().join("docs/src")))
         .chain(of(root().join("fuzz")));
@@ -63,9 +63,9 @@ fn typed(text: &str) -> Vec<(Shown, String)> {
     lines
 }
 
-/// The command lines of this program in a line of a shell: words up to what ends a command.
+/// Returns the command lines of this program in a shell line: words up to the one that ends a command.
 fn commands(line: &str) -> Vec<Vec<String>> {
-    // A quote that goes over several lines is none within a line.
+    // A quote over several lines is unbalanced within a line.
     let words =
         shlex::split(line).unwrap_or_else(|| line.split_whitespace().map(str::to_owned).collect());
     let begins = words
@@ -109,7 +109,7 @@ fn refused(command: &[String], shown: Shown) -> Option<String> {
 fn every_command_line_is_taken() {
     let mut helps_of_all = Vec::new();
     helps(&Cli::command(), &mut helps_of_all);
-    // Examples stand on lines of their own in helps, some with a remark.
+    // Examples are on lines of their own in helps, some with a remark.
     let helps = helps_of_all.iter().flat_map(|help| {
         let lines = help.lines().map(str::trim);
         let lines = lines.filter(|line| line.starts_with("evlbi "));
@@ -126,7 +126,7 @@ fn every_command_line_is_taken() {
     let (mut taken, mut bad) = (0, Vec::new());
     for (place, shown, line) in helps.chain(pages) {
         for command in commands(&line) {
-            // What is named without what it takes, or with what is left out, is not to be typed.
+            // A command without its arguments, or with omitted ones, is not meant to be typed.
             let is_example = command.len() > 1 && !command.iter().any(|word| word.contains("..."));
             let is_name = command.iter().skip(1).all(|word| {
                 !word.starts_with('-')
@@ -208,9 +208,9 @@ fn text_below_the_options_fits_a_terminal() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// Commands begin with a verb; options with a verb or a noun, and neither with words that need a second reading.
+/// Commands start with a verb; options with a verb or a noun, and neither with words that need a second reading.
 #[test]
-fn help_begins_with_a_verb_or_a_noun() {
+fn help_starts_with_a_verb_or_a_noun() {
     const NEITHER: [&str; 23] = [
         "What", "Who", "How", "Where", "When", "Which", "Whether", "Of", "From", "As", "Instead",
         "That", "This", "Is", "Are", "Beside", "So", "For", "It", "In", "By", "And", "Only",
@@ -240,7 +240,7 @@ fn help_begins_with_a_verb_or_a_noun() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// Somebody who follows the page starts its responder, and then the tests.
+/// A reader who follows the page starts its responder, and then the tests.
 #[test]
 fn the_responder_of_the_page_allows_the_tests_of_the_page() {
     use crate::cli::Command;
@@ -272,9 +272,9 @@ fn the_responder_of_the_page_allows_the_tests_of_the_page() {
     assert!(allowed > 300, "{allowed}");
 }
 
-/// The text of all tests below a folder: files in folders of tests, and the tests at the ends of other files.
+/// Collects the text of all tests below a directory: files in test directories, and the tests at the ends of other files.
 fn tests_below(folder: &Path, all: &mut String) {
-    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+    for entry in fs::read_dir(folder).expect("a directory").flatten() {
         let path = entry.path();
         if path.is_dir() {
             tests_below(&path, all);
@@ -313,7 +313,7 @@ fn every_option_has_a_test() {
     }
     let mut all = Vec::new();
     options(&Cli::command(), "evlbi", &mut all);
-    // Between what cannot be part of its name.
+    // Only between characters that cannot be part of its name.
     let is_given = |option: &str| {
         tests.match_indices(option).any(|(at, _)| {
             let next = tests[at + option.len()..].chars().next();
@@ -380,7 +380,7 @@ fn every_time_and_every_frequency_needs_its_unit() {
 fn every_schema_is_compared_with_real_output() {
     let mut tests = String::new();
     tests_below(&root().join("crates"), &mut tests);
-    let schemas = fs::read_dir(root().join("docs/schemas")).expect("a folder");
+    let schemas = fs::read_dir(root().join("docs/schemas")).expect("a directory");
     let names = schemas.flatten().map(|entry| {
         let name = entry.file_name().into_string().expect("a name");
         let (name, version) = name

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_says_what_the_path_is_fit_for() {
+    fn a_verdict_states_the_rates_that_the_path_is_fit_for() {
         let both = "fit for 846.350 Mbit/s by UDP, 612.200 Mbit/s by TCP";
         for (limit, says) in [
             (Limit::Path, "the path is the limit"),
@@ -358,7 +358,7 @@ mod tests {
             next(&back),
             "on the remote host: evlbi send FILE --to udp://THIS-HOST:2630 --rate 846M"
         );
-        // Not what was asked for, but what the path carries.
+        // The rate that the path carries, not the requested one.
         let asked = ProbeFitness {
             rate: "900M".parse().ok(),
             verdict: Verdict {
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Options of the usual tests are not lost before the command of one of them.
+    /// Options of the default tests are not lost before the command of one of them.
     #[test]
     fn options_belong_behind_the_command() {
         use crate::cli::Cli;

@@ -133,7 +133,7 @@ fn the_reference_is_that_of_the_grammar() {
 /// A new command needs a page that shows how to use it, besides the reference.
 #[test]
 fn every_command_is_in_a_page_with_an_example() {
-    let pages = fs::read_dir(docs()).expect("a folder").flatten();
+    let pages = fs::read_dir(docs()).expect("a directory").flatten();
     let pages = pages.filter(|entry| entry.file_name() != PAGE);
     let pages: Vec<String> = pages
         .filter_map(|entry| fs::read_to_string(entry.path()).ok())

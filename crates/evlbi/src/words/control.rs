@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(explain_in(&error, crate::words::of), line);
     }
 
-    /// Errors of agents and controllers know no options; what is printed of them does.
+    /// Errors of agents and controllers do not name options; their printed form does.
     #[test]
     fn errors_name_the_options_that_help() {
         let controller = || ControllerError::from(NoStateDir);

@@ -29,7 +29,7 @@ use evlbi_stream::source::SourceError;
 
 use crate::output::explain;
 
-/// Of a library: within others, as it comes to the command line.
+/// Checks the text of a library's error, alone and within others, as it reaches the command line.
 #[track_caller]
 fn said(error: impl Into<Error>, expected: &str) {
     let error = error.into();
@@ -39,7 +39,7 @@ fn said(error: impl Into<Error>, expected: &str) {
 }
 
 #[test]
-fn errors_are_told_with_what_the_command_line_offers() {
+fn errors_name_the_remedies_of_the_command_line() {
     let there = || OutputError::Exists("a.vdif".into());
     let exists = "a.vdif exists: give --force to overwrite it";
     said(there(), exists);
@@ -66,7 +66,7 @@ fn errors_are_told_with_what_the_command_line_offers() {
 }
 
 #[test]
-fn errors_are_told_with_the_names_of_options() {
+fn errors_name_the_options() {
     said(
         SendError::RateUnknown("a.vdif".to_owned()),
         "the frame rate of a.vdif is unknown, so its frames cannot be timed: give --frame-rate, --rate or --max",
@@ -129,9 +129,9 @@ fn errors_are_told_with_the_names_of_options() {
     );
 }
 
-/// Flags stand in the line, however deep the error lies.
+/// Messages name flags, however deep the error is.
 #[test]
-fn errors_of_libraries_are_told_in_the_words_of_the_command_line() {
+fn errors_of_libraries_use_the_words_of_the_command_line() {
     let window = WindowError::Delay {
         max_s: 1e-3,
         asked_s: 2e-3,
@@ -170,7 +170,7 @@ fn errors_of_libraries_are_told_in_the_words_of_the_command_line() {
     }
 }
 
-/// However deep an error is, and whatever comes after it.
+/// However deep an error is, and whatever follows it.
 #[test]
 fn errors_of_tests_name_the_arguments() {
     let address = || "jive:8620".to_owned();
@@ -216,9 +216,9 @@ fn errors_of_tests_name_the_arguments() {
     }
 }
 
-/// What only this host's user can change.
+/// Problems that only this host's user can solve.
 #[test]
-fn errors_of_the_host_say_what_to_change() {
+fn errors_of_the_host_suggest_a_remedy() {
     let mut writer = Writer::create("/dev/full".as_ref(), WriterOptions::default()).unwrap();
     said(
         writer.write(&[0; 5000]).unwrap_err(),
@@ -251,7 +251,7 @@ fn errors_of_the_host_say_what_to_change() {
     );
 }
 
-/// Also the options of transports, of which two have one name.
+/// Also the options of transports, two of which have the same name.
 #[test]
 fn errors_of_transports_name_the_options() {
     let sends = OutOptions {

@@ -1,6 +1,6 @@
-//! Control: agents and their flows over real sockets, what they allow, and what is left of them when something is killed.
+//! Control: agents and their flows over real sockets, their access rules, and what remains when something is killed.
 //!
-//! Here belongs what agents do with real flows; sessions with agents in memory are tested in evlbi-control.
+//! Put tests of agents with real flows here; sessions with agents in memory are tested in evlbi-control.
 
 mod browser;
 mod connections;

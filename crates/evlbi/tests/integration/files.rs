@@ -1,6 +1,6 @@
 //! `correlate`, `doctor`, `drop`, `inspect` and `sky` on files, run as a user runs them.
 //!
-//! Here belongs what the command line makes of files; what is in them is tested in the libraries.
+//! Put tests of the command line on files here; the contents of files are tested in the libraries.
 
 mod analyse;
 mod correlate;
@@ -30,7 +30,7 @@ fn json(arguments: &[&str]) -> Value {
     read(output.stdout)
 }
 
-/// What it says when it fails.
+/// Returns the message of a command that must fail.
 fn failure(arguments: &[&str]) -> String {
     let output = evlbi(arguments);
     assert!(!output.status.success(), "{arguments:?} succeeded");

@@ -1,7 +1,7 @@
-//! The program over real sockets: what can happen to a recording, losses told apart in namespaces, signals, abuse, and jive5ab's
-//! protocol byte by byte. What streams are made of is tested in their libraries.
+//! The program over real sockets: what can happen to a recording, losses attributed in namespaces, signals, abuse, and jive5ab's
+//! protocol byte by byte. The parts of streams are tested in their libraries.
 //!
-//! Here belongs what processes do over real sockets that a call cannot show.
+//! Put tests here of processes over real sockets that a call cannot replace.
 
 mod control_socket;
 mod correlate;

@@ -1,6 +1,6 @@
 //! `evlbi path`: real kernels at the ends, cells of a plan in the middle.
 //!
-//! Here belongs what real kernels do at the ends of a path; what cells do is tested in evlbi-core.
+//! Put tests here of real kernels at the ends of a path; cells are tested in evlbi-core.
 
 mod analyse;
 mod cells;
@@ -34,7 +34,7 @@ const TOKEN: &str = "a token of tests";
 /// Nobody.
 const PLAIN_USER: u32 = 65_534;
 
-/// A folder with a plan, and all that is written about its paths.
+/// A directory with a plan, and all files about its paths.
 struct Room {
     room: evlbi_testkit::Room,
     plan: String,
@@ -52,7 +52,7 @@ impl Deref for Room {
 }
 
 impl Room {
-    /// None where there are no paths here: the test is skipped.
+    /// None if this host cannot make paths: the test is skipped.
     #[track_caller]
     fn new(plan: &str) -> Option<Room> {
         if !paths() {
@@ -67,7 +67,7 @@ impl Room {
         })
     }
 
-    /// The program. Sockets of its paths lie in this folder, so that no other test's path is in sight.
+    /// The program. Sockets of its paths are in this directory, so that it does not see other tests' paths.
     fn evlbi(&self) -> Command {
         let mut evlbi = self.as_user(&self.program);
         evlbi
@@ -79,7 +79,7 @@ impl Room {
         evlbi
     }
 
-    /// What runs a program as who is to run it.
+    /// Returns a command that runs a program as the user of this test.
     fn as_user(&self, program: &str) -> Command {
         if !self.is_plain {
             return command(program);
@@ -103,7 +103,7 @@ impl Room {
         if !need(&["setpriv", "unshare"]) {
             return false;
         }
-        // Where that user can reach it.
+        // In a directory that this user can read.
         let program = self.path("program");
         copy_program(&self.program, &program);
         self.program = program;
@@ -113,7 +113,7 @@ impl Room {
         }
         chown(folder, Some(PLAIN_USER), Some(PLAIN_USER)).unwrap();
         self.is_plain = true;
-        // What that user needs from the machine: the device, and user namespaces.
+        // That user needs from the machine: the device, and user namespaces.
         let may = "exec 3<> /dev/net/tun; exec unshare --user true";
         let output = self.as_user("sh").args(["-ec", may]).output().unwrap();
         if output.status.success() {
@@ -155,7 +155,7 @@ impl Room {
     }
 }
 
-/// Makes a path that ends with this process, however that ends: its command reads what nobody writes. None if it fails.
+/// Makes a path that ends with this process, in any case: its command reads a pipe that never gets data. None if it fails.
 pub fn raise(path_run: &mut Command) -> Option<Running> {
     let mut path = path_run
         .args(["--", "cat"])
@@ -164,7 +164,7 @@ pub fn raise(path_run: &mut Command) -> Option<Running> {
         .spawn()
         .map(Running)
         .unwrap();
-    // What comes back has been on the first host.
+    // The line that returns has been on the first host.
     let _ = path.0.stdin.as_mut().unwrap().write_all(b"up\n");
     let line = Lines::of(path.0.stdout.take().unwrap()).next();
     (line.as_deref() == Some("up")).then_some(path)
@@ -178,7 +178,7 @@ struct Up<'a> {
 }
 
 impl Up<'_> {
-    /// What runs a program on a host.
+    /// Returns a command that runs a program on a host.
     fn at(&self, host: &str) -> Command {
         let mut command = self.room.evlbi();
         command.args(["path", "exec", host, "--path", &self.name, "--"]);
@@ -192,13 +192,13 @@ impl Up<'_> {
         command
     }
 
-    /// What a script prints on a host, which must not fail.
+    /// Returns the output of a script on a host, which must not fail.
     #[track_caller]
     fn sh(&self, host: &str, script: &str) -> String {
         printed(self.at(host).args(["sh", "-ec", script]))
     }
 
-    /// What the path has done so far.
+    /// Returns the counters of the path so far.
     #[track_caller]
     fn state(&self) -> Value {
         let shown = printed(
@@ -209,7 +209,7 @@ impl Up<'_> {
         read(shown)
     }
 
-    /// Takes it down; gives what it did.
+    /// Ends it; returns its results.
     #[track_caller]
     fn end(mut self) -> Value {
         drop(self.child.0.stdin.take());
@@ -236,8 +236,8 @@ impl Up<'_> {
         Recv::controlled(command, 1, socket)
     }
 
-    /// `send` from the first host, as fast as that can, which must not fail: `count` pattern frames, each in a datagram and a
-    /// frame of its own, numbered from `first` on.
+    /// `send` from the first host, at its maximum rate, which must not fail: `count` pattern frames, each in a datagram and a
+    /// frame of its own, numbered from `first`.
     #[track_caller]
     fn send(&self, to: &str, first: u64, count: u64) -> Value {
         let rate = pattern::frame_rate(1000);
@@ -253,7 +253,7 @@ impl Up<'_> {
         sent
     }
 
-    /// `respond` on the far host.
+    /// `respond` on the remote host.
     #[track_caller]
     fn respond(&self) -> Recv {
         self.listening(&mut self.responder(), "responder")
@@ -271,7 +271,7 @@ impl Up<'_> {
         command
     }
 
-    /// A probe of a kind from the near host to the far one, which must not fail.
+    /// A probe of a kind from the first host to the second one, which must not fail.
     #[track_caller]
     fn probe(&self, kind: &str, more: &[&str]) -> Value {
         let shown = printed(
@@ -300,7 +300,7 @@ impl Up<'_> {
     }
 }
 
-/// What a command prints, which must not fail.
+/// Returns the output of a command, which must not fail.
 #[track_caller]
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -317,7 +317,7 @@ fn cell<'a>(state: &'a Value, direction: &str, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {direction} {name} in {state}"))
 }
 
-/// What the command prints is all that comes on standard output, and its exit code that of the program; hosts are known
+/// Only the command's output is on standard output, and its exit status is that of the program; hosts are known
 /// by their names.
 #[test]
 fn a_command_runs_on_the_first_host() {
@@ -338,13 +338,13 @@ fn a_command_runs_on_the_first_host() {
     assert!(String::from_utf8_lossy(&output.stderr).contains(FORWARD));
 }
 
-/// No answer to an independent tool comes sooner than the plan's delays let it; it may come later.
+/// No answer to an independent tool arrives before the plan's delays allow; it may arrive later.
 #[test]
 fn no_round_trip_is_shorter_than_the_plans_delays() {
     if !need(&["ping"]) {
         return;
     }
-    // 5 ms there, 12.5 ms back; and less than a millisecond, of which ping prints three digits after the point.
+    // 5 ms outbound, 12.5 ms return; and less than a millisecond, of which ping prints three digits after the point.
     for (rtt, more, shortest) in [("10ms", "7.5ms", 17.5), ("500us", "250us", 0.75)] {
         let cells = format!("rtt = \"{rtt}\"\nbackward = [{{ delay = \"{more}\" }}]\n");
         let Some(room) = Room::new(&format!("{HOSTS}{cells}")) else {
@@ -354,7 +354,7 @@ fn no_round_trip_is_shorter_than_the_plans_delays() {
     }
 }
 
-/// Pings both ways, over IPv4 and IPv6; no round trip takes less than `shortest` milliseconds.
+/// Pings in both directions, over IPv4 and IPv6; no round trip takes less than `shortest` milliseconds.
 #[track_caller]
 fn answers_take_at_least(shortest: f64, room: &Room) {
     let up = room.up();
@@ -363,7 +363,7 @@ fn answers_take_at_least(shortest: f64, room: &Room) {
         ("manchester", "jive"),
         ("jive", "manchester-v6"),
     ] {
-        // With a deadline, far off, it ends with the last answer; without, it waits two round trips for the last.
+        // With a far deadline, ping ends with the last answer; without, it waits two round trips for the last.
         let ping = ["ping", "-n", "-c", "20", "-i", "0.01", "-w", "100", to];
         let shown = printed(up.at(from).args(ping));
         let times = shown.lines().filter_map(|line| {
@@ -376,7 +376,7 @@ fn answers_take_at_least(shortest: f64, room: &Room) {
     }
 }
 
-/// Long segments of TCP are cut where a cell has to, and arrive whole all the same.
+/// Long TCP segments are split where a cell requires it, and all their data arrive.
 #[test]
 fn tcp_brings_every_byte_through_everything() {
     let cells = "rtt = \"4ms\"\nrate = \"400M\"\nbuffer = \"100KiB\"\ncells = [{ loss = \"0.5%\", burst = \"3\" }, \
@@ -415,7 +415,7 @@ fn tcp_brings_every_byte_through_everything() {
     }
 }
 
-/// A cell that lets no long packets through tells the sender, whose kernel then knows what the path takes, and whose TCP sends no
+/// A cell that passes no long packets informs the sender, whose kernel then knows the path MTU, and whose TCP sends no
 /// longer ones.
 #[test]
 fn senders_learn_the_longest_packet() {
@@ -488,7 +488,7 @@ fn stations_meet_at_a_switch() {
     );
 }
 
-/// Takes a path down, also when a test fails.
+/// Removes a path, even when a test fails.
 struct Down<'a>(&'a Room);
 
 impl Drop for Down<'_> {
@@ -511,7 +511,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("is up already"));
     let frames = pattern::frames(FRAME, 1_700_000_000, pattern::frame_rate(1000), 200).unwrap();
     let source = room.write("in.vdif", frames);
-    // Nobody need listen to a group.
+    // A group needs no listener.
     let send = || {
         let send = ["send", &source, "--to", "udp://239.1.2.3:2630", "--max"];
         well(&[&["exec", "jive", "--", EVLBI][..], &send].concat())
@@ -528,7 +528,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
     let (packets, before) = counts();
     send();
     until("they are dropped", || counts().1 >= before + 200);
-    // All since then.
+    // All lines since then.
     let (more, lost) = counts();
     assert_eq!(more - packets, lost - before);
     well(&["set", "loss", "loss=0"]);
@@ -536,7 +536,7 @@ fn a_path_stays_up_and_is_changed_while_traffic_flows() {
     send();
     until("they pass again", || counts().0 >= packets + 200);
     assert_eq!(counts().1, before);
-    // A command runs where it was asked for, and knows its path.
+    // A command runs on the requested host, and knows its path.
     let script = "pwd; $0 path exec manchester -- ip -4 -o addr";
     let here = well(&[
         "exec", "jive", "--path", "plan", "--", "sh", "-c", script, EVLBI,
@@ -579,7 +579,7 @@ fn processes(with: &str) -> Vec<u32> {
     .collect()
 }
 
-/// Who is killed, program or relay, and when: nothing stays behind, not even what went into the background.
+/// After a kill of program or relay, at any time, no process stays behind, not even one in the background.
 #[test]
 fn a_killed_path_leaves_nothing_behind() {
     if !need(&["bash", "setsid"]) {
@@ -594,7 +594,7 @@ fn a_killed_path_leaves_nothing_behind() {
         names.any(|file| file.file_name().to_string_lossy().ends_with(ending))
     };
     let relays = || processes(&format!("path\0relay\0{}", room.plan));
-    // Begun, and at each step until its command runs; and in between, after a number of looks at all processes.
+    // At the start, at each step until its command runs, and in between, after a number of scans of all processes.
     type Step<'a> = &'a dyn Fn() -> bool;
     let steps: [Step; 4] = [
         &|| !relays().is_empty(),
@@ -614,7 +614,7 @@ fn a_killed_path_leaves_nothing_behind() {
                 .unwrap(),
         );
         match steps.get(moment) {
-            Some(step) => until("it comes to this step", step),
+            Some(step) => until("it reaches this step", step),
             None => (0..looks[moment - steps.len()]).for_each(|_| drop(relays())),
         }
         child.0.kill().unwrap();
@@ -656,7 +656,7 @@ fn a_killed_path_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn invalid_plans_and_commands_are_reported() {
     let cells = "rtt = \"2ms\"\ncells = [\n{ loss = \"1%\" },\n{ lossy = \"1%\" }]\n";
     let Some(room) = Room::new(&format!("{HOSTS}{cells}")) else {
         return;
@@ -680,9 +680,9 @@ fn what_cannot_be_is_said() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot read the plan none.toml"));
 }
 
-/// Who may not make a path learns what is missing.
+/// A user who may not make a path gets a message that names the missing right.
 #[test]
-fn what_is_missing_is_said() {
+fn missing_rights_are_reported() {
     let Some(room) = Room::new(&format!("{HOSTS}rtt = \"2ms\"\n")) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Each option of the command line is thought of in flows, and the examples of the pages are sessions.
+//! Each option of the command line has a rule for flows, and the examples of the pages are sessions.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// An option that reads, writes, sends or listens must not slip in by being new.
+/// A new option that reads, writes, sends or listens must not be allowed by accident.
 #[test]
 fn every_option_was_thought_of() {
     let mut all = String::new();
@@ -46,7 +46,7 @@ fn words(flow: &Value, config: &Config) -> Vec<String> {
     allow(&flow, config, &CommandLine, false).unwrap().words
 }
 
-/// An option that is given as `false` is as one that is not given, whichever it is.
+/// An option that is `false` has the same effect as none, whichever it is.
 #[test]
 fn false_switches_nothing_on() {
     let room = evlbi_testkit::Room::new();
@@ -87,7 +87,7 @@ fn false_switches_nothing_on() {
     assert!(seen > 10, "{seen}");
 }
 
-/// The command line asks for the units of times and frequencies; flows may give seconds and hertz as numbers.
+/// The command line requires the units of times and frequencies; flows may give seconds and hertz as numbers.
 #[test]
 fn numbers_without_a_unit_stay_seconds_and_hertz_in_flows() {
     let room = evlbi_testkit::Room::new();
@@ -148,7 +148,7 @@ fn a_responder_tests_on_the_ports_of_flows() {
     );
 }
 
-/// A sender whose start is over sends now, for as long as it was asked to.
+/// A sender whose start time has passed sends now, for the requested duration.
 #[test]
 fn a_start_that_is_over_is_now() {
     let room = evlbi_testkit::Room::new();
@@ -170,7 +170,7 @@ fn a_start_that_is_over_is_now() {
     }
 }
 
-/// A live correlator of an agent prints its result alone: what it prints is kept, however long it runs.
+/// A live correlator of an agent prints its result alone: its output is kept, however long it runs.
 #[test]
 fn a_live_flow_prints_no_lines() {
     let room = evlbi_testkit::Room::new();
@@ -195,7 +195,7 @@ fn the_examples_are_sessions() {
 }
 
 #[test]
-fn errors_in_sessions_say_what_is_wrong_and_where() {
+fn errors_in_sessions_name_the_cause_and_the_place() {
     const HOST: &str =
         "name = \"n\"\n[[host]]\nname = \"ef\"\nagent = \"https://10.77.0.1:3650\"\n";
     for (more, says) in [

@@ -1,4 +1,4 @@
-//! Pages in Chromium, driven by scripts of Python (Playwright) that print what they saw as a line of JSON.
+//! Web UI in Chromium, driven by Python scripts (Playwright) that print their findings as a line of JSON.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,13 +10,13 @@ use evlbi_testkit::need::which;
 use evlbi_testkit::python::python;
 use evlbi_testkit::{command, need};
 
-/// A Python that can drive a browser, and the browser; else it is said what is missing.
+/// Returns a Python that can drive a browser, and requires the browser; otherwise reports which is not installed.
 pub fn python_with_a_browser() -> Option<PathBuf> {
     let python = python("axe_playwright_python, playwright")?;
     need(&["chromium"]).then_some(python)
 }
 
-/// What runs a script that opens pages in the browser.
+/// Returns a command that runs a script in the browser.
 pub fn script_of(python: &Path, name: &str) -> Command {
     let mut runs = command(python);
     runs.env("CHROMIUM", which("chromium").unwrap())
@@ -30,7 +30,7 @@ pub fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// What a script saw on the page of an agent.
+/// Returns the findings of a script in the web UI of an agent.
 pub fn seen(python: &Path, name: &str, agent: &Agent) -> Value {
     let output = script_of(python, name)
         .arg(format!("https://{}", agent.address))
@@ -48,7 +48,7 @@ pub fn seen(python: &Path, name: &str, agent: &Agent) -> Value {
     seen
 }
 
-/// What no page may do.
+/// Checks that a page makes no forbidden requests and has no errors.
 pub fn all_is_well(seen: &Value) {
     for (what, why) in [
         ("elsewhere", "requests that leave the host"),

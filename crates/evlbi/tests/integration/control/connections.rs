@@ -1,4 +1,4 @@
-//! Connections to an agent that are slow, silent, too many or too long, and what guards each answer.
+//! Connections to an agent that are slow, silent, too many or too long, and the headers that protect each answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn large_bodies_are_refused() {
     assert_eq!(agent.get("/api/v1/flows")["flows"], json!([]));
 }
 
-/// A request that is refused before its body has come does not end the connection: the next one is answered.
+/// A request that is refused before its body has arrived does not end the connection: the next one is answered.
 #[test]
 fn a_connection_outlives_a_refusal() {
     let agent = Agent::start("");
@@ -51,7 +51,7 @@ fn a_connection_outlives_a_refusal() {
     assert_eq!(states, ["HTTP/1.1 403", "HTTP/1.1 200"], "{said}");
 }
 
-/// A connection that believes any certificate: what is tested is the other end.
+/// Connects to an agent and accepts its own certificate.
 fn connect(agent: &Agent) -> StreamOwned<ClientConnection, TcpStream> {
     let pem = agent.room.read("certificate.pem");
     let mut roots = rustls::RootCertStore::empty();
@@ -68,26 +68,26 @@ fn connect(agent: &Agent) -> StreamOwned<ClientConnection, TcpStream> {
     StreamOwned::new(client, dial(agent))
 }
 
-/// A connection whose other end ends it; only what never comes takes longer than the watchdog.
+/// Opens a connection that the agent is to close; only data that never arrive take longer than the watchdog.
 fn dial(agent: &Agent) -> TcpStream {
     let stream = TcpStream::connect(agent.address).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     stream
 }
 
-/// Reads until the other end closes.
+/// Reads until the agent closes.
 #[track_caller]
 fn until_closed(mut stream: impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
-        // The error where the other end sends no end of TLS, or this end still sends.
+        // An error if the agent sends no end of TLS, or if this end still sends.
         let ends = [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof];
         assert!(ends.contains(&error.kind()), "it stays open: {error}");
     }
     bytes
 }
 
-/// More connections than an agent keeps of those who have shown no token: it closes the oldest.
+/// More unauthenticated connections than an agent keeps: it closes the oldest.
 #[test]
 fn slow_and_silent_connections_keep_nobody_out() {
     stay_silent(256, |_, silent| silent.len() == 300);
@@ -101,10 +101,10 @@ fn connections_without_number_keep_nobody_out() {
     });
 }
 
-/// Those who say nothing, or say it slowly, are closed; those who have a token are answered meanwhile, and data flows.
+/// Clients that send nothing, or send slowly, are closed; meanwhile clients with a token are answered, and data flows.
 #[track_caller]
 fn stay_silent(files: usize, are_enough: impl Fn(&Agent, &[TcpStream]) -> bool) {
-    // More than clients keep a connection that they may use again.
+    // More than clients keep for reuse.
     let agent = Agent::limited("idle = \"6s\"\n", files);
     let beside = Beside::begin(&agent);
     let mut silent = Vec::new();
@@ -140,7 +140,7 @@ fn stay_silent(files: usize, are_enough: impl Fn(&Agent, &[TcpStream]) -> bool) 
     beside.end();
 }
 
-/// All that is answered forbids others to frame it or to add to it, and comes by TLS alone.
+/// All answers forbid framing and added content, and are sent by TLS alone.
 #[test]
 fn answers_are_guarded() {
     let agent = Agent::start("");

@@ -1,4 +1,4 @@
-//! The demonstration: its numbers agree, its page shows its stations while it lasts, and nothing of it is left behind.
+//! The demonstration: its numbers agree, its web UI shows its stations while it runs, and nothing of it is left behind.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::control::support::{EVLBI, asked};
 use crate::result::number;
 
-/// With a page it ends by itself well only when all numbers agree; then the page stays until Ctrl-C.
+/// With a web UI it succeeds only if all numbers agree; then the web UI stays until Ctrl-C.
 #[test]
 fn the_demonstration_shows_its_stations() {
     let room = Room::new();
@@ -39,13 +39,13 @@ fn the_demonstration_shows_its_stations() {
     demo.signal(Signal::SIGINT);
     assert!(demo.wait().success());
     assert_eq!(std::fs::read_dir(room.folder()).unwrap().count(), 0);
-    // If another process has the port by now, it knows neither the token nor the flow.
+    // If another process has the port by now, it has neither the token nor the flow.
     let answer = asked(&url, token);
     assert!(answer.is_none_or(|answer| answer["status"].get("baselines").is_none()));
 }
 
-/// Every number that is known in two places is the same in both, from the sender to the recording; what a socket dropped is
-/// counted.
+/// Every number that is known in two places is the same in both, from the sender to the recording; datagrams that a socket dropped
+/// are counted.
 #[test]
 fn the_numbers_of_the_demonstration_agree() {
     let room = Room::new();
@@ -75,7 +75,7 @@ fn the_numbers_of_the_demonstration_agree() {
                 ["truth", "found", "within"].map(|name| number(check, name));
             assert!(truth.abs_diff(found) <= within, "{check}");
         }
-        // Beside what the program compared by itself.
+        // In addition to the program's own comparison.
         let (truth, account) = (&station["relay"]["truth"], &station["received"]["account"]);
         let [offered, lost, duplicates] =
             ["offered", "lost", "duplicates"].map(|count| number(truth, count));

@@ -16,7 +16,7 @@ use crate::control::support::{
 };
 use crate::result::number;
 
-/// Neither an agent nor its flows read the config file of their user, in which there is a mistake.
+/// Neither an agent nor its flows read their user's config file, which is invalid here.
 #[test]
 fn a_flow_has_no_defaults_of_a_user() {
     let agent = Agent::configured("[rates]\nsned = \"1G\"");
@@ -29,7 +29,7 @@ fn a_flow_has_no_defaults_of_a_user() {
     assert!(refused.contains("--rate, or --max"), "{refused}");
 }
 
-/// Rate and shed policy change while the data flows, and both ends' results agree on what was sent and shed.
+/// Rate and shed policy change while the data flows, and both endpoints' results agree on the data sent and shed.
 #[test]
 fn a_flow_is_started_changed_and_stopped() {
     let agent = Agent::start("");
@@ -52,7 +52,7 @@ fn a_flow_is_started_changed_and_stopped() {
     let flow = agent.wait("from", |flow| sent(flow, "shed") > 1);
     assert_eq!(sent(&flow, "rate_asked_bps"), 64_000);
     assert_eq!(flow["status"]["sending"]["shed_policy"], "every:2");
-    // The same command once more, whoever recorded it: it was meant for the flow as it was.
+    // A replay of the same command: it was meant for the flow in its earlier state.
     let again = agent.ask(Method::PATCH, path, &change);
     assert_eq!(again.status, 409, "{}", again.body);
     let back = agent.ask(Method::PATCH, path, &json!({"revision": 2, "shed": "none"}));
@@ -60,10 +60,10 @@ fn a_flow_is_started_changed_and_stopped() {
     let before = agent.wait("from", |flow| {
         flow["status"]["sending"]["shed_policy"] == "none"
     });
-    // The last number is one that was sent.
+    // The last number is sent, not shed.
     agent.wait("from", |flow| sent(flow, "sent") > sent(&before, "sent"));
     let result = agent.finish("from");
-    // All that left has come when the receiver says so.
+    // All sent data have arrived when the receiver reports so.
     let all = number(&result, "sent");
     agent.wait("to", |flow| received(flow, "unique") == all);
     let received = agent.finish("to");
@@ -78,7 +78,7 @@ fn a_flow_is_started_changed_and_stopped() {
     let [[begun, none], [offered, shed], [ended, nothing]] = [0, 1, 2].map(|at| counts(sheds[at]));
     assert!(begun > 1 && ended > 0, "{sheds:?}");
     assert_eq!((none, nothing), (0, 0), "{sheds:?}");
-    // Every second, from a place of its own on.
+    // Every second one, from some position on.
     assert!(
         (offered / 2..=offered.div_ceil(2)).contains(&shed),
         "{sheds:?}"
@@ -91,7 +91,7 @@ fn a_flow_is_started_changed_and_stopped() {
         "what is shed uses up its numbers"
     );
     assert_eq!(number(&received, "host_lost"), 0);
-    // What is shown of flows that have ended is what came of them.
+    // The status of ended flows matches their results.
     let last = agent.flow("from")["status"]["sending"].clone();
     for count in ["offered", "sent", "shed", "not_sent"] {
         assert_eq!(last[count], result[count], "{count} of {last}");
@@ -116,7 +116,7 @@ fn a_flow_is_started_changed_and_stopped() {
             "{said}: {events:?}"
         );
     }
-    until_some("the course of a flow", || {
+    until_some("the time series of a flow", || {
         let course = agent.get("/api/v1/flows/to/course");
         let seconds = course["rate_bps"].as_array().unwrap().clone();
         seconds
@@ -126,7 +126,7 @@ fn a_flow_is_started_changed_and_stopped() {
     });
 }
 
-/// What cannot be changed is said, and changes nothing.
+/// Invalid changes are refused with a reason, and change nothing.
 #[test]
 fn changes_that_make_no_sense_are_refused() {
     let agent = Agent::start("");
@@ -186,9 +186,9 @@ fn changes_that_make_no_sense_are_refused() {
     assert_eq!(late.status, 409, "{}", late.body);
 }
 
-/// A flow that cannot go on says why; one that ends by itself has finished.
+/// A flow that fails reports why; one that ends on its own has finished.
 #[test]
-fn how_a_flow_ended_is_said() {
+fn the_end_of_a_flow_is_reported() {
     let agent = Agent::start("");
     let (_unread, to) = unread();
     let mut short = send("short", &to, "8M");
@@ -218,7 +218,7 @@ fn how_a_flow_ended_is_said() {
     assert_eq!(none.status, 404, "{}", none.body);
 }
 
-/// A flow that has ended can be forgotten, and what it recorded and its name stay.
+/// A flow that has ended can be forgotten; its recording and its name stay.
 #[test]
 fn a_flow_is_forgotten_but_not_its_recording() {
     let agent = Agent::start("");
@@ -250,7 +250,7 @@ fn a_flow_is_forgotten_but_not_its_recording() {
     assert_eq!(agent.get("/api/v1/flows")["flows"], json!([]));
 }
 
-/// The agent is killed while data flows. It goes on, nothing is lost, and the next agent has it in hand again.
+/// The agent is killed while data flows. The flow continues, nothing is lost, and the next agent takes it over.
 #[test]
 fn flows_outlive_their_agent() {
     let agent = Agent::start("");
@@ -276,7 +276,7 @@ fn flows_outlive_their_agent() {
         number(&received, "lost"),
         number(&sent, "shed") - trailing(&sent, &received)
     );
-    // What ends while no agent is there is known to the next one all the same.
+    // Flows that end while no agent runs are known to the next one all the same.
     agent.begin(&recv("more", "null"));
     let mut short = recv("short", "null");
     short["from"] = json!("tcp://127.0.0.1:0");
@@ -300,14 +300,14 @@ fn flows_outlive_their_agent() {
     assert_eq!(agent.flow("to")["end"]["outcome"], "stopped");
 }
 
-/// Numbers at the end of a stream that were shed: nobody can miss them.
+/// Shed numbers at the end of a stream: their absence cannot be detected.
 fn trailing(sent: &Value, received: &Value) -> u64 {
     number(sent, "last_seq") - number(received, "last_seq")
 }
 
-/// An agent that is told to end does so at once, whichever way, and its flows continue.
+/// An agent stops at once on either signal, and its flows continue.
 #[test]
-fn an_agent_ends_when_it_is_told() {
+fn an_agent_stops_on_a_signal() {
     let mut agent = Agent::start("");
     agent.listen(&recv("to", "null"));
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -324,11 +324,11 @@ fn an_agent_ends_when_it_is_told() {
     assert_eq!(ends.count(), 2);
 }
 
-/// Of flows that record to one file one records, and the others say which file it is.
+/// Of flows that record to one file one records, and the others report which file it is.
 #[test]
 fn a_file_has_one_flow() {
     let agent = Agent::start("");
-    // All at once: most are refused before they begin, but any may be found out by the lock of the file alone.
+    // All at once: most are refused before they start, but any may be detected by the lock of the file alone.
     let begin = |name| agent.ask(Method::POST, "/api/v1/flows", &recv(name, "same.vdif"));
     let answers = std::thread::scope(|scope| {
         let asked = ["a", "b", "c", "d"].map(|name| (name, scope.spawn(move || begin(name))));
@@ -356,9 +356,9 @@ fn a_file_has_one_flow() {
     assert_eq!(recording, 1);
 }
 
-/// Two agents would fight over the flows of a folder.
+/// Two agents would fight over the flows of a directory.
 #[test]
-fn a_folder_has_one_agent() {
+fn a_directory_has_one_agent() {
     let agent = Agent::start("");
     let second = command(EVLBI)
         .args(["agent", "--bind", "127.0.0.1:0", "--dir"])
@@ -370,20 +370,20 @@ fn a_folder_has_one_agent() {
         !second.status.success() && said.contains("another agent uses"),
         "{said}"
     );
-    // The first is still the one that the folder names.
+    // The directory still names the first.
     let lock = agent.room.text("lock");
     assert!(!lock.trim().is_empty(), "{lock}");
 }
 
-/// An agent is killed while it starts flows: one whose process lives and does not listen yet is found all the same and can be ended,
-/// and the name of one that was not begun can be used.
+/// An agent is killed while it starts flows: one whose process lives but does not listen yet is found all the same and can be
+/// stopped, and the name of one that was not started can be used.
 #[test]
 fn flows_outlive_an_agent_that_is_killed_while_it_starts_them() {
     let mut agent = Agent::start("");
     agent.listen(&recv("model", "null"));
     agent.kill();
     let flows = agent.room.folder().join("flows");
-    // What an agent leaves if it is killed while it starts a flow.
+    // Left by an agent that is killed while it starts a flow.
     fs::create_dir(flows.join(".new-half")).unwrap();
     let mut processes = Vec::new();
     for name in ["late", "stuck"] {
@@ -429,8 +429,8 @@ fn flows_outlive_an_agent_that_is_killed_while_it_starts_them() {
     agent.begin(&recv("half", "null"));
 }
 
-/// A recording ends before its disk is full: that has a name and a reason, its counts are kept, and an agent that is restarted when nothing
-/// is free at all knows them.
+/// A recording ends before its disk is full, with an outcome and a reason; its counts are kept, and an agent that is restarted on a full
+/// disk knows them.
 #[test]
 fn a_full_disk_ends_recordings_with_a_reason() {
     disk::small(12, name!(), |small| {
@@ -451,7 +451,7 @@ fn a_full_disk_ends_recordings_with_a_reason() {
         );
         let result = agent.get("/api/v1/flows/rec/result");
         assert_eq!(result["ended"], "stopped");
-        // What is not recorded goes on.
+        // Flows that do not record continue.
         assert_eq!(agent.flow("count")["state"], "running");
         assert_eq!(agent.flow("from")["state"], "running");
         let said = agent.refused(&recv("more", "more.vdif"), 422);

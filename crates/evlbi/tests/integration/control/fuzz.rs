@@ -1,5 +1,5 @@
-//! The interface fuzzed from its own description (schemathesis): no answer but those that are described, nothing done for
-//! who may not, and data flows meanwhile.
+//! The HTTP API fuzzed from its own description (schemathesis): only described answers, no action for a client that lacks the right,
+//! and data flows meanwhile.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::control::support::{Agent, Beside, recv};
 use evlbi_testkit::command;
 use evlbi_testkit::python::python;
 
-/// Schemathesis, where it is installed beside the tests' Python; else it is said that it is missing.
+/// Returns schemathesis if it is installed next to the tests' Python; otherwise reports that it is not.
 fn schemathesis() -> Option<PathBuf> {
     let python = python("schemathesis")?;
     let program = python.parent()?.join("schemathesis");
@@ -15,10 +15,10 @@ fn schemathesis() -> Option<PathBuf> {
     Some(program)
 }
 
-/// Requests of each kind that are made up, beside those that the description gives and implies.
+/// Generated requests of each kind, in addition to those that the description gives and implies.
 const EXAMPLES: &str = "10";
 
-/// What schemathesis found with a token.
+/// Runs schemathesis with a token.
 fn fuzz(program: &Path, agent: &Agent, token: &str) {
     let output = command(program)
         .args([
@@ -33,7 +33,7 @@ fn fuzz(program: &Path, agent: &Agent, token: &str) {
             "examples,coverage,fuzzing",
             "--max-examples",
             EXAMPLES,
-            // A host that stands still answers later, and nothing is wrong with it.
+            // A stalled host answers later, and nothing is wrong with it.
             "--request-timeout",
             "120",
             "--seed",
@@ -42,8 +42,8 @@ fn fuzz(program: &Path, agent: &Agent, token: &str) {
             "--workers",
             "1",
         ])
-        // What a schema cannot say (which files are there, what fits together) is refused with 422, and of flows that are
-        // looked at only, what stands against them is the answer.
+        // Errors that a schema cannot express (which files exist, which options fit together) are refused with 422, and a check of flows
+        // answers with the problems.
         .args([
             "--exclude-checks",
             "positive_data_acceptance,negative_data_rejection",
@@ -56,7 +56,7 @@ fn fuzz(program: &Path, agent: &Agent, token: &str) {
 }
 
 #[test]
-fn whoever_may_watch_changes_nothing_by_any_request() {
+fn a_token_for_viewing_changes_nothing_by_any_request() {
     let Some(program) = schemathesis() else {
         return;
     };
@@ -71,7 +71,7 @@ fn whoever_may_watch_changes_nothing_by_any_request() {
     assert_eq!(flows.len(), 4);
     for flow in flows {
         assert_eq!(flow["revision"], 1, "{flow}");
-        // The sky's station may have come to its end meanwhile.
+        // The sky's station may have finished meanwhile.
         let is_over = flow["id"] == "from" && flow["end"]["outcome"] == "finished";
         assert!(flow["state"] == "running" || is_over, "{flow}");
     }
@@ -79,13 +79,13 @@ fn whoever_may_watch_changes_nothing_by_any_request() {
 }
 
 #[test]
-fn whatever_an_operator_asks_is_answered_as_described() {
+fn every_request_of_an_operator_is_answered_as_described() {
     let Some(program) = schemathesis() else {
         return;
     };
     let agent = Agent::start("max-rate = \"100M\"\nmax-flows = 20");
     agent.begin(&recv("ef-1", "null"));
-    // What this operator cannot reach goes on.
+    // Flows that this operator cannot reach continue.
     let other = Agent::start("");
     let beside = Beside::begin(&other);
     fuzz(&program, &agent, &agent.token("operate"));

@@ -1,4 +1,4 @@
-//! What an agent allows: nothing to who has no token, little to who may watch, and to nobody what its operator forbids.
+//! Access rules of an agent: nothing without a token, little with one for viewing, and never anything that its operator forbids.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn method(name: &str) -> Method {
     name.parse().unwrap()
 }
 
-/// No token, another one, or one that may watch: nothing begins, changes or ends.
+/// No token, another one, or one for viewing: nothing starts, changes or ends.
 #[test]
 fn tokens_are_needed() {
     let agent = Agent::start("");
@@ -95,7 +95,7 @@ fn tokens_are_needed() {
     );
 }
 
-/// What a page of another site could have a browser send.
+/// Requests that a page of another site could make a browser send.
 #[test]
 fn other_sites_cannot_act() {
     let agent = Agent::start("");
@@ -113,7 +113,7 @@ fn other_sites_cannot_act() {
         .header("sec-fetch-site", "cross-site")
         .body("{}");
     assert_eq!(agent.send(fetched).status, 403);
-    // And it may not ask whether it may.
+    // Nor may it send a preflight request.
     let asked = agent
         .bare(Method::OPTIONS, "/api/v1/flows/to/stop")
         .header("origin", "https://elsewhere.example")
@@ -123,7 +123,7 @@ fn other_sites_cannot_act() {
     assert_eq!(agent.flow("to")["state"], "running");
 }
 
-/// A start that is recorded and sent again starts nothing.
+/// A recorded start that is replayed starts nothing.
 #[test]
 fn a_replayed_command_does_nothing() {
     let agent = Agent::start("");
@@ -138,9 +138,9 @@ fn a_replayed_command_does_nothing() {
     agent.refused(&flow, 409);
 }
 
-/// Files outside the folders that the operator named are neither read nor written, however they are called.
+/// Files outside the directories that the operator named are neither read nor written, whatever their names.
 #[test]
-fn files_stay_where_they_may_be() {
+fn files_stay_in_the_allowed_directories() {
     let outside = Room::new();
     let secret = outside.write("secret.vdif", "x".repeat(100_000));
     let allowed = Room::new();
@@ -201,11 +201,11 @@ fn files_stay_where_they_may_be() {
     }
     assert!(!outside.folder().join("new").exists());
     assert_eq!(fs::read_dir(outside.folder()).unwrap().count(), 1);
-    // What is there is not written over.
+    // Existing files are not overwritten.
     fs::write(recordings.join("old.vdif"), "old").unwrap();
     let said = agent.refused(&recv("over", "old.vdif"), 422);
     assert!(said.contains("is not overwritten"), "{said}");
-    // A flow that is looked at only makes nothing.
+    // A check of flows creates nothing.
     let looked = json!({"flows": [recv("a", "new/one.vdif"), recv("b", "new/one.vdif"), recv("c", "old.vdif")]});
     let found = agent.ask(Method::POST, "/api/v1/check", &looked).body;
     let problems = |place: usize| found["flows"][place]["problems"].to_string();
@@ -217,7 +217,7 @@ fn files_stay_where_they_may_be() {
         fs::read_to_string(recordings.join("old.vdif")).unwrap(),
         "old"
     );
-    // What is allowed is done.
+    // Allowed flows start.
     let (_unread, to) = unread();
     let mut flow = send("scan", &to, "8M");
     flow["source"] = json!(scan);
@@ -227,7 +227,7 @@ fn files_stay_where_they_may_be() {
     assert!(recordings.join("day").is_dir());
 }
 
-/// A flow with other options; those that are null it has not.
+/// Returns a flow with other options; null removes one.
 fn with(mut flow: Value, more: &Value) -> Value {
     let options = flow.as_object_mut().unwrap();
     options.entry("id").or_insert(json!("p"));
@@ -240,9 +240,9 @@ fn with(mut flow: Value, more: &Value) -> Value {
     flow
 }
 
-/// Where, how fast and how much: what the operator did not allow is not sent.
+/// Targets, ports, rates and numbers: flows that the operator did not allow send nothing.
 #[test]
-fn targets_ports_and_rates_are_held_to() {
+fn limits_of_targets_ports_and_rates_are_enforced() {
     let [free] = free_ports::<1>();
     let port = free.port();
     let (first, last) = (port - 8, port + 1);
@@ -272,7 +272,7 @@ fn targets_ports_and_rates_are_held_to() {
         let said = agent.refused(&flow, 422);
         assert!(said.contains(&ports), "{from}: {said}");
     }
-    // A path is no port, and no host that could be among the targets.
+    // A path is not a port, nor a host that could be among the targets.
     let mut flow = recv("to", "null");
     flow["from"] = json!("unix:///tmp/evlbi");
     assert!(agent.refused(&flow, 422).contains("names no port"));
@@ -280,15 +280,15 @@ fn targets_ports_and_rates_are_held_to() {
     assert!(said.contains("names no host"), "{said}");
     let respond = json!({"id": "r", "command": "respond", "bind": "127.0.0.1:22", "token": "0123456789", "max-rate": "1M"});
     assert!(agent.refused(&respond, 422).contains(&ports));
-    // Without a bind it would listen on its usual port.
+    // Without a bind it would listen on its default port.
     let respond = json!({"id": "r", "command": "respond", "token": "0123456789", "max-rate": "1M"});
     assert!(agent.refused(&respond, 422).contains(&ports));
     assert!(agent.refused(&recv("any", "null"), 422).contains(&ports));
-    // What its tests listen on is held to the same.
+    // The same holds for the ports of its tests.
     let respond = json!({"id": "r", "command": "respond", "bind": format!("127.0.0.1:{port}"), "token": "0123456789", "max-rate": "1M"});
     let wide = with(respond.clone(), &json!({"ports": format!("{first}-65535")}));
     assert!(agent.refused(&wide, 422).contains(&ports));
-    // What nothing holds, in all the ways that a flow can go fast.
+    // Flows without any limit, in each form in which a flow can be fast.
     let target = json!({"target": "127.0.0.1:8620", "token": "0123456789"});
     let unheld = [
         (
@@ -321,7 +321,7 @@ fn targets_ports_and_rates_are_held_to() {
         agent.refused(&with(target.clone(), &more), 409);
     }
     let (_unread, to) = unread();
-    // A rate is what is written, with its point.
+    // A rate may have a decimal point.
     let looked = json!({"flows": [send("from", &to, "0.0998G")]});
     let found = agent.ask(Method::POST, "/api/v1/check", &looked).body;
     assert_eq!(found["flows"][0]["rate_bps"], 99_800_000, "{found}");
@@ -357,9 +357,9 @@ fn targets_ports_and_rates_are_held_to() {
     );
 }
 
-/// What stands against flows before they are started: names and ports that others have.
+/// Conflicts of flows are found before they start: names and ports that others have.
 #[test]
-fn what_is_taken_is_found_beforehand() {
+fn conflicts_are_found_beforehand() {
     let agent = Agent::start("");
     let taken = agent.receive(&recv("here", "null"));
     let [free] = free_ports::<1>();
@@ -384,7 +384,7 @@ fn what_is_taken_is_found_beforehand() {
     );
 }
 
-/// Options are those of the command line, and nothing slips in beside them.
+/// Options are those of the command line, and no others are accepted.
 #[test]
 fn options_are_the_command_lines() {
     let agent = Agent::start("");

@@ -1,4 +1,4 @@
-//! Whom a controller and an agent believe: certificates by their fingerprint, tokens, and the folder in which both lie.
+//! Trust between a controller and an agent: certificates by their fingerprint, tokens, and the directory that holds both.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use reqwest::Method;
 
 use crate::control::support::{Agent, EVLBI};
 
-/// A certificate with another fingerprint is refused; the right one is known by its fingerprint alone, when the controller's user has
-/// confirmed it. No session file has anything else sent as a token, and no token sent to anybody else.
+/// A certificate with another fingerprint is refused; the right one is accepted by its fingerprint alone, once the controller's user has
+/// confirmed it. No session file can make the controller send any other text as a token, nor a token to another host.
 #[test]
 fn another_certificate_is_refused() {
     let agent = Agent::start("");
@@ -40,7 +40,7 @@ fn another_certificate_is_refused() {
     let (is_well, said) = check("one", &wrong, &with_token, true);
     let refused = format!("its certificate has the fingerprint {right}, not {wrong}");
     assert!(!is_well && said.contains(&refused), "{said}");
-    // Neither a file's token nor the environment's, until the user says so: once.
+    // Neither a file's token nor the environment's, until the user confirms it: once.
     for more in [with_token.as_str(), ""] {
         let (is_well, said) = check("two", right, more, false);
         assert!(!is_well && said.contains("give --trust ef once"), "{said}");
@@ -51,7 +51,7 @@ fn another_certificate_is_refused() {
         let (is_well, said) = check("two", right, more, false);
         assert!(is_well, "{said}");
     }
-    // Other secrets, of whatever agent, are no tokens.
+    // Other secrets, of any agent, are not tokens.
     let secret = "correct-horse-battery-staple";
     for text in [
         secret,
@@ -64,7 +64,7 @@ fn another_certificate_is_refused() {
         assert!(!is_well && said.contains("no agent's token in"), "{said}");
         assert!(!said.contains(secret), "{said}");
     }
-    // The token of a folder is for its own agent, and lies in it.
+    // The token of a directory is for its own agent, and is in it.
     let mine = format!("folder = {:?}", agent.room.folder());
     let (is_well, said) = check("two", &wrong, &mine, true);
     assert!(
@@ -82,9 +82,9 @@ fn another_certificate_is_refused() {
     );
 }
 
-/// The next start replaces a token that was removed, and the old one opens nothing any more; the others stay.
+/// The next start replaces a token that was removed, and the old one is no longer valid; the others stay.
 #[test]
-fn a_token_that_is_removed_is_made_anew() {
+fn a_token_that_is_removed_is_recreated() {
     let agent = Agent::start("");
     let [old, watch] = ["operate", "watch"].map(|role| agent.token(role));
     fs::remove_file(agent.room.path("tokens/operate")).unwrap();
@@ -97,9 +97,9 @@ fn a_token_that_is_removed_is_made_anew() {
     }
 }
 
-/// What others could write into a folder, an agent must not believe.
+/// An agent must not trust files that others could write.
 #[test]
-fn a_folder_that_others_may_write_to_is_refused() {
+fn a_directory_that_others_may_write_to_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     for mode in [0o770, 0o702] {
         let room = Room::new();

@@ -1,5 +1,5 @@
-//! What is killed in the midst of a session, or never begins, or has no room: what remains goes on, what ended is said, and
-//! what was recorded can be read.
+//! Processes that are killed during a session, or never start, or have no room: the others continue, ends are reported, and
+//! recordings can be read.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ fn baselines(correlated: &Value) -> &Vec<Value> {
     baselines
 }
 
-/// The flow of this name in what a run printed.
+/// The flow of this name in the output of a run.
 fn named<'a>(result: &'a Value, name: &str) -> &'a Value {
     let mut flows = result["flows"].as_array().unwrap().iter();
     let ending = format!(".{name}");
@@ -32,7 +32,7 @@ fn named<'a>(result: &'a Value, name: &str) -> &'a Value {
     flow.unwrap_or_else(|| panic!("no {name} in {result}"))
 }
 
-/// The result of a run that was begun as `name` and ends well.
+/// The result of a run that was started as `name` and succeeds.
 #[track_caller]
 fn ended_well(site: &Site, mut run: Running, name: &str) -> Value {
     let status = run.wait();
@@ -46,7 +46,7 @@ fn ended_well(site: &Site, mut run: Running, name: &str) -> Value {
 #[test]
 fn a_session_outlives_its_controller_and_an_agent() {
     let mut site = Site::on_loopback(&["jive", "ef", "jb", "on"], "");
-    // A frame in eight seconds: the last leaves after ten minutes.
+    // One frame per eight seconds: the last leaves after ten minutes.
     let session = site.session("three", &STATIONS, "rate = \"2k\"", "");
     let mut first = site.begin("first", &["run", &session, "--json"]);
     for name in STATIONS {
@@ -84,12 +84,12 @@ fn a_session_outlives_its_controller_and_an_agent() {
     }
 }
 
-/// The controller is killed in a scan: the flows continue, and the next controller has the scan at the times that it had.
+/// The controller is killed in a scan: the flows continue, and the next controller keeps the scan's times.
 #[test]
 fn a_scan_outlives_its_controller() {
     let site = Site::on_loopback(&["jive"], "");
     let to = site.streams[0];
-    // Whatever is done in it is done before its end.
+    // All steps in the scan are done before its end.
     let flows = format!(
         "[[scan]]\nname = \"s1\"\nduration = \"1h\"
          [[flow]]\nname = \"rec\"\nhost = \"jive\"\ncommand = \"recv\"\nfrom = \"udp://{to}\"\nto = \"null\"
@@ -104,7 +104,7 @@ fn a_scan_outlives_its_controller() {
             &[&["run", session.as_str()], serve.as_slice(), more].concat(),
         )
     };
-    // The session as the page of a controller has it.
+    // The session in the web UI of a controller.
     let plan = |name: &str| {
         let said = site.hear(name, "run scan-");
         let (_, page) = said.split_once("web UI ").unwrap();
@@ -139,7 +139,7 @@ fn a_scan_outlives_its_controller() {
     until("the receiver listens", || {
         site.has_said("scan", "rec", "listening")
     });
-    // The first frame leaves at the scan's time, whoever listens by then.
+    // The first frame leaves at the scan's time, whether or not the receiver listens by then.
     let most = SKY_FRAMES - 1;
     let steps = format!(
         "wait ef sent 1 2min\nset ef rate=2M\nwait ef ended\nwait rec unique {most} 2min\nstop rec\n"
@@ -160,7 +160,7 @@ fn a_scan_outlives_its_controller() {
     }
 }
 
-/// Senders begin when their receivers listen, however long that takes: this one has to open a pipe first that nobody reads yet.
+/// Senders start when their receivers listen, however long that takes: this one has to open a pipe first that nobody reads yet.
 #[test]
 fn a_sender_waits_until_its_receiver_listens() {
     let site = Site::on_loopback(&["jive"], "");
@@ -188,10 +188,10 @@ fn a_sender_waits_until_its_receiver_listens() {
     assert_eq!(taken, SKY_FRAMES * SKY_FRAME);
 }
 
-/// A station whose agent is not there keeps the session from starting, unless it is left out: then the others do it alone,
+/// A station whose agent does not run keeps the session from starting, unless it is excluded: then the others run alone,
 /// though the correlator has a stream of it in its list.
 #[test]
-fn a_station_that_never_starts_is_left_out() {
+fn a_station_that_never_starts_is_excluded() {
     let mut site = Site::on_loopback(&["jive", "ef", "jb", "on"], "");
     let session = site.session("three", &STATIONS, &format!("rate = \"{STILL}\""), "");
     site.kill("on");
@@ -225,19 +225,19 @@ fn a_station_that_never_starts_is_left_out() {
     assert!(weights[0] > 0.99, "{weights:?}");
     assert_eq!(weights[1..], [0.0, 0.0], "{weights:?}");
     let seconds = correlated["seconds"].as_f64().unwrap();
-    // Of three tenths of a second; a correlator that began to listen late missed some frames.
+    // Of three tenths of a second; a correlator that listened late missed some frames.
     assert!((0.125..=0.3).contains(&seconds), "{seconds}");
     as_the_sky(&baselines(correlated)[0], seconds * 250.0);
 }
 
-/// A disk that fills up ends the recording, which is said and can be read; a stream beside it goes on.
+/// A full disk ends the recording, which is reported and can be read; another stream continues.
 #[test]
 fn a_full_disk_ends_its_recording_only() {
     disk::small(4, name!(), |small| {
         let settings = format!("recordings = {small:?}\nmin-free = \"0\"\n");
         let site = Site::on_loopback(&["jive"], &settings);
         let [rec, count] = free_ports();
-        // By TCP nothing is lost, however much it is. More than the disk has room for.
+        // By TCP nothing is lost, however much is sent. More than the disk has room for.
         let rounds = 40;
         let flows = [
             ("rec", rec, "to = \"rec.vdif\""),
@@ -290,16 +290,16 @@ fn a_full_disk_ends_its_recording_only() {
             all * SKY_FRAME,
             "{rec}"
         );
-        // Of its four megabytes most are for the recording.
+        // Most of its four megabytes are for the recording.
         assert!(recorded > 3_000_000, "{recorded}");
         assert_eq!(frames_in(&path), recorded / SKY_FRAME);
     });
 }
 
-/// Whether somebody listens by TCP at an address of this host.
+/// Whether a process listens by TCP at an address of this host.
 fn listens(at: SocketAddr) -> bool {
     let IpAddr::V4(ip) = at.ip() else {
-        panic!("{at} is no IPv4 address");
+        panic!("{at} is not an IPv4 address");
     };
     let ip = u32::from_ne_bytes(ip.octets());
     let local = format!(" {ip:08X}:{:04X} 00000000:0000 0A ", at.port());
@@ -321,10 +321,10 @@ fn frames_in(path: &std::path::Path) -> u64 {
     number(&found, "frames")
 }
 
-/// What a writer holds back for a whole block of the disk, in bytes.
+/// Bytes that a writer holds until a whole block of the disk is full.
 const HELD: u64 = 1 << 20;
 
-/// A receiver is killed while it records: all that had come is in the file, but for what its writer holds for the next block.
+/// A receiver is killed while it records: all arrived data are in the file, except for those held for the next block.
 #[test]
 fn a_recording_outlives_its_receiver() {
     let agent = Agent::start("");
@@ -335,7 +335,7 @@ fn a_recording_outlives_its_receiver() {
     let flow = agent.wait("to", |flow| received(flow, "bytes") > 3 * HELD);
     let bytes = received(&flow, "bytes") - HELD;
     let path = agent.recording("scan.vdif");
-    until("what has come is written", || {
+    until("arrived data are written", || {
         fs::metadata(&path).unwrap().len() >= bytes
     });
     let reply = agent.ask(
@@ -346,7 +346,7 @@ fn a_recording_outlives_its_receiver() {
     assert_eq!(reply.status, 200, "{}", reply.body);
     let flow = agent.wait("to", has_ended);
     assert_eq!(flow["end"]["outcome"], "killed", "{flow}");
-    // All of it is frames.
+    // It has whole frames only.
     let recorded = fs::metadata(&path).unwrap().len();
     assert_eq!(frames_in(&path), recorded / SKY_FRAME);
     // The sender continues after the kill: a count from before it would also grow by what was sent until then.
@@ -355,8 +355,8 @@ fn a_recording_outlives_its_receiver() {
     assert_eq!(flow["state"], "running");
 }
 
-/// The relay of the path is killed, which is the first process of all its hosts: everything there ends at once, as when the
-/// power goes. What was recorded before can be read; restarted agents report what was killed, and another session runs.
+/// The relay of the path is killed, which is the first process of all its hosts: everything there ends at once, as in a power
+/// cut. Earlier recordings can be read; restarted agents report the killed flows, and another session runs.
 #[test]
 fn recordings_and_agents_outlive_their_network() {
     let Some(mut site) = Site::on_a_path() else {
@@ -391,7 +391,7 @@ fn recordings_and_agents_outlive_their_network() {
     });
     site.lose_power();
     run.wait();
-    // All of it is frames.
+    // It has whole frames only.
     let before = recorded("first").unwrap();
     assert!(before > 400_000, "{before}");
     let frames = frames_in(&recording("first").unwrap());

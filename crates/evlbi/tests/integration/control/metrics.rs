@@ -1,4 +1,4 @@
-//! What other programs read of an agent: metrics, events, and the table of a course.
+//! Data of an agent for other programs: metrics, events, and the table of a time series.
 
 use evlbi_testkit::until_some;
 use reqwest::Method;
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use crate::control::support::{Agent, SKY_FRAMES, has_ended, received, recv, sky};
 use crate::result::number;
 
-/// What Prometheus reads are the flows' own counters; events are given from where somebody has read to.
+/// Prometheus reads the flows' own counters; a reader of events continues after the last one that it has.
 #[test]
-fn counters_and_events_are_given_to_other_programs() {
+fn counters_and_events_are_available_to_other_programs() {
     let agent = Agent::start("name = \"ef\"\n");
     let to = agent.receive(&recv("to", "null"));
     let mut sender = sky("from", &to, "1M");
@@ -30,7 +30,7 @@ fn counters_and_events_are_given_to_other_programs() {
         .bearer_auth(agent.token("watch"));
     let text = agent.send(request).body.as_str().unwrap().to_owned();
     assert!(text.ends_with("# EOF\n"), "{text}");
-    // Where the interface is, and described with it.
+    // Also under the path of the HTTP API, and described with it.
     let same = agent.get("/api/v1/metrics").as_str().unwrap().to_owned();
     let counters = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| line.contains("_total"));
@@ -74,7 +74,7 @@ fn counters_and_events_are_given_to_other_programs() {
             .any(|line| line == "evlbi_flows{state=\"ended\"} 2.0"),
         "{text}"
     );
-    // Each event once, in order, from any place on.
+    // Each event once, in order, from any position.
     let events = |after: u64| -> Vec<u64> {
         let found = agent.get(&format!("/api/v1/events?after={after}"));
         let events = found["events"].as_array().unwrap();
@@ -88,8 +88,8 @@ fn counters_and_events_are_given_to_other_programs() {
         assert!(rest.starts_with(&ids[read..]), "{rest:?} of {ids:?}");
         assert!(events(0)[read..].starts_with(&rest), "{rest:?} of {ids:?}");
     }
-    // The table of a course says what the course says: in all, what the flow counted.
-    let (span, course) = until_some("the course has all", || {
+    // The table of a time series matches the time series: in all, the counts of the flow.
+    let (span, course) = until_some("the time series has all", || {
         let now = agent.get("/api/v1/about")["time"].as_f64().unwrap() as u64;
         let before = agent.get("/api/v1/flows/to/course?from=-600");
         assert!(

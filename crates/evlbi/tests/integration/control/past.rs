@@ -1,4 +1,4 @@
-//! A past of a month on the page of an agent: as a whole, and a part of it.
+//! A month of history in the web UI of an agent: as a whole, and a part of it.
 
 use evlbi_testkit::command;
 
@@ -6,9 +6,9 @@ use crate::control::browser::{self, python_with_a_browser};
 use crate::control::support::{Agent, recv};
 use crate::result::number;
 
-/// An hour in which a tenth was lost is seen in the month, found by zooming in on it, and saved.
+/// An hour with a loss of a tenth is visible in the month, found by zooming in on it, and saved.
 #[test]
-fn days_are_looked_at_by_zooming() {
+fn days_are_searched_by_zooming() {
     let Some(python) = python_with_a_browser() else {
         return;
     };
@@ -25,11 +25,11 @@ fn days_are_looked_at_by_zooming() {
         String::from_utf8_lossy(&filled.stderr)
     );
     let seen = browser::seen(&python, "past.py", &agent);
-    // The whole month is one line, with all that was lost.
+    // The whole month is one line, with the sum of losses.
     assert_eq!(number(&seen["month"], "pieces"), 1, "{seen}");
     let words = |period: &str| seen[period]["words"].as_str().unwrap().to_owned();
     assert!(words("month").contains(" 12,000 in the network"), "{seen}");
-    // The hour around what was pointed at: within what a pixel of the picture before is.
+    // The hour around the selected point: exact to a pixel of the picture before.
     for (period, least) in [("hour", 11_000), ("saved", 11_000)] {
         let [lost, expected] = ["lost", "expected"].map(|name| number(&seen[period], name));
         assert!(
@@ -38,11 +38,11 @@ fn days_are_looked_at_by_zooming() {
         );
     }
     assert!(words("hour").contains("100.0 Mbit/s on average"), "{seen}");
-    // Half an hour earlier half of it is seen.
+    // Half an hour earlier half of it is visible.
     let lost = number(&seen["earlier"], "lost");
     assert!((5000..=7000).contains(&lost), "{seen}");
     let [from, to] = ["from", "to"].map(|end| seen["earlier"][end].as_f64().unwrap());
     assert_eq!(to - from, 3600.0, "{seen}");
-    // Whoever uses the keyboard goes on beside the button that is not to be pressed again.
+    // The keyboard focus moves to the next button when this one is disabled.
     assert_eq!([&seen["now"], &seen["focus"]], ["live", "window"]);
 }

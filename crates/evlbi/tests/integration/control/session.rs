@@ -1,4 +1,4 @@
-//! Stations and a correlator, driven by a script, a console, a timetable and a page: the same comes of it.
+//! Stations and a correlator, driven by a script, a console, a schedule and the web UI: the result is the same.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,22 +23,22 @@ use evlbi_testkit::{Room, Running, command, until_some};
 pub const STATIONS: [&str; 3] = ["ef", "jb", "on"];
 /// All hosts: the correlator's first.
 const HOSTS: [&str; 4] = ["jive", "ef", "jb", "on"];
-/// What two bits leave of [`CORRELATION`].
+/// [`CORRELATION`] after quantisation to two bits.
 const VALID: f64 = 0.265;
 /// Half an hour of the sky.
 const ENDLESS: &str = "repeat = 6000";
 /// Samples of a frame of the sky.
 const SAMPLES: f64 = 8000.0;
-/// Frames of the sky's time that the correlator counts its beginning by: a sixteenth of a second.
+/// Frames of the sky's time to which the correlator rounds its start: a sixteenth of a second.
 const GRID: f64 = 250.0 / 16.0;
 
-/// The folder of a test: a sky, hosts with an agent each, and a session.
+/// The directory of a test: a sky, hosts with an agent each, and a session.
 pub struct Site {
-    // In this order they end.
+    // Dropped in this order.
     agents: BTreeMap<String, Running>,
     path: Option<Running>,
     pub room: Room,
-    /// Where each agent listens, of those on loopback.
+    /// Addresses of the agents on loopback.
     ports: BTreeMap<String, String>,
     fingerprints: BTreeMap<String, String>,
     /// Where the correlator receives its streams.
@@ -46,7 +46,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Four hosts of an emulated path with their agents; none where there are no paths here, and the test is skipped.
+    /// Four hosts of an emulated path with their agents; none if this host cannot make paths, and the test is skipped.
     pub fn on_a_path() -> Option<Site> {
         if !paths() {
             return None;
@@ -66,7 +66,7 @@ impl Site {
         Some(site.with_agents(&HOSTS, ""))
     }
 
-    /// Agents of these hosts on loopback, with these settings beside those that are shipped.
+    /// Agents of these hosts on loopback, with these settings in addition to the defaults.
     pub fn on_loopback(hosts: &[&str], settings: &str) -> Site {
         Site::new(free_ports()).with_agents(hosts, settings)
     }
@@ -97,7 +97,7 @@ impl Site {
         self
     }
 
-    /// Makes the path, which ends with what is at work there when this does.
+    /// Makes the path, which takes its programs with it when it ends.
     pub fn raise_path(&mut self) {
         let mut path = command(EVLBI);
         path.args(["path", "run"]).arg(self.room.path("path.toml"));
@@ -117,7 +117,7 @@ impl Site {
         }
     }
 
-    /// What runs a program on a host.
+    /// Returns a command that runs a program on a host.
     fn at(&self, host: &str, program: &str) -> Command {
         let mut runs = match &self.path {
             Some(path) => {
@@ -135,7 +135,7 @@ impl Site {
         runs
     }
 
-    /// Starts the agent of a host, and waits until it is there: where it was, if it was before.
+    /// Starts the agent of a host, and waits until it runs: at the same address if it ran before.
     pub fn start(&mut self, host: &str) {
         let number = HOSTS.iter().position(|name| *name == host).unwrap() + 1;
         let bind = match (&self.path, self.ports.get(host)) {
@@ -156,7 +156,7 @@ impl Site {
         self.agents.insert(host.to_owned(), running);
     }
 
-    /// What tells the agent of a host from others.
+    /// Returns the fingerprint of a host's agent.
     pub fn fingerprint(&self, host: &str) -> &str {
         &self.fingerprints[host]
     }
@@ -169,7 +169,7 @@ impl Site {
         self.agents.remove(host).unwrap().wait();
     }
 
-    /// Starts this program beside the correlator. What it says goes to files NAME.out and NAME.err.
+    /// Starts this program on the correlator's host. Its output goes to files NAME.out and NAME.err.
     pub fn begin(&self, name: &str, arguments: &[&str]) -> Running {
         let file = |end: &str| File::create(self.room.path(&format!("{name}.{end}"))).unwrap();
         let mut runs = self.at("jive", EVLBI);
@@ -177,12 +177,12 @@ impl Site {
         Running(runs.spawn().unwrap())
     }
 
-    /// Runs this program beside the correlator to its end; returns its exit status.
+    /// Runs this program on the correlator's host to its end; returns its exit status.
     pub fn run(&self, name: &str, arguments: &[&str]) -> Option<i32> {
         self.begin(name, arguments).wait().code()
     }
 
-    /// The same, which must do what it was to do; returns what it said.
+    /// The same, which must succeed; returns its standard output.
     #[track_caller]
     pub fn run_well(&self, name: &str, arguments: &[&str]) -> String {
         let status = self.run(name, arguments);
@@ -191,7 +191,7 @@ impl Site {
         out
     }
 
-    /// Waits until a program that was begun says something.
+    /// Waits until a started program prints this text.
     #[track_caller]
     pub fn hear(&self, name: &str, what: &str) -> String {
         until_some(&format!("{name} says: {what}"), || {
@@ -239,7 +239,7 @@ impl Site {
         self.room.write(&format!("{name}.toml"), text)
     }
 
-    /// Whether the only flow of this name in the only run of a session has said something.
+    /// Whether the only flow of this name in the only run of a session has logged this text.
     pub fn has_said(&self, session: &str, name: &str, what: &str) -> bool {
         let log = fs::read(self.flow(session, "jive", name).join("log"));
         log.is_ok_and(|log| String::from_utf8_lossy(&log).contains(what))
@@ -260,7 +260,7 @@ impl Site {
             })
     }
 
-    /// What is kept of that flow.
+    /// Returns the stored record of that flow.
     #[track_caller]
     pub fn kept(&self, session: &str, host: &str, name: &str) -> Value {
         let text = fs::read_to_string(self.flow(session, host, name).join("flow.json")).unwrap();
@@ -285,8 +285,8 @@ impl Site {
         folder
     }
 
-    /// What must come of it by any of the drivers: jb shed every fifth frame from a moment on, the others nothing; the correlator
-    /// missed just that, its weights are what is left, and the amplitudes those of the sky.
+    /// Checks the result, whatever drove the session: jb shed every fifth frame from some moment on, the others nothing; the correlator
+    /// lost just those, its weights are the fractions that remain, and the amplitudes those of the sky.
     fn agrees(&self, session: &str) -> [Value; 3] {
         let sent = STATIONS.map(|name| self.result(session, name, name));
         let jb = &sent[1];
@@ -299,7 +299,7 @@ impl Site {
         assert_eq!(policies, ["none", "every:5"]);
         let [[before, none], [after, shed]] =
             [0, 1].map(|at| ["offered", "shed"].map(|count| number(sheds[at], count)));
-        // Every fifth, from a place of its own on.
+        // Every fifth, from some position on.
         assert!((after / 5..=after.div_ceil(5)).contains(&shed), "{sheds:?}");
         assert_eq!(none, 0, "{sheds:?}");
         assert!(before > 0 && shed > 0, "{sheds:?}");
@@ -316,18 +316,18 @@ impl Site {
             assert_eq!((offered, not_sent), (left + shed, 0), "{sent}");
             assert_eq!((host_lost, unattributed), (0, 0), "{stream}");
             assert_eq!(expected, unique + lost, "{stream}");
-            // None is missing but those that were shed. What was shed or in flight behind the last that came is nobody's loss:
-            // of every five frames of two datagrams one is shed, so it is a frame, and another for eight datagrams in flight.
+            // Only shed data are lost. Data shed or in flight after the last arrival are not counted as lost: of every five frames of two
+            // datagrams one is shed, so it is a frame, and another for eight datagrams in flight.
             assert!(lost <= shed && unique <= left, "{stream} {sent}");
             let behind = match shed {
                 0 => 0,
                 _ => 2 + 2 * ((left - unique) / 8),
             };
             assert!(shed - lost <= behind, "{stream} {sent}");
-            // All that came was correlated.
+            // All arrived data were correlated.
             assert_eq!(stream["left_s"], 0.0, "{stream}");
         }
-        // The time that two stations have is that of the shorter, from a grid's point on. jb sheds from one of its frames on.
+        // The common time of two stations is that of the shorter, from a grid point on. jb sheds from one of its frames on.
         let frames = sent.each_ref().map(|sent| number(sent, "frames") as f64);
         let baselines = found["baselines"].as_array().unwrap();
         assert_eq!(baselines.len(), 3);
@@ -339,7 +339,7 @@ impl Site {
             };
             let of = common - GRID;
             let expected = 1.0 - shed / of;
-            // But for a frame at each end.
+            // Except for a frame at each end.
             let within = 0.005 + 2.0 / of;
             let weight = baseline["weight"].as_f64().unwrap();
             assert!(
@@ -354,7 +354,7 @@ impl Site {
     }
 }
 
-/// Whether a baseline that correlated `frames` frames found what the sky's stations have in common, and no delay.
+/// Asserts that a baseline that correlated `frames` frames found the common noise of the sky's stations, and no delay.
 pub fn as_the_sky(baseline: &Value, frames: f64) {
     let amplitude = baseline["amplitude"]["corrected"].as_f64().unwrap();
     let sigma = CORRELATION / VALID / (frames * SAMPLES).sqrt();
@@ -382,7 +382,7 @@ fn title(name: &str) -> String {
     name[..1].to_uppercase() + &name[1..]
 }
 
-/// Nothing comes but the first frame until the rates are set; then comes as much as is correlated, of which jb sheds a fifth.
+/// Only the first frame is sent until the rates are set; then as much as is correlated, of which jb sheds a fifth.
 const STEPS: &str = "check
 begin
 wait correlator running
@@ -399,7 +399,7 @@ wait ef sent 90 2min
 wait on sent 90 2min
 ";
 
-/// The script lets the correlator have all before it ends it; at the console all are ended at once, senders first.
+/// The script waits until the correlator has all data before it stops it; the console stops all at once, senders first.
 #[test]
 fn a_script_and_a_console_drive_three_stations() {
     let Some(site) = Site::on_a_path() else {
@@ -421,8 +421,8 @@ fn a_script_and_a_console_drive_three_stations() {
     site.agrees("script");
     let found = site.result("script", "jive", "correlator");
     let unique = [0, 1, 2].map(|at| number(&found["streams"][at], "unique"));
-    assert_eq!(unique, sent, "all has come");
-    // A script ends at the first line that cannot be done.
+    assert_eq!(unique, sent, "all has arrived");
+    // A script ends at the first line that fails.
     let steps = site
         .room
         .write("third.script", "list\nwait ef sent 1000000\nlist\n");
@@ -457,9 +457,9 @@ fn a_script_and_a_console_drive_three_stations() {
     }
 }
 
-/// Each thing that stands against a session is found before anything starts, and said with its host and flow.
+/// Each problem of a session is found before anything starts, and reported with its host and flow.
 #[test]
-fn a_check_finds_what_stands_against_a_session() {
+fn a_check_finds_the_problems_of_a_session() {
     let site = Site::on_loopback(&["jive"], "max-rate = \"100M\"\n");
     let taken = std::net::UdpSocket::bind(site.streams[0]).unwrap();
     let to = site.streams[1];
@@ -537,7 +537,7 @@ fn a_check_finds_what_stands_against_a_session() {
     let found = read(site.room.text("close.out"));
     assert_eq!(found["schema"], "evlbi.checked/1");
     assert_eq!(found["hosts"][0]["host"], "jive");
-    // A token that may watch only.
+    // A token for viewing only.
     let token = site.room.path("agent-jive/tokens/watch");
     let fingerprint = site.fingerprint("jive");
     let host = format!("token-file = {token:?}\nfingerprint = \"{fingerprint}\"");
@@ -553,8 +553,8 @@ fn a_check_finds_what_stands_against_a_session() {
     );
 }
 
-/// A page in a browser: the session is begun there, jb is started by the form, the rate is seen, jb's policy is changed, loss and
-/// weight are seen to follow, and all is ended.
+/// The web UI in a browser: the session is started there, jb is started by the form, the rate is shown, jb's policy is changed, loss
+/// and weight follow, and all is stopped.
 #[test]
 fn a_page_drives_three_stations() {
     let Some(python) = python_with_a_browser() else {
@@ -607,7 +607,7 @@ fn a_page_drives_three_stations() {
     }
 }
 
-/// The end of recordings that still grow is correlated by the page of their agent: a fringe, its picture, and later ones.
+/// The web UI of an agent correlates the end of recordings that still grow: a fringe, its picture, and later ones.
 #[test]
 fn a_page_looks_for_fringes_in_recordings() {
     let Some(python) = python_with_a_browser() else {
@@ -615,7 +615,7 @@ fn a_page_looks_for_fringes_in_recordings() {
     };
     let agent = Agent::start("");
     for (name, station) in [("ef", "Ef"), ("jb", "Jb")] {
-        // By TCP nothing is lost, however long anything stands still.
+        // By TCP nothing is lost, however long a process stalls.
         let mut flow = recv(&format!("rec-{name}"), &format!("{name}.vdif"));
         flow["from"] = json!("tcp://127.0.0.1:0");
         let to = format!("tcp://{}", agent.listen(&flow));

@@ -1,4 +1,4 @@
-//! An agent under test, and who asks it.
+//! An agent under test, and its client.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -20,7 +20,7 @@ use crate::result::number;
 
 pub const EVLBI: &str = env!("CARGO_BIN_EXE_evlbi");
 
-/// An agent at work.
+/// A running agent.
 pub struct Agent {
     pub room: Room,
     child: Running,
@@ -30,7 +30,7 @@ pub struct Agent {
     client: Client,
 }
 
-/// What came back.
+/// Response of an agent.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -38,14 +38,14 @@ pub struct Reply {
 }
 
 impl Agent {
-    /// An agent in a folder of its own, with these settings beside those that are shipped.
+    /// An agent in a directory of its own, with these settings in addition to the defaults.
     pub fn start(settings: &str) -> Agent {
         let room = Room::new();
         room.write("agent.toml", settings);
         Agent::open(room)
     }
 
-    /// An agent in a folder that an agent had before it.
+    /// An agent in a directory that an earlier agent used.
     pub fn open(room: Room) -> Agent {
         Agent::by(command(EVLBI), room)
     }
@@ -58,7 +58,7 @@ impl Agent {
         Agent::by(starts, room)
     }
 
-    /// The same, with a limit on its open files and connections. What it says on standard error goes to the file `said`.
+    /// The same, with a limit on its open files and connections. Its standard error goes to the file `said`.
     pub fn limited(settings: &str, files: usize) -> Agent {
         let room = Room::new();
         room.write("agent.toml", settings);
@@ -88,13 +88,13 @@ impl Agent {
         }
     }
 
-    /// Ends the agent as nothing can be caught.
+    /// Kills the agent, with a signal that cannot be caught.
     pub fn kill(&mut self) {
         self.child.0.kill().unwrap();
         self.child.0.wait().unwrap();
     }
 
-    /// Asks the agent to end, and waits until it has.
+    /// Sends the agent this signal, and waits until it has ended.
     pub fn end_by(&mut self, signal: Signal) -> std::process::ExitStatus {
         self.child.signal(signal);
         self.child.wait()
@@ -153,7 +153,7 @@ impl Agent {
         reply.body
     }
 
-    /// Starts a flow that must be started.
+    /// Starts a flow, which must succeed.
     #[track_caller]
     pub fn begin(&self, flow: &Value) -> Value {
         let reply = self.ask(Method::POST, "/api/v1/flows", flow);
@@ -164,7 +164,7 @@ impl Agent {
         })
     }
 
-    /// Starts a flow and waits until it listens; says at which address.
+    /// Starts a flow and waits until it listens; returns the address.
     #[track_caller]
     pub fn listen(&self, flow: &Value) -> String {
         let id = self.begin(flow)["id"].as_str().unwrap().to_owned();
@@ -172,13 +172,13 @@ impl Agent {
         flow["status"]["listening"][0].as_str().unwrap().to_owned()
     }
 
-    /// The same of a receiver, as what sends to it names it.
+    /// The same for a receiver, as a URL for its sender.
     #[track_caller]
     pub fn receive(&self, flow: &Value) -> String {
         format!("udp://{}", self.listen(flow))
     }
 
-    /// Tries to start a flow that must not be started; says why it was not.
+    /// Tries to start a flow that must not be started; returns the reason.
     #[track_caller]
     pub fn refused(&self, flow: &Value, status: u16) -> String {
         let reply = self.ask(Method::POST, "/api/v1/flows", flow);
@@ -199,7 +199,7 @@ impl Agent {
         assert_eq!(reply.status, 200, "{}", reply.body);
     }
 
-    /// Waits until a flow is as it should be.
+    /// Waits until a flow meets a condition.
     #[track_caller]
     pub fn wait(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut last = Last(Value::Null);
@@ -217,7 +217,7 @@ impl Agent {
         self.get(&format!("/api/v1/flows/{id}/result"))
     }
 
-    /// What happened, as texts.
+    /// Returns all events, as texts.
     pub fn events(&self) -> Vec<String> {
         let events = self.get("/api/v1/events")["events"]
             .as_array()
@@ -231,20 +231,20 @@ impl Agent {
     }
 }
 
-/// What asks agents and pages, whatever their certificates.
+/// Returns a client of agents and web UIs that accepts any certificate.
 fn client() -> Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
         .tls_danger_accept_invalid_certs(true)
-        // Only what never comes takes longer.
+        // Only a missing response takes longer.
         .timeout(WATCHDOG)
-        // An agent ends a connection that has asked nothing for a while: what is asked at that moment would get no answer.
+        // An agent closes an idle connection: a request at that moment would get no answer.
         .pool_idle_timeout(Duration::from_secs(1))
         .build()
         .unwrap()
 }
 
-/// What an address answers to who has this token; none if nobody answers, or not in JSON.
+/// Returns the answer of an address to a client with this token; none if nobody answers, or not in JSON.
 pub fn asked(url: &str, token: &str) -> Option<Value> {
     let runtime = Runtime::new().unwrap();
     let text = runtime.block_on(async {
@@ -254,7 +254,7 @@ pub fn asked(url: &str, token: &str) -> Option<Value> {
     serde_json::from_str(&text?).ok()
 }
 
-/// A flow as it was seen last, which is shown when a wait for more is in vain.
+/// The last state of a flow, which is printed when a wait fails.
 struct Last(Value);
 
 impl Drop for Last {
@@ -267,7 +267,7 @@ impl Drop for Last {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Flows go on without their agent.
+        // Flows continue without their agent.
         let _ = self.child.0.kill();
         let _ = self.child.0.wait();
         for process in processes_in(&self.room.folder().join("flows")) {
@@ -276,7 +276,7 @@ impl Drop for Agent {
     }
 }
 
-/// Starts an agent that says as JSON that it is there, and waits until it has.
+/// Starts an agent that prints as JSON that it is ready, and waits until it has.
 pub fn ready(mut starts: Command) -> (Running, Value) {
     let mut child = starts
         .stdin(Stdio::null())
@@ -296,7 +296,7 @@ pub fn ready(mut starts: Command) -> (Running, Value) {
     (child, ready)
 }
 
-/// The processes at work in or below this folder.
+/// The processes at work in or below this directory.
 pub fn processes_in(folder: &Path) -> Vec<Pid> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let in_folder = all.filter(|entry| {
@@ -312,12 +312,12 @@ pub fn has_ended(flow: &Value) -> bool {
     flow["state"] == "ended"
 }
 
-/// A count of what a flow receives, none until it says so.
+/// A count of a flow's received data, 0 until it reports it.
 pub fn received(flow: &Value, key: &str) -> u64 {
     flow["status"]["receiving"][0][key].as_u64().unwrap_or(0)
 }
 
-/// A count of what a flow sends, none until it says so.
+/// A count of a flow's sent data, 0 until it reports it.
 pub fn sent(flow: &Value, key: &str) -> u64 {
     flow["status"]["sending"][key].as_u64().unwrap_or(0)
 }
@@ -330,7 +330,7 @@ pub fn send(id: &str, to: &str, rate: &str) -> Value {
     json!({"id": id, "command": "send", "source": "pattern:8032", "to": to, "rate": rate})
 }
 
-/// Where datagrams go that nobody reads. As long as the socket is there its port is no other's.
+/// A target whose datagrams nobody reads. While the socket exists, no other process gets its port.
 pub fn unread() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = format!("udp://{}", socket.local_addr().unwrap());
@@ -339,13 +339,13 @@ pub fn unread() -> (UdpSocket, String) {
 
 /// Length of a frame of the sky, in bytes.
 pub const SKY_FRAME: u64 = 2032;
-/// Frames of each station of the sky: the buffer of any receiver holds all of them, so that none is lost however long it stands still.
+/// Frames of each station of the sky: the buffer of any receiver holds all of them, so that none is lost however long it stalls.
 pub const SKY_FRAMES: u64 = 75;
 /// Two frames of the sky a second.
 pub const SLOW: &str = "32k";
-/// One frame of the sky at once, and the last after hours: whatever is to be done before that is done before.
+/// One frame of the sky at once, and the last after hours: the test is over before that.
 pub const STILL: &str = "100";
-/// What the noise of the sky's stations has in common.
+/// Correlation of the noise of the sky's stations.
 pub const CORRELATION: f64 = 0.3;
 
 /// The plan of a sky over three stations.
@@ -368,15 +368,14 @@ pub fn sky(id: &str, to: &str, rate: &str) -> Value {
     json!({"id": id, "command": "send", "source": "sky:sky.toml/Ef", "to": to, "rate": rate})
 }
 
-/// Sends it until it is told to end. At [`SLOW`] the buffer of a receiver holds what is sent in half a minute.
+/// Sends it until it is stopped. At [`SLOW`] the buffer of a receiver holds what is sent in half a minute.
 pub fn endless(id: &str, to: &str, rate: &str) -> Value {
     let mut flow = sky(id, to, rate);
     flow["repeat"] = json!(6000);
     flow
 }
 
-/// What flows while an agent has other things to do: datagrams, and a stream of bytes as fast as a host with other things to do can
-/// send it.
+/// Flows that run while an agent is busy: datagrams, and a stream of bytes as fast as a busy host can send it.
 pub struct Beside<'a>(&'a Agent);
 
 impl Beside<'_> {
@@ -391,10 +390,10 @@ impl Beside<'_> {
         Beside(agent)
     }
 
-    /// Whether all that was sent has come.
+    /// Checks that all sent data have arrived.
     pub fn end(self) {
         let agent = self.0;
-        // A stop gives up what a connection does not take at that moment: so it comes when there is nothing to take.
+        // A stop discards data that a connection does not take at that moment: so it follows when there are none.
         let slower = json!({"revision": 1, "rate": STILL});
         let reply = agent.ask(Method::PATCH, "/api/v1/flows/all", &slower);
         assert_eq!(reply.status, 200, "{}", reply.body);
@@ -433,7 +432,7 @@ impl Beside<'_> {
     }
 }
 
-/// Ports of an address of their own that are free for UDP and TCP.
+/// Ports of a separate address that are free for UDP and TCP.
 pub fn free_ports<const N: usize>() -> [SocketAddr; N] {
     let address = own_address();
     // Held until all are found, so that they differ.

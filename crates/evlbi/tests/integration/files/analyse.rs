@@ -1,4 +1,4 @@
-//! `evlbi analyse` as a command: captures from standard input, pictures, and what it says of options.
+//! `evlbi analyse` as a command: captures from standard input, pictures, and errors of options.
 
 use std::fs::File;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn a_capture_comes_from_standard_input() {
 }
 
 #[test]
-fn files_beside_the_result() {
+fn files_written_with_the_result() {
     let room = Room::new();
     let files = ["s.csv", "e.csv", "p.svg"].map(|name| room.path(name));
     let [samples, events, plot] = &files;
@@ -59,7 +59,7 @@ fn files_beside_the_result() {
 }
 
 #[test]
-fn wrong_arguments_are_told() {
+fn invalid_arguments_are_reported() {
     let room = Room::new();
     for (option, value, says) in [
         ("--most", "1", "2 to 1000000"),
@@ -71,7 +71,7 @@ fn wrong_arguments_are_told() {
     }
     let result = json(&["analyse", CAPTURE, "--most", "2"]);
     assert!(result["findings"].to_string().contains("--most"));
-    // The head of a capture, with nothing behind it.
+    // The file header of a capture alone.
     let head = [
         &0xa1b2_c3d4_u32.to_le_bytes()[..],
         &[2, 0, 4, 0],

@@ -1,4 +1,4 @@
-//! `correlate`, `fringe` and `loss-curve` as commands: what they print and write, and what they say of options.
+//! `correlate`, `fringe` and `loss-curve` as commands: printed and written results, and errors of options.
 
 use std::fs;
 
@@ -66,7 +66,7 @@ fn recordings_are_correlated_searched_and_measured() {
     }
 }
 
-/// From the plan of stations far apart to their fringe; without its model the program says what to try.
+/// From the plan of stations far apart to their fringe; without its model the program suggests what to try.
 #[test]
 fn simulated_stations_are_found_with_their_model() {
     let room = Room::new();
@@ -102,7 +102,7 @@ fn simulated_stations_are_found_with_their_model() {
 }
 
 #[test]
-fn what_cannot_be_correlated_is_said() {
+fn recordings_that_cannot_be_correlated_are_reported() {
     let room = Room::new();
     let [ef, jb] = &stations(&room);
     for (arguments, says) in [
@@ -140,7 +140,7 @@ fn what_cannot_be_correlated_is_said() {
         assert!(said.contains(says), "{arguments:?}: {said}");
         assert!(!said.contains("panicked"), "{said}");
     }
-    // Nor is anything left behind of what was refused.
+    // A refused correlation leaves no files behind.
     let refused = room.path("refused");
     failure(&[
         "correlate",

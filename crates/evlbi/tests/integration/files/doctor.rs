@@ -1,9 +1,9 @@
-//! `evlbi doctor` as a command: what it prints, what it ends with, and what it says of options.
+//! `evlbi doctor` as a command: output, exit status, and errors of options.
 
 use super::{evlbi, failure, json};
 
 #[test]
-fn what_is_to_be_changed_is_an_error_only_if_asked() {
+fn needed_changes_are_an_error_only_with_strict() {
     let asked = ["doctor", "--rate", "400G", "--interface", "lo"];
     let result = json(&asked);
     assert_eq!(result["schema"], "evlbi.doctor/1");
@@ -51,7 +51,7 @@ fn a_script_makes_the_changes() {
 }
 
 #[test]
-fn wrong_arguments_are_told() {
+fn invalid_arguments_are_reported() {
     for (arguments, said) in [
         (["--disk", "/nothere"], "--disk /nothere: no such directory"),
         (["--rate", "fast"], "invalid bit rate `fast`"),

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 
 use evlbi_testkit::{Room, Running, command, each, need, netns, until};
 
-/// Lines of README that are not run: the page, how the line begins, and why.
+/// Lines of README that are not run: the page, the start of the line, and why.
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("README.md", "evlbi recv udp://0.0.0.0:2630", NO_END),
     (
@@ -39,7 +39,7 @@ const THIS_HOST: &str = "depends on the host's cards and disks";
 /// Pages of the documentation without a command to paste.
 const WITHOUT_COMMAND: &[&str] = &["glossary.md", "libraries.md"];
 
-/// Brings up the network, and makes `sleep` wait until each program in the background has a socket, too: pages give one a second to
+/// Brings up the network, and makes `sleep` wait until each background program has a socket, too: pages wait a second for a program to
 /// listen, and a busy machine may take longer.
 const PREAMBLE: &str = "
 ip link set lo up
@@ -66,7 +66,7 @@ fn blocks(page: &str) -> impl Iterator<Item = &str> {
     page.split("\n```").skip(1).step_by(2)
 }
 
-/// The lines of a page's blocks of code that call this program.
+/// The lines in a page's blocks of code that call this program.
 fn lines(page: &str) -> Vec<String> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -85,7 +85,7 @@ fn lines(page: &str) -> Vec<String> {
     lines
 }
 
-/// The examples of the sources, with what they keep in a temporary directory within this one.
+/// The examples of the sources, with their files in a temporary directory within this one.
 fn examples(room: &Room) {
     fs::create_dir(room.path("examples")).unwrap();
     for example in fs::read_dir(root().join("examples")).unwrap().flatten() {
@@ -98,7 +98,7 @@ fn examples(room: &Room) {
     }
 }
 
-/// What a reader has before the first line: the sources' examples, recordings, and a capture.
+/// Provides the files that a reader has before the first line: the sources' examples, recordings, and a capture.
 fn equip(room: &Room, recordings: &Room) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let link =
@@ -136,7 +136,7 @@ fn recordings() -> Room {
     room
 }
 
-/// A program that is given to a shell, in a directory.
+/// A program for a shell, in a directory.
 fn typed(line: &str, room: &Room, shell: &[&str]) -> std::process::Command {
     let program = Path::new(env!("CARGO_BIN_EXE_evlbi")).parent().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -209,7 +209,7 @@ fn the_command_lines_of_readme_run() {
     }
 }
 
-/// Each page begins with a block that a reader can paste in an empty directory (with `examples` of the sources).
+/// Each page starts with a block that a reader can paste in an empty directory (with `examples` of the sources).
 #[test]
 fn the_blocks_of_the_documentation_run() {
     let contents = page("SUMMARY.md");
@@ -221,7 +221,7 @@ fn the_blocks_of_the_documentation_run() {
             .is_some_and(|block| block.starts_with("sh\n"));
         assert!(
             begins || WITHOUT_COMMAND.contains(name),
-            "{name} does not begin with a block of sh"
+            "{name} does not start with a block of sh"
         );
     }
     if !need(&["bash", "curl", "ip", "jq", "ss", "tcpdump", "unshare"]) || !netns::paths() {

@@ -1,4 +1,4 @@
-//! `evlbi plan` as a command: what it prints and draws, and what it says of options.
+//! `evlbi plan` as a command: printed and drawn results, and errors of options.
 
 use std::process::Output;
 
@@ -47,7 +47,7 @@ fn results_are_printed() {
 }
 
 #[test]
-fn what_is_compared_is_drawn() {
+fn comparisons_are_drawn() {
     let room = Room::new();
     for (args, schema, drawn) in [
         ("", "evlbi.plan.compare/1", "one-way delay at 10.0000 ms"),
@@ -100,7 +100,7 @@ fn plans_are_tables_too() {
 
 /// The lines of Python of the page, with the output that it shows.
 #[test]
-fn pandas_reads_results_as_the_page_says() {
+fn pandas_reads_results_as_documented() {
     let Some(python) = python("pandas") else {
         return;
     };
@@ -139,7 +139,7 @@ fn pandas_reads_results_as_the_page_says() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_said() {
+fn plans_that_cannot_be_made_are_reported() {
     for (args, said) in [
         ("tcp --rate 512M --rtt 0ms", "--rtt"),
         ("tcp --rate 2G --rtt 15ms --link 1G", "--link"),
@@ -158,12 +158,12 @@ fn what_cannot_be_planned_is_said() {
     }
 }
 
-/// What cannot be written is refused before the work, not after it.
+/// A plot that cannot be written is refused before the work, not after it.
 #[test]
 fn a_plot_that_cannot_be_written_is_refused_first() {
     let room = Room::new();
     let plot = room.path("missing/plot.svg");
-    // Nobody listens at port 9: that would be said later.
+    // Nobody listens at port 9: that error would be reported later.
     let target = ["127.0.0.1:9", "--token", "t"];
     let matrix = ["--mss", "1000,1400", "--buffer", "1M"];
     for command in [

@@ -1,4 +1,4 @@
-//! `drop`, `inspect` and `sky` as commands: what they print, and what they say of options.
+//! `drop`, `inspect` and `sky` as commands: output, and errors of options.
 
 use evlbi_testkit::recording::{FRAME, noise, recording};
 
@@ -38,7 +38,7 @@ fn stations_are_simulated_shed_from_and_inspected() {
     }
 }
 
-/// However the channels lie in threads, what is shown fits on a screen, and names the thread that differs.
+/// However the channels are divided into threads, the output fits on a screen, and names the thread that differs.
 #[test]
 fn many_channels_fit_on_a_screen() {
     for threads in [1, 8, 64] {
@@ -84,7 +84,7 @@ fn many_channels_fit_on_a_screen() {
 }
 
 #[test]
-fn wrong_arguments_say_what_to_do() {
+fn errors_of_arguments_suggest_a_remedy() {
     let room = Room::new();
     let (input, output) = (room.write("in.vdif", recording()), room.path("out.vdif"));
     let short = room.write("short.vdif", &recording()[..20 * FRAME]);

@@ -1,4 +1,4 @@
-//! A run that is watched and changed over its socket (`--control`).
+//! Control sockets (`--control`): status and changes of a run.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,9 +12,9 @@ use serde_json::json;
 use crate::live::support::{Recv, ask, evlbi};
 use crate::result::number;
 
-/// A receiver that is asked tells how it is then, not how it was when it was last asked or shown.
+/// A receiver's status is that of the moment of the request, not of the last request or display.
 #[test]
-fn a_status_tells_of_this_moment() {
+fn a_status_is_of_this_moment() {
     let count = fit(20, 1, 1032);
     let rate = pattern::frame_rate(64);
     let recv = Recv::start("udp://127.0.0.1:0", Path::new("check"), &[]);
@@ -68,14 +68,14 @@ fn a_status_tells_of_this_moment() {
     assert_eq!(result["ended"], "stopped");
 }
 
-/// A sender's status has the counts of what it sent, a change takes effect, and the sender ends on request.
+/// A sender's status has the counts of its data, a change takes effect, and the sender ends on request.
 #[test]
 fn a_sender_is_watched_changed_and_stopped() {
     let room = Room::new();
     let to = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = format!("udp://{}", to.local_addr().unwrap());
     let mut command = evlbi();
-    // At first so slowly that it comes to nothing.
+    // At first too slow to send anything.
     command.args([
         "send",
         "pattern:1024",
@@ -112,7 +112,7 @@ fn a_sender_is_watched_changed_and_stopped() {
     assert!(sender.wait().success());
     let result: serde_json::Value = serde_json::from_reader(stdout).unwrap();
     assert!(number(&result, "sent") >= number(&seen, "sent"));
-    // What it was like at its end stays beside the socket.
+    // Its last status stays next to the socket.
     let left = room.json("socket.last");
     for name in ["offered", "sent", "shed", "not_sent"] {
         assert_eq!(left["sending"][name], result[name], "{name}");
@@ -125,11 +125,11 @@ fn a_sender_is_watched_changed_and_stopped() {
 
 /// The same over TCP, where bytes are counted.
 #[test]
-fn a_status_over_tcp_tells_the_bytes() {
+fn a_status_over_tcp_counts_the_bytes() {
     let recv = Recv::start("tcp://127.0.0.1:0", Path::new("null"), &[]);
     let mut connection = std::net::TcpStream::connect(recv.address()).unwrap();
     std::io::Write::write_all(&mut connection, &[7; 20_000]).unwrap();
-    until("the bytes are told", || {
+    until("the bytes are reported", || {
         recv.status()["receiving"][0]["bytes"] == 20_000
     });
     drop(connection);

@@ -1,4 +1,4 @@
-//! Streams that are correlated as they come.
+//! Streams that are correlated on arrival.
 
 use evlbi_testkit::result::read;
 use evlbi_testkit::{Room, until};
@@ -9,7 +9,7 @@ use crate::live::support::{Recv, evlbi, send};
 
 const HERE: &str = "udp://127.0.0.1:0";
 
-/// Two stations over midnight, of which one is late.
+/// Two stations over midnight, one of which is late.
 const PLAN: &str = r#"
 start = "2024-01-01T23:59:59Z"
 duration = 5.0
@@ -25,11 +25,11 @@ delay = [1e-6]
 "#;
 
 #[test]
-fn a_stream_that_cannot_be_correlated_is_said() {
+fn a_stream_that_cannot_be_correlated_is_reported() {
     let mut command = evlbi();
     command.args(["correlate", HERE, HERE, "--live", "--json"]);
     let correlator = Recv::listening(&mut command, 2);
-    // The pattern's headers do not tell a sample rate.
+    // The pattern's headers give no sample rate.
     let room = Room::new();
     let rate = pattern::frame_rate(64);
     let frames = pattern::frames(8032, 1_700_000_000, rate, 20).unwrap();
@@ -44,7 +44,7 @@ fn a_stream_that_cannot_be_correlated_is_said() {
     );
 }
 
-/// A station whose clock is half a minute ahead harms no baseline of the others, is named, and makes the exit status.
+/// A station whose clock is half a minute ahead does not affect baselines of the others, is named, and sets the exit status.
 #[test]
 fn a_wrong_clock_harms_nobody_else() {
     let room = Room::new();

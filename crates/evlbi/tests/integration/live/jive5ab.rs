@@ -1,4 +1,4 @@
-//! jive5ab's udps, byte by byte, both ways: a sender and a reader that do what its programs do.
+//! jive5ab's udps, byte by byte, in both directions: a sender and a reader that do the same as its programs.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn its_sender_is_understood() {
 #[test]
 fn its_reader_understands_and_its_back_traffic_is_ignored() {
     let room = Room::new();
-    // So few that they have room in the reader's small buffer.
+    // Few enough to fit in the reader's small buffer.
     let frames = frames(10);
     let file = room.write("in.vdif", &frames);
     let reader = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::live::support::{ask, evlbi};
 use crate::result::number;
 
-/// A command whose messages cannot be printed: the disk is full, or nobody reads on.
+/// A command whose messages cannot be printed: the disk is full, or the reader is gone.
 struct Mute {
     child: Running,
     control: String,
@@ -53,7 +53,7 @@ impl Mute {
     fn address(&mut self) -> String {
         until_some("it listens", || {
             assert_eq!(self.child.0.try_wait().unwrap(), None, "it has ended");
-            // It may be there and not yet answer.
+            // The socket may exist and not answer yet.
             UnixStream::connect(&self.control).ok()?;
             let status = ask(&self.control, r#"{"do":"status"}"#);
             let address = status["status"]["listening"][0].as_str()?;
@@ -67,7 +67,7 @@ impl Mute {
     }
 }
 
-/// What is printed is lost, and nothing else: the recording, its gaps file, the result.
+/// Only the printed messages are lost: the recording, its gaps file and the result are complete.
 pub fn a_recording_outlives_its_messages() {
     for stderr in [full, closed] {
         let room = Room::new();
@@ -101,7 +101,7 @@ pub fn a_recording_outlives_its_messages() {
     }
 }
 
-/// A result that cannot be printed is an error; the recording is there.
+/// A result that cannot be printed is an error; the recording is complete.
 #[test]
 fn a_result_that_cannot_be_printed_fails_the_command() {
     let room = Room::new();
@@ -128,7 +128,7 @@ fn a_result_that_cannot_be_printed_fails_the_command() {
     assert!(Path::new(&room.path("out.vdif.gaps.json")).is_file());
 }
 
-/// Other commands that run for long go on as well, and end as they are told to.
+/// Other long commands continue as well, and end on request.
 #[test]
 fn long_runs_outlive_their_messages() {
     let here = "udp://127.0.0.1:0";
@@ -137,7 +137,7 @@ fn long_runs_outlive_their_messages() {
             &["respond", "--bind", "127.0.0.1:0", "--token", "secret"],
             0,
         ),
-        // No stream has come.
+        // No stream has arrived.
         (&["correlate", here, here, "--live"], 1),
     ];
     for stderr in [full, closed] {

@@ -1,5 +1,5 @@
-//! Loss in a host whose receiver stands still, and in the network besides, told apart with the kernel's own counters as the truth. All else
-//! between namespaces has its tests in evlbi-stream.
+//! Loss in a host whose receiver stalls, and in the network as well, attributed with the kernel's own counters as ground truth. Other tests
+//! between namespaces are in evlbi-stream.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -23,12 +23,12 @@ fn pattern(frames: u32) -> Vec<u8> {
     pattern::frames(1024, 1_700_000_000, pattern::frame_rate(25_600), frames).unwrap()
 }
 
-/// Datagrams to a receiver that stands still: more than its buffer of 200 kB holds, and fewer than the kernel's queue before it
+/// Datagrams to a stalled receiver: more than its buffer of 200 kB holds, and fewer than the kernel's queue before it
 /// (1000, `net.core.netdev_max_backlog`).
 const TOO_MANY: u32 = 500;
 
-/// A receiver that stands still while all but the last of a stream's datagrams come, and takes what its buffer holds of them before
-/// the last comes. One in `period` is dropped on the way.
+/// A receiver that stalls while all but the last of a stream's datagrams arrive, and then takes those that its buffer holds before
+/// the last arrives. One in `period` is dropped on the path.
 fn stalled(pair: &Pair, period: Option<u32>) -> Value {
     let recv = listen(pair, &["--no-gro", "--buffer", "200k"]);
     let socket = pair
@@ -46,11 +46,11 @@ fn stalled(pair: &Pair, period: Option<u32>) -> Value {
         }
     };
     let last = TOO_MANY - 1;
-    // The last one is none of those that are dropped.
+    // The last one is not dropped.
     assert!(period.is_none_or(|period| !last.is_multiple_of(period)));
     let dropped = u64::from(period.map_or(0, |period| last.div_ceil(period)));
     recv.signal("STOP");
-    // What leaves from one processor arrives in its order, so that the rule drops the first.
+    // Datagrams from one CPU arrive in its order, so that the rule drops the first.
     processor::stay();
     send(0..last);
     until("its buffer overflows", || pair.far.no_room() > 0);
@@ -87,7 +87,7 @@ fn loss_in_the_host_is_the_kernels_counter() {
 }
 
 #[test]
-fn loss_in_host_and_network_is_told_apart() {
+fn loss_in_host_and_network_is_distinguished() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
@@ -96,7 +96,7 @@ fn loss_in_host_and_network_is_told_apart() {
     let host = pair.far.no_room();
     let dropped = pair.far.counted("dropped");
     assert_eq!(dropped, u64::from(TOO_MANY.div_ceil(50)));
-    // The rule's first victim is the stream's first datagram, which a receiver cannot miss.
+    // The rule drops the stream's first datagram, whose loss a receiver cannot detect.
     let network = dropped - 1;
     let numbers = [
         ("first_seq", 1),

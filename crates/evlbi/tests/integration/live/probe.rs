@@ -1,5 +1,5 @@
-//! Probes by processes of the program, which are stopped and killed, see other clocks and print. All else of probes has its live
-//! tests in evlbi-probe.
+//! Probes by processes of the program, which are stopped and killed, read other clocks and print. Other live tests of probes are
+//! in evlbi-probe.
 
 mod abuse;
 mod loss;
@@ -32,7 +32,7 @@ fn responder(bind: &str, more: &[&str]) -> Command {
     command
 }
 
-/// Ends a responder, and says what it said.
+/// Ends a responder, and returns its standard error.
 fn end(responder: Recv) -> String {
     responder.signal("INT");
     let ended = responder.end();
@@ -58,7 +58,7 @@ fn run(command: &mut Command) -> Output {
     Probing::start(command).end()
 }
 
-/// A probe at work.
+/// A running probe.
 struct Probing {
     child: Running,
     room: Room,
@@ -86,7 +86,7 @@ impl Probing {
     }
 }
 
-/// How many threads of a process have this name: those of a responder tell what it does.
+/// How many threads of a process have this name: those of a responder show what it does.
 fn threads(process: &Running, name: &str) -> usize {
     let folder = format!("/proc/{}/task", process.0.id());
     let tasks = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -94,7 +94,7 @@ fn threads(process: &Running, name: &str) -> usize {
     comms.filter(|comm| comm.trim() == name).count()
 }
 
-/// The points of a probe that ends well.
+/// The points of a probe that succeeds.
 fn points(output: &Output) -> Vec<Value> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -119,7 +119,7 @@ fn assert_sums(point: &Value) {
     assert_eq!(of("lost"), in_runs, "{shown}");
 }
 
-/// It does not end well, and says this.
+/// Asserts that it failed with this message.
 #[track_caller]
 fn assert_refused(output: &Output, reason: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -127,13 +127,13 @@ fn assert_refused(output: &Output, reason: &str) {
     assert!(is_refused, "not `{reason}` but: {said}");
 }
 
-/// A responder in the far namespace.
+/// A responder in the second namespace.
 fn respond_far(pair: &Pair, more: &[&str]) -> Recv {
     let bind = format!("{}:0", pair.far.v4);
     pair.far.namespace.run(|| respond(&bind, more)).unwrap()
 }
 
-/// A probe of a kind from the near namespace.
+/// A probe of a kind from the first namespace.
 fn ask(pair: &Pair, responder: &Recv, kind: &str, more: &[&str]) -> Output {
     begin(pair, responder, kind, more).end()
 }

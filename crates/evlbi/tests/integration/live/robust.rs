@@ -1,4 +1,4 @@
-//! What goes wrong is said and makes the exit status; whatever is asked, the answer helps.
+//! Failures are reported and set the exit status; every error helps the user.
 
 use std::fs;
 use std::io::Write;
@@ -16,9 +16,9 @@ use evlbi_testkit::result::assert_numbers;
 use evlbi_testkit::{Room, Running, limit, until};
 use serde_json::Value;
 
-/// What came and was not recorded is said. A sender of frames that was refused is named, with what to do.
+/// Data that arrived and were not recorded are reported. A refused sender of frames is named, with a remedy.
 #[test]
-fn what_is_not_recorded_is_said() {
+fn unrecorded_data_are_reported() {
     let recv = Recv::start("udp://127.0.0.1:0", Path::new("null"), &[]);
     let stream = Stream::to(recv.address());
     stream.send(0, 0..40);
@@ -37,7 +37,7 @@ fn what_is_not_recorded_is_said() {
     let stream = Stream::to(recv.address());
     for number in 0..80 {
         let mut frame = stream.bytes(number..number + 1).to_vec();
-        // Word 3, bits 16 to 25: a thread that comes when those of the stream are known.
+        // Word 3, bits 16 to 25: a thread that starts when those of the stream are known.
         frame[14] = u8::from(number == 70);
         stream.raw(&frame);
     }
@@ -54,7 +54,7 @@ fn a_recording_that_grows_too_long_is_counted() {
     let room = Room::new();
     let out = room.path("out.vdif");
     let recv = Recv::start("udp://127.0.0.1:0", Path::new(&out), &[]);
-    // The ring's memory, which counts as a file, is there by now.
+    // The ring's memory, which counts as a file, exists by now.
     let count = fit(2000, 1, FRAME);
     let most = u64::from(count) * FRAME as u64 / 2;
     limit::file_size(recv.child.0.id(), most);
@@ -81,16 +81,16 @@ fn refused(args: &[&str], says: &str) {
     assert!(!stderr.contains("panicked"), "{stderr}");
     assert!(
         stderr.matches("os error").count() <= 1,
-        "said twice: {stderr}"
+        "reported twice: {stderr}"
     );
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_suggest_a_remedy() {
     let room = Room::new();
     let path = |name: &str| room.path(name);
     let short = path("short.vdif");
-    // Ten frames of one second: how many there are in a second cannot be told.
+    // Ten frames of one second: the rate cannot be detected.
     fs::write(&short, frames(10)).unwrap();
     let kept = path("kept.vdif");
     fs::write(&kept, b"an older recording").unwrap();
@@ -155,7 +155,7 @@ fn errors_say_what_to_do() {
     assert!(String::from_utf8_lossy(&tcp.stderr).contains("cannot connect"));
 }
 
-/// A reader that takes nothing does not hold the sender beyond its end.
+/// A reader that reads nothing does not delay the sender beyond its end.
 #[test]
 fn a_stalled_reader_does_not_stall_the_sender() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -167,7 +167,7 @@ fn a_stalled_reader_does_not_stall_the_sender() {
     command.args(["--control", &control.path("socket")]);
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut sender = Running(child);
-    // Several times in a row: at first it waits for a moment now and then.
+    // Several times in a row: at first it waits only for short moments.
     let mut looks = 0;
     until("the sender waits for room", || {
         looks = if waits_for_room(&sender, address) {
@@ -185,7 +185,7 @@ fn a_stalled_reader_does_not_stall_the_sender() {
         number(&result, "offered"),
         number(&result, "sent") + number(&result, "not_sent")
     );
-    // All that left waits in the connection.
+    // All sent data wait in the connection.
     let (mut connection, _) = listener.accept().unwrap();
     let taken = std::io::copy(&mut connection, &mut std::io::sink()).unwrap();
     assert_eq!(taken, number(&result, "bytes"));
@@ -203,7 +203,7 @@ fn a_stalled_reader_does_not_stall_the_sender() {
     );
 }
 
-/// Whether the thread that sends sleeps, and its kernel only probes whether the other end takes something again.
+/// Whether the sending thread sleeps, and its kernel only probes for room at the reader.
 fn waits_for_room(sender: &Running, to: SocketAddr) -> bool {
     let folder = format!("/proc/{}/task", sender.0.id());
     let sleeps = fs::read_dir(folder).unwrap().flatten().any(|task| {
@@ -214,7 +214,7 @@ fn waits_for_room(sender: &Running, to: SocketAddr) -> bool {
     sleeps && connections().iter().any(|fields| probes(fields))
 }
 
-/// Whether a connection over IPv4 was accepted and all that came by it was read: it has an inode, and its queue is empty.
+/// Whether a connection over IPv4 was accepted and all its data were read: it has an inode, and its queue is empty.
 fn is_read(here: SocketAddr, there: SocketAddr) -> bool {
     connections().iter().any(|fields| {
         fields[1..3] == [in_table(here), in_table(there)]
@@ -230,7 +230,7 @@ fn connections() -> Vec<Vec<String>> {
     table.lines().map(fields).collect()
 }
 
-/// An end of a connection as that table has it.
+/// An endpoint of a connection in the form of that table.
 fn in_table(end: SocketAddr) -> String {
     match end {
         SocketAddr::V4(end) => format!("{:08X}:{:04X}", end.ip().to_bits().to_be(), end.port()),
@@ -239,7 +239,7 @@ fn in_table(end: SocketAddr) -> String {
 }
 
 #[test]
-fn the_end_of_a_connection_is_told_from_its_failure() {
+fn the_end_of_a_connection_is_distinguished_from_its_failure() {
     let room = Room::new();
     for resets in [false, true] {
         let out = room.path(&format!("{resets}.vdif"));
@@ -247,7 +247,7 @@ fn the_end_of_a_connection_is_told_from_its_failure() {
         let mut connection = TcpStream::connect(recv.address()).unwrap();
         connection.write_all(&frames(20)).unwrap();
         if resets {
-            // A reset throws away what was not read.
+            // A reset discards unread data.
             until("all is read", || {
                 is_read(recv.address(), connection.local_addr().unwrap())
             });

@@ -1,4 +1,4 @@
-//! `evlbi send` is asked to end.
+//! A stop request to `evlbi send`.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! What options of the host do: how much is said, priority, settings in another place.
+//! Options of the host: verbosity, priority, settings in another place.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,9 +14,9 @@ use crate::control::support::ready;
 use crate::live::support::{Recv, evlbi};
 use crate::result::number;
 
-/// A responder says who comes only to who wants to know.
+/// A responder logs its clients only on request.
 #[test]
-fn verbose_says_more() {
+fn verbose_logs_more() {
     for (verbose, is_said) in [
         (&[][..], false),
         (&["--verbose"][..], true),
@@ -67,7 +67,7 @@ fn has_priority(process: u32, priority: &str) -> bool {
     })
 }
 
-/// The network thread runs before others, or it is said why it does not.
+/// The network thread runs before others, or a message explains why it does not.
 #[test]
 fn priority_is_that_of_the_network_thread() {
     let room = Room::new();
@@ -100,7 +100,7 @@ fn priority_is_that_of_the_network_thread() {
                 false => is_refused.then_some(false),
             }
         });
-        // Root of this machine may.
+        // Root of this machine may do so.
         let may = fs::read_to_string("/proc/self/status")
             .unwrap()
             .contains("CapEff:\t000001ffffffffff");
@@ -108,9 +108,9 @@ fn priority_is_that_of_the_network_thread() {
     }
 }
 
-/// The settings of an agent may lie elsewhere than in its folder.
+/// The settings of an agent may be outside its directory.
 #[test]
-fn an_agent_reads_its_settings_where_it_is_told() {
+fn an_agent_reads_its_settings_from_the_given_file() {
     let room = Room::new();
     fs::create_dir(room.path("agent")).unwrap();
     room.write("agent/agent.toml", "name = \"here\"");
@@ -147,7 +147,7 @@ fn said(output: &Output) -> String {
 
 /// Errors and warnings are printed all the same.
 #[test]
-fn quiet_says_errors_and_warnings_alone() {
+fn quiet_prints_errors_and_warnings_alone() {
     for (quiet, is_told) in [(&[][..], true), (&["--quiet"], false), (&["-q"], false)] {
         let mut recv = evlbi();
         recv.args(["recv", "udp://127.0.0.1:0", "--to", "null"]);
@@ -185,7 +185,7 @@ fn probe(target: &str) -> Command {
 
 const LONG_TOKEN: &str = "0123456789abcdef";
 
-/// A file with a token, which this user alone may read, or others, too.
+/// A file with a token, readable by this user alone, or by others, too.
 fn token_in(room: &Room, name: &str, token: &str, mode: u32) -> String {
     let file = room.write(name, format!("{token}\n"));
     fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
@@ -251,7 +251,7 @@ fn a_config_file_has_defaults() {
     for used in [format!("jive is {address}"), "token-file is ".to_owned()] {
         assert!(shown.contains(&used), "{used}: {shown}");
     }
-    // The usual place, the environment's token, and a host with another port.
+    // The default place, the environment's token, and a host with another port.
     fs::create_dir_all(room.path("home/evlbi")).unwrap();
     let text = "[hosts]\njive = \"127.0.0.1:1\"";
     room.write("home/evlbi/config.toml", text);
@@ -292,7 +292,7 @@ fn a_config_file_has_defaults() {
     );
 }
 
-/// An agent's terminal shows a link with the token; what goes to a log has none.
+/// An agent's terminal shows a link with the token; its log does not.
 #[test]
 fn a_link_with_the_token_is_for_a_terminal_alone() {
     let starts = |room: &Room| {

@@ -1,4 +1,4 @@
-//! SIGTERM and Ctrl-C: a long command ends with what it has, leaves nothing behind that looks whole, and says so by its status.
+//! SIGTERM and Ctrl-C: a long command ends with a partial result, leaves no file behind that looks complete, and sets its exit status.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -18,11 +18,11 @@ use crate::control::support::processes_in;
 use crate::live::support::{Recv, evlbi, send};
 use crate::result::number;
 
-/// A command, the sign that it is at work, and what is to be so at its end.
+/// A command, the sign that it is at work, and the condition at its end.
 #[derive(Debug)]
 struct Case {
     name: &'static str,
-    /// `IN` is the folder of what it reads, `OUT` that of what it writes.
+    /// `IN` is the directory of its inputs, `OUT` that of its outputs.
     command: &'static str,
     sign: Sign,
     status: i32,
@@ -33,13 +33,13 @@ struct Case {
 enum Sign {
     /// On standard error.
     Says(&'static str),
-    /// Progress with this text, as its control socket tells it: a log has it seldom.
+    /// Progress with this text, from its control socket: a log has it seldom.
     Shows(&'static str),
-    /// In a file of its folder.
+    /// In a file of its directory.
     Writes(&'static str, &'static str),
 }
 
-/// What is left of a command.
+/// Output of a command that has ended.
 struct Ended {
     folder: Room,
     stdout: String,
@@ -116,7 +116,7 @@ const CASES: &[Case] = &[
             is_interrupted(ended);
             let kept = fs::read_to_string(ended.folder.path("out/summary.json")).unwrap();
             assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), ended.json());
-            // What was not correlated is no loss.
+            // Data that were not correlated are not lost.
             let baseline = &ended.json()["baselines"][0];
             assert!(baseline["weight"].as_f64() > Some(0.99), "{baseline}");
         },
@@ -127,7 +127,7 @@ const CASES: &[Case] = &[
         sign: Sign::Shows(""),
         status: 1,
         check: |ended| {
-            // Where nothing was correlated yet there is nothing to search in.
+            // Without any correlation there is nothing to search in.
             assert!(
                 ended.stderr.contains("evlbi: interrupted"),
                 "{}",
@@ -289,7 +289,7 @@ const LONG: &str =
     "duration = 3600.0\nsample_rate = 64_000_000\nedv = 1\n[[station]]\nname = \"Ef\"\n";
 const SHORT: &str = "duration = 1.0\nsample_rate = 64_000_000\nedv = 1\n[[station]]\nname = \"Ef\"\n[[station]]\nname = \"On\"\n";
 
-/// What the commands read.
+/// Inputs of the commands.
 fn inputs() -> Room {
     let room = Room::new();
     room.write("long.toml", LONG);
@@ -316,7 +316,7 @@ fn inputs() -> Room {
     room
 }
 
-/// Starts a command in a folder of its own, with its temporary files in `out`.
+/// Starts a command in a directory of its own, with its temporary files in `out`.
 fn start(command: &mut Command, folder: &Room) -> Running {
     let file = |name: &str| File::create(folder.path(name)).unwrap();
     let running = command
@@ -346,7 +346,7 @@ fn shows(control: &str, what: &str) -> bool {
     })
 }
 
-/// Runs a case once. Returns nothing if it had done all before it was told to end.
+/// Runs a case once. Returns nothing if it had finished before the signal.
 fn run(case: &Case, signal: Signal, inputs: &Room, far: &str) -> Option<()> {
     let folder = Room::new();
     fs::create_dir(folder.path("out")).unwrap();
@@ -390,7 +390,7 @@ fn run(case: &Case, signal: Signal, inputs: &Room, far: &str) -> Option<()> {
 }
 
 #[test]
-fn a_long_command_ends_with_what_it_has() {
+fn a_long_command_ends_with_a_partial_result() {
     let inputs = inputs();
     let mut respond = evlbi();
     respond.args(["respond", "--bind", "127.0.0.1:0"]);
@@ -406,7 +406,7 @@ fn a_long_command_ends_with_what_it_has() {
     assert_eq!(respond.end().status.code(), Some(0));
 }
 
-/// Who does not want to wait for the result sends a second signal.
+/// A second signal ends a command without waiting for the result.
 #[test]
 fn a_second_signal_ends_a_command_at_once() {
     let mut respond = evlbi();
@@ -426,9 +426,9 @@ fn a_second_signal_ends_a_command_at_once() {
     probe.args(["--duration", "1h", "--control", &control]);
     let mut running = start(&mut probe, &folder);
     until("it measures", || shows(&control, " sent"));
-    // It waits for the end that its responder does not say.
+    // It waits for a responder that does not answer.
     respond.signal("STOP");
-    // One that comes together with the first is part of it.
+    // A signal that arrives together with the first merges with it.
     until("it ends", || {
         running.signal(Signal::SIGINT);
         running.0.try_wait().unwrap().is_some()
@@ -439,7 +439,7 @@ fn a_second_signal_ends_a_command_at_once() {
     respond.end();
 }
 
-/// A path ends with the command on it, which gets the signal; what the path did is written each second, and at the end.
+/// A path ends with the command on it, which gets the signal; the path's results are written each second, and at the end.
 #[test]
 fn a_path_ends_with_its_command() {
     if !paths() {
@@ -491,7 +491,7 @@ fn ctrl_c_ends_with_everything_written() {
         if stands_still {
             recv.signal("STOP");
         }
-        // Each a message of its own, which takes as much of the buffer as any other.
+        // Each is a message of its own, which takes as much of the buffer as any other.
         let sent = send(&source, &recv.url(), &["--mtu", "9000", "--no-gso"]);
         assert_numbers(&sent, &[("sent", count)]);
         if stands_still {
@@ -505,7 +505,7 @@ fn ctrl_c_ends_with_everything_written() {
         recv.signal("INT");
         recv.signal("CONT");
         let result = recv.finish();
-        // With what was still in the socket's buffer when the signal came.
+        // Includes data that were still in the socket's buffer when the signal arrived.
         assert_numbers(&result, &[("frames", count), ("lost", 0)]);
         assert_eq!(result["ended"], "stopped");
         assert_eq!(fs::metadata(&out).unwrap().len(), count * 8032);

@@ -1,4 +1,4 @@
-//! The program under test at work: receivers and senders.
+//! The program under test: receivers and senders.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ pub fn evlbi() -> Command {
 pub struct Recv {
     pub child: Running,
     pub addresses: Vec<SocketAddr>,
-    /// The socket by which it is asked how it is, and told to end.
+    /// The control socket, for status and stop.
     control: String,
-    /// Where that is, if nobody else has to be able to reach it.
+    /// Directory of that socket, unless the caller named one.
     _folder: Option<Room>,
     stdout: Said,
     stderr: Said,
 }
 
-/// What it says on standard output or standard error.
+/// Its standard output or standard error.
 struct Said {
     so_far: Arc<Mutex<String>>,
     reading: JoinHandle<()>,
@@ -51,11 +51,11 @@ impl Recv {
         let mut command = evlbi();
         command.args(["recv", from, "--json", "--to"]).arg(to);
         if !more.contains(&"--ring") {
-            // Touching the usual 256 MiB would take most of a short test's time.
+            // Touching the default 256 MiB would take most of a short test's time.
             command.args(["--ring", "64MiB"]);
         }
         if !more.contains(&"--hold") && from.contains("udp://") {
-            // A relay that is held up makes nothing late.
+            // A stalled relay makes nothing late.
             command.args(["--hold", "10min"]);
         }
         Recv::listening(command.args(more), 1)
@@ -79,7 +79,7 @@ impl Recv {
         recv
     }
 
-    /// The same, with its control socket at a place of the caller's.
+    /// The same, with its control socket at this path.
     pub fn controlled(command: &mut Command, ports: usize, control: String) -> Recv {
         let mut child = command
             .args(["--control", &control])
@@ -117,7 +117,7 @@ impl Recv {
         self.addresses[0]
     }
 
-    /// Where to send to.
+    /// The URL to send to.
     pub fn url(&self) -> String {
         format!("udp://{}", self.address())
     }
@@ -127,19 +127,19 @@ impl Recv {
         self.child.signal(format!("SIG{name}").parse().unwrap());
     }
 
-    /// What it answers to a request over its control socket.
+    /// Returns its answer to a request over its control socket.
     #[track_caller]
     pub fn ask(&self, request: &str) -> Value {
         ask(&self.control, request)
     }
 
-    /// How it is at this moment.
+    /// Its present status.
     #[track_caller]
     pub fn status(&self) -> Value {
         self.ask(r#"{"do":"status"}"#)["status"].take()
     }
 
-    /// How many datagrams have arrived at the stream with this number, those included that are not of it.
+    /// The number of datagrams that have arrived at this stream, including those of other senders.
     #[track_caller]
     pub fn arrived(&self, stream: usize) -> u64 {
         let status = self.status();
@@ -152,14 +152,14 @@ impl Recv {
         }
     }
 
-    /// Waits until this number of datagrams has arrived. Those that it had no room for never do.
+    /// Waits until this number of datagrams has arrived. Those without room never do.
     #[track_caller]
     pub fn until_arrived(&self, datagrams: u64) {
         let what = format!("{datagrams} datagrams arrive");
         until(&what, || self.arrived(0) >= datagrams);
     }
 
-    /// What it has said so far on standard error.
+    /// Returns its standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.so_far.lock().unwrap().clone()
     }
@@ -171,7 +171,7 @@ impl Recv {
         self.stop()
     }
 
-    /// The same, and takes the result.
+    /// The same, and returns the result.
     #[track_caller]
     pub fn finish_after(self, datagrams: u64) -> Value {
         self.until_arrived(datagrams);
@@ -180,14 +180,14 @@ impl Recv {
         received.result()
     }
 
-    /// Tells it to end, and waits for that.
+    /// Stops it, and waits for its end.
     #[track_caller]
     pub fn stop(self) -> Received {
         assert_eq!(self.ask(r#"{"do":"stop"}"#), "done");
         self.end()
     }
 
-    /// Waits for the end, whatever it is.
+    /// Waits for the end, whatever its status.
     #[track_caller]
     pub fn end(mut self) -> Received {
         Received {
@@ -197,7 +197,7 @@ impl Recv {
         }
     }
 
-    /// Waits for the end and takes the result.
+    /// Waits for the end and returns the result.
     #[track_caller]
     pub fn finish(self) -> Value {
         let received = self.end();
@@ -235,7 +235,7 @@ impl Said {
     }
 }
 
-/// What a run answers to a request over its control socket.
+/// Returns a run's answer to a request over its control socket.
 #[track_caller]
 pub fn ask(control: &str, request: &str) -> Value {
     let mut stream = UnixStream::connect(control).expect("a control socket");
@@ -250,7 +250,7 @@ pub fn ask(control: &str, request: &str) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
-/// `evlbi send SOURCE --to TO --json ...`, as fast as it can unless `more` says otherwise.
+/// `evlbi send SOURCE --to TO --json ...`, as fast as it can unless `more` sets a rate.
 #[track_caller]
 pub fn send(source: &str, to: &str, more: &[&str]) -> Value {
     let output = try_send(source, to, more);

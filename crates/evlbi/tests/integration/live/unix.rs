@@ -1,4 +1,4 @@
-//! What is refused of streams between programs of one host, over Unix sockets.
+//! Refused options of streams between programs of one host, over Unix sockets.
 
 use evlbi_testkit::Room;
 use evlbi_testkit::result::assert_numbers;
@@ -26,9 +26,9 @@ fn recv(url: &str, to: &str) -> Recv {
     Recv::listening_on_paths(&mut command, 1)
 }
 
-/// An option that nothing would come of is refused, and so is a path that is taken.
+/// An option without effect is refused, and so is a path that is in use.
 #[test]
-fn what_has_no_effect_is_refused() {
+fn options_without_effect_are_refused() {
     let room = Room::new();
     let source = pattern(&room);
     let url = url(&room);
@@ -54,7 +54,7 @@ fn what_has_no_effect_is_refused() {
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(said.contains("another program listens there"), "{said}");
     assert_eq!(second.status.code(), Some(1), "{said}");
-    // What only connected ended nothing.
+    // A client that only connected ended nothing.
     send(&source, &url, &[]);
     let result = first.finish();
     assert_eq!(result["schema"], "evlbi.recv/1");

@@ -28,14 +28,14 @@ fn send(recv: &Recv, frames: &[u8]) {
     stream.send(0, 0..(frames.len() / FRAME) as u64);
 }
 
-/// The stream has been silent for longer than a sender may be that keeps its place.
+/// Waits until the stream has been silent for longer than a sender that keeps its place may be.
 fn until_silent(recv: &Recv) {
     until("the stream is silent", || {
         recv.status()["receiving"][0]["is_streaming"] == false
     });
 }
 
-/// Runs a receiver that cannot record there, and returns what it says.
+/// Runs a receiver that cannot record there, and returns its message.
 #[track_caller]
 fn refused(to: &str) -> String {
     let receive = ["recv", "udp://127.0.0.1:0", "--ring", "64MiB", "--to", to];
@@ -49,7 +49,7 @@ fn standard_error_is_closed_or_full() {
     a_recording_outlives_its_messages();
 }
 
-/// What has arrived is in the file while the receiver runs and after `kill -9`, with the gaps and the result of that moment. The next
+/// Arrived data are in the file while the receiver runs and after `kill -9`, with the gaps and the result of that moment. The next
 /// receiver takes another name.
 #[test]
 fn kill_9() {
@@ -84,7 +84,7 @@ fn kill_9() {
     );
     assert!(room.read("out.vdif") == all && room.read("out-2.vdif") == all);
     assert_eq!(room.json("out-2.vdif.result.json")["finished"], true);
-    // What a receiver left that was killed is kept, also where files are to be overwritten; so is the one after it.
+    // The recording of a killed receiver is kept, even where files are to be overwritten; so is the one after it.
     let gaps = room.path("gaps.json");
     for more in [&[][..], &["--force"], &["--gaps", &gaps]] {
         let third = Recv::start("udp://127.0.0.1:0", Path::new(&out), more);
@@ -98,7 +98,7 @@ fn kill_9() {
     assert!(room.json("gaps-5.json").is_object());
 }
 
-/// Only one of several receivers gets the file, also where they start at the same moment.
+/// Only one of several receivers gets the file, even if they start at the same moment.
 #[test]
 fn a_second_receiver_with_the_same_file_name() {
     let room = Room::new();
@@ -149,7 +149,7 @@ fn a_finished_file_of_that_name() {
         assert!(refused(&out).contains("--force"));
         assert!(room.read("out.vdif") == frames(20));
     }
-    // Where the recording was moved away, its result and its gaps are kept.
+    // If the recording was moved away, its result and its gaps are kept.
     fs::rename(&out, room.path("moved.vdif")).unwrap();
     let result = room.json("out.vdif.result.json");
     assert!(refused(&out).contains("out.vdif.gaps.json"));
@@ -191,7 +191,7 @@ fn tiny_or_forged_datagrams() {
     assert!(room.read("out.vdif") == stream.bytes(0..200));
 }
 
-/// The stream has its place back after a pause in which others sent datagrams of its length.
+/// The stream gets its place back after a pause in which others sent datagrams of its length.
 #[test]
 fn an_unknown_sender_in_a_pause() {
     for scheme in ["udp", "pudp"] {
@@ -241,8 +241,8 @@ fn a_jump_of_the_sequence_numbers() {
     assert!(room.read("out.vdif") == stream.bytes(0..200));
 }
 
-/// A sender that begins again with other numbers: the times of its frames show what is missing. A gap longer than `--fill` is listed
-/// only.
+/// A sender that restarts with other numbers: the times of its frames show the gap. A gap longer than `--fill` is only
+/// listed.
 #[test]
 fn a_restart_of_the_sender() {
     for (more, lost, unfilled) in [(&[][..], 50, 0), (&["--fill", "1ms"], 0, 50)] {
@@ -284,7 +284,7 @@ fn a_restart_of_the_sender() {
     }
 }
 
-/// A station whose clock jumps by an hour: what it sends is recorded as it comes.
+/// A station whose clock jumps by an hour: its data are recorded as they arrive.
 #[test]
 fn a_clock_that_is_an_hour_off() {
     for scheme in ["udp", "pudp"] {
@@ -299,7 +299,7 @@ fn a_clock_that_is_an_hour_off() {
         }
         stream.send(0, 0..190);
         // Without numbers, the times are those of another stream, which is recorded once the one before is silent.
-        until("it goes on", || {
+        until("it continues", || {
             recv.status()["receiving"][0]["unique"] == 190
         });
         stream.send(0, 190..200);
@@ -311,7 +311,7 @@ fn a_clock_that_is_an_hour_off() {
     }
 }
 
-/// The recording is over when it is to be over, whatever the reader of a named pipe does.
+/// The recording ends at its time, whatever the reader of a named pipe does.
 #[test]
 fn a_named_pipe_that_nobody_reads() {
     let room = Room::new();
@@ -373,7 +373,7 @@ fn a_named_pipe_that_nobody_reads() {
     });
 }
 
-/// What a receiver is told while it fills a long gap holds at once: the rest of the gap is listed.
+/// A stop request takes effect at once while a receiver fills a long gap: the rest of the gap is listed.
 #[test]
 fn a_stop_while_a_gap_is_filled() {
     let room = Room::new();
@@ -420,7 +420,7 @@ fn a_stop_while_a_gap_is_filled() {
     );
 }
 
-/// What fitted onto the disk is kept, what did not is counted, and the stream is received to its end.
+/// Data that fit onto the disk are kept, the others are counted, and the stream is received to its end.
 #[test]
 fn a_disk_that_fills() {
     disk::small(2, name!(), |folder| {
@@ -484,7 +484,7 @@ fn files_of_stations_are_not_overwritten_or_mixed() {
     );
 }
 
-/// Connections that say nothing, or something else, neither end a recording over TCP nor keep its sender out.
+/// Connections that send nothing, or something else, neither end a recording over TCP nor keep its sender out.
 #[test]
 fn a_port_scan() {
     let room = Room::new();
@@ -500,7 +500,7 @@ fn a_port_scan() {
     let _short = say(b"x");
     drop(say(b"GET / HTTP/1.0\r\n\r\n"));
     let all = frames(20);
-    // Frames are the stream before anything else, however much that is.
+    // Frames take priority over other data as the stream, however much there is of it.
     let _much = say(&[0xa5; 10_000]);
     let mut sender = say(&all[..FRAME]);
     until("the frame is taken", || {
@@ -515,7 +515,7 @@ fn a_port_scan() {
     assert!(room.read("out.vdif") == all);
 }
 
-/// Of two senders over TCP one is recorded; the other is named, and makes the exit status.
+/// Of two senders over TCP one is recorded; the other is named, and sets the exit status.
 #[test]
 fn a_second_sender_over_tcp_is_named() {
     let room = Room::new();
@@ -540,7 +540,7 @@ fn a_second_sender_over_tcp_is_named() {
     assert!(room.read("out.vdif") == all);
 }
 
-/// A receiver that receives nothing fails, and leaves no file that keeps the next one from its name.
+/// A receiver without data fails, and leaves no file that blocks its name for the next one.
 #[test]
 fn nothing_arrives() {
     let room = Room::new();
@@ -596,7 +596,7 @@ fn each_row_is_checked() {
     }
 }
 
-/// The same where files are named by stations: what a killed receiver left is kept, and the next one records beside it.
+/// The same for files that are named by stations: the recording of a killed receiver is kept, and the next one uses other names.
 #[test]
 fn kill_9_of_a_receiver_whose_files_are_named_by_stations() {
     for (template, common) in [
@@ -604,7 +604,7 @@ fn kill_9_of_a_receiver_whose_files_are_named_by_stations() {
         ("x-{station}-{thread}.vdif", "x-station-thread"),
     ] {
         let room = Room::on_disk();
-        // That of the pattern.
+        // The name of the pattern's station.
         let station = evlbi_wire::vdif::StationId::to_string(&evlbi_wire::pattern::STATION);
         fs::create_dir(room.path(&station)).unwrap();
         let path = |number: &str| {

@@ -1,5 +1,5 @@
-//! Captures of real connections and streams over emulated paths, against tshark, the kernel, the path and the receiver. What they
-//! say about time is compared with tshark over captures that are kept (`captures.rs` of `evlbi-probe`).
+//! Captures of real connections and streams over emulated paths, against tshark, the kernel, the path and the receiver. Their
+//! times are compared with tshark over committed captures (`captures.rs` of `evlbi-probe`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,12 +15,12 @@ use crate::path::{FORWARD, HOSTS, Room, Up, cell, printed};
 
 const ENDS: [(&str, &str); 2] = [("near", "jive"), ("far", "manchester")];
 
-/// Captures at both hosts, in `NAME-near.pcap` and `NAME-far.pcap`, what is sent by `work`.
+/// Captures the packets that `work` sends, at both hosts, in `NAME-near.pcap` and `NAME-far.pcap`.
 fn taken<T>(up: &Up, name: &str, work: impl FnOnce() -> T) -> T {
     let file = |end: &str, kind: &str| format!("{name}-{end}.{kind}");
     let begun = ENDS.map(|(end, host)| {
         let said = fs::File::create(up.room.path(&file(end, "txt"))).unwrap();
-        // It changes to no other user, which there is none of where plain users have paths.
+        // It does not change to another user, as none exists where plain users have paths.
         let dump = format!(
             "echo $$ > {}; exec dumpcap -q -i wire -s 160 -B 64 -P -w {}",
             file(end, "pid"),
@@ -46,7 +46,7 @@ fn taken<T>(up: &Up, name: &str, work: impl FnOnce() -> T) -> T {
         });
     let begun: Vec<_> = begun.collect();
     let done = work();
-    // Whose connections have ended sends nothing more: neither end is about to close one.
+    // Closed connections send nothing more: no endpoint is about to close one.
     until("connections end", || {
         let text = up.sh("jive", "cat /proc/net/tcp");
         let states = text
@@ -56,7 +56,7 @@ fn taken<T>(up: &Up, name: &str, work: impl FnOnce() -> T) -> T {
             .into_iter()
             .any(|state| ["04", "09", "0B"].contains(&state))
     });
-    // What comes back from a closed port comes after all that was sent before, in both captures.
+    // The reply of a closed port arrives after all earlier packets, in both captures.
     until("the captures have all", || {
         up.sh(
             "jive",
@@ -72,7 +72,7 @@ fn taken<T>(up: &Up, name: &str, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether a capture holds that a port is closed (ICMP 3, 3), with the datagram that was sent there: `the end`.
+/// Whether a capture contains the reply of a closed port (ICMP 3, 3), with the datagram that was sent there: `the end`.
 fn has_end(capture: &[u8]) -> bool {
     // ICMP's header, and those of the datagram.
     const BEFORE: usize = 8 + 20 + 8;
@@ -92,7 +92,7 @@ fn analyse(room: &Room, name: &str) -> Value {
     read(text)
 }
 
-/// These fields of each packet that passes the filter, as tshark has them.
+/// These fields of each packet that passes the filter, as tshark reads them.
 fn tshark<const N: usize>(
     room: &Room,
     name: &str,
@@ -112,10 +112,10 @@ fn tshark<const N: usize>(
         .collect()
 }
 
-/// Every packet that was sent again, overtaken, repeated or filled a window is that of tshark, at either end of a path that loses
-/// and reorders; and what was sent again, why, and what came twice is as the sender's kernel counted.
+/// Every packet that was retransmitted, overtaken, repeated or filled a window matches tshark, at either end of a path that drops
+/// and reorders; and retransmissions, their causes, and duplicates match the sender's kernel.
 #[test]
-fn a_capture_tells_what_tshark_and_the_kernel_tell() {
+fn a_capture_agrees_with_tshark_and_the_kernel() {
     if !need(&["bash", "dumpcap", "tshark"]) {
         return;
     }
@@ -190,7 +190,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
         assert!(way["held_back"]["repair"].as_f64().unwrap() > 0.0, "{way}");
         assert!(room.text(&format!("{name}.svg")).contains("data in flight"));
     }
-    // The kernel's own account, of the host that sent.
+    // The kernel's own counts, of the sending host.
     let flow = &result["flows"][0];
     let near = analyse(&room, "lossy-near");
     let way = largest(&near);
@@ -198,7 +198,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
     // Each connection of a test greets first.
     let greeting = number(way, "acknowledged") - number(flow, "bytes");
     assert!(greeting < 100, "{greeting}");
-    // Of all connections, as the kernel counts.
+    // Sums of all connections, as the kernel counts.
     let connections = near["connections"].as_array().unwrap().iter();
     let sent: Vec<&Value> = connections
         .map(|one| {
@@ -218,7 +218,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
     assert_eq!(of("lost_before"), 0);
     let twice: u64 = sent.iter().map(|way| number(way, "received_twice")).sum();
     assert_eq!(twice, kernel[1]);
-    // At the receiver the losses lie before.
+    // At the receiver the losses were earlier.
     let far = analyse(&room, "lossy-far");
     let far_way = largest(&far);
     assert!(
@@ -227,7 +227,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
     );
     assert!(number(cell(&state, FORWARD, "loss"), "dropped") > 0);
     let behind = |way: &Value| way["behind"].as_f64().unwrap();
-    // A round trip from the receiver on is no shorter than the plan's.
+    // A round trip as seen by the receiver is no shorter than the plan's.
     assert!(
         behind(way) < behind(far_way) && behind(far_way) >= 0.0149,
         "{way} {far_way}"
@@ -240,7 +240,7 @@ fn a_capture_tells_what_tshark_and_the_kernel_tell() {
     );
 }
 
-/// Streams of VTP: what the path lost, doubled and reordered, and times between packets as tshark has them.
+/// Streams of VTP: lost, duplicated and reordered packets match the path, and times between packets match tshark.
 #[test]
 fn losses_of_streams_are_the_paths() {
     if !need(&["bash", "dumpcap", "tshark"]) {
@@ -257,7 +257,7 @@ fn losses_of_streams_are_the_paths() {
         up.send("udp://manchester:2630", FIRST, count);
         let log = up.settled(|log| stream(log, "in", count).len() as u64 == count);
         let received = receiver.finish_after(stream(&log, "out", count).len() as u64);
-        // With segmentation offload the sender's capture has trains. Nobody need listen to a group.
+        // With segmentation offload the sender's capture has bursts. A group needs no listener.
         let send = [
             "send",
             &room.path("in.vdif"),

@@ -1,9 +1,8 @@
-//! What cells do to packets: the path's log, what the hosts at both ends count, and the same cells in virtual time all tell the
-//! same of each packet.
+//! Effects of cells on packets: the path's log, the counts of the hosts at both ends, and the same cells in virtual time agree on each
+//! packet.
 //!
-//! The log has each packet as it comes to a first cell ([`tap`]), with its time. From these times all that cells do to packets
-//! follows, also what depends on rates and delays. So a host that stands still changes what happens, but not what is to be
-//! expected.
+//! The log has each packet as it arrives at a first cell ([`tap`]), with its time. These times determine everything that cells do to
+//! packets, even where it depends on rates and delays. So a stalled host changes what happens, but the comparison still holds.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +20,19 @@ use crate::result::number;
 
 /// Number of a stream's first datagram. Packets of the kernels have other numbers.
 pub const FIRST: u64 = 1000;
-/// Length of the packets that `Up::send` sends, and of what lies before them on an Ethernet, without a tag and with one.
+/// Length of the packets that `Up::send` sends, and of their headers on an Ethernet, without a tag and with one.
 const PACKET: u32 = 1476;
-/// Length that the kernels' own packets have, about.
+/// Approximate length of the kernels' own packets.
 const STRANGE: u32 = 96;
 const ETHERNET: u32 = 14;
 const TAGGED: u32 = 18;
 
-/// A cell that does nothing but note in the log each packet that passes: held back for no time.
+/// A cell that only logs each packet that passes: delayed by no time.
 pub fn tap(name: &str) -> String {
     format!("{{ name = \"{name}\", reorder = \"100%\", by = \"0s\" }}")
 }
 
-/// Datagrams of a stream that a receiver's buffer holds, however long it stands still, also if some come twice.
+/// Datagrams of a stream that a receiver's buffer holds, however long it stalls, even if some are duplicated.
 pub fn fitting() -> u64 {
     let holds = buffer::holds(1448) as u64;
     let fitting = holds * 3 / 4;
@@ -80,7 +79,7 @@ pub fn numbers(log: &[Entry], tap: &str, range: std::ops::Range<u64>) -> Vec<u64
 }
 
 impl Up<'_> {
-    /// Has the kernels send nothing of their own from now on: they speak IPv6 unasked, and nothing else.
+    /// Makes the kernels send nothing of their own from now on: they send IPv6 packets by default, and nothing else.
     pub fn silence_kernels(&self) {
         let set = "f=/proc/sys/net/ipv6/conf/all/disable_ipv6; [ ! -e $f ] || echo 1 > $f";
         for host in ["jive", "manchester"] {
@@ -89,8 +88,8 @@ impl Up<'_> {
         self.settled(|_| true);
     }
 
-    /// The log once all is in it: packets that `has_come` wants have passed the first cell, which is the tap `in`, and all that
-    /// came there has left the last, the tap `out`, or was dropped.
+    /// Returns the complete log: the packets that `has_come` requires have passed the first cell, which is the tap `in`, and all that
+    /// arrived there have left the last, the tap `out`, or were dropped.
     pub fn settled(&self, has_come: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
         until_some("all packets leave the path", || {
             let state = self.state();
@@ -111,7 +110,7 @@ impl Up<'_> {
     }
 }
 
-/// The entries of a stream of `count` datagrams: of the kernels' own packets, which came before, nobody knows the lengths.
+/// The entries of a stream of `count` datagrams: the lengths of the kernels' own packets before it are unknown.
 fn of_stream(log: &[Entry], count: u64) -> Vec<Entry> {
     let entries = log.iter().cloned();
     entries
@@ -119,7 +118,7 @@ fn of_stream(log: &[Entry], count: u64) -> Vec<Entry> {
         .collect()
 }
 
-/// A law as a plan gives it: the cell's name, what it does, and what it does from a time on.
+/// A law as a plan gives it: the cell's name, the law, and a later law with its time.
 pub type Planned = (&'static str, Law, Option<(Nanos, Law)>);
 
 fn hold_none() -> Law {
@@ -152,7 +151,7 @@ impl Identity for Packet {
     }
 }
 
-/// What these cells do in virtual time to the packets of a log, whose frames have a link-layer header of `header` bytes.
+/// Applies these cells in virtual time to the packets of a log, whose frames have a link-layer header of `header` bytes.
 fn in_virtual_time(planned: &[Planned], log: &[Entry], header: u32) -> Vec<Entry> {
     let mut network = Network::new();
     let line = network.line(planned.iter().map(|(_, law, _)| law.clone()), 1);
@@ -186,10 +185,10 @@ fn in_virtual_time(planned: &[Planned], log: &[Entry], header: u32) -> Vec<Entry
     entries
 }
 
-/// A log and what is to be expected of its packets are the same, entry by entry.
+/// Asserts that a log matches the expected one, entry by entry.
 #[track_caller]
 fn assert_same(log: &[Entry], expected: &[Entry]) {
-    // Cells come in any order, what a cell noted in its own.
+    // The order of cells is arbitrary, but not that of the entries of a cell.
     let of = |entries: &[Entry]| {
         let mut cells = BTreeMap::<String, Vec<Entry>>::new();
         for entry in entries {
@@ -246,7 +245,7 @@ pub fn lossy() -> (String, [Planned; 6]) {
     (plan, cells)
 }
 
-/// `recv` and `probe` find each packet that cells lost, doubled or held back, and no other; the kernels of both hosts count the
+/// `recv` and `probe` find each packet that cells dropped, duplicated or delayed, and no other; the kernels of both hosts count the
 /// same; and so do the same cells in virtual time.
 fn exact(room: &Room, cells: &[Planned], count: u64) {
     let up = room.up();
@@ -276,7 +275,7 @@ fn exact(room: &Room, cells: &[Planned], count: u64) {
     assert_eq!(after.2, before.2);
 
     let responder = up.respond();
-    // Later than this comes nothing.
+    // Nothing arrives later than this.
     let options = ["--size", "1448", "--spacing", "0", "--loss-timeout", "5s"];
     let begun = log.len();
     let count = count.to_string();
@@ -316,7 +315,7 @@ fn exact(room: &Room, cells: &[Planned], count: u64) {
         expected.collect::<Vec<u64>>()
     );
 
-    // As many as the plan says, of all that came; and nothing was lost elsewhere.
+    // As many as the plan gives, of all arrivals; and nothing was lost elsewhere.
     let log = read(&room.text("log.csv"), FORWARD);
     let of = |name: &str, what: &str| number(cell(&state, FORWARD, name), what);
     assert_eq!(of("every", "dropped"), of("every", "packets") / 20);
@@ -358,8 +357,8 @@ fn a_plain_users_losses_are_exact_too() {
     }
 }
 
-/// Each kind of cell does by the clock of the path what it does in virtual time: to the packet, and to the nanosecond at which it
-/// leaves.
+/// Each kind of cell has the same effect by the clock of the path as in virtual time: to the packet, and to the nanosecond at which
+/// it leaves.
 #[test]
 fn every_cell_does_as_in_virtual_time() {
     let (first, last) = (tap("in"), tap("out"));
@@ -401,7 +400,7 @@ fn every_cell_does_as_in_virtual_time() {
         on: milliseconds(50),
         off: milliseconds(150),
     };
-    // Three packets in the mean, and three of a hundred.
+    // Three packets on average, and three of a hundred.
     let bursts = Loss::Bursts {
         begins: 0.03 / 0.97 / 3.0,
         ends: 1.0 / 3.0,
@@ -452,7 +451,7 @@ fn every_cell_does_as_in_virtual_time() {
     ];
     let up = room.up();
     up.silence_kernels();
-    // Until all times of the plan lie behind, by the path's clock.
+    // Until all times of the plan have passed, by the path's clock.
     let done = |state: &Value, name: &str| -> u64 {
         let of = |what: &str| number(cell(state, FORWARD, name), what);
         let counts = ["dropped", "duplicated", "held", "corrupted", "marked"];
@@ -460,7 +459,7 @@ fn every_cell_does_as_in_virtual_time() {
     };
     let mut next = FIRST;
     until("each cell that does something at any time has", || {
-        // Nobody need listen to a group.
+        // A group needs no listener.
         up.send("udp://239.1.2.3:2630", next, 40);
         next += 40;
         let state = up.state();
@@ -493,7 +492,7 @@ fn every_cell_does_as_in_virtual_time() {
     assert_eq!((done(&state, "mark"), done(&state, "mtu")), (0, 0));
 }
 
-/// Cells know a packet within a VLAN as they know any other, and its length without the tag.
+/// Cells treat a packet within a VLAN like any other, with its length without the tag.
 #[test]
 fn tagged_packets_are_dealt_with_like_others() {
     if !need(&["python3"]) {

@@ -1,4 +1,4 @@
-//! Probes over emulated paths: what the plan says is found again, and the cells' own counts are the truth.
+//! Probes over emulated paths: results match the plan, with the cells' own counts as the reference.
 
 use std::fs;
 use std::process::Stdio;
@@ -12,10 +12,10 @@ use crate::path::cells::{self, tap};
 use crate::path::{FORWARD, HOSTS, Room, printed};
 use crate::result::number;
 
-/// The usual tests end with a verdict: the exit status answers for the rate, the last line is the next command. The port and the
-/// brackets of an address may be left out.
+/// The default tests end with a verdict: the exit status answers for the rate, the last line is the next command. The port and the
+/// brackets of an address may be omitted.
 #[test]
-fn the_usual_tests_end_with_a_verdict() {
+fn the_default_tests_end_with_a_verdict() {
     let Some(room) = Room::new(&format!("{HOSTS}rtt = \"5ms\"\nrate = \"20M\"\n")) else {
         return;
     };
@@ -42,7 +42,7 @@ fn the_usual_tests_end_with_a_verdict() {
     let fits = |name: &str| verdict[name].as_bool().unwrap();
     let is_fit = fits("udp_fits") || fits("tcp_fits");
     assert_eq!(output.status.code(), Some(i32::from(!is_fit)), "{verdict}");
-    // The link does not carry it, whatever this host does.
+    // The link does not carry it, whatever this host sends.
     let csv = room.path("probe.csv");
     let output = probe("fd77::2", &["--rate", "40M", "--reverse", "--csv", &csv]);
     assert_eq!(output.status.code(), Some(1));
@@ -72,8 +72,8 @@ fn the_usual_tests_end_with_a_verdict() {
     assert_eq!(column("fits"), "false");
 }
 
-/// One-way delays that differ, of a clock that is wrong and runs wrong: neither is found shorter than the plan lets it be, beyond
-/// the reported error, nor both together, of which the clock takes no part.
+/// One-way delays that differ, with a clock that has an offset and a skew: neither is found shorter than the plan allows, beyond
+/// the reported error, nor is their sum, in which the clock cancels.
 #[test]
 fn delays_are_found_again() {
     let cells = "rtt = \"20ms\"\nbackward = [{ delay = \"10ms\" }]\n";
@@ -100,7 +100,7 @@ fn delays_are_found_again() {
     let sum = |name: &str| points.iter().map(|point| of(point, name)).sum::<f64>();
     let (found, slack) = (sum("min"), sum("error_if_symmetric"));
     assert!(found > 30.0 - slack, "{found} -+ {slack}");
-    // The clock is found to half a round trip, however long that was. It gains 2.4 ms in the time of the watchdog.
+    // The offset is found to half a round trip, however long that was. The clock gains 2.4 ms in the time of the watchdog.
     const DRIFT: f64 = 2.4;
     let offset = result["clock"]["offset"].as_f64().unwrap() * 1e-6;
     let error = points
@@ -123,9 +123,9 @@ fn assert_sums(counts: &Value) {
     );
 }
 
-/// Results of a campaign lie in a file that survives the death of what writes it, and that another run continues.
+/// Results of a campaign are in a file that survives a kill of its writer, and that another run continues.
 #[test]
-fn what_comes_back_is_seen_by_a_campaign() {
+fn recurring_loss_is_found_by_a_campaign() {
     let (first, last) = (tap("in"), tap("out"));
     let plan = format!("{HOSTS}rtt = \"2ms\"\nforward = [{first}, {{ every = 10 }}, {last}]\n");
     let Some(room) = Room::new(&plan) else {
@@ -176,7 +176,7 @@ fn what_comes_back_is_seen_by_a_campaign() {
     let reported = settled();
     up.sh("jive", "kill -9 $(cat watch.pid)");
     first.wait();
-    // Each window that a report showed stays there.
+    // Each window that a report showed stays the same.
     let killed = report(&[]);
     assert_eq!(reported[..], windows(&killed)[..reported.len()]);
     let begun = up.settled(|_| true).len();
@@ -192,7 +192,7 @@ fn what_comes_back_is_seen_by_a_campaign() {
     let (before, all) = (windows(&killed), windows(&end));
     assert_eq!(before[..], all[..before.len()]);
     all.iter().for_each(assert_sums);
-    // The second run ended by itself: each datagram of it is in some window, and each that the path dropped is among the lost.
+    // The second run ended normally: each datagram of it is in some window, and each that the path dropped is among the lost.
     let log = up.settled(|_| true);
     let second = &all[before.len()..];
     let sum = |name: &str| {
@@ -212,7 +212,7 @@ fn what_comes_back_is_seen_by_a_campaign() {
         assert!(finding.contains("in the network"), "{finding}");
     }
     assert!(room.text("w.svg").contains("jitter"));
-    // Another plan does not go into the same file, nor does another file pass for one.
+    // Another plan cannot use the same file, and another file is not accepted as one.
     let other = [&watch[..4], &["4M"], &watch[5..]].concat();
     let refused = up.evlbi_at("jive").args(other).output().unwrap();
     let none = room.write("no.sqlite", "hello");

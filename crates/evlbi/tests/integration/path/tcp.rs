@@ -1,5 +1,5 @@
-//! TCP of the real kernel over emulated paths: what needs no clock. How fast and how late it is shows the report of
-//! `cargo xtask live`; algorithms, equations and diagnoses have their tests in virtual time and over traces.
+//! TCP of the real kernel over emulated paths: properties that need no clock. `cargo xtask live` reports speed and delay;
+//! algorithms, equations and diagnoses have their tests in virtual time and over traces.
 
 use evlbi_testkit::until;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::live::support::Recv;
 use crate::path::{FORWARD, HOSTS, Room, cell, printed};
 use crate::result::number;
 
-/// Messages that find no room wait, or are given up: each is accounted for.
+/// Messages without room wait, or are shed: each is accounted for.
 #[test]
 fn each_message_is_sent_or_shed() {
     let cells = "rtt = \"5ms\"\nrate = \"20M\"\n";
@@ -17,7 +17,7 @@ fn each_message_is_sent_or_shed() {
     };
     let up = room.up();
     let _responder = up.respond();
-    // Ten times what the link carries.
+    // Ten times the rate of the link.
     let options = ["--rate", "200M", "--duration", "200ms", "--buffer", "30k"];
     for full in ["shed", "block"] {
         let result = up.probe("tcp", &[&options[..], &["--full", full]].concat());
@@ -34,8 +34,8 @@ fn each_message_is_sent_or_shed() {
     }
 }
 
-/// A plan may name each algorithm that a program on the host could select, also one that this machine does not allow to
-/// all users: connections have it over IPv4 and IPv6, those that are opened and those that are accepted.
+/// A plan may name each algorithm that a program on the host could select, even one that this machine does not allow for
+/// all users: connections use it over IPv4 and IPv6, both outbound and accepted ones.
 #[test]
 fn a_plan_may_name_each_algorithm_of_the_kernel() {
     let available = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -72,7 +72,7 @@ fn a_plan_may_name_each_algorithm_of_the_kernel() {
     }
 }
 
-/// The error for an algorithm that the kernel lacks says what to do.
+/// The error for an algorithm that the kernel lacks names the remedy.
 #[test]
 fn an_algorithm_that_the_kernel_lacks_is_refused() {
     let Some(room) = Room::new(&format!(
@@ -91,9 +91,9 @@ fn an_algorithm_that_the_kernel_lacks_is_refused() {
     assert!(said.contains("modprobe tcp_nosuch"), "{said}");
 }
 
-/// Others' traffic beside a connection: when it was, and what became of each datagram of it.
+/// Other traffic alongside a connection: its times, and the outcome of each of its datagrams.
 #[test]
-fn a_burst_beside_a_connection_is_accounted_for() {
+fn a_burst_alongside_a_connection_is_accounted_for() {
     let cells = "rtt = \"4ms\"\nrate = \"100M\"\nbuffer = \"250KiB\"\n";
     let Some(room) = Room::new(&format!("{HOSTS}{cells}")) else {
         return;
@@ -152,7 +152,7 @@ fn congestion_is_marked_and_each_mark_arrives() {
         printed(up.evlbi_at("jive").args(send));
         assert!(receiver.end().status.success());
         assert!(room.read("got") == vec![7; 1_000_000]);
-        // Of 690 packets; the first window is a train of ten segments.
+        // Of 690 packets; the first window is a burst of ten segments.
         let marked = |state: &Value| number(cell(state, FORWARD, name), "marked");
         until("all that was marked arrives", || {
             marked(&up.state()) == up.kernel("manchester", "IpExt", "InCEPkts")
@@ -178,7 +178,7 @@ fn each_segment_is_tried_with_each_buffer() {
     let result = up.probe("tcp", &[&options[..], &more].concat());
     let points = result["points"].as_array().unwrap();
     let of = |name: &str| -> Vec<u64> { points.iter().map(|point| number(point, name)).collect() };
-    // Time stamps take 12 bytes of each.
+    // Timestamps take 12 bytes of each.
     assert_eq!(of("segment"), [524, 524, 1436, 1436]);
     assert_eq!(of("buffer"), [30_000, 2_000_000, 30_000, 2_000_000]);
     assert!(

@@ -1,4 +1,4 @@
-//! What a responder does not allow, and what is left of a client that was killed.
+//! Tests that a responder forbids, and cleanup after a client that was killed.
 
 use evlbi_testkit::buffer::assert_fits;
 use evlbi_testkit::until;
@@ -45,7 +45,7 @@ fn refusals_name_the_options() {
 fn a_killed_client_leaves_nothing_behind() {
     let responder = respond("127.0.0.1:0", &["--max-rate", "100M", "--max-tests", "1"]);
     let address = responder.address();
-    // Killed during a stream towards it, which would take an hour.
+    // Killed during a stream towards it, which would last an hour.
     let more = ["--rate", "50M", "--duration", "1h", "--reverse"];
     let mut killed = Probing::start(&mut probe(address, &more));
     until("a stream is sent", || {
@@ -53,7 +53,7 @@ fn a_killed_client_leaves_nothing_behind() {
     });
     killed.child.signal(Signal::SIGKILL);
     killed.child.wait();
-    // The next honest test works. It may wait for that which is yet to be ended, but not for its end.
+    // The next valid test works. It may wait until the killed one is detected, but not for its end.
     assert_fits(100, 100);
     let more = [
         "--rate", "10M", "--size", "100", "--count", "100", "--wait", "10min", "--json",

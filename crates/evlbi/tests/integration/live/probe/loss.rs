@@ -1,4 +1,4 @@
-//! What the socket of a receiver drops that stands still.
+//! Drops in the socket of a stalled receiver.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use evlbi_testkit::result::read;
 use evlbi_testkit::{Room, buffer, name, until};
 use serde_json::Value;
 
-/// A stream of a plan to a receiver that has no way back.
+/// A stream of a plan to a receiver without a return direction.
 fn one_way(address: &str, end: &str, plan: &[&str]) -> Command {
     let mut command = evlbi();
     command
@@ -20,8 +20,8 @@ fn one_way(address: &str, end: &str, plan: &[&str]) -> Command {
     command
 }
 
-/// Sends a stream to a receiver that stands still meanwhile, so that its socket alone holds it. What the sender and the
-/// receiver say. It goes on when `is_sent` says that all has come that it waits for.
+/// Sends a stream to a receiver that is stopped meanwhile, so that its socket alone holds it. Returns the results of sender and
+/// receiver. The receiver continues once `is_sent` reports that everything it waits for has arrived.
 fn to_a_stopped_receiver(pair: &Pair, plan: &[&str], is_sent: impl Fn() -> bool) -> [Value; 2] {
     let bind = format!("{}:0", pair.far.v4);
     let listen = || Recv::listening(&mut one_way(&bind, "receive", plan), 1);
@@ -32,17 +32,17 @@ fn to_a_stopped_receiver(pair: &Pair, plan: &[&str], is_sent: impl Fn() -> bool)
     let sent = pair.near.namespace.run(send).unwrap();
     let said = String::from_utf8_lossy(&sent.stderr);
     assert!(sent.status.success(), "{said}");
-    until("what was sent has come", is_sent);
+    until("all sent datagrams have arrived", is_sent);
     receiver.signal("CONT");
     let sent = read(&sent.stdout);
     assert_eq!(sent["schema"], "evlbi.probe.sent/1");
     [sent, receiver.finish()]
 }
 
-/// A receiver that stands still while more is sent to it than its buffer holds: the kernel's own count of what it had no room
-/// for is the loss in the report, in the receiving socket.
+/// A receiver that stalls while more is sent to it than its buffer holds: the kernel's own count of the datagrams without room
+/// is the loss in the report, in the receiving socket.
 #[test]
-fn what_the_socket_drops_is_the_hosts() {
+fn drops_in_the_socket_are_the_hosts() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };
@@ -84,9 +84,9 @@ fn what_the_socket_drops_is_the_hosts() {
     );
 }
 
-/// Trains that a large buffer holds and a small one does not, while the receiver stands still (Spencer et al., figure 5-3).
+/// Bursts that a large buffer holds and a small one does not, while the receiver stalls (Spencer et al., figure 5-3).
 #[test]
-fn a_small_buffer_loses_what_a_large_one_holds() {
+fn a_small_buffer_drops_bursts_that_a_large_one_holds() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Where the program draws results, and what it finds of a far clock that is wrong.
+//! Plots of results, and the offset of a remote clock that is wrong.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::result::read;
 use serde_json::Value;
 
-/// The clock that was found is off from the true one by no more than the reported error.
+/// The estimated clock offset differs from the true one by at most the reported error.
 #[track_caller]
 fn assert_clock(clock: &Value, ahead: f64) {
     let of = |name: &str| clock[name].as_f64().unwrap();
@@ -30,7 +30,7 @@ fn pictures_go_where_they_are_wanted() {
     ];
     let output = run(&mut probe(responder.address(), &more));
     end(responder);
-    // On the terminal, in Braille.
+    // In the terminal, in Braille.
     let drawn = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{drawn}");
     let is_dots = |letter: char| ('\u{2801}'..='\u{28ff}').contains(&letter);
@@ -39,7 +39,7 @@ fn pictures_go_where_they_are_wanted() {
         assert!(room.text(picture).contains("times between arrivals"));
     }
     assert!(room.read("a.png").starts_with(b"\x89PNG"));
-    // With the table that is printed.
+    // Together with the printed table.
     let table = String::from_utf8(output.stdout).unwrap();
     let row = table
         .lines()
@@ -136,7 +136,7 @@ fn tables_have_the_rows_of_the_results() {
             }
         }
     }
-    // A table that exists is not overwritten, and is not written after the work has been done in vain.
+    // An existing table is not overwritten, and the command fails before the work.
     let again = run(&mut probe_of(
         "latency",
         responder.address(),
@@ -191,9 +191,9 @@ fn histograms_are_tables_too() {
     }
 }
 
-/// A clock that is an hour behind is found to be, within the reported error; no delay is less than nothing by more than that.
+/// The offset of a clock that is an hour behind is found, within the reported error; no delay is negative by more than that.
 #[test]
-fn a_far_clock_is_found_out() {
+fn the_offset_of_a_remote_clock_is_found() {
     assert_fits(100, 100);
     let room = Room::new();
     let Some(clock) = Shifted::new(&room, -3600.25, 0.0) else {

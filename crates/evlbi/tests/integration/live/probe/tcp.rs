@@ -1,4 +1,4 @@
-//! `evlbi probe tcp` between two namespaces: messages by a clock that is wrong, and what is left when an end of it is killed.
+//! `evlbi probe tcp` between two namespaces: messages by a clock that is wrong, and the result if one endpoint is killed.
 
 use super::{ask, assert_refused, begin, end, respond_far, responder, threads};
 use crate::live::support::Recv;
@@ -10,7 +10,7 @@ use evlbi_testkit::{Room, name, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// The result of a probe that ends well.
+/// The result of a probe that succeeds.
 fn result(output: &std::process::Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -19,7 +19,7 @@ fn result(output: &std::process::Output) -> Value {
     result
 }
 
-/// Messages come each once and in order, and the clock that is wrong is found to be.
+/// Messages arrive once each and in order, and the offset of the wrong clock is found.
 #[test]
 fn messages_at_a_constant_rate_all_come() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
@@ -54,14 +54,14 @@ fn messages_at_a_constant_rate_all_come() {
     for flow in flows {
         let messages = &flow["messages"];
         let of = |name: &str| number(messages, name);
-        // 8000 a second; the last is due just before the end.
+        // 8000 per second; the last is due just before the end.
         assert_eq!(
             [of("due"), of("sent"), of("received"), of("shed")],
             [4000, 4000, 4000, 0]
         );
         assert_eq!(number(flow, "bytes"), 4_000_000);
     }
-    // It gains 4 ms in the two minutes that a test may take at most.
+    // It gains 4 ms in the two minutes that a test may last at most.
     let clock = &result["clock"];
     let of = |name: &str| clock[name].as_f64().unwrap();
     let off = of("offset") + 33.5e9;
@@ -79,15 +79,15 @@ fn messages_at_a_constant_rate_all_come() {
                 .collect()
         })
         .collect();
-    // Each third of both ways, in order.
+    // Every third message in both directions, in order.
     let numbers = kept.iter().map(|fields| (fields[0], fields[1]));
     let expected = (0..2).flat_map(|flow| (0..4000).step_by(3).map(move |number| (flow, number)));
     assert!(numbers.eq(expected), "{}", kept.len());
 }
 
-/// The other end vanishes in mid-test: the probe says so, and what it measured is kept.
+/// The responder vanishes in mid-test: the probe reports so, and its measurements are kept.
 #[test]
-fn what_was_measured_is_kept_when_the_peer_vanishes() {
+fn measurements_are_kept_when_the_responder_vanishes() {
     let Some(pair) = pair(&Wire::exact(), name!()) else {
         return;
     };

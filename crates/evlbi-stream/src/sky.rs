@@ -14,9 +14,6 @@ use thiserror::Error;
 use crate::source::SourceError;
 use crate::{recording, source};
 
-/// Name of the plan next to the recordings.
-const MODEL: &str = "sky.toml";
-
 /// Reasons why simulated stations cannot be recorded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -72,8 +69,8 @@ pub struct SkyReport {
     plan: PathBuf,
     /// Seed of all random numbers.
     seed: u64,
-    /// Copy of the plan next to the recordings: the delay model with which they are correlated.
-    model: PathBuf,
+    /// Copy of the plan next to the recordings: the delay model with which they are correlated. `None` if interrupted.
+    model: Option<PathBuf>,
     files: Vec<Written>,
     /// Whether the run was stopped before the end.
     pub interrupted: bool,
@@ -101,20 +98,18 @@ struct Written {
 /// # Errors
 /// Returns an error if the plan is invalid, or a recording exists or cannot be written.
 pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> {
-    let plan = source::read_plan(&options.plan)?;
+    let text = source::read_text(&options.plan)?;
+    let plan = source::parse_plan(&text, &options.plan)?;
     let stations = plan.stations().map_err(|source| SkyError::Plan {
         path: options.plan.clone(),
         source,
     })?;
     let file = |station: &Station| options.out.join(format!("{}.vdif", station.name()));
     let files: Vec<PathBuf> = stations.iter().map(file).collect();
-    let model = options.out.join(MODEL);
-    let text = fs::read(&options.plan).map_err(|source| SourceError::ReadPlan {
-        path: options.plan.clone(),
-        source,
-    })?;
+    let name = options.plan.file_name().unwrap_or(options.plan.as_os_str());
+    let model = options.out.join(name);
     // A copy that exists stays.
-    let is_copied = fs::read(&model).is_ok_and(|copy| copy == text);
+    let is_copied = fs::read_to_string(&model).is_ok_and(|copy| copy == text);
     let new = files.iter().chain(Some(&model).filter(|_| !is_copied));
     check_new(new.map(PathBuf::as_path), options.force)?;
     fs::create_dir_all(&options.out).map_err(|source| SkyError::Directory {
@@ -127,7 +122,7 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
         schema: "evlbi.sky/1",
         plan: options.plan.clone(),
         seed: plan.seed,
-        model: model.clone(),
+        model: None,
         files: Vec::new(),
         interrupted: false,
     };
@@ -157,18 +152,22 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
             seconds: frames as f64 / f64::from(threads) / f64::from(frame_rate),
         });
     }
-    if !report.interrupted && !is_copied {
-        write_model(&model, &text, options.force)?;
+    if !report.interrupted {
+        if !is_copied {
+            write_model(&model, &text, options.force)?;
+        }
+        report.model = Some(model);
     }
     Ok(report)
 }
 
-fn write_model(model: &Path, text: &[u8], force: bool) -> Result<(), SkyError> {
+fn write_model(model: &Path, text: &str, force: bool) -> Result<(), SkyError> {
     let (mut file, part) = Part::create(model, force)?;
-    file.write_all(text).map_err(|source| SkyError::Write {
-        path: model.to_owned(),
-        source,
-    })?;
+    file.write_all(text.as_bytes())
+        .map_err(|source| SkyError::Write {
+            path: model.to_owned(),
+            source,
+        })?;
     Ok(part.keep()?)
 }
 
@@ -226,10 +225,12 @@ pub fn text(report: &SkyReport) -> String {
         )
     });
     let mut lines: Vec<String> = lines.collect();
-    lines.push(format!(
-        "{}  delay model of these stations",
-        report.model.display()
-    ));
+    if let Some(model) = &report.model {
+        lines.push(format!(
+            "{}  delay model of these stations",
+            model.display()
+        ));
+    }
     if report.interrupted {
         lines.push("interrupted: the next recording was not kept".to_string());
     }

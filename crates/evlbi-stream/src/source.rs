@@ -288,11 +288,18 @@ fn memory_of(frame_length: usize) -> usize {
 /// # Errors
 /// Returns an error if the file cannot be read or parsed.
 pub fn read_plan(path: &Path) -> Result<SkyPlan, SourceError> {
-    let text = std::fs::read_to_string(path).map_err(|source| SourceError::ReadPlan {
+    parse_plan(&read_text(path)?, path)
+}
+
+pub(crate) fn read_text(path: &Path) -> Result<String, SourceError> {
+    std::fs::read_to_string(path).map_err(|source| SourceError::ReadPlan {
         path: path.to_owned(),
         source,
-    })?;
-    toml::from_str(&text).map_err(|source| SourceError::ParsePlan {
+    })
+}
+
+pub(crate) fn parse_plan(text: &str, path: &Path) -> Result<SkyPlan, SourceError> {
+    toml::from_str(text).map_err(|source| SourceError::ParsePlan {
         path: path.to_owned(),
         source,
     })

@@ -3,7 +3,7 @@
 //! Commands that a person types read them. Flows do not: an agent starts them with `EVLBI_CONFIG` empty. Here belongs a further default.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs};
 
@@ -54,7 +54,10 @@ impl Config {
             return Ok(Config::default());
         }
         match fs::read_to_string(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_named => Ok(Config::default()),
+            Err(error) if !is_named && is_elsewhere(&error) => {
+                tracing::info!("no config file {}: {error}", path.display());
+                Ok(Config::default())
+            }
             text => {
                 let text = text.with_context(|| format!("cannot read {}", path.display()))?;
                 Config::parse(&text, &path)
@@ -118,11 +121,24 @@ impl Config {
     }
 }
 
+/// Returns whether there is no file, or it is another user's: HOME may be that of the user before `su` or `sudo`.
+fn is_elsewhere(error: &io::Error) -> bool {
+    let kinds = [
+        ErrorKind::NotFound,
+        ErrorKind::NotADirectory,
+        ErrorKind::PermissionDenied,
+    ];
+    kinds.contains(&error.kind())
+}
+
 /// `evlbi/config.toml` in the user's directory for configuration.
 fn default_path() -> Option<PathBuf> {
-    let config = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    let config = config.filter(|path| path.is_absolute()).or(home);
+    let directory = |variable| {
+        let path = env::var_os(variable).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    let home = || Some(directory("HOME")?.join(".config"));
+    let config = directory("XDG_CONFIG_HOME").or_else(home);
     Some(config?.join("evlbi/config.toml"))
 }
 

@@ -1,14 +1,14 @@
 //! Capture files, pcap and pcapng, also compressed by gzip, read in one pass.
 
 use std::fs::File;
-use std::io::{self, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evlbi_wire::packet::Link;
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use pcap_parser::pcapng::{Block, OptionCode, PcapNGOption};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
@@ -125,11 +125,32 @@ impl Input {
         let whole = Cursor::new(head).chain(file);
         Input {
             unpacked: match is_packed {
-                true => Box::new(MultiGzDecoder::new(whole)),
+                true => Box::new(Members(Some(GzDecoder::new(BufReader::new(whole))))),
                 false => Box::new(whole),
             },
             state,
         }
+    }
+}
+
+/// Unpacks the members of a gzip file (RFC 1952, section 2.2). Padding after the last one is no member.
+struct Members<R>(Option<GzDecoder<BufReader<R>>>);
+
+impl<R: Read> Read for Members<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let count = member.read(into)?;
+            if count > 0 || into.is_empty() {
+                return Ok(count);
+            }
+            let rest = self.0.take().map(GzDecoder::into_inner);
+            if let Some(mut rest) = rest
+                && rest.fill_buf()?.first() == Some(&PACKED[0])
+            {
+                self.0 = Some(GzDecoder::new(rest));
+            }
+        }
+        Ok(0)
     }
 }
 

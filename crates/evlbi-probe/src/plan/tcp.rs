@@ -294,6 +294,12 @@ pub fn text(plan: &TcpPlan, options: &PlanTcpOptions) -> String {
     if all().any(|of| of.algorithm == "reno") {
         lines.push(format!("reno by {EQUATIONS}, with b = --acks"));
     }
+    for of in all().filter(|of| of.max_loss.is_none()) {
+        lines.push(format!(
+            "{}: a loss leaves its window as it is, so its steps give no maximum",
+            of.algorithm
+        ));
+    }
     if all().any(|of| of.algorithm == "bbr") {
         lines.push(format!("bbr by {PROBE}"));
     }

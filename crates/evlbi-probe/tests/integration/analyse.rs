@@ -553,7 +553,7 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
     packer.finish().unwrap()
 }
 
-/// A capture compressed by gzip, in one or several members and with any name, gives the same analysis.
+/// A capture compressed by gzip, in one or several members, padded, and with any name, gives the same analysis.
 #[test]
 fn packed_captures_are_read() {
     let room = Room::new();
@@ -562,7 +562,12 @@ fn packed_captures_are_read() {
     fs::write(&path, &bytes).unwrap();
     let expected = analysed(&path);
     let (first, second) = bytes.split_at(bytes.len() / 3);
-    for file in [packed(&bytes), [packed(first), packed(second)].concat()] {
+    let padded = [packed(&bytes), vec![0; 512]].concat();
+    for file in [
+        packed(&bytes),
+        [packed(first), packed(second)].concat(),
+        padded,
+    ] {
         fs::write(&path, file).unwrap();
         assert_eq!(analysed(&path), expected);
     }

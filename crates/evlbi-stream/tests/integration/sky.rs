@@ -66,6 +66,24 @@ fn simulated_stations_match_their_plan() {
     assert_eq!(shown(simulate(&options, &run)), report);
 }
 
+/// Stations of two plans in one directory keep both models, under the names of their plans.
+#[test]
+fn each_plan_leaves_its_model() {
+    let room = Room::new();
+    for (name, station) in [("a.toml", "Ef"), ("b.toml", "On")] {
+        let text = format!("duration = 0.01\n[[station]]\nname = \"{station}\"\n");
+        let options = SkyOptions {
+            plan: room.write(name, &text).into(),
+            out: room.path("out").into(),
+            force: false,
+        };
+        let report = shown(simulate(&options, &Run::silent()));
+        let model = room.path(&format!("out/{name}"));
+        assert_eq!(report["model"], *model);
+        assert_eq!(fs::read_to_string(model).unwrap(), text);
+    }
+}
+
 #[test]
 fn errors_of_bad_plans_name_place_and_cause() {
     let room = Room::new();

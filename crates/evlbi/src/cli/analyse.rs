@@ -71,7 +71,9 @@ convert! {
 
 /// Analyses a capture.
 pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
-    let (plot, json) = (plots::checked(&args.plot, args.force)?, args.json);
+    let files = args.samples.iter().chain(&args.events).chain([&args.file]);
+    let plot = plots::checked(&args.plot, args.force, files)?;
+    let json = args.json;
     let options = AnalyseOptions::from(args);
     // Opening a missing file, or a pipe without a writer, must end at the first Ctrl-C.
     let reader = Reader::open(&options.file)?;

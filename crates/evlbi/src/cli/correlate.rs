@@ -104,7 +104,7 @@ pub struct StreamArgs {
 /// How stations are correlated.
 #[derive(Args)]
 pub struct CorrelatorArgs {
-    /// Delay model: X.im of DiFX (the X.input next to it gives frequencies, sidebands and clocks), or the sky.toml of `evlbi sky`
+    /// Delay model: X.im of DiFX (the X.input next to it gives frequencies, sidebands and clocks), or the plan of `evlbi sky`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["freq", "polarisations"])]
     pub model: Option<PathBuf>,
     /// Delay or clock lateness of each station, in the order of the files; added to the model's [default: none]
@@ -212,7 +212,7 @@ fn is_url(text: &str) -> bool {
 fn advise(without: Option<NoFringe>, options: Option<&CorrelateOptions>, program: &Program) {
     if let Some(without) = without {
         let what = words::no_fringe(&without, options);
-        program.run().say(format_args!("{what}"));
+        program.run().line(format_args!("evlbi: {what}"));
     }
 }
 

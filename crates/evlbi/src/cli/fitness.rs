@@ -45,7 +45,7 @@ convert! {
 pub fn run(mut args: ProbeFitnessArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
     let json = args.json;
-    let csv = args.table.clone().checked(json, args.force)?;
+    let csv = args.table.clone().checked(json, args.force, [])?;
     let result = fitness::probe(&args.into(), program.run())?;
     csv.and(&result, fitness::csv, || output::print(json, &result, text))?;
     complete(result.interrupted)?;
@@ -94,13 +94,17 @@ fn udp(result: &ProbeFitness) -> String {
     let Some(capacity) = &result.capacity else {
         return "not measured".to_owned();
     };
-    let found = match capacity.rate {
+    let points = result.udp.as_ref().map(|udp| &udp.points);
+    let point = points.and_then(|points| points.first());
+    let carried = capacity
+        .rate
+        .filter(|_| point.is_none_or(|point| point.loss <= MAX_LOSS));
+    let found = match carried {
         Some(rate) if capacity.limit == Limit::Path => format!("capacity {}", show_rate(rate)),
         Some(rate) => format!("capacity at least {}", show_rate(rate)),
         None => format!("no rate passed with at most {} % lost", MAX_LOSS * 100.0),
     };
-    let points = result.udp.as_ref().map(|udp| &udp.points);
-    let test = points.and_then(|points| points.first()).map(|point| {
+    let test = point.map(|point| {
         let (rate, loss) = (show_rate(point.rate_sent), point.loss * 100.0);
         format!("; at {rate} {loss:.4} % lost in {:.1} s", point.seconds)
     });
@@ -128,7 +132,9 @@ fn show(rate: BitRate) -> String {
 fn verdict(verdict: &Verdict, asked: Option<BitRate>) -> String {
     let by = |name: &str, rate: Option<f64>, is_measured: bool| match rate {
         Some(rate) => format!("{} by {name}", show_rate(rate)),
-        None if is_measured => format!("nothing by {name}"),
+        None if is_measured => {
+            format!("nothing by {name} with at most {} % lost", MAX_LOSS * 100.0)
+        }
         None => format!("{name} not measured"),
     };
     let carried = format!(
@@ -291,7 +297,7 @@ mod tests {
         };
         assert_eq!(
             verdict(&lossy, None),
-            "fit for nothing by UDP, TCP not measured; loss on the path is the limit"
+            "fit for nothing by UDP with at most 0.1 % lost, TCP not measured; loss on the path is the limit"
         );
     }
 

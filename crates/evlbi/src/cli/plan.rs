@@ -173,7 +173,7 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
     match command {
         PlanCommand::Tcp(args) => run_tcp(args, program),
         PlanCommand::Multicast(args) => {
-            let csv = args.table.checked(args.json, args.force)?;
+            let csv = args.table.checked(args.json, args.force, [])?;
             let plan = multicast::plan(args.stations, args.rate);
             csv.and(&plan, multicast::csv, || {
                 output::print(args.json, &plan, multicast::text)
@@ -181,7 +181,7 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
         }
         PlanCommand::Link(args) => {
             let json = args.json;
-            let csv = args.table.clone().checked(json, args.force)?;
+            let csv = args.table.clone().checked(json, args.force, [])?;
             let plan = link::plan(&args.into())?;
             csv.and(&plan, link::csv, || output::print(json, &plan, link::text))
         }
@@ -189,9 +189,9 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
 }
 
 fn run_tcp(args: PlanTcpArgs, program: &Program) -> Result<()> {
-    let plot = plots::checked(&args.plot, args.force)?;
+    let plot = plots::checked(&args.plot, args.force, [])?;
     let (compare, json) = (args.compare, args.json);
-    let csv = args.table.clone().checked(json, args.force)?;
+    let csv = args.table.clone().checked(json, args.force, &plot)?;
     let options = PlanTcpOptions::from(args);
     if !compare {
         let plan = tcp::plan(&options)?;

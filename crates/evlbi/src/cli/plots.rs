@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use evlbi_net::file::check_new;
+use evlbi_net::file::{OutputError, check_new, same_file};
 use evlbi_plot::Figure;
 use serde::Serialize;
 
@@ -12,8 +12,13 @@ use crate::status::Usage;
 /// Width and height of a picture on a terminal.
 const TERMINAL: (usize, usize) = (100, 60);
 
-/// Returns a copy of these paths, after checking that each picture can be drawn and written, and does not exist yet.
-pub fn checked(plots: &[PathBuf], force: bool) -> Result<Vec<PathBuf>> {
+/// Returns a copy of these paths, after checking that each picture can be drawn and written, does not exist yet, and is none of
+/// the command's `others`.
+pub fn checked<'a>(
+    plots: &[PathBuf],
+    force: bool,
+    others: impl IntoIterator<Item = &'a PathBuf> + Clone,
+) -> Result<Vec<PathBuf>> {
     let files = plots.iter().map(PathBuf::as_path);
     let files = files.filter(|path| !is_terminal(path));
     for path in files.clone() {
@@ -23,10 +28,23 @@ pub fn checked(plots: &[PathBuf], force: bool) -> Result<Vec<PathBuf>> {
                 path.display()
             )));
         }
+        only_one(path, others.clone())?;
         can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     check_new(files, force)?;
     Ok(plots.to_vec())
+}
+
+/// Checks that an output is none of the others of a command.
+pub(super) fn only_one<'a>(
+    path: &Path,
+    others: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<()> {
+    let mut others = others.into_iter();
+    match others.any(|other| other == path || same_file(other, path)) {
+        true => bail!(OutputError::Twice(path.to_owned())),
+        false => Ok(()),
+    }
 }
 
 fn ending(path: &Path) -> Option<&str> {

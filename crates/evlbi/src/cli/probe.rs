@@ -241,9 +241,13 @@ fn run_udp(mut args: ProbeUdpArgs, program: &Program) -> Result<()> {
         let rate = program.config()?.rate(|rates| rates.probe_udp);
         args.rate = rate.map(|rate| Rates(vec![rate]));
     }
-    let plot = plots::checked(&args.plot, args.force)?;
+    let files = [&args.records, &args.losses, &args.out]
+        .into_iter()
+        .flatten();
+    let plot = plots::checked(&args.plot, args.force, files.clone())?;
     let (one_way, format, json) = (args.one_way, args.format, args.json);
-    let csv = args.table.clone().checked(json, args.force)?;
+    let table = args.table.clone();
+    let csv = table.checked(json, args.force, files.chain(&plot))?;
     let options = args.into();
     if one_way == Some(OneWay::Send) {
         let sent = udp::send_one_way(&options, program.run())?;
@@ -392,8 +396,13 @@ convert! {
 
 fn run_tcp(mut args: ProbeTcpArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
-    let (plot, json) = (plots::checked(&args.plot, args.force)?, args.json);
-    let csv = args.table.clone().checked(json, args.force)?;
+    let files = [&args.samples, &args.records, &args.into, &args.out]
+        .into_iter()
+        .flatten();
+    let plot = plots::checked(&args.plot, args.force, files.clone())?;
+    let json = args.json;
+    let table = args.table.clone();
+    let csv = table.checked(json, args.force, files.chain(&plot))?;
     let (written, stopped) = match tcp::probe(&args.into(), program.run())? {
         Tested::One(Measured { result, written }) => {
             plots::draw(&plot, &*result, tcp::picture::figure, tcp::show::table)?;
@@ -467,9 +476,11 @@ convert! {
 
 fn run_latency(mut args: ProbeLatencyArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
-    let plot = plots::checked(&args.plot, args.force)?;
+    let files = [&args.out].into_iter().flatten();
+    let plot = plots::checked(&args.plot, args.force, files.clone())?;
     let (format, json) = (args.format, args.json);
-    let csv = args.table.clone().checked(json, args.force)?;
+    let table = args.table.clone();
+    let csv = table.checked(json, args.force, files.chain(&plot))?;
     let options = args.into();
     let Measured { result, written } = latency::probe(&options, program.run())?;
     plots::draw(&plot, &result, latency::figure, latency::text)?;
@@ -542,7 +553,7 @@ convert! {
 fn run_capacity(mut args: ProbeCapacityArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
     let json = args.json;
-    let csv = args.table.clone().checked(json, args.force)?;
+    let csv = args.table.clone().checked(json, args.force, &args.out)?;
     let Measured { result, written } = capacity::probe(&args.into(), program.run())?;
     let print = || output::print(json, &result, capacity::text);
     csv.and(&result, capacity::csv, print)?;

@@ -99,8 +99,8 @@ pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
     output::print(args.json, &report, text)?;
     if !args.json && !args.all && inspect::is_summarised(&report) {
         let run = program.run();
-        run.say(format_args!(
-            "threads and channels that are alike share a row; --all shows each"
+        run.line(format_args!(
+            "evlbi: threads and channels that are alike share a row; --all shows each"
         ));
     }
     complete(report.interrupted)

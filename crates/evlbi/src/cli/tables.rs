@@ -1,12 +1,13 @@
 //! `--csv`: results as tables.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use evlbi_net::file::{TableError, check_new};
+use evlbi_net::file::{Part, TableError, check_new};
 
-use super::plots::{can_write, is_terminal};
+use super::plots::{can_write, is_terminal, only_one};
 use crate::output::Results;
 use crate::status::Usage;
 
@@ -18,23 +19,29 @@ pub struct CsvArgs {
     pub csv: Option<PathBuf>,
 }
 
-/// Where a result's table goes.
-pub struct Csv(Option<PathBuf>);
+/// Where a result's table goes, and whether it may overwrite a file.
+pub struct Csv(Option<PathBuf>, bool);
 
 impl CsvArgs {
-    /// Checks before the work whether the table can be written.
-    pub fn checked(self, json: bool, force: bool) -> Result<Csv> {
+    /// Checks before the work whether the table can be written, to another file than the command's `others`.
+    pub fn checked<'a>(
+        self,
+        json: bool,
+        force: bool,
+        others: impl IntoIterator<Item = &'a PathBuf>,
+    ) -> Result<Csv> {
         if let Some(path) = &self.csv {
             if is_terminal(path) {
                 let text =
                     "--csv - and --json would both print to standard output: give --csv a file";
                 ensure!(!json, Usage(text.to_owned()));
             } else {
+                only_one(path, others)?;
                 can_write(path).with_context(|| format!("cannot write {}", path.display()))?;
                 check_new(Some(path.as_path()), force)?;
             }
         }
-        Ok(Csv(self.csv))
+        Ok(Csv(self.csv, force))
     }
 }
 
@@ -54,10 +61,43 @@ impl Csv {
                 results.end()
             }
             Some(path) => {
-                print()?;
-                let written = std::fs::write(path, table(result)?);
-                written.with_context(|| format!("cannot write {}", path.display()))
+                // The table is written even if standard output is closed.
+                let printed = print();
+                let (mut file, part) = Part::create(path, self.1)?;
+                file.write_all(table(result)?.as_bytes())
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                part.keep()?;
+                printed
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use evlbi_testkit::Room;
+
+    use crate::cli::Cli;
+    use crate::program::Program;
+
+    #[test]
+    fn a_table_replaces_no_other_output() {
+        let room = Room::new();
+        let file = room.path("x.svg");
+        for line in [
+            "plan tcp --rate 1G --rtt 1ms --compare --plot FILE --csv FILE",
+            "probe udp 127.0.0.1:9 --token t --rate 1M --out FILE --csv FILE",
+            "probe udp 127.0.0.1:9 --token t --rate 1M --records FILE --plot FILE",
+            "probe tcp 127.0.0.1:9 --token t --samples FILE --csv FILE",
+            "watch FILE 127.0.0.1:9 --token t --rate 1M --csv FILE",
+        ] {
+            let line = line.replace("FILE", &file);
+            let arguments = ["evlbi"].into_iter().chain(line.split(' '));
+            let cli = Cli::try_parse_from(arguments).unwrap();
+            let error = cli.run(&Program::new(true)).unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains("would be written twice"), "{line}: {said}");
         }
     }
 }

@@ -89,7 +89,8 @@ pub fn watch(mut args: WatchArgs, program: &Program) -> Result<()> {
         args.rate = program.config()?.rate(|rates| rates.watch);
     }
     let json = args.json;
-    let csv = args.table.clone().checked(json, args.force)?;
+    let table = args.table.clone();
+    let csv = table.checked(json, args.force, [&args.file])?;
     let options = args.into();
     watch::watch(&options, program.run())?;
     let report = report::read(&options.file)?;
@@ -118,8 +119,9 @@ pub struct ReportArgs {
 
 /// Reports a campaign, or results of probes in one table.
 pub fn report(args: &ReportArgs) -> Result<()> {
-    let plot = plots::checked(&args.plot, args.force)?;
-    let csv = args.table.clone().checked(args.json, args.force)?;
+    let plot = plots::checked(&args.plot, args.force, &args.files)?;
+    let others = args.files.iter().chain(&plot);
+    let csv = (args.table.clone()).checked(args.json, args.force, others)?;
     match args.files.as_slice() {
         [file] if !report::is_result(file) => {
             let report = report::read(file)?;

@@ -39,14 +39,25 @@ const THIS_HOST: &str = "depends on the host's cards and disks";
 /// Pages of the documentation without a command to paste.
 const WITHOUT_COMMAND: &[&str] = &["glossary.md", "libraries.md"];
 
-/// Brings up the network, and makes `sleep` wait until each background program has a socket, too: pages wait a second for a program to
-/// listen, and a busy machine may take longer.
+/// Brings up the network, makes `sleep` wait until each background program has its sockets, too (pages wait a second for a program to
+/// listen, and a busy machine may take longer), and notes the background programs that fail, of which `wait` says nothing.
 const PREAMBLE: &str = "
 ip link set lo up
+noted() {
+    command \"$@\" && return
+    local status=$?
+    [ $BASHPID = $$ ] || [ \"$1 $status\" = 'timeout 124' ] || echo \"$*: status $status\" >> .failed
+    return $status
+}
+evlbi() { noted evlbi \"$@\"; }
+timeout() { noted timeout \"$@\"; }
 sleep() {
     command sleep $1
+    local before=0 now
     for i in {1..600}; do
-        [ $(ss -Hatux0 | wc -l) -ge $(jobs -rp | wc -l) ] && break
+        now=$(ss -Hatux0 | wc -l)
+        [ $now = $before ] && [ $now -ge $(jobs -rp | wc -l) ] && break
+        before=$now
         command sleep 0.1
     done
 }
@@ -55,6 +66,9 @@ sleep() {
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
+
+/// Follows the last line of a block.
+const END: &str = "[ ! -e .failed ] || { cat .failed >&2; exit 1; }";
 
 /// The text of a page of the documentation.
 fn page(name: &str) -> String {
@@ -85,14 +99,18 @@ fn lines(page: &str) -> Vec<String> {
     lines
 }
 
+/// A tenth of a second of sky: a second takes seconds.
+fn shortened(text: &str) -> String {
+    text.replace("duration = 1.0", "duration = 0.1")
+        .replace("duration = 2.0", "duration = 0.1")
+}
+
 /// The examples of the sources, with their files in a temporary directory within this one.
 fn examples(room: &Room) {
     fs::create_dir(room.path("examples")).unwrap();
     for example in fs::read_dir(root().join("examples")).unwrap().flatten() {
         let text = fs::read_to_string(example.path()).unwrap();
-        // A second of three stations takes seconds.
-        let text = text.replace("duration = 1.0 ", "duration = 0.02 ");
-        let text = text.replace("/tmp/", &format!("{}/", room.folder().display()));
+        let text = shortened(&text).replace("/tmp/", &format!("{}/", room.folder().display()));
         let name = example.file_name().into_string().unwrap();
         room.write(&format!("examples/{name}"), text);
     }
@@ -244,7 +262,7 @@ fn the_blocks_of_the_documentation_run() {
         let (room, page) = (Room::new(), page(name));
         examples(&room);
         for block in blocks(&page).filter_map(|block| block.strip_prefix("sh\n")) {
-            let script = format!("{PREAMBLE}{block}");
+            let script = format!("{PREAMBLE}{}\n{END}", shortened(block));
             assert_done(
                 name,
                 block,

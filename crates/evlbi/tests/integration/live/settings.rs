@@ -284,6 +284,19 @@ fn a_config_file_has_defaults() {
     assert_eq!(refused.status.code(), Some(2));
     let shown = said(&refused);
     assert!(shown.contains("--rate, or --max"), "{shown}");
+    // HOME of another user, and none: the directory of work is nobody's home.
+    fs::create_dir_all(room.path(".config/evlbi")).unwrap();
+    room.write(".config/evlbi/config.toml", "tokens = \"x\"");
+    for home in ["/dev/null", ""] {
+        let mut send = evlbi();
+        send.args(["send", "pattern:1032", "--to", "udp://127.0.0.1:9"]);
+        send.args(["--rate", "1M", "--duration", "10ms"]);
+        send.env_remove("EVLBI_CONFIG")
+            .env_remove("XDG_CONFIG_HOME");
+        let sent = send.env("HOME", home).current_dir(room.folder()).output();
+        let sent = sent.unwrap();
+        assert!(sent.status.success(), "{home}: {}", said(&sent));
+    }
     let odd = room.write("odd.toml", "tokens = \"x\"");
     let refused = said(&send(&odd, &[]));
     assert!(

@@ -134,6 +134,11 @@ fn tables_have_the_rows_of_the_results() {
                 };
                 assert!(is_same, "{kind} {column}: {found:?} {expected}");
             }
+            // The kernel's are in microseconds.
+            if let Some(micros) = expected["course"]["round_trip"][1].as_f64() {
+                let seconds: f64 = found["round_trip_mean_s"].parse().unwrap();
+                assert!((seconds * 1e6 - micros).abs() < 1e-6 * micros, "{seconds}");
+            }
         }
     }
     // An existing table is not overwritten, and the command fails before the work.

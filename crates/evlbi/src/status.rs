@@ -100,7 +100,7 @@ fn is_invalid(cause: &(dyn Error + 'static)) -> bool {
                 | PlanTcpError::NotOneLoss
                 | PlanTcpError::NoRtt
                 | PlanTcpError::TooSlow { .. },
-            PlanLinkError::NoRoom { .. } | PlanLinkError::Whole { .. },
+            PlanLinkError::NoRoom { .. } | PlanLinkError::Whole { .. } | PlanLinkError::Cut(_),
             PathError::NoPair(_) | PathError::Unit(_),
         )
         // Its limits are the responder's.

@@ -133,7 +133,7 @@ impl Input {
     }
 }
 
-/// Unpacks the members of a gzip file (RFC 1952, section 2.2). Padding after the last one is no member.
+/// Unpacks the members of a gzip file (RFC 1952, section 2.2). Padding after the last one is skipped.
 struct Members<R>(Option<GzDecoder<BufReader<R>>>);
 
 impl<R: Read> Read for Members<R> {

@@ -69,7 +69,8 @@ convert! { HostArgs => HostOptions { cpu, priority, buffer } }
 Sources:
   FILE                     VDIF or Mark 5B; anything else is sent as raw data
   pattern:8032             VDIF frames of 8032 bytes with a test pattern, for `recv --to check`
-  sky:PLAN.toml/STATION    a simulated station, looped with true times
+  sky:PLAN.toml/STATION    a simulated station; lasts the plan's duration,
+                           --repeat N continues with true times
 
 Examples:
   evlbi send scan1.vdif --to udp://correlator:2630

@@ -28,6 +28,8 @@ const GRACE: f64 = 10.0;
 const ENDING: Duration = Duration::from_secs(30);
 /// Seconds until ports are free after the end of the flow that listened on them.
 const FREE_AGAIN: f64 = 0.5;
+/// Seconds before the end of its scan from which on the end of a flow is reported as early; clocks of hosts may differ by less.
+const EARLY: f64 = 1.0;
 /// Default timeout of waiting for a flow.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -131,6 +133,8 @@ struct Planned {
     /// Index of its scan in the session.
     scan: usize,
     listens: bool,
+    /// End of its scan, in seconds since 1970, if the flow should last until then.
+    until: Option<f64>,
     /// Time of the request to start it, in seconds since 1970.
     asked: Option<f64>,
     /// Its end was reported.
@@ -185,6 +189,9 @@ impl Schedule {
                     continue;
                 }
                 let listens = plan.known().listens();
+                // A flow without a duration of its own has that of its scan.
+                let lasts =
+                    flow.options.contains_key("duration") && !plan.options.contains_key("duration");
                 let is_missed = end < now && table.hosts.find(flow.id.as_str()).is_err();
                 let why_not = "its scan was over when the run was resumed";
                 let planned = Planned {
@@ -197,6 +204,7 @@ impl Schedule {
                     },
                     scan: place,
                     listens,
+                    until: (lasts && !listens).then_some(end),
                     asked: None,
                     is_reported: false,
                 };
@@ -407,8 +415,14 @@ impl Schedule {
                 Outcome::Killed => "WAS KILLED; other flows keep running",
                 Outcome::Full => "WAS STOPPED; other flows keep running",
             };
+            let early = planned.until.map_or(0.0, |until| until - end.time);
+            let scan = self.scans.get(planned.scan);
+            let when = scan.filter(|_| end.outcome == Outcome::Finished && early >= EARLY);
+            let when = when.map_or_else(String::new, |scan| {
+                format!(" {early:.0} s before the end of scan {}", scan.name)
+            });
             let host = &planned.entry.host;
-            let line = format!("{host}: {id} {how}{}", end.why());
+            let line = format!("{host}: {id} {how}{when}{}", end.why());
             match end.outcome {
                 Outcome::Finished | Outcome::Stopped => run.line(format_args!("{line}")),
                 Outcome::Failed | Outcome::Killed | Outcome::Full => {

@@ -71,6 +71,8 @@ pub struct Agent {
     pub max_rate: Option<BitRate>,
     /// Its receivers never listen.
     pub is_deaf: bool,
+    /// Length of the source of its senders, in seconds.
+    pub source_s: f64,
 }
 
 /// State that an agent loses when it stops.
@@ -121,6 +123,7 @@ impl Default for Agent {
             taken: Vec::new(),
             max_rate: None,
             is_deaf: false,
+            source_s: f64::INFINITY,
         }
     }
 }
@@ -408,9 +411,11 @@ impl World {
             false => (load.from.unwrap_or(0.0) - agent.ahead).max(ready),
         };
         let lasts = load.until.zip(load.from).map(|(until, from)| until - from);
+        let lasts = lasts.unwrap_or(f64::INFINITY);
         let until = match fails {
             Some(_) => ready,
-            None => lasts.map_or(f64::INFINITY, |lasts| begins + lasts),
+            None if listens => begins + lasts,
+            None => begins + lasts.min(agent.source_s),
         };
         self.tell(host, &new.id, "starts");
         self.flows.push(Process {

@@ -44,6 +44,31 @@ async fn a_schedule_drives_three_stations() {
     assert_eq!(ends.len(), 6, "each is reported once: {ends:?}");
 }
 
+/// A sender whose source is shorter than its scan is reported, unless the session gives it a duration.
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_ends_before_its_scan_is_reported() {
+    let site = Site::new();
+    let mut session = session(&scan("s1", "+0s", "10s"));
+    for (name, source_s) in [("ef", 1.0), ("jb", 9.5), ("on", 1.0)] {
+        site.fleet.at(name, |agent| agent.source_s = source_s);
+    }
+    for flow in (session.flows.iter_mut()).filter(|flow| flow.name.as_str() == "on") {
+        flow.options.insert("duration".to_owned(), "1s".into());
+    }
+    let result = site.follow(&session).await;
+    assert_eq!(result.failed(), 0);
+    let ends = site.said(&format!("{RUN}.ef has finished"));
+    let ends: Vec<String> = ends.into_iter().map(|(_, line)| line).collect();
+    assert_eq!(
+        ends,
+        [format!(
+            "ef: {RUN}.ef has finished 9 s before the end of scan s1"
+        )]
+    );
+    assert_eq!(site.said("has finished").len(), 6);
+    assert_eq!(site.said("before the end").len(), 1);
+}
+
 /// The session sets the time before and after a scan.
 #[tokio::test(start_paused = true)]
 async fn around_is_the_sessions() {

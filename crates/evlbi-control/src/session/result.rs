@@ -161,7 +161,13 @@ impl FlowResult {
         };
         let mut parts = Vec::new();
         parts.extend(result["rate_bps"].as_f64().map(show_rate));
-        parts.extend(counters::brief(|it| Some(result[it.name].as_u64()?.into())));
+        // A receiver alone counts what its sender shed as lost in the network.
+        let is_known = self.senders.iter().any(|sender| sender.shed > 0);
+        let is_misleading = |name: &str| is_known && ["lost", "network_lost"].contains(&name);
+        parts.extend(counters::brief(|it| {
+            let value = result[it.name].as_u64()?;
+            (!is_misleading(it.name)).then(|| value.into())
+        }));
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         for baseline in list(&result["baselines"]) {
             let stations = list(&baseline["stations"]);
@@ -171,13 +177,16 @@ impl FlowResult {
             parts.push(format!("{names} SNR {snr:.1} weight {weight:.4}"));
         }
         for sender in &self.senders {
-            parts.push(format!(
-                "from {}: {} of {} sent did not arrive (shed {})",
+            let mut part = format!(
+                "from {}: lost {} of {} sent",
                 sender.flow,
                 sender.missing,
-                show_count(sender.sent),
-                show_count(sender.shed)
-            ));
+                show_count(sender.sent)
+            );
+            if sender.shed > 0 {
+                part += &format!("; {} shed by the sender", show_count(sender.shed));
+            }
+            parts.push(part);
         }
         parts.join(", ")
     }
@@ -219,7 +228,7 @@ mod tests {
         let mut recorder = of(
             "recv",
             json!({"from": "udp://:2630-2631"}),
-            json!({"unique": 897, "lost": 103}),
+            json!({"unique": 897, "lost": 103, "host_lost": 1, "network_lost": 102}),
         );
         // Receivers of another transport, or of a byte stream, do not count.
         let over_tcp = of("recv", json!({"from": "tcp://:2631"}), json!({"unique": 0}));
@@ -240,10 +249,15 @@ mod tests {
         assert_eq!(missing(&recorder), [3]);
         assert_eq!(missing(&correlator), [1]);
         recorder.senders.extend(sender.sent_to(|_| true, 897));
-        let line = recorder.numbers();
-        assert!(
-            line.contains("lost 103, from send: 3 of 900 sent did not arrive (shed 100)"),
-            "{line}"
+        assert_eq!(
+            recorder.numbers(),
+            "unique 897, in the host 1, from send: lost 3 of 900 sent; 100 shed by the sender"
+        );
+        // If nothing was shed, all that the receiver lost was lost on the way.
+        recorder.senders[0].shed = 0;
+        assert_eq!(
+            recorder.numbers(),
+            "unique 897, lost 103, in the host 1, in the network 102, from send: lost 3 of 900 sent"
         );
     }
 }

@@ -142,6 +142,11 @@ impl RecvResult {
     pub fn is_empty(&self) -> bool {
         self.live.bytes == 0 && self.frames.count("frames") == 0
     }
+
+    /// Returns the number of packets, of all programs, that this host dropped before they reached a socket; 0 if that is unknown.
+    pub fn dropped_early(&self) -> u64 {
+        self.host.as_ref().map_or(0, |host| host.softnet_dropped)
+    }
 }
 
 /// State of a growing recording.

@@ -298,6 +298,27 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
             show_count(result.live.foreign_header)
         );
     }
+    let (live, lost) = (&result.live, &result.live.attribution);
+    let dropped = lost.host_lost.saturating_sub(live.counters.ring_full);
+    if dropped > 0 {
+        // The kernel counts joined datagrams once.
+        let bound = if lost.unattributed > 0 {
+            "at least "
+        } else {
+            ""
+        };
+        say!(
+            "evlbi: {bound}{} datagrams did not fit the socket buffer: give a larger --buffer, or see `evlbi doctor`",
+            show_count(dropped)
+        );
+    }
+    let early = result.dropped_early();
+    if early > 0 && lost.network_lost > 0 {
+        say!(
+            "evlbi: this host dropped {} packets before they reached a socket (of all programs; those of this stream count as lost in the network): see `evlbi doctor`",
+            show_count(early)
+        );
+    }
     let others = result.refused.iter().filter(|refused| refused.frames);
     let others: Vec<String> = others
         .map(|other| match other.datagrams {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::live::support::Recv;
 use evlbi_testkit::netns::{Pair, Wire, pair, pair_with};
-use evlbi_testkit::result::assert_numbers;
+use evlbi_testkit::result::{assert_numbers, number};
 use evlbi_testkit::{name, processor, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
@@ -60,8 +60,15 @@ fn stalled(pair: &Pair, period: Option<u32>) -> Value {
     });
     let all = recv.arrived(0) + 1;
     send(last..TOO_MANY);
-    let result = recv.finish_after(all);
+    let received = recv.end_after(all);
+    assert!(received.status.success(), "{}", received.stderr);
+    let result = received.result();
     assert_numbers(&result, &[("last_seq", last.into())]);
+    let hint = format!(
+        "evlbi: {} datagrams did not fit the socket buffer: give a larger --buffer, or see `evlbi doctor`",
+        number(&result, "host_lost")
+    );
+    assert!(received.stderr.contains(&hint), "{}", received.stderr);
     result
 }
 

@@ -65,6 +65,9 @@ pub enum SettingError {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
+    /// Path of the file.
+    #[serde(skip)]
+    pub(crate) path: PathBuf,
     pub(crate) name: String,
     pub(crate) bind: SocketAddr,
     /// Directory that flows write to.
@@ -109,6 +112,7 @@ impl Config {
         })?;
         let folder = path.parent().unwrap_or(Path::new("."));
         config.recordings = folder.join(&config.recordings);
+        path.clone_into(&mut config.path);
         if config.name.is_empty() {
             config.name = evlbi_net::host::name();
         }

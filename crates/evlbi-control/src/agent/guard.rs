@@ -343,7 +343,8 @@ impl Guard<'_> {
         let path = self.config.recordings.join(value);
         let refused = || {
             Refusal::Because(format!(
-                "{value} is not a file in a directory that flows may read"
+                "{value} is not a file in a directory that flows may read: add its directory to `read` in {} and restart the agent",
+                self.config.path.display()
             ))
         };
         let real = fs::canonicalize(&path).map_err(|_| refused())?;
@@ -477,8 +478,9 @@ impl Guard<'_> {
         };
         addresses.find(is_target).ok_or_else(|| {
             Refusal::Because(format!(
-                "{} is not among the `targets` in this host's agent.toml: add its network there to allow it",
-                first.ip().to_canonical()
+                "{} is not among the `targets` in {}: add its network there and restart the agent",
+                first.ip().to_canonical(),
+                self.config.path.display()
             ))
         })
     }

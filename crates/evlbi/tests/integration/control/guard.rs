@@ -151,6 +151,12 @@ fn files_stay_in_the_allowed_directories() {
     std::os::unix::fs::symlink(outside.path("new"), recordings.join("dangling")).unwrap();
     let secret = secret.as_str();
     let key = agent.room.folder().join("key.pem");
+    let settings = agent.room.folder().join("agent.toml");
+    let settings = settings.canonicalize().unwrap();
+    let remedy = format!(
+        ": add its directory to `read` in {} and restart the agent",
+        settings.display()
+    );
     let many = "../".repeat(20);
     let read = [
         secret,
@@ -170,7 +176,8 @@ fn files_stay_in_the_allowed_directories() {
         flow["source"] = json!(source);
         let said = agent.refused(&flow, 422);
         assert!(
-            said.contains("not a file in a directory that flows may read"),
+            said.contains("not a file in a directory that flows may read")
+                && said.ends_with(&remedy),
             "{source}: {said}"
         );
     }

@@ -1,5 +1,8 @@
 //! Client of an agent: HTTPS with a pinned certificate.
 
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +101,11 @@ impl Client {
     }
 
     fn failed(&self, error: &reqwest::Error) -> Problem {
+        if is_refused(error) {
+            let address = self.url.trim_start_matches("https://");
+            let why = format!("no agent answers at {address}: start `evlbi agent` there");
+            return Problem::new(reqwest::StatusCode::BAD_GATEWAY, why);
+        }
         let error = explain(error);
         self.silent(&format!("does not answer: {error}"))
     }
@@ -209,6 +217,13 @@ impl Remote for Client {
     }
 }
 
+/// Returns whether nothing listens at the address of a request. Other errors of a connection have other causes, e.g. a certificate.
+fn is_refused(error: &reqwest::Error) -> bool {
+    let mut causes = iter::successors(error.source(), |&cause| cause.source());
+    let is_so = |cause: &io::Error| cause.kind() == ErrorKind::ConnectionRefused;
+    error.is_connect() && causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_so))
+}
+
 /// Verifier that accepts one certificate, whatever names and dates it contains.
 #[derive(Debug)]
 struct Pinned {
@@ -255,5 +270,26 @@ impl ServerCertVerifier for Pinned {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_agent_that_does_not_run_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let fingerprint = "01".repeat(32).parse().unwrap();
+        let client = Client::new(&format!("https://{address}"), fingerprint, "t").unwrap();
+        let problem = client.about().await.err().unwrap();
+        assert_eq!(
+            problem.error,
+            format!("no agent answers at {address}: start `evlbi agent` there")
+        );
     }
 }

@@ -190,6 +190,11 @@ impl Console {
         self.hosts.silent().into_values()
     }
 
+    /// Returns whether no host answers.
+    pub fn is_alone(&self) -> bool {
+        self.silent().count() == self.hosts.hosts.len()
+    }
+
     /// Returns the completion of typed lines.
     pub fn words(&self) -> Words {
         Words {

@@ -247,6 +247,10 @@ pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
     for why in console.silent() {
         program.unheeded().say(format_args!("{why}"));
     }
+    // A user who types can start an agent meanwhile.
+    if console.is_alone() && !std::io::stdin().is_terminal() {
+        bail!("no host of the session answers, so no line was executed");
+    }
     let kept = options.folder()?;
     let kept = kept.join("console.history");
     let mut results = Results::default();

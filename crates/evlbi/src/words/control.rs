@@ -1,6 +1,7 @@
 //! Errors of evlbi-control.
 
 use std::error::Error;
+use std::path::Path;
 
 use evlbi_control::agent::{AgentError, NoStateDir, SettingError};
 use evlbi_control::session::run::RunError;
@@ -36,6 +37,7 @@ fn of_identity(error: &IdentityError) -> Option<String> {
         IdentityError::ShortToken(_) => {
             format!("{error}: delete the file and restart to generate one")
         }
+        IdentityError::NoAgent { folder, .. } => started(error, folder),
         _ => return None,
     })
 }
@@ -68,8 +70,14 @@ fn of_access(error: &AccessError) -> Option<String> {
         AccessError::Unconfirmed { host, .. } => {
             format!("{error}; if both are equal, give --trust {host} once")
         }
+        AccessError::NotBegun { folder, .. } => started(error, folder),
         _ => return None,
     })
+}
+
+/// Adds how to start the agent of a state directory.
+fn started(error: &dyn Error, folder: &Path) -> String {
+    format!("{error}: start `evlbi agent --dir {}`", folder.display())
 }
 
 fn of_run(error: &RunError) -> Option<String> {
@@ -85,6 +93,7 @@ fn of_run(error: &RunError) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
     use std::time::Duration;
 
     use evlbi_control::agent::ConfigError;
@@ -142,6 +151,17 @@ mod tests {
             &format!(
                 "host ef: no token was sent to its agent, because the fingerprint {shown} is not confirmed: compare it with the one that the agent prints when it starts; if both are equal, give --trust ef once"
             ),
+        );
+        let not_begun = ControllerError::Host {
+            name: "ef".to_owned(),
+            source: AccessError::NotBegun {
+                folder: "/a".into(),
+                source: ErrorKind::NotFound.into(),
+            },
+        };
+        says(
+            not_begun,
+            "host ef: no agent was ever started in /a: start `evlbi agent --dir /a`: entity not found",
         );
         says(
             RunError::NoHost("ef".to_owned()),

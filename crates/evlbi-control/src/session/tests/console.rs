@@ -307,10 +307,15 @@ async fn hosts_are_listed() {
         silent,
         ["https://on:3650 does not answer: Connection refused"]
     );
+    assert!(!desk.0.is_alone());
     let hosts = desk.well("hosts").await;
     let rows = cells(&hosts);
     let names: Vec<&str> = rows.iter().map(|row| row[0]).collect();
     assert_eq!(names, HOSTS);
     assert_eq!(rows[2][3], "clock ahead 250.0000 ms");
     assert_eq!(rows[3][1], silent[0]);
+    for name in HOSTS {
+        site.fleet.with(|world| world.die(name, Loss::Agent));
+    }
+    assert!(Desk::new(&site, "").await.0.is_alone());
 }

@@ -198,7 +198,7 @@ fn a_station_that_never_starts_is_excluded() {
     assert_eq!(site.run("refused", &["run", &session]), Some(1));
     let refused = site.room.text("refused.err");
     assert!(
-        refused.contains("does not answer") && refused.contains("nothing was started"),
+        refused.contains("on: no agent answers at ") && refused.contains("nothing was started"),
         "{refused}"
     );
     for host in ["jive", "ef", "jb"] {

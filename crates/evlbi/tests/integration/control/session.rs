@@ -457,6 +457,31 @@ fn a_script_and_a_console_drive_three_stations() {
     }
 }
 
+/// A console that reaches no agent names the reason and how to start one, and fails unless somebody types.
+#[test]
+fn a_console_without_agents_fails() {
+    let mut site = Site::on_loopback(&["jive"], "");
+    let session = site.write_session("alone", "");
+    assert_eq!(site.run("reached", &["console", &session]), Some(0));
+    let address = site.ports["jive"].clone();
+    site.kill("jive");
+    let console = |name: &str| {
+        let status = site.run(name, &["console", &session]);
+        (status, site.room.text(&format!("{name}.err")))
+    };
+    let (status, said) = console("silent");
+    let reason = format!("no agent answers at {address}: start `evlbi agent` there\n");
+    assert!(status == Some(1) && said.contains(&reason), "{said}");
+    fs::rename(
+        site.room.path("agent-jive"),
+        site.room.path("agent-elsewhere"),
+    )
+    .unwrap();
+    let (status, said) = console("missing");
+    let remedy = "agent-jive: start `evlbi agent --dir ";
+    assert!(status == Some(1) && said.contains(remedy), "{said}");
+}
+
 /// Each problem of a session is found before anything starts, and reported with its host and flow.
 #[test]
 fn a_check_finds_the_problems_of_a_session() {

@@ -1,5 +1,6 @@
 //! Options that take one of some values, which are the engines' own, or a number of a range.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -58,6 +59,12 @@ pub fn time(text: &str) -> Result<Duration, String> {
     Ok(units::duration(text)?)
 }
 
+/// Parses the address of a socket.
+pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let parsed = text.parse();
+    parsed.map_err(|_| "give ADDRESS:PORT, e.g. 127.0.0.1:8620 or [::1]:8620")
+}
+
 /// Reads a number within a range; `why` is the error for all else.
 pub fn within<T>(text: &str, range: RangeInclusive<T>, why: &str) -> Result<T, String>
 where
@@ -65,4 +72,24 @@ where
 {
     let number = text.parse().ok().filter(|number| range.contains(number));
     number.ok_or_else(|| format!("`{text}` {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn an_address_needs_a_port() {
+        for line in [
+            "agent --bind 3650",
+            "run session.toml --bind 127.0.0.1",
+            "respond --bind localhost:8620",
+        ] {
+            let words = ["evlbi"].into_iter().chain(line.split(' '));
+            let error = Cli::try_parse_from(words).err().unwrap().to_string();
+            assert!(error.contains(": give ADDRESS:PORT, e.g. "), "{error}");
+        }
+    }
 }

@@ -22,7 +22,7 @@ use evlbi_probe::{Measured, WriteError, picture, show};
 use evlbi_trace::tcp::Full;
 use evlbi_wire::units;
 
-use super::choice::{Choices, choice, name, time};
+use super::choice::{Choices, address, choice, name, time};
 use super::fitness::{self, ProbeFitnessArgs};
 use super::plots;
 use super::tables::CsvArgs;
@@ -572,7 +572,7 @@ The port is that of the control connection (TCP). Each test uses its own UDP por
 Without a token one is generated and printed.")]
 pub struct RespondArgs {
     /// Listen here for control connections
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = RespondOptions::default().bind)]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = RespondOptions::default().bind, value_parser = address)]
     pub bind: SocketAddr,
     #[command(flatten)]
     pub token: TokenArgs,

@@ -21,6 +21,7 @@ use rustyline::{Editor, Helper, Highlighter, Hinter, Validator};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::choice::address;
 use super::flows::CommandLine;
 use crate::output::{self, Results};
 use crate::program::Program;
@@ -43,7 +44,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Listen here [default: the address in agent.toml, initially 127.0.0.1:3650]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     pub bind: Option<SocketAddr>,
     /// Settings file [default: DIR/agent.toml]
     #[arg(long, value_name = "FILE")]
@@ -124,7 +125,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "HOST")]
     pub trust: Vec<String>,
     /// Serve the session's web UI here
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     pub bind: Option<SocketAddr>,
     /// Wait for *Begin* in the web UI (--bind); relative scan times count from then
     #[arg(long, requires = "bind", conflicts_with_all = ["check", "resume"])]

@@ -12,7 +12,7 @@ use evlbi_wire::units::UnitError;
 use serde::Deserialize;
 use toml::Spanned;
 
-use self::cell::{cell, shorthand, size};
+use self::cell::{TimeText, cell, shorthand, size};
 use crate::{CellPlan, Direction, Host, Link, Node, Plan, PlanError};
 
 pub use self::cell::{CellSpec, TIMES};
@@ -113,7 +113,7 @@ struct HostSpec {
 struct LinkSpec {
     name: Option<String>,
     between: [String; 2],
-    rtt: Option<String>,
+    rtt: Option<TimeText>,
     rate: Option<String>,
     buffer: Option<String>,
     #[serde(default)]
@@ -333,6 +333,20 @@ mod tests {
             (
                 format!("{link}rtt = \"fast\"\n"),
                 vec!["line 5", "invalid duration"],
+            ),
+            (
+                format!("{link}rtt = 15\n"),
+                vec!["line 7", "integer `15`, expected a time such as \"15ms\""],
+            ),
+            (
+                format!("{link}cells = [{{ lose_at = [5] }}]\n"),
+                vec!["line 7", "expected a time"],
+            ),
+            (
+                format!(
+                    "{link}cells = [{{ delay = \"1ms\", change = [{{ at = 5, delay = \"2ms\" }}] }}]\n"
+                ),
+                vec!["line 7", "expected a time"],
             ),
             (
                 format!("{link}rate = \"1 banana\"\n"),

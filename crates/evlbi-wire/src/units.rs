@@ -182,23 +182,43 @@ pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 
 /// Functions that let serde read a value of a file as the command line does: `#[serde(deserialize_with = "setting::time")]`.
 pub mod setting {
-    use std::fmt::Display;
+    use std::convert::Infallible;
+    use std::fmt::{self, Display, Formatter};
     use std::ops::RangeInclusive;
     use std::str::FromStr;
     use std::time::Duration;
 
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer};
+    use serde::Deserializer;
+    use serde::de::{Error, Visitor};
 
-    /// Reads a text and parses it.
+    /// Expected form of a time.
+    const TIME: &str = "a time such as \"15ms\"";
+
+    /// Visitor of a text. A value of another type is refused with the expected form.
+    struct Text(&'static str);
+
+    impl Visitor<'_> for Text {
+        type Value = String;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+    }
+
+    /// Reads a text and parses it. `form` is the expected form, for a value that is not a text.
     ///
     /// # Errors
     /// Returns the error of the parser.
     pub fn read<'de, D: Deserializer<'de>, T, E: Display>(
         from: D,
+        form: &'static str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Result<T, D::Error> {
-        parse(&String::deserialize(from)?).map_err(Error::custom)
+        parse(&from.deserialize_str(Text(form))?).map_err(Error::custom)
     }
 
     /// Reads a [`size`](super::size()).
@@ -206,7 +226,7 @@ pub mod setting {
     /// # Errors
     /// As [`size`](super::size()).
     pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        read(from, super::size)
+        read(from, "a size such as \"64KiB\"", super::size)
     }
 
     /// Reads a [`duration`](super::duration()).
@@ -214,7 +234,15 @@ pub mod setting {
     /// # Errors
     /// As [`duration`](super::duration()).
     pub fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        read(from, super::duration)
+        read(from, TIME, super::duration)
+    }
+
+    /// Reads the text of a [`duration`](super::duration()), which is parsed later.
+    ///
+    /// # Errors
+    /// Returns an error if the value is not a text.
+    pub fn time_text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+        read(from, TIME, |text| Ok::<_, Infallible>(text.to_owned()))
     }
 
     /// Reads a range of [`ports`](super::ports()).
@@ -222,7 +250,7 @@ pub mod setting {
     /// # Errors
     /// As [`ports`](super::ports()).
     pub fn ports<'de, D: Deserializer<'de>>(from: D) -> Result<RangeInclusive<u16>, D::Error> {
-        read(from, super::ports)
+        read(from, "ports such as \"1024-65535\"", super::ports)
     }
 
     /// Reads an optional value.
@@ -233,7 +261,7 @@ pub mod setting {
     where
         T: FromStr<Err: Display>,
     {
-        read(from, |text| text.parse().map(Some))
+        read(from, "a text", |text| text.parse().map(Some))
     }
 }
 

@@ -139,7 +139,7 @@ impl Config {
 
 /// Reads a rate limit; an empty text means no limit.
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
-    setting::read(from, |text| {
+    setting::read(from, "a bit rate such as \"1G\"", |text| {
         (!text.is_empty()).then(|| text.parse()).transpose()
     })
 }

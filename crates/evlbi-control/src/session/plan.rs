@@ -434,19 +434,21 @@ pub fn made_ready(mut flow: NewFlow, start: f64, around: f64, listens: bool) -> 
     (start - around, flow)
 }
 
-/// Parses the start of a scan in a session file.
+/// Reads the start of a scan.
 fn start<'de, D: Deserializer<'de>>(from: D) -> Result<Start, D::Error> {
-    setting::read(from, |text| -> Result<Start, String> {
-        if let Some(after) = text.strip_prefix('+') {
-            return Ok(Start::After(units::duration(after)?));
-        }
-        let at: jiff::Timestamp = text.parse().map_err(|_| {
-            format!(
-                "invalid start `{text}`: give a time, e.g. 2026-11-22T12:00:00Z, or +30s after the begin of the session"
-            )
-        })?;
-        Ok(Start::At(at.as_nanosecond() as f64 * 1e-9))
-    })
+    setting::read(from, "a time such as \"+30s\"", parse_start)
+}
+
+fn parse_start(text: &str) -> Result<Start, String> {
+    if let Some(after) = text.strip_prefix('+') {
+        return Ok(Start::After(units::duration(after)?));
+    }
+    let at: jiff::Timestamp = text.parse().map_err(|_| {
+        format!(
+            "invalid start `{text}`: give a time, e.g. 2026-11-22T12:00:00Z, or +30s after the begin of the session"
+        )
+    })?;
+    Ok(Start::At(at.as_nanosecond() as f64 * 1e-9))
 }
 
 fn at_once() -> Start {

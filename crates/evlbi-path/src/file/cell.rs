@@ -1,10 +1,12 @@
 //! Cells of a plan file and the laws that they define. A new law gets its keys here.
 
+use std::ops::Deref;
+
 use evlbi_core::path::{ETHERNET_OVERHEAD, Law, Loss, Shape, Times, Until};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_wire::units;
-use serde::{Deserialize, Serialize};
+use evlbi_wire::units::{self, setting};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{LinkSpec, Result, SpecError, check_name, refuse};
 use crate::CellPlan;
@@ -17,43 +19,62 @@ const BUFFER: u64 = 1 << 20;
 #[serde(deny_unknown_fields, default)]
 pub struct CellSpec {
     name: Option<String>,
-    delay: Option<String>,
-    jitter: Option<String>,
+    delay: Option<TimeText>,
+    jitter: Option<TimeText>,
     shape: Option<String>,
     overtakes: Option<bool>,
     rate: Option<String>,
     buffer: Option<String>,
     overhead: Option<u32>,
-    mark_above: Option<String>,
+    mark_above: Option<TimeText>,
     mtu: Option<u32>,
     tells: Option<bool>,
     loss: Option<String>,
     burst: Option<String>,
     every: Option<u64>,
     first: Option<u64>,
-    lose_at: Option<Vec<String>>,
+    lose_at: Option<Vec<TimeText>>,
     above: Option<String>,
-    window: Option<String>,
-    period: Option<String>,
-    length: Option<String>,
-    begin: Option<String>,
-    on: Option<String>,
-    off: Option<String>,
-    outage: Option<[String; 2]>,
+    window: Option<TimeText>,
+    period: Option<TimeText>,
+    length: Option<TimeText>,
+    begin: Option<TimeText>,
+    on: Option<TimeText>,
+    off: Option<TimeText>,
+    outage: Option<[TimeText; 2]>,
     police: Option<String>,
     duplicate: Option<String>,
     reorder: Option<String>,
     distance: Option<u32>,
-    by: Option<String>,
+    by: Option<TimeText>,
     corrupt: Option<String>,
     mark: Option<String>,
     change: Vec<ChangeSpec>,
 }
 
+/// A time as written, e.g. `15ms`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(super) struct TimeText(String);
+
+impl Deref for TimeText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<TimeText, D::Error> {
+        setting::time_text(from).map(TimeText)
+    }
+}
+
 /// A change of a cell at a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeSpec {
-    at: String,
+    at: TimeText,
     #[serde(flatten)]
     cell: toml::Table,
 }
@@ -111,7 +132,7 @@ pub(super) fn shorthand(link: &LinkSpec) -> Result<Vec<CellSpec>> {
     if let Some(rtt) = &link.rtt {
         let half = time(rtt)?.0 / 2;
         cells.push(CellSpec {
-            delay: Some(format!("{half}ns")),
+            delay: Some(TimeText(format!("{half}ns"))),
             ..CellSpec::default()
         });
     }

@@ -218,6 +218,14 @@ fn errors_in_sessions_name_the_cause_and_the_place() {
         ),
         ("[[scan]]\nname = \"s\"\nduration = \"soon\"", "soon"),
         (
+            "[[scan]]\nname = \"s\"\nduration = 10",
+            "expected a time such as \"15ms\"",
+        ),
+        (
+            "[[scan]]\nname = \"s\"\nstart = 30\nduration = \"10s\"",
+            "expected a time such as \"+30s\"",
+        ),
+        (
             "[[scan]]\nname = \"s\"\nstart = \"noon\"\nduration = \"1s\"",
             "noon",
         ),

@@ -191,7 +191,7 @@ fn the_examples_are_sessions() {
         name.starts_with("session-") && name.ends_with(".toml")
     });
     let read = sessions.map(|path| Session::read(&path, &CommandLine).unwrap());
-    assert!(read.count() >= 1);
+    assert!(read.count() >= 2);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use evlbi_wire::units;
 use serde::Serialize;
 
 use crate::rate::BitRate;
@@ -106,7 +107,7 @@ pub enum Policy {
 #[error("invalid policy `{text}`: {why}")]
 pub struct PolicyError {
     text: String,
-    why: &'static str,
+    why: String,
 }
 
 const CHOICES: &str = "choose none, every:N, bunch:F, random:F, burst:F[,LENGTH], threads:A,B-C, common:F[,TIME] or fit:RATE";
@@ -116,9 +117,9 @@ impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Policy, PolicyError> {
-        let error = |why| PolicyError {
-            text: text.to_string(),
-            why,
+        let error = |why: &str| PolicyError {
+            text: text.to_owned(),
+            why: why.to_owned(),
         };
         let (name, argument) = text.split_once(':').unwrap_or((text, ""));
         let fraction = |text: &str| text.parse::<Fraction>().map_err(|()| error(NO_FRACTION));
@@ -140,11 +141,9 @@ impl FromStr for Policy {
                 .ok_or_else(|| error("threads: needs numbers from 0 to 1023, e.g. 0,2,4-7")),
             ("common", block) => Ok(Policy::Common {
                 fraction: fraction(first)?,
-                block: block.map_or(Ok(MIN_BLOCK), |text| {
-                    block_length(text).ok_or_else(|| {
-                        error("the block of common: must be a duration of 100ms or more")
-                    })
-                })?,
+                block: block
+                    .map_or(Ok(MIN_BLOCK), block_length)
+                    .map_err(|why| error(&why))?,
             }),
             ("fit", None) => argument
                 .parse()
@@ -185,14 +184,13 @@ fn threads(text: &str) -> Option<Vec<u16>> {
     Some(threads)
 }
 
-fn block_length(text: &str) -> Option<Duration> {
-    let (number, unit) = match text.strip_suffix("ms") {
-        Some(number) => (number, 1e-3),
-        None => (text.strip_suffix('s')?, 1.0),
-    };
-    let block = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit).ok()?;
+fn block_length(text: &str) -> Result<Duration, String> {
+    let block = units::duration(units::with_unit(text, "duration", ["ms", "s"])?)?;
     let blocks = MIN_BLOCK..Duration::from_secs(86_400);
-    blocks.contains(&block).then_some(block)
+    match blocks.contains(&block) {
+        true => Ok(block),
+        false => Err("the block of common: must be 100ms or more, and less than 24h".to_owned()),
+    }
 }
 
 impl fmt::Display for Policy {

@@ -380,6 +380,9 @@ fn errors_of_bad_policies_show_a_valid_form() {
         ("threads:7-3", "0 to 1023"),
         ("threads:1024", "0 to 1023"),
         ("common:0.1,10ms", "100ms or more"),
+        ("common:0.1,24h", "less than 24h"),
+        ("common:0.1,2", "`2`: add a unit, e.g. 2ms, 2s"),
+        ("common:0.1,soon", "invalid duration `soon`"),
         ("fit:quick", "rate of a link"),
     ] {
         let error = text.parse::<Policy>().unwrap_err().to_string();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use evlbi_correlate::{DelayTerms, Hertz};
+use evlbi_core::shed::Policy;
+use evlbi_correlate::{DelayTerms, Flag, Hertz};
 use evlbi_probe::sweep::Spacings;
 
 use super::Cli;
@@ -338,20 +339,21 @@ fn every_option_has_a_test() {
     assert!(untested.is_empty(), "options without a test: {untested:?}");
 }
 
-/// Adds a line with a bare number for each option of a command, and of all below it, that is a time or a frequency.
+/// Adds a line with a bare number for each option of a command, and of all below it, that is or has a time or a frequency.
 fn bare(command: &clap::Command, words: &[String], all: &mut Vec<Vec<String>>) {
     let kinds = [
-        TypeId::of::<Duration>(),
-        TypeId::of::<Spacings>(),
-        TypeId::of::<Hertz>(),
-        TypeId::of::<DelayTerms>(),
+        (TypeId::of::<Duration>(), "15"),
+        (TypeId::of::<Spacings>(), "15"),
+        (TypeId::of::<Hertz>(), "15"),
+        (TypeId::of::<DelayTerms>(), "15"),
+        (TypeId::of::<Flag>(), "Ef:15..16s"),
+        (TypeId::of::<Policy>(), "common:5%,15"),
     ];
     for arg in command.get_arguments() {
         let kind = arg.get_value_parser().type_id();
-        if let Some(name) = arg.get_long()
-            && kinds.iter().any(|one| kind == *one)
-        {
-            all.push([words, &[format!("--{name}=15")]].concat());
+        let value = kinds.iter().find(|(one, _)| kind == *one);
+        if let (Some(name), Some((_, value))) = (arg.get_long(), value) {
+            all.push([words, &[format!("--{name}={value}")]].concat());
         }
     }
     for below in command.get_subcommands() {

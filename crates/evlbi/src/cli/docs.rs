@@ -1,6 +1,8 @@
-//! Every command line in README, docs and help is one that this program accepts.
+//! Checks of README, docs and help: their command lines, examples, links and messages are those of this program.
 
 use std::any::TypeId;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -150,6 +152,50 @@ fn every_command_line_is_taken() {
         bad.join("\n")
     );
     assert!(taken >= 100, "only {taken} command lines were found");
+}
+
+/// Returns the names of the commands that these lines call, e.g. `evlbi path run`.
+fn called(text: &str) -> BTreeSet<String> {
+    let joined = text.replace("\\\n", " ");
+    let lines = joined.lines().flat_map(commands);
+    let matches = lines.filter_map(|line| Cli::command().try_get_matches_from(line).ok());
+    let name = |matches: clap::ArgMatches| {
+        let (mut name, mut at) = ("evlbi".to_owned(), &matches);
+        while let Some((below, its)) = at.subcommand() {
+            name = format!("{name} {below}");
+            at = its;
+        }
+        name
+    };
+    matches.map(name).collect()
+}
+
+/// A new command needs a page with an example that a test runs: a block of `sh` in a page of the book.
+#[test]
+fn every_command_is_in_a_page_with_an_example_that_runs() {
+    let contents = fs::read_to_string(root().join("docs/src/SUMMARY.md")).expect("a page");
+    let is_run = |path: &Path| {
+        let name = path.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| contents.contains(&format!("({name})")))
+    };
+    let mut shown = BTreeSet::new();
+    for (_, page) in pages().iter().filter(|(path, _)| is_run(path)) {
+        let blocks = page.split("\n```").skip(1).step_by(2);
+        for block in blocks.filter_map(|block| block.strip_prefix("sh\n")) {
+            shown.append(&mut called(block));
+        }
+    }
+    let mut missing = Vec::new();
+    commands_below(&Cli::command(), "evlbi", &mut |name, command| {
+        // `evlbi path` and `evlbi plan` need a command, `evlbi probe` does not.
+        if !command.is_subcommand_required_set() && !shown.contains(name) {
+            missing.push(name.to_owned());
+        }
+    });
+    assert!(
+        missing.is_empty(),
+        "commands without an example in a block of `sh` in docs/src: {missing:?}"
+    );
 }
 
 /// Calls `each` with every command that users see, and its name.

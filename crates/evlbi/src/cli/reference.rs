@@ -1,4 +1,4 @@
-//! docs/src/command-line.md: the reference of all commands, written from the grammar; and the pages that show each command.
+//! docs/src/command-line.md: the reference of all commands, written from the grammar.
 
 use std::fmt::Write;
 use std::fs;
@@ -127,43 +127,5 @@ fn the_reference_is_that_of_the_grammar() {
     assert!(
         is_same,
         "docs/src/{PAGE}: `cargo xtask docs` writes it again"
-    );
-}
-
-/// A new command needs a page that shows how to use it, besides the reference.
-#[test]
-fn every_command_is_in_a_page_with_an_example() {
-    let pages = fs::read_dir(docs()).expect("a directory").flatten();
-    let pages = pages.filter(|entry| entry.file_name() != PAGE);
-    let pages: Vec<String> = pages
-        .filter_map(|entry| fs::read_to_string(entry.path()).ok())
-        .collect();
-    let mut missing = Vec::new();
-    let mut check = |name: &str| {
-        let is_shown = pages.iter().any(|page| {
-            let mut is_code = false;
-            page.lines().any(|line| {
-                is_code ^= line.starts_with("```");
-                is_code && format!("{line} ").contains(&format!("{name} "))
-            })
-        });
-        if !is_shown {
-            missing.push(name.to_owned());
-        }
-    };
-    fn below(command: &clap::Command, name: &str, check: &mut impl FnMut(&str)) {
-        let mut any = false;
-        for command in command.get_subcommands().filter(|it| !it.is_hide_set()) {
-            any = true;
-            below(command, &format!("{name} {}", command.get_name()), check);
-        }
-        if !any {
-            check(name);
-        }
-    }
-    below(&Cli::command(), "evlbi", &mut check);
-    assert!(
-        missing.is_empty(),
-        "commands without an example in docs/src: {missing:?}"
     );
 }

@@ -164,6 +164,8 @@ fn typed(line: &str, room: &Room, shell: &[&str]) -> std::process::Command {
         .args(&shell[1..])
         .arg(&line)
         .env("PATH", format!("{}:{path}", program.display()))
+        // `path` finds the only path that is up, among those in this directory.
+        .env("XDG_RUNTIME_DIR", room.folder())
         .current_dir(room.folder())
         .stdin(Stdio::null());
     typed

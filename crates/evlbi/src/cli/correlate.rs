@@ -363,7 +363,8 @@ compared with theory. Ratios are relative to the whole recordings. Lost frames t
 fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows the gaps \
 ignores them (--knows all). Both are shown; --knows papers loses one more frame after each gap.
 
-Example:
+Examples:
+  evlbi loss-curve Ef.vdif Jb.vdif --model sky.toml --loss 5%
   evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill")]
 pub struct LossCurveArgs {
     /// Recordings; two are correlated: that of --station and the first other

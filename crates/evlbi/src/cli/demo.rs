@@ -15,6 +15,12 @@ use crate::output;
 use crate::program::{Program, complete};
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi demo
+  evlbi demo --stations 2 --rate 16M --duration 1s
+  # Keep the web UI with its live correlator until Ctrl-C:
+  evlbi demo --loss 5% --keep")]
 pub struct DemoArgs {
     /// Number of stations
     #[arg(long, value_name = "N", default_value_t = DemoOptions::default().stations, value_parser = clap::value_parser!(u32).range(1..=16))]

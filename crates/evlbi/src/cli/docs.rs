@@ -1,7 +1,7 @@
 //! Checks of README, docs and help: their command lines, examples, links and messages are those of this program.
 
 use std::any::TypeId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -196,6 +196,26 @@ fn every_command_is_in_a_page_with_an_example_that_runs() {
         missing.is_empty(),
         "commands without an example in a block of `sh` in docs/src: {missing:?}"
     );
+}
+
+/// A command's help has an example, or that of its group has: `evlbi path --help` those of `evlbi path up`.
+#[test]
+fn every_help_has_an_example() {
+    let (mut groups, mut missing) = (BTreeMap::new(), Vec::new());
+    commands_below(&Cli::command(), "evlbi", &mut |name, command| {
+        let text = command.get_after_help().map(ToString::to_string);
+        let text = text.unwrap_or_default();
+        let own = text.split_once("Examples:\n");
+        let own = called(own.map_or("", |(_, examples)| examples));
+        let (group, _) = name.rsplit_once(' ').expect("the program's name");
+        let of_group: Option<&BTreeSet<String>> = groups.get(group);
+        let is_shown = own.contains(name) || of_group.is_some_and(|group| group.contains(name));
+        if !command.is_subcommand_required_set() && !is_shown {
+            missing.push(name.to_owned());
+        }
+        groups.insert(name.to_owned(), own);
+    });
+    assert!(missing.is_empty(), "help without an example: {missing:?}");
 }
 
 /// Calls `each` with every command that users see, and its name.

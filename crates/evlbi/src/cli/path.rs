@@ -44,6 +44,7 @@ Examples:
   evlbi path up plan.toml
   evlbi path exec jive -- ping -c 5 manchester
   evlbi path set loss loss=5%
+  evlbi path show
   evlbi path down")]
 pub enum PathCommand {
     /// Create a path, run a command on its first host, and remove the path when the command ends

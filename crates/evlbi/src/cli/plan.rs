@@ -91,6 +91,10 @@ pub struct PlanTcpArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi plan multicast --stations 6 --rate 1024M
+  evlbi plan multicast --stations 20 --csv streams.csv")]
 pub struct PlanMulticastArgs {
     /// Maximum number of stations
     #[arg(long, value_name = "N", default_value_t = multicast::STATIONS, value_parser = clap::value_parser!(u32).range(2..=1000))]

@@ -421,6 +421,10 @@ fn run_tcp(mut args: ProbeTcpArgs, program: &Program) -> Result<()> {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi probe latency jive --token T
+  evlbi probe latency jive --token T --size 64,500,1000,1472 --count 1000 --plot latency.html")]
 pub struct ProbeLatencyArgs {
     #[command(flatten)]
     pub target: TargetArgs,
@@ -499,6 +503,13 @@ fn run_latency(mut args: ProbeLatencyArgs, program: &Program) -> Result<()> {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi probe capacity jive --token T --highest 1G
+  # The direction from jive to this host; rates with at most 0.1 % lost pass:
+  evlbi probe capacity jive --token T --highest 1G --reverse --loss 0.1% --duration 60s
+  # The limit of the packet rate:
+  evlbi probe capacity jive --token T --size 32")]
 pub struct ProbeCapacityArgs {
     #[command(flatten)]
     pub target: TargetArgs,
@@ -565,8 +576,10 @@ fn run_capacity(mut args: ProbeCapacityArgs, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 #[command(after_help = "\
-Example:
+Examples:
   evlbi respond --bind 0.0.0.0:8620 --token \"$TOKEN\" --max-rate 1G --max-duration 10min
+  # Behind a firewall that is open for these ports:
+  evlbi respond --bind 0.0.0.0:8620 --token-file token --ports 8621-8640
 
 The port is that of the control connection (TCP). Each test uses its own UDP port, chosen by the kernel. \
 Without a token one is generated and printed.")]

@@ -24,7 +24,13 @@ Policies of --shed:
   burst:F[,LENGTH] random bursts of mean LENGTH (Gilbert-Elliott)
   threads:A,B,C-D  whole VDIF threads
   common:F[,TIME]  the same times at all stations of one seed, in blocks of TIME (at least 100 ms)
-  fit:RATE         just enough to fit an Ethernet link of that rate (1G)")]
+  fit:RATE         just enough to fit an Ethernet link of that rate (1G)
+
+Examples:
+  evlbi drop scan1.vdif lossy.vdif --shed random:5%
+  # The same times at two stations:
+  evlbi drop Ef.vdif ef-lossy.vdif --shed common:10%,100ms --seed 7
+  evlbi drop Jb.vdif jb-lossy.vdif --shed common:10%,100ms --seed 7")]
 pub struct DropArgs {
     /// Recording to read
     pub input: PathBuf,
@@ -75,6 +81,11 @@ pub fn drop(args: DropArgs, program: &Program) -> Result<()> {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi inspect scan1.vdif
+  # A recording of less than a second:
+  evlbi inspect scan1.vdif --frame-rate 4000 --json")]
 pub struct InspectArgs {
     /// Recording to inspect
     pub file: PathBuf,
@@ -107,6 +118,11 @@ pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi sky examples/sky-three-stations.toml --out .
+  # The model of these stations is written next to their recordings:
+  evlbi correlate Ef.vdif Jb.vdif --model sky.toml")]
 pub struct SkyArgs {
     /// Plan of the stations and the simulated sky
     pub plan: PathBuf,

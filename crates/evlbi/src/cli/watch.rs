@@ -100,6 +100,13 @@ pub fn watch(mut args: WatchArgs, program: &Program) -> Result<()> {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  evlbi report fibre.sqlite --plot fibre.svg
+  # Many paths in one table:
+  evlbi probe udp jive:8620 --token T --rate 500M --json > jive.json
+  evlbi probe udp onsala:8620 --token T --rate 500M --json > onsala.json
+  evlbi report jive.json onsala.json --csv paths.csv")]
 pub struct ReportArgs {
     /// Results file of `evlbi watch`; or several results of `evlbi probe udp --json`, for one table
     #[arg(value_name = "FILE", required = true)]

@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(neither.fits(), Some(false));
     }
 
-    /// What was not tested is neither fit nor unfit.
+    /// A rate that was not tested is neither fit nor unfit.
     #[test]
     fn a_test_that_did_not_run_says_nothing() {
         let asked = Some(900e6);

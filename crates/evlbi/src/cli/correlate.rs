@@ -243,7 +243,7 @@ fn correlate_live(
     let parsed = urls.iter().map(|url| match is_url(url) {
         true => url.parse(),
         false => Err(format!(
-            "{url} is no URL of a stream, which --live needs: leave out --live for recordings"
+            "{url} is not the URL of a stream, which --live needs: leave out --live for recordings"
         )),
     });
     let urls = parsed.collect::<Result<Vec<Url>, String>>();

@@ -1,6 +1,6 @@
 //! The rules of public doc comments: of functions the first word is a verb (*Returns*), of types and fields it is a noun.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use anyhow::{Context, Result};
 use syn::visit::{self, Visit};
@@ -11,24 +11,15 @@ use super::Line;
 /// Third-person verbs that doc comments of functions begin with; those with a star are nouns, too.
 const VERBS: &str = include_str!("verbs.txt");
 
-/// Indices of lines that break a rule, by the rule's id.
-pub struct Breaches(BTreeMap<&'static str, Vec<usize>>);
-
-impl Breaches {
-    pub fn of(&self, id: &str) -> &[usize] {
-        self.0.get(id).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// Checks the doc comments of all public items in the crates.
+/// Checks the doc comments of all public items in the crates: returns the rules that they break, with the indices of their lines.
 ///
 /// # Errors
 /// A source file that does not parse.
-pub fn breaches(lines: &[Line]) -> Result<Breaches> {
+pub fn breaches(lines: &[Line]) -> Result<Vec<(&'static str, usize)>> {
     let words = || VERBS.split_whitespace();
     let verbs: HashSet<&str> = words().map(|word| word.trim_end_matches('*')).collect();
     let never_nouns: HashSet<&str> = words().filter(|word| !word.ends_with('*')).collect();
-    let mut found: BTreeMap<&'static str, Vec<usize>> = BTreeMap::new();
+    let mut found = Vec::new();
     let mut first = 0;
     for file in lines.chunk_by(|one, two| one.path == two.path) {
         let (path, start) = (&file[0].path, first);
@@ -44,11 +35,10 @@ pub fn breaches(lines: &[Line]) -> Result<Breaches> {
             found: Vec::new(),
         };
         reader.visit_file(&tree);
-        for (id, number) in reader.found {
-            found.entry(id).or_default().push(start + number - 1);
-        }
+        let indices = reader.found.into_iter();
+        found.extend(indices.map(|(id, number)| (id, start + number - 1)));
     }
-    Ok(Breaches(found))
+    Ok(found)
 }
 
 struct Reader<'a> {

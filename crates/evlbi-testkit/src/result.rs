@@ -39,15 +39,14 @@ pub fn read(text: impl AsRef<[u8]>) -> Value {
 /// Compares a result with the schema in docs/schemas that it names. A result that is not finished has only some of the fields.
 ///
 /// # Panics
-/// When they differ, or there is no such schema.
+/// When they differ, it names no schema, or there is no such schema.
 #[track_caller]
 pub fn checked(result: Value) -> Value {
-    let name = result["schema"]
-        .as_str()
-        .filter(|name| name.starts_with("evlbi."));
-    let Some(name) = name.filter(|_| result["finished"] != false) else {
+    let name = result["schema"].as_str();
+    let name = name.unwrap_or_else(|| panic!("no schema in {result}"));
+    if result["finished"] == false {
         return result;
-    };
+    }
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas");
     let path = format!("{folder}/{}.json", name.replace('/', "-"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -58,6 +57,16 @@ pub fn checked(result: Value) -> Value {
         .collect();
     assert!(wrong.is_empty(), "{name}: {}", wrong.join("\n"));
     result
+}
+
+/// Asserts that a result names this schema, and compares it with it.
+///
+/// # Panics
+/// When it names another, or they differ.
+#[track_caller]
+pub fn assert_schema(result: &Value, name: &str) {
+    assert_eq!(result["schema"], name, "{result}");
+    checked(result.clone());
 }
 
 /// Returns the text of an error, with its causes.

@@ -16,7 +16,7 @@ use evlbi_stream::control_socket::{Status, Watched};
 use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_stream::send::{Pace, SendOptions, Sending, send};
 use evlbi_stream::sky::{self, SkyOptions};
-use evlbi_testkit::result::{checked, number};
+use evlbi_testkit::result::{assert_schema, checked, number};
 use evlbi_testkit::{Room, buffer, processor, until};
 use evlbi_wire::vtp;
 use parking_lot::Mutex;
@@ -245,7 +245,7 @@ fn two_streams_show_a_fringe_as_they_arrive() {
     // Four times the noise of an integration.
     let noise = 4.0 / (integration * sample_rate).sqrt();
     for (number_of, period) in periods.iter().enumerate() {
-        assert_eq!(period["schema"], "evlbi.live/1");
+        assert_schema(period, "evlbi.live/1");
         let baseline = &period["baselines"][0];
         let of = |name: &str| baseline[name].as_f64().unwrap();
         // None is lost.
@@ -261,7 +261,7 @@ fn two_streams_show_a_fringe_as_they_arrive() {
             assert!((amplitude - 0.3).abs() < noise.max(0.01), "{baseline}");
         }
     }
-    assert_eq!(last["schema"], "evlbi.correlate/1");
+    assert_schema(&last, "evlbi.correlate/1");
     assert_all(&last, sent, "late_frames");
 }
 

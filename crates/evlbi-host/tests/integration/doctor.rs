@@ -6,7 +6,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::{DoctorOptions, examine};
 use evlbi_net::run::Run;
 use evlbi_testkit::Room;
-use evlbi_testkit::result::{refused, shown};
+use evlbi_testkit::result::{assert_schema, refused, shown};
 use serde_json::Value;
 
 #[track_caller]
@@ -29,7 +29,7 @@ fn of_group<'a>(result: &'a Value, group: &str) -> Vec<&'a Value> {
 
 #[track_caller]
 fn is_sound(result: &Value) {
-    assert_eq!(result["schema"], "evlbi.doctor/1");
+    assert_schema(&result, "evlbi.doctor/1");
     let mut changes = 0;
     for item in items(result) {
         for field in ["group", "name", "found"] {

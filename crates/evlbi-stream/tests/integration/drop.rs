@@ -11,7 +11,7 @@ use evlbi_testkit::Room;
 use evlbi_testkit::recording::{
     FRAME, HEADER, RATE, frame, frame_range, key, noise, recording, time,
 };
-use evlbi_testkit::result::{refused, shown};
+use evlbi_testkit::result::{assert_schema, refused, shown};
 use evlbi_wire::fill;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Cause, Gaps};
@@ -58,7 +58,7 @@ fn every_tenth_frame_becomes_invalid_and_nothing_else_changes() {
     let before = recording();
     let (input, output) = (room.write("in.vdif", &before), room.path("out.vdif"));
     let report = dropped(&each_tenth(&input, &output));
-    assert_eq!(report["schema"], "evlbi.drop/1");
+    assert_schema(&report, "evlbi.drop/1");
     assert_eq!(report["frames"], 150);
     assert_eq!(report["frames_out"], 150);
     assert_eq!(report["shedding"]["shed"], 15);

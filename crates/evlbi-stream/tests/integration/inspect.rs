@@ -8,7 +8,7 @@ use evlbi_net::run::Run;
 use evlbi_stream::drop::DropOptions;
 use evlbi_stream::inspect::{inspect, text};
 use evlbi_testkit::recording::{FRAME, HEADER, RATE, START, frame, frame_range, key, recording};
-use evlbi_testkit::result::shown;
+use evlbi_testkit::result::{assert_schema, shown};
 use evlbi_testkit::{Room, need};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, StationId};
@@ -38,7 +38,7 @@ fn gaps_duplicates_and_invalid_frames_are_found() {
     bytes[10 * FRAME..10 * FRAME + HEADER].fill(0xff);
     let input = room.write("in.vdif", &bytes);
     let found = inspected(&input);
-    assert_eq!(found["schema"], "evlbi.inspect/1");
+    assert_schema(&found, "evlbi.inspect/1");
     assert_eq!(found["format"], "vdif");
     assert_eq!(found["frame_rate"], RATE);
     assert_eq!(found["frame_rate_from"], "counted");

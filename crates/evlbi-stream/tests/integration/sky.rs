@@ -5,7 +5,7 @@ use std::fs;
 use evlbi_net::run::Run;
 use evlbi_stream::sky::{SkyOptions, simulate};
 use evlbi_testkit::Room;
-use evlbi_testkit::result::{refused, shown};
+use evlbi_testkit::result::{assert_schema, refused, shown};
 
 use crate::inspect::inspected;
 
@@ -24,7 +24,7 @@ fn simulated_stations_match_their_plan() {
     };
     let run = Run::silent();
     let report = shown(simulate(&options, &run));
-    assert_eq!(report["schema"], "evlbi.sky/1");
+    assert_schema(&report, "evlbi.sky/1");
     assert_eq!(report["files"][1]["station"], "On");
     assert_eq!(report["files"][1]["frames"], 2 * 300);
     assert_eq!(report["files"][1]["frame_rate"], 200);

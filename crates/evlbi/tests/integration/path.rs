@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::need::{Kind, is_refused};
 use evlbi_testkit::netns::{HOSTS, has_users_of_its_own, paths};
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Lines, Running, command, copy_program, need, skip, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
@@ -334,7 +334,7 @@ fn a_command_runs_on_the_first_host() {
     let words: Vec<&str> = shown.split_whitespace().collect();
     assert_eq!(words, ["10.77.0.2", "manchester", "10.77.0.1", "jive"]);
     let state = room.json("path.json");
-    assert_eq!(state["schema"], "evlbi.path/1");
+    assert_schema(&state, "evlbi.path/1");
     assert!(String::from_utf8_lossy(&output.stderr).contains(FORWARD));
 }
 

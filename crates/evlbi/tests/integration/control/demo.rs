@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Lines, Room, Running, command, until};
 use nix::sys::signal::Signal;
 
@@ -59,7 +59,7 @@ fn the_numbers_of_the_demonstration_agree() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let result = read(&output.stdout);
-    assert_eq!(result["schema"], "evlbi.demo/1");
+    assert_schema(&result, "evlbi.demo/1");
     assert_eq!(result["accounting_agrees"], true);
     let picture = std::fs::read_to_string(room.path("demo.svg")).unwrap();
     for text in ["lost in the network", "Loss over time", "Ef-Jb"] {

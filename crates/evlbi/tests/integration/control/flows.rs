@@ -389,7 +389,8 @@ fn flows_outlive_an_agent_that_is_killed_while_it_starts_them() {
     for name in ["late", "stuck"] {
         let folder = flows.join(name);
         fs::create_dir(&folder).unwrap();
-        let mut kept = agent.room.json("flows/model/flow.json");
+        let kept = agent.room.text("flows/model/flow.json");
+        let mut kept: Value = serde_json::from_str(&kept).unwrap();
         kept["flow"]["id"] = json!(name);
         fs::write(folder.join("flow.json"), kept.to_string()).unwrap();
         let log = fs::File::create(folder.join("log")).unwrap();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Running, command, disk, name, until, until_some};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -413,7 +413,7 @@ fn recordings_and_agents_outlive_their_network() {
     assert!(said.contains("killed"), "{said}");
     let said = site.run_well("again", &["run", &again, "--json"]);
     let result = read(&said);
-    assert_eq!(result["schema"], "evlbi.run/1");
+    assert_schema(&result, "evlbi.run/1");
     let ef = named(&result, "ef");
     assert_eq!(ef["end"]["outcome"], "finished", "{ef}");
     assert_eq!(number(&ef["result"], "frames"), SKY_FRAMES);

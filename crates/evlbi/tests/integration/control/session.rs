@@ -17,7 +17,7 @@ use crate::path::raise;
 use crate::result::number;
 use evlbi_testkit::address::own_address;
 use evlbi_testkit::netns::paths;
-use evlbi_testkit::result::{checked, read};
+use evlbi_testkit::result::{assert_schema, checked, read};
 use evlbi_testkit::{Room, Running, command, until_some};
 
 pub const STATIONS: [&str; 3] = ["ef", "jb", "on"];
@@ -560,7 +560,7 @@ fn a_check_finds_the_problems_of_a_session() {
     let (status, said) = check("close", "", &flows.concat());
     assert_eq!(status, Some(0), "{said}");
     let found = read(site.room.text("close.out"));
-    assert_eq!(found["schema"], "evlbi.checked/1");
+    assert_schema(&found, "evlbi.checked/1");
     assert_eq!(found["hosts"][0]["host"], "jive");
     // A token for viewing only.
     let token = site.room.path("agent-jive/tokens/watch");

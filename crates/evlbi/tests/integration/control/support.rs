@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use evlbi_testkit::address::own_address;
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::until::WATCHDOG;
 use evlbi_testkit::{Lines, Room, Running, command, until, until_some};
 use nix::sys::signal::{Signal, kill};
@@ -292,7 +292,7 @@ pub fn ready(mut starts: Command) -> (Running, Value) {
         }
     }
     let ready = read(text);
-    assert_eq!(ready["schema"], "evlbi.agent/1");
+    assert_schema(&ready, "evlbi.agent/1");
     (child, ready)
 }
 

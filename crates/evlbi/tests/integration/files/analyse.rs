@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use evlbi_testkit::command;
+use evlbi_testkit::result::assert_schema;
 use serde_json::Value;
 
 use super::{Room, evlbi, failure, json};
@@ -21,7 +22,7 @@ fn a_capture_comes_from_standard_input() {
         analysis
     };
     let expected = json(&["analyse", CAPTURE]);
-    assert_eq!(expected["schema"], "evlbi.analyse/1");
+    assert_schema(&expected, "evlbi.analyse/1");
     let output = command(env!("CARGO_BIN_EXE_evlbi"))
         .args(["analyse", "-", "--json"])
         .stdin(File::open(CAPTURE).unwrap())

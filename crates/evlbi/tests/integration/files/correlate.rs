@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use evlbi_testkit::result::assert_schema;
+
 use super::{Room, evlbi, failure, json};
 
 /// Two stations.
@@ -49,11 +51,11 @@ fn recordings_are_correlated_searched_and_measured() {
     ];
     for (command, schema, says) in commands {
         let result = json(&command);
-        assert_eq!(result["schema"], schema);
+        assert_schema(&result, schema);
         if command[0] == "correlate" {
             assert_eq!(room.json("out/summary.json"), result);
             let description = room.json("out/visibilities.json");
-            assert_eq!(description["schema"], "evlbi.visibilities/1");
+            assert_schema(&description, "evlbi.visibilities/1");
             let table = room.text("out/baselines.csv");
             assert!(table.contains("Ef") && table.contains("Jb"), "{table}");
         }

@@ -1,12 +1,14 @@
 //! `evlbi doctor` as a command: output, exit status, and errors of options.
 
+use evlbi_testkit::result::assert_schema;
+
 use super::{evlbi, failure, json};
 
 #[test]
 fn needed_changes_are_an_error_only_with_strict() {
     let asked = ["doctor", "--rate", "400G", "--interface", "lo"];
     let result = json(&asked);
-    assert_eq!(result["schema"], "evlbi.doctor/1");
+    assert_schema(&result, "evlbi.doctor/1");
     let changes = result["changes"].as_u64().unwrap();
     let output = evlbi(&asked);
     assert_eq!(output.status.code(), Some(0));

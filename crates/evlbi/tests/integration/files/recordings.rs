@@ -1,6 +1,7 @@
 //! `drop`, `inspect` and `sky` as commands: output, and errors of options.
 
 use evlbi_testkit::recording::{FRAME, noise, recording};
+use evlbi_testkit::result::assert_schema;
 
 use super::{Room, evlbi, failure, json};
 
@@ -25,7 +26,7 @@ fn stations_are_simulated_shed_from_and_inspected() {
         (&["inspect", &shed], "evlbi.inspect/1", "2 invalid"),
     ];
     for (command, schema, says) in commands {
-        assert_eq!(json(command)["schema"], schema);
+        assert_schema(&json(command), schema);
         let force: &[&str] = if command[0] == "inspect" {
             &[]
         } else {

@@ -113,7 +113,7 @@ fn a_sender_is_watched_changed_and_stopped() {
     let result: serde_json::Value = serde_json::from_reader(stdout).unwrap();
     assert!(number(&result, "sent") >= number(&seen, "sent"));
     // Its last status stays next to the socket.
-    let left = room.json("socket.last");
+    let left: serde_json::Value = serde_json::from_str(&room.text("socket.last")).unwrap();
     for name in ["offered", "sent", "shed", "not_sent"] {
         assert_eq!(left["sending"][name], result[name], "{name}");
     }

@@ -1,6 +1,6 @@
 //! Streams that are correlated on arrival.
 
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Room, until};
 use evlbi_wire::pattern;
 use serde_json::Value;
@@ -81,9 +81,9 @@ fn a_wrong_clock_harms_nobody_else() {
     let (last, integrations) = lines.split_last().unwrap();
     assert!(!integrations.is_empty());
     for integration in integrations {
-        assert_eq!(integration["schema"], "evlbi.live/1");
+        assert_schema(integration, "evlbi.live/1");
     }
-    assert_eq!(last["schema"], "evlbi.correlate/1");
+    assert_schema(last, "evlbi.correlate/1");
     assert!(
         last["baselines"][0]["weight"].as_f64().unwrap() > 0.9,
         "{last}"

@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::Pair;
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Room, Running};
 use serde_json::Value;
 
@@ -99,7 +99,7 @@ fn points(output: &Output) -> Vec<Value> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let result = read(&output.stdout);
-    assert_eq!(result["schema"], "evlbi.probe.udp/1");
+    assert_schema(&result, "evlbi.probe.udp/1");
     result["points"].as_array().expect("points").clone()
 }
 

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use evlbi_testkit::address::deaf;
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Room, Running, until};
 use nix::sys::signal::Signal;
 
@@ -50,6 +50,7 @@ fn a_sender_that_is_asked_to_end_does_so_on_a_whole_frame_with_its_result() {
         std::io::Read::read_to_string(&mut stdout, &mut said).unwrap();
         assert_eq!(child.wait().code(), Some(0), "{signal:?}");
         let result = read(&said);
+        assert_schema(&result, "evlbi.send/1");
         assert_eq!(number(&result, "offered"), number(&result, "frames") * 8);
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use evlbi_testkit::buffer::fit;
 use evlbi_testkit::netns::paths;
-use evlbi_testkit::result::{assert_numbers, read};
+use evlbi_testkit::result::{assert_numbers, assert_schema, read};
 use evlbi_testkit::{Room, Running, buffer, each, until, until_some};
 use evlbi_wire::{pattern, vtp};
 use nix::sys::signal::Signal;
@@ -163,7 +163,7 @@ const CASES: &[Case] = &[
         sign: Sign::Shows("writing in"),
         status: 0,
         check: |ended| {
-            assert_eq!(ended.json()["schema"], "evlbi.doctor/1");
+            assert_schema(&ended.json(), "evlbi.doctor/1");
             assert_eq!(ended.files(), [""; 0]);
         },
     },
@@ -278,7 +278,7 @@ const CASES: &[Case] = &[
         status: 0,
         check: |ended| {
             let report = ended.json();
-            assert_eq!(report["schema"], "evlbi.report/1");
+            assert_schema(&report, "evlbi.report/1");
             assert!(!report["windows"].as_array().unwrap().is_empty());
         },
     },

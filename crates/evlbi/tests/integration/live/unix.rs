@@ -1,7 +1,7 @@
 //! Refused options of streams between programs of one host, over Unix sockets.
 
 use evlbi_testkit::Room;
-use evlbi_testkit::result::assert_numbers;
+use evlbi_testkit::result::{assert_numbers, assert_schema};
 use evlbi_wire::pattern;
 
 use crate::live::support::{Recv, evlbi, send, try_send};
@@ -57,6 +57,6 @@ fn options_without_effect_are_refused() {
     // A client that only connected ended nothing.
     send(&source, &url, &[]);
     let result = first.finish();
-    assert_eq!(result["schema"], "evlbi.recv/1");
+    assert_schema(&result, "evlbi.recv/1");
     assert_numbers(&result, &[("unique", FRAMES.into()), ("lost", 0)]);
 }

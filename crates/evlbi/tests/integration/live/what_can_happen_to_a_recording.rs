@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use evlbi_testkit::buffer::fit;
 use evlbi_testkit::by_hand::{FRAME, Stream, frames, stranger};
-use evlbi_testkit::result::assert_numbers;
+use evlbi_testkit::result::{assert_numbers, assert_schema};
 use evlbi_testkit::{Room, Running, disk, name, until};
 use evlbi_wire::vdif::Header;
 use nix::libc::O_NONBLOCK;
@@ -279,6 +279,7 @@ fn a_restart_of_the_sender() {
             );
         }
         let gaps = room.json("out.vdif.gaps.json");
+        assert_schema(&gaps, "evlbi.gaps/1");
         let listed = gaps["time"].as_array().unwrap().iter();
         assert_eq!(listed.map(|gap| number(gap, "frames")).sum::<u64>(), 50);
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use evlbi_testkit::clock::Shifted;
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Running, until};
 use serde_json::Value;
 
@@ -28,15 +28,15 @@ fn the_default_tests_end_with_a_verdict() {
         probe.args(["probe", to]).args(more).output().unwrap()
     };
     let output = probe("manchester", &["--rate", "2M", "--json"]);
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(result["schema"], "evlbi.probe/1");
+    let result = read(&output.stdout);
+    assert_schema(&result, "evlbi.probe/1");
     assert_eq!(result["target"], "manchester");
     for (part, schema) in [
         ("latency", "evlbi.probe.latency/1"),
         ("capacity", "evlbi.probe.capacity/1"),
         ("tcp", "evlbi.probe.tcp/1"),
     ] {
-        assert_eq!(result[part]["schema"], schema, "{result}");
+        assert_schema(&result[part], schema);
     }
     let verdict = &result["verdict"];
     let fits = |name: &str| verdict[name] == true;

@@ -6,7 +6,7 @@ use super::{TOKEN, assert_sums, run};
 use crate::live::support::{Recv, evlbi};
 use crate::result::{brief, number};
 use evlbi_testkit::netns::{Pair, Wire, pair};
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Room, buffer, name, until};
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ fn to_a_stopped_receiver(pair: &Pair, plan: &[&str], is_sent: impl Fn() -> bool)
     until("all sent datagrams have arrived", is_sent);
     receiver.signal("CONT");
     let sent = read(&sent.stdout);
-    assert_eq!(sent["schema"], "evlbi.probe.sent/1");
+    assert_schema(&sent, "evlbi.probe.sent/1");
     [sent, receiver.finish()]
 }
 
@@ -133,7 +133,7 @@ fn a_small_buffer_drops_bursts_that_a_large_one_holds() {
     // In a table, they are two tests.
     let table = evlbi().args(["report", &first, &second, "--json"]).output();
     let table = read(&table.unwrap().stdout);
-    assert_eq!(table["schema"], "evlbi.matrix/1");
+    assert_schema(&table, "evlbi.matrix/1");
     let columns = &table["columns"];
     let of = |column: usize| columns[column].as_str().unwrap().to_owned();
     assert_eq!(columns.as_array().unwrap().len(), 2, "{columns}");

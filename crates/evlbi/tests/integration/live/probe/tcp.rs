@@ -5,7 +5,7 @@ use crate::live::support::Recv;
 use crate::result::number;
 use evlbi_testkit::clock::Shifted;
 use evlbi_testkit::netns::{Wire, pair, pair_with};
-use evlbi_testkit::result::read;
+use evlbi_testkit::result::{assert_schema, read};
 use evlbi_testkit::{Room, name, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -15,7 +15,7 @@ fn result(output: &std::process::Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let result = read(&output.stdout);
-    assert_eq!(result["schema"], "evlbi.probe.tcp/1");
+    assert_schema(&result, "evlbi.probe.tcp/1");
     result
 }
 

@@ -59,7 +59,7 @@ use evlbi_net::path::container;
 use evlbi_wire::units::{self, UnitMissing};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub use self::control::ControlError;
 pub use self::file::{PlanFileError, SpecError};
@@ -252,12 +252,13 @@ pub fn down(name: Option<&str>) -> Result<State> {
     Ok(State::read(&answer)?)
 }
 
-/// Returns the state of a path as JSON.
+/// Returns the state of a path.
 ///
 /// # Errors
 /// Returns an error if there is no such path, or several and no name.
-pub fn state(name: Option<&str>) -> Result<Value> {
-    Ok(control::ask(name, &json!({ "do": "show" }))?.0)
+pub fn state(name: Option<&str>) -> Result<State> {
+    let (answer, _) = control::ask(name, &json!({ "do": "show" }))?;
+    Ok(State::read(&answer)?)
 }
 
 /// Changes cells, each value given as KEY=VALUE.

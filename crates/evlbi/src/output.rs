@@ -44,25 +44,38 @@ pub fn print<T: Output>(json: bool, result: &T, text: impl FnOnce(&T) -> String)
     results.end()
 }
 
-/// Prints a JSON object in another program's format.
-pub fn line(object: &serde_json::Value) -> Result<()> {
-    let mut results = Results::default();
-    results.line(&format!("{object:#}"));
-    results.end()
-}
-
 /// Results on standard output during a run. A result that cannot be printed does not end the run.
 #[derive(Debug, Default)]
 pub struct Results(Option<io::Error>);
 
 impl Results {
-    /// Prints a line.
+    /// Prints a result as JSON on one line, or as text for people.
+    pub fn show<T: Output>(
+        &mut self,
+        json: bool,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<()> {
+        let shown = match json {
+            true => serde_json::to_string(result).context("cannot write the result as JSON")?,
+            false => text(result),
+        };
+        self.line(&shown);
+        Ok(())
+    }
+
+    /// Prints a line of text.
     pub fn line(&mut self, line: &str) {
         let mut out = io::stdout().lock();
         let printed = writeln!(out, "{line}").and_then(|()| out.flush());
         if let Err(error) = printed {
             self.0.get_or_insert(error);
         }
+    }
+
+    /// Returns whether all lines so far were printed.
+    pub fn is_printed(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Reports whether all lines were printed. Ignores a closed pipe.

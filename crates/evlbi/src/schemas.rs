@@ -1,7 +1,7 @@
 //! Results that are printed or written as JSON, each with the name of its schema and the commands that print it. From these types `cargo xtask docs`
 //! writes docs/schemas.
 //!
-//! Here belongs the result of a further command, as a row: `output::print` takes no other.
+//! Here belongs the result of a further command, as a row: `output::print` and `Results::show` take no other.
 
 use evlbi_control::agent::Ready;
 use evlbi_control::session::result::RunResult;

@@ -231,11 +231,8 @@ fn correlate_live(
         let results = Arc::clone(&results);
         move |integration: &Integration| -> Result<(), Cause> {
             if lines {
-                results.lock().line(&match json {
-                    true => serde_json::to_string(integration)
-                        .context("cannot write the line as JSON")?,
-                    false => integration.text(),
-                });
+                let mut results = results.lock();
+                results.show(json, integration, Integration::text)?;
             }
             Ok(())
         }
@@ -261,13 +258,9 @@ fn correlate_live(
     let found = correlating.join();
     program.control_socket.tell(|status| watch.tell(status));
     let result = found?.result(profiles);
-    // A line, as those before it.
-    let line = match json {
-        true => serde_json::to_string(&result).context("cannot write the result as JSON")?,
-        false => text(&result),
-    };
     let mut results = std::mem::take(&mut *results.lock());
-    results.line(&line);
+    // A line, as those before it.
+    results.show(json, &result, text)?;
     results.end()?;
     advise(result.no_fringe(), Some(options), program);
     let nothing: Vec<String> = (result.streams.iter())

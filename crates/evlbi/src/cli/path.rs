@@ -1,6 +1,5 @@
 //! `evlbi path`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, exit};
 use std::time::Duration;
@@ -212,18 +211,15 @@ fn relay(program: PathBuf, is_quiet: bool) -> impl FnOnce(&RelayOptions) -> Comm
 }
 
 fn show(path: Option<&str>, every: Option<Duration>, json: bool) -> Result<()> {
+    let mut results = Results::default();
     loop {
         let state = evlbi_path::state(path)?;
-        let shown = match json {
-            true => format!("{state}\n"),
-            false => report::text(&State::read(&state)?),
-        };
-        let mut out = std::io::stdout();
-        let printed = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
-        match (printed, every) {
-            (Ok(()), Some(every)) => Clock::real().sleep(every),
-            // Nobody reads on, or once is enough.
-            _ => return Ok(()),
+        let text = |state: &State| report::text(state).trim_end().to_owned();
+        results.show(json, &state, text)?;
+        match every {
+            Some(every) if results.is_printed() => Clock::real().sleep(every),
+            // Once is enough, or nobody reads it.
+            _ => return results.end(),
         }
     }
 }

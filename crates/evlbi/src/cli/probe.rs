@@ -257,7 +257,9 @@ fn run_udp(mut args: ProbeUdpArgs, program: &Program) -> Result<()> {
     plots::draw(&plot, &result, picture::figure, show::table)?;
     csv.and(&result, show::csv, || match format {
         ProbeFormat::Udpmon => output::print(false, &result, show::udpmon),
-        ProbeFormat::Pscheduler => output::line(&show::pscheduler(&result)),
+        ProbeFormat::Pscheduler => output::print(false, &result, |result| {
+            format!("{:#}", show::pscheduler(result))
+        }),
         ProbeFormat::Table => output::print(json, &result, show::table),
     })?;
     all_measured(written, result.stopped)
@@ -491,7 +493,9 @@ fn run_latency(mut args: ProbeLatencyArgs, program: &Program) -> Result<()> {
     csv.and(&result, latency::csv, || match format {
         LatencyFormat::Pscheduler if !json => {
             let bins = Nanos::from(options.bins).0.max(1);
-            output::line(&latency::pscheduler(&result, bins))
+            output::print(false, &result, |result| {
+                format!("{:#}", latency::pscheduler(result, bins))
+            })
         }
         _ => output::print(json, &result, latency::text),
     })?;

@@ -1,7 +1,7 @@
 //! Checks of README, docs and help: their command lines, examples, links and messages are those of this program.
 
 use std::any::TypeId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -339,25 +339,30 @@ fn the_responder_of_the_page_allows_the_tests_of_the_page() {
     assert!(allowed > 300, "{allowed}");
 }
 
-/// Collects the text of all tests below a directory: files in test directories, and the tests at the ends of other files.
-fn tests_below(folder: &Path, all: &mut String) {
+/// Returns the text of the code below a directory, and that of its tests: files in test directories, and the tests at the ends of other
+/// files.
+fn code_and_tests(folder: &Path) -> (String, String) {
+    let (mut code, mut tests) = (String::new(), String::new());
     for entry in fs::read_dir(folder).expect("a directory").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            tests_below(&path, all);
+            let below = code_and_tests(&path);
+            code += &below.0;
+            tests += &below.1;
             continue;
         }
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
         let is_test = path.components().any(|part| part.as_os_str() == "tests");
-        let from = text.find("#[cfg(test)]\nmod tests {");
-        match (is_test || path.ends_with("tests.rs"), from) {
-            (true, _) => *all += &text,
-            (_, Some(from)) => *all += &text[from..],
-            _ => {}
-        }
+        let end = match is_test || path.ends_with("tests.rs") {
+            true => 0,
+            false => text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len()),
+        };
+        code += &text[..end];
+        tests += &text[end..];
     }
+    (code, tests)
 }
 
 #[test]
@@ -370,14 +375,14 @@ fn every_option_has_a_test() {
             options(below, below.get_name(), all);
         }
     }
-    let (mut tests, mut of_libraries) = (String::new(), String::new());
     let crates = root().join("crates");
-    tests_below(&crates.join("evlbi"), &mut tests);
+    let (_, mut tests) = code_and_tests(&crates.join("evlbi"));
     let golden = root().join("xtask/golden/cases.txt");
     tests += &fs::read_to_string(golden).expect("command lines");
-    for library in ["control", "correlate", "host", "path", "probe", "stream"] {
-        tests_below(&crates.join(format!("evlbi-{library}")), &mut of_libraries);
-    }
+    let libraries = ["control", "correlate", "host", "path", "probe", "stream"];
+    let of_libraries: String = libraries
+        .map(|library| code_and_tests(&crates.join(format!("evlbi-{library}"))).1)
+        .concat();
     let mut all = Vec::new();
     options(&Cli::command(), "evlbi", &mut all);
     // Only between characters that cannot be part of its name.
@@ -445,8 +450,7 @@ fn every_time_and_every_frequency_needs_its_unit() {
 
 #[test]
 fn every_schema_is_compared_with_real_output() {
-    let mut tests = String::new();
-    tests_below(&root().join("crates"), &mut tests);
+    let (_, tests) = code_and_tests(&root().join("crates"));
     // Functions, some of them with a table of names.
     let functions = tests.split("\n}\n");
     let comparing: String = functions
@@ -463,6 +467,64 @@ fn every_schema_is_compared_with_real_output() {
     });
     let untested: Vec<String> = names.filter(|name| !comparing.contains(name)).collect();
     assert!(untested.is_empty(), "schemas without a test: {untested:?}");
+}
+
+/// Three quarters of the words of each message are in the code, with the same words around them. Names and numbers of a message are
+/// examples: they stand for any placeholder.
+#[test]
+fn messages_of_troubleshooting_are_those_of_the_code() {
+    let (code, _) = code_and_tests(&root().join("crates"));
+    let lines = code.lines().filter(|line| !line.trim().starts_with("//"));
+    let words = lines.flat_map(|line| line.split([' ', '"']));
+    // A string over several lines has backslashes at their ends.
+    let words = words.filter(|word| !["", "\\"].contains(word));
+    let words: Vec<&str> = words
+        .map(|word| match word.contains('{') && word.contains('}') {
+            true => "{}",
+            false => word,
+        })
+        .collect();
+    let in_code: HashSet<&[&str]> = words.windows(3).collect();
+    let page = fs::read_to_string(root().join("docs/src/troubleshooting.md")).expect("a page");
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let (mut count, mut others) = (0, Vec::new());
+    for cell in cells.filter_map(|row| row.split(" | ").next()) {
+        let message = cell.trim_matches('`').trim();
+        // The system's reason, e.g. `No space left on device (os error 28)`, is not in the code.
+        let own = match message.split_once(" (os error ") {
+            None => message.to_owned(),
+            Some((before, after)) => {
+                let (what, _) = before.rsplit_once(": ").expect("a reason");
+                let (_, remedy) = after.split_once(')').expect("a number");
+                format!("{what}{remedy}")
+            }
+        };
+        let words: Vec<&str> = own.split(' ').collect();
+        let mut is_found = vec![false; words.len()];
+        for (at, three) in words.windows(3).enumerate() {
+            let with_placeholder = (0..3).map(|place| {
+                let mut three = three.to_vec();
+                three[place] = "{}";
+                three
+            });
+            let mut forms = with_placeholder.chain([three.to_vec()]);
+            if forms.any(|form| in_code.contains(form.as_slice())) {
+                is_found[at..at + 3].fill(true);
+            }
+        }
+        let is_number = |word: &str| word.contains(|it: char| it.is_ascii_digit());
+        let plain = words.iter().zip(is_found);
+        let plain: Vec<bool> = plain
+            .filter(|(word, _)| !is_number(word))
+            .map(|(_, is_found)| is_found)
+            .collect();
+        if plain.iter().filter(|found| **found).count() * 4 < plain.len() * 3 {
+            others.push(message);
+        }
+        count += 1;
+    }
+    assert!(others.is_empty(), "not in the code:\n{}", others.join("\n"));
+    assert!(count >= 20, "only {count} messages");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use evlbi_fx::difx::swin::Record;
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
 use evlbi_net::run::Run;
-use evlbi_wire::units::show_seconds;
+use evlbi_wire::units::{show_hertz, show_seconds};
 use rustfft::num_complex::Complex32;
 use serde::Serialize;
 
@@ -342,14 +342,14 @@ pub fn text(result: &FringeResult) -> String {
     let shown = result.fringes.iter().map(|found| {
         let fringe = &found.fringe;
         format!(
-            "{}\n{} {}: correlation {:.6}, SNR {:.1}, delay {}, rate {:.4} mHz, phase {:.1} deg{}",
+            "{}\n{} {}: correlation {:.6}, SNR {:.1}, delay {}, rate {}, phase {:.1} deg{}",
             found.drawn,
             found.stations.join("-"),
             found.polarisations,
             found.correlation,
             fringe.snr,
             show_seconds(fringe.delay_s),
-            fringe.rate_hz * 1e3,
+            show_hertz(fringe.rate_hz),
             fringe.phase_rad.to_degrees(),
             match fringe.in_lines {
                 _ if !found.has_fringe() => " (no fringe: noise alone reaches this)",

@@ -10,7 +10,7 @@ use evlbi_fx::track::Counts;
 use evlbi_net::file::{Table, TableError};
 use evlbi_plot::columns;
 use evlbi_stream::control_socket::Profile;
-use evlbi_wire::units::{show_count, show_seconds, utc};
+use evlbi_wire::units::{show_count, show_hertz, show_seconds, utc};
 use serde::Serialize;
 
 use super::Correlation;
@@ -31,7 +31,7 @@ const LITTLE_LOST: f64 = 0.995;
 const MAX_ROWS: usize = 128;
 
 /// Heading of the table of baselines.
-const HEAD: &str = "baseline             all     autos     valid corrected        SNR   weight          delay     rate mHz    phase";
+const HEAD: &str = "baseline             all     autos     valid corrected        SNR   weight          delay           rate    phase";
 
 /// The result of a correlation.
 #[derive(Serialize)]
@@ -512,9 +512,9 @@ pub fn text(result: &CorrelateResult) -> String {
         );
     }
     shown += &format!(
-        "fringes searched within {} and {:.3} Hz\n\n{HEAD}\n",
+        "fringes searched within {} and {}\n\n{HEAD}\n",
         show_seconds(result.window.delay_s.unwrap_or(0.0)),
-        result.window.rate_hz.unwrap_or(0.0)
+        show_hertz(result.window.rate_hz.unwrap_or(0.0))
     );
     for baseline in &result.baselines {
         let Amplitude {
@@ -524,12 +524,12 @@ pub fn text(result: &CorrelateResult) -> String {
             corrected,
         } = baseline.amplitude;
         shown += &format!(
-            "{:<14} {all:>9.6} {autos:>9.6} {valid:>9.6} {corrected:>9.6} {:>10.1} {:>8.5} {:>14} {:>12.4} {:>6.1} deg{}\n",
+            "{:<14} {all:>9.6} {autos:>9.6} {valid:>9.6} {corrected:>9.6} {:>10.1} {:>8.5} {:>14} {:>14} {:>6.1} deg{}\n",
             baseline.stations.join("-"),
             baseline.snr,
             baseline.weight,
             show_seconds(baseline.delay_s),
-            baseline.rate_hz * 1e3,
+            show_hertz(baseline.rate_hz),
             baseline.phase_rad.to_degrees(),
             baseline.doubt()
         );

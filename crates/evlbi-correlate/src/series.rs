@@ -6,7 +6,7 @@ use evlbi_fx::correlator::{Input, InputSums, Product, Setup, Sums};
 use evlbi_fx::fringe::{self, Fringe, Visibilities, Window};
 use evlbi_fx::quantise::{self, VanVleck};
 use evlbi_stream::control_socket::Profile;
-use evlbi_wire::units::show_seconds;
+use evlbi_wire::units::{show_hertz, show_seconds};
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
 
@@ -396,7 +396,11 @@ pub enum WindowError {
         asked_s: f64,
     },
     /// The window contains rates that the dumps do not resolve.
-    #[error("a rate window of {asked_hz} Hz is too wide: the dumps resolve {max_hz:.3} Hz")]
+    #[error(
+        "a rate window of {} is too wide: the dumps resolve {}",
+        show_hertz(*asked_hz),
+        show_hertz(*max_hz)
+    )]
     Rate {
         /// Maximum fringe rate that is resolved, in Hz.
         max_hz: f64,

@@ -319,6 +319,20 @@ pub fn show_seconds(seconds: f64) -> String {
     format!("{value:.4} {unit}")
 }
 
+/// Formats a frequency in Hz for people: `492.1245 Hz`.
+pub fn show_hertz(hertz: f64) -> String {
+    let (value, unit) = match hertz.abs() {
+        0.0 => (0.0, "Hz"),
+        rate if rate < 1e-3 => (hertz * 1e6, "uHz"),
+        rate if rate < 1.0 => (hertz * 1e3, "mHz"),
+        rate if rate < 1e3 => (hertz, "Hz"),
+        rate if rate < 1e6 => (hertz * 1e-3, "kHz"),
+        rate if rate < 1e9 => (hertz * 1e-6, "MHz"),
+        _ => (hertz * 1e-9, "GHz"),
+    };
+    format!("{value:.4} {unit}")
+}
+
 /// Formats UTC seconds since 1970 as date and time, to a tenth of a millisecond: `2024-05-01T12:00:00.5Z`.
 pub fn utc(seconds: f64) -> String {
     let tenths = (seconds * 1e4).round() as i128;
@@ -402,6 +416,17 @@ mod tests {
     fn shown_for_people() {
         assert_eq!(show_rate(1.024e9), "1.024 Gbit/s");
         assert_eq!(show_rate(12.0), "12.000 bit/s");
+        for (hertz, shown) in [
+            (0.0, "0.0000 Hz"),
+            (-1.5e-5, "-15.0000 uHz"),
+            (-0.0021, "-2.1000 mHz"),
+            (492.124_483_5, "492.1245 Hz"),
+            (3906.3, "3.9063 kHz"),
+            (32e6, "32.0000 MHz"),
+            (4.9e9, "4.9000 GHz"),
+        ] {
+            assert_eq!(show_hertz(hertz), shown);
+        }
         assert_eq!(show_count(0), "0");
         assert_eq!(show_count(999), "999");
         assert_eq!(show_count(1_234_567), "1,234,567");

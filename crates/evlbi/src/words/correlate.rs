@@ -8,7 +8,7 @@ use evlbi_correlate::{
     CorrelateOptions, FormatError, NoFringe, PlanError, RecordingError, StreamError, Stretch,
     VisibilityError, WindowError,
 };
-use evlbi_wire::units::show_seconds;
+use evlbi_wire::units::{show_hertz, show_seconds};
 
 /// Returns what to try where no fringe was found, in a line each. `options` say how the recordings were correlated; `None` if
 /// only their visibilities were searched.
@@ -19,8 +19,8 @@ pub fn no_fringe(without: &NoFringe, options: Option<&CorrelateOptions>) -> Stri
             "no common data on {baselines}: `evlbi inspect FILE` shows the times and the invalid frames of each recording"
         );
     }
-    let (delay, rate) = (show_seconds(without.delay_s), without.rate_hz);
-    let searched = format!("no fringe on {baselines} within {delay} and {rate:.3} Hz; try:");
+    let (delay, rate) = (show_seconds(without.delay_s), show_hertz(without.rate_hz));
+    let searched = format!("no fringe on {baselines} within {delay} and {rate}; try:");
     let again = "correlate again with --model or --delay; more --channels widen the window of delays, a shorter --integration that of rates";
     let ways = options.map_or_else(|| vec![again], |options| ways(without, options));
     let lines = ways.iter().map(|way| format!("\n  - {way}"));
@@ -124,7 +124,9 @@ fn of_window(error: &WindowError) -> Option<String> {
             show_seconds(*max_s)
         )),
         WindowError::Rate { max_hz, asked_hz } => Some(format!(
-            "--rate-window {asked_hz} Hz is too wide: the resolution allows {max_hz:.3} Hz; use fewer --channels and a shorter --integration"
+            "--rate-window {} is too wide: the resolution allows {}; use fewer --channels and a shorter --integration",
+            show_hertz(*asked_hz),
+            show_hertz(*max_hz)
         )),
         _ => None,
     }

@@ -238,8 +238,24 @@ pub struct Hertz(pub f64);
 impl FromStr for Hertz {
     type Err = String;
 
+    /// Parses a sky frequency or a sample rate.
     fn from_str(text: &str) -> Result<Hertz, String> {
-        let text = units::with_unit(text, "frequency", ["MHz", "GHz"])?;
+        Hertz::parse(text, ["MHz", "GHz"])
+    }
+}
+
+impl Hertz {
+    /// Parses a fringe rate.
+    ///
+    /// # Errors
+    /// Returns what to write if the text is not a frequency above 0 with a unit.
+    pub fn rate(text: &str) -> Result<Hertz, String> {
+        Hertz::parse(text, ["Hz", "kHz"])
+    }
+
+    /// Parses a frequency. `units` are those that one without a unit probably has.
+    fn parse(text: &str, units: [&'static str; 2]) -> Result<Hertz, String> {
+        let text = units::with_unit(text, "frequency", units)?;
         let number = text.strip_suffix("Hz").unwrap_or(text).trim();
         let prefixes = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("m", 1e-3)];
         let hertz = units::scaled(number, &prefixes).filter(|hertz| *hertz > 0.0);
@@ -375,6 +391,12 @@ mod tests {
             bare,
             "invalid frequency `4.9`: add a unit, e.g. 4.9MHz, 4.9GHz"
         );
+        let bare = Hertz::rate("1000").unwrap_err();
+        assert_eq!(
+            bare,
+            "invalid frequency `1000`: add a unit, e.g. 1000Hz, 1000kHz"
+        );
+        assert_eq!(Hertz::rate("5mHz"), Ok(Hertz(5e-3)));
         let bare = "1.5e-6,2e-12".parse::<DelayTerms>().unwrap_err();
         assert!(bare.contains("add a unit, e.g. 1.5e-6us"), "{bare}");
         assert_eq!("0,2e-12".parse(), Ok(DelayTerms(vec![0.0, 2e-12])));

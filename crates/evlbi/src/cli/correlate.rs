@@ -136,7 +136,7 @@ pub struct CorrelatorArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub delay_window: Option<Duration>,
     /// Search rates up to this on either side [default: all that the integrations resolve]
-    #[arg(long, value_name = "HZ")]
+    #[arg(long, value_name = "HZ", value_parser = Hertz::rate)]
     pub rate_window: Option<Hertz>,
     /// Ignore a station for a time range, NAME:FROM..TO from the first recording's first second, e.g. Ef:12.5s..13s
     #[arg(long, value_name = "FLAG")]

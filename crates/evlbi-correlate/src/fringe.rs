@@ -315,7 +315,8 @@ fn search(
         scale,
     } = product;
     let window = &options.correlate.window();
-    check_window(window, visibilities.channel_width_hz, visibilities.period_s)?;
+    let channels = (visibilities.channels, visibilities.channel_width_hz);
+    check_window(window, channels, visibilities.period_s)?;
     let fringe = fringe::search(&visibilities, window);
     let baseline = stations.join("-");
     let name = format!("{baseline} {polarisations}");

@@ -127,7 +127,8 @@ impl Series {
     pub fn check(&self, window: &Window, dumps: usize) -> Result<(), WindowError> {
         let channel = self.setup.channel_width() * self.averaged as f64;
         let together = dumps.div_ceil(self.dumps.max(1)).next_power_of_two();
-        check_window(window, channel, self.dump_seconds * together as f64)
+        let dump = self.dump_seconds * together as f64;
+        check_window(window, (self.channels(), channel), dump)
     }
 
     /// Skips dumps without data, as if they had been added. Takes the time of one dump, except for the kept values.
@@ -394,6 +395,8 @@ pub enum WindowError {
         max_s: f64,
         /// Requested half width of the window, in seconds.
         asked_s: f64,
+        /// Smallest power of two of channels that resolve it.
+        channels: usize,
     },
     /// The window contains rates that the dumps do not resolve.
     #[error(
@@ -409,13 +412,22 @@ pub enum WindowError {
     },
 }
 
-/// Checks that channels of this width, in Hz, and periods of this length, in s, resolve a window.
-pub fn check_window(window: &Window, channel: f64, period: f64) -> Result<(), WindowError> {
+/// Checks that this number of channels of this width, in Hz, and periods of this length, in s, resolve a window.
+pub fn check_window(
+    window: &Window,
+    (channels, channel): (usize, f64),
+    period: f64,
+) -> Result<(), WindowError> {
     let (max_s, max_hz) = (0.5 / channel, 0.5 / period);
-    let beyond =
-        |asked: Option<f64>, most: f64| asked.filter(|asked| asked.abs() > most * (1.0 + 1e-9));
+    let rounded = 1.0 + 1e-9;
+    let beyond = |asked: Option<f64>, most: f64| asked.filter(|asked| asked.abs() > most * rounded);
     if let Some(asked_s) = beyond(window.delay_s, max_s) {
-        return Err(WindowError::Delay { max_s, asked_s });
+        let needed = channels as f64 * asked_s.abs() / max_s / rounded;
+        return Err(WindowError::Delay {
+            max_s,
+            asked_s,
+            channels: (needed.ceil() as usize).next_power_of_two(),
+        });
     }
     if let Some(asked_hz) = beyond(window.rate_hz, max_hz) {
         return Err(WindowError::Rate { max_hz, asked_hz });

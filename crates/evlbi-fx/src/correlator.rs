@@ -24,7 +24,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use self::setup::{Band, Input, Product, Rotation, Setup, SetupError, StationSetup};
+pub use self::setup::{Band, CHANNELS, Input, Product, Rotation, Setup, SetupError, StationSetup};
 pub use self::sums::{InputSums, ProductSums, Sums};
 
 use self::block::{Block, Good};

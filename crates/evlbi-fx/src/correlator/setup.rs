@@ -1,12 +1,12 @@
 //! Setup of a correlation: stations, their bands, the products, and the time grid.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::delay::{Delay, Moment, OutsideModel};
 use crate::track::Layout;
 
 /// Minimum and maximum number of channels of a spectrum.
-const CHANNELS: Range<usize> = 4..(1 << 20) + 1;
+pub const CHANNELS: RangeInclusive<usize> = 4..=1 << 20;
 /// Maximum loss of amplitude by rotating whole blocks, as a fraction; above it samples are rotated.
 const MAX_LOSS: f64 = 1e-4;
 
@@ -76,7 +76,7 @@ pub enum SetupError {
     #[error("nothing to correlate: give at least two stations with a common band")]
     Nothing,
     /// Number of channels outside the supported range.
-    #[error("unsupported number of channels {0}: use {low} to {high}", low = CHANNELS.start, high = CHANNELS.end - 1)]
+    #[error("unsupported number of channels {0}: use {low} to {high}", low = CHANNELS.start(), high = CHANNELS.end())]
     Channels(usize),
     /// The stations recorded bands of different width.
     #[error(

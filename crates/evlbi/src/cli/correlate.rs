@@ -13,6 +13,7 @@ use evlbi_correlate::{
     Cause, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, NoFringe, Polarisations,
     Recordings, SideBand, StreamOptions, StreamResult, Stretch, correlate_streams, text, write_csv,
 };
+use evlbi_fx::correlator::CHANNELS;
 use evlbi_fx::track::Trust;
 use evlbi_net::file::{check_new, replace_json};
 use evlbi_net::transport::Url;
@@ -148,7 +149,7 @@ pub struct CorrelatorArgs {
 
 fn channels(text: &str) -> Result<usize, String> {
     let why = "channels are not possible: give 4 to 1048576";
-    within(text, 4..=1 << 20, why)
+    within(text, CHANNELS, why)
 }
 
 convert! {

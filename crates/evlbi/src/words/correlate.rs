@@ -8,6 +8,7 @@ use evlbi_correlate::{
     CorrelateOptions, FormatError, NoFringe, PlanError, RecordingError, StreamError, Stretch,
     VisibilityError, WindowError,
 };
+use evlbi_fx::correlator::CHANNELS;
 use evlbi_wire::units::{show_hertz, show_seconds};
 
 /// Returns what to try where no fringe was found, in a line each. `options` say how the recordings were correlated; `None` if
@@ -118,11 +119,20 @@ fn of_fringe(error: &FringeError) -> Option<String> {
 
 fn of_window(error: &WindowError) -> Option<String> {
     match error {
-        WindowError::Delay { max_s, asked_s } => Some(format!(
-            "--delay-window {} is too wide: the channels resolve {}; use more --channels",
-            show_seconds(*asked_s),
-            show_seconds(*max_s)
-        )),
+        WindowError::Delay {
+            max_s,
+            asked_s,
+            channels,
+        } => {
+            let remedy = match CHANNELS.contains(channels) {
+                true => format!("correlate with --channels {channels}"),
+                false => "put most of the delay into --delay or --model".to_owned(),
+            };
+            let [asked, max] = [asked_s, max_s].map(|delay| show_seconds(*delay));
+            Some(format!(
+                "--delay-window {asked} is too wide: the channels resolve {max}; {remedy}"
+            ))
+        }
         WindowError::Rate { max_hz, asked_hz } => Some(format!(
             "--rate-window {} is too wide: the resolution allows {}; use fewer --channels and a shorter --integration",
             show_hertz(*asked_hz),

@@ -132,9 +132,13 @@ fn errors_name_the_options() {
 /// Messages name flags, however deep the error is.
 #[test]
 fn errors_of_libraries_use_the_words_of_the_command_line() {
-    let window = WindowError::Delay {
-        max_s: 1e-3,
-        asked_s: 2e-3,
+    let window = |asked_s, channels| {
+        let error = WindowError::Delay {
+            max_s: 1e-3,
+            asked_s,
+            channels,
+        };
+        Error::from(FringeError::from(CorrelateError::from(error)))
     };
     let plan = PlanError::TooFewFrequencies(2);
     let stream = StreamError::Unfit {
@@ -143,10 +147,14 @@ fn errors_of_libraries_use_the_words_of_the_command_line() {
     };
     let up = ControlError::IsUp("near".into());
     let none = FringeError::NoDirectory("x".into());
-    let errors: [(Error, &str); 5] = [
+    let errors: [(Error, &str); 6] = [
         (
-            Error::from(FringeError::from(CorrelateError::from(window))),
-            "--delay-window 2.0000 ms is too wide: the channels resolve 1.0000 ms; use more --channels",
+            window(2e-3, 4096),
+            "--delay-window 2.0000 ms is too wide: the channels resolve 1.0000 ms; correlate with --channels 4096",
+        ),
+        (
+            window(2.0, 1 << 22),
+            "--delay-window 2.0000 s is too wide: the channels resolve 1.0000 ms; put most of the delay into --delay or --model",
         ),
         (
             Error::from(CorrelateError::from(plan)).context("correlating"),

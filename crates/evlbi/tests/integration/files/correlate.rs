@@ -123,7 +123,7 @@ fn recordings_that_cannot_be_correlated_are_reported() {
         ),
         (
             vec!["correlate", ef, jb, "--delay-window", "1ms"],
-            "more --channels",
+            "--channels 2048",
         ),
         (
             vec!["correlate", ef, jb, "--rate-window", "1M"],

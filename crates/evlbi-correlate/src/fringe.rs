@@ -134,7 +134,14 @@ impl FringeResult {
         by_baseline.retain(|_, found| !found.iter().any(|found| found.has_fringe()));
         let without = || by_baseline.values().flatten();
         let (delay_s, rate_hz) = without().next()?.fringe.window;
+        let mut stations: Vec<String> = Vec::new();
+        for station in self.fringes.iter().flat_map(|found| &found.stations) {
+            if !stations.contains(station) {
+                stations.push(station.clone());
+            }
+        }
         Some(NoFringe {
+            stations,
             bands: by_baseline.values().map(Vec::len).max()?,
             has_data: without().any(|found| found.fringe.snr > 0.0),
             baselines: by_baseline.into_keys().collect(),

@@ -288,6 +288,28 @@ impl FromStr for DelayTerms {
     }
 }
 
+/// The delay to a picosecond with its unit, and the other terms to seven digits.
+impl fmt::Display for DelayTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let delay = self.0.first().copied().unwrap_or(0.0);
+        let (unit, scale, digits) = match delay.abs() {
+            0.0 => ("s", 1.0, 12),
+            length if length < 1e-6 => ("ns", 1e9, 3),
+            length if length < 1e-3 => ("us", 1e6, 6),
+            length if length < 1.0 => ("ms", 1e3, 9),
+            _ => ("s", 1.0, 12),
+        };
+        let decimal = format!("{:.digits$}", delay * scale);
+        let decimal = decimal.trim_end_matches('0').trim_end_matches('.');
+        write!(f, "{decimal}{unit}")?;
+        for term in self.0.iter().skip(1) {
+            let rounded: f64 = format!("{term:.6e}").parse().unwrap_or(*term);
+            write!(f, ",{rounded:e}")?;
+        }
+        Ok(())
+    }
+}
+
 /// A time of a station that is left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flag {
@@ -401,6 +423,10 @@ mod tests {
         assert!(bare.contains("add a unit, e.g. 1.5e-6us"), "{bare}");
         assert_eq!("0,2e-12".parse(), Ok(DelayTerms(vec![0.0, 2e-12])));
         assert_eq!("0".parse(), Ok(DelayTerms(vec![0.0])));
+        for text in ["0s", "1.000034ms,1.0043e-7", "-0.3ns,-2e-12,0e0", "12.5us"] {
+            let terms: DelayTerms = text.parse().unwrap();
+            assert_eq!(terms.to_string(), text);
+        }
         let bare = "Ef:1.5s..2".parse::<Flag>().unwrap_err();
         assert!(bare.contains("add a unit, e.g. 2ms, 2s"), "{bare}");
         for bad in ["", "Ef", "Ef:1", "Ef:2s..1s", ":1s..2s", "Ef:x..2s"] {

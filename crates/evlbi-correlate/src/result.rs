@@ -388,6 +388,8 @@ fn doubt(weight: f64, false_alarm: f64, in_lines: Option<bool>) -> &'static str 
 pub struct NoFringe {
     /// The baselines, as `Ef-Jb`.
     pub baselines: Vec<String>,
+    /// All stations, in the order of the inputs.
+    pub stations: Vec<String>,
     /// Half width of the delays that were searched, in seconds.
     pub delay_s: f64,
     /// Half width of the rates that were searched, in Hz.
@@ -403,7 +405,9 @@ impl CorrelateResult {
     pub fn no_fringe(&self) -> Option<NoFringe> {
         let is_without = |baseline: &&BaselineResult| baseline.false_alarm > NO_FRINGE;
         let without: Vec<&BaselineResult> = self.baselines.iter().filter(is_without).collect();
+        let stations = self.stations.iter();
         Some(NoFringe {
+            stations: stations.map(|station| station.name.clone()).collect(),
             bands: without.iter().map(|baseline| baseline.bands.len()).max()?,
             has_data: without.iter().any(|baseline| baseline.weight > 0.0),
             baselines: without

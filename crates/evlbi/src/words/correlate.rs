@@ -5,8 +5,8 @@ use std::error::Error;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
-    CorrelateOptions, FormatError, NoFringe, PlanError, RecordingError, StreamError, Stretch,
-    VisibilityError, WindowError,
+    CorrelateOptions, DelayTerms, FormatError, NoFringe, PlanError, RecordingError, StreamError,
+    Stretch, VisibilityError, WindowError,
 };
 use evlbi_fx::correlator::CHANNELS;
 use evlbi_wire::units::{show_hertz, show_seconds};
@@ -23,12 +23,17 @@ pub fn no_fringe(without: &NoFringe, options: Option<&CorrelateOptions>) -> Stri
     let (delay, rate) = (show_seconds(without.delay_s), show_hertz(without.rate_hz));
     let searched = format!("no fringe on {baselines} within {delay} and {rate}; try:");
     let again = "correlate again with --model or --delay; more --channels widen the window of delays, a shorter --integration that of rates";
-    let ways = options.map_or_else(|| vec![again], |options| ways(without, options));
-    let lines = ways.iter().map(|way| format!("\n  - {way}"));
-    lines.fold(searched, |text, line| text + &line)
+    let ways = options.map_or_else(|| vec![again.into()], |options| ways(without, options));
+    listed(searched, &ways)
 }
 
-fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<&'static str> {
+/// Returns a heading and what to try, in a line each.
+fn listed(heading: String, ways: &[String]) -> String {
+    let lines = ways.iter().map(|way| format!("\n  - {way}"));
+    lines.fold(heading, |text, line| text + &line)
+}
+
+fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<String> {
     let is_default = options.polarisations == CorrelateOptions::default().polarisations;
     let polarisations = match is_default {
         _ if options.model.is_some() || without.bands == 1 => None,
@@ -36,15 +41,17 @@ fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<&'static str> {
         false if options.cross_hands => None,
         false => Some("--cross-hands, if the stations name their polarisations differently"),
     };
-    let mut ways = vec![
-        match options.model.is_some() || !options.delay.is_empty() {
-            true => {
-                "--delay TERMS for each station: the offset of its clock, which adds to the model"
-            }
-            false => {
-                "--model FILE (X.im of DiFX, sky.toml of `evlbi sky`), or --delay TERMS for each station"
-            }
-        },
+    let model = match options.model {
+        Some(_) => {
+            "--delay TERMS for each station: the offset of its clock, which adds to the model"
+        }
+        None => {
+            "--model FILE (X.im of DiFX, sky.toml of `evlbi sky`), or --delay TERMS for each station"
+        }
+    };
+    let is_late = |terms: &DelayTerms| terms.0.iter().any(|term| *term != 0.0);
+    let sign = "--delay with the opposite sign: it is positive if the station receives later";
+    let more = [
         match options.delay_window {
             Some(_) => "a wider --delay-window, or none",
             None => "more --channels, which widen the window of delays",
@@ -54,14 +61,37 @@ fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<&'static str> {
             None => "a shorter --integration, which widens the window of rates",
         },
     ];
-    ways.extend(polarisations);
-    ways.push(match (options.chunk, options.stretch) {
+    let data = match (options.chunk, options.stretch) {
         (None, Stretch::All) => {
             "longer recordings: the SNR grows with the square root of their length"
         }
         _ => "all of the recordings, without --last or --chunk",
-    });
+    };
+    let mut ways = vec![model.to_owned()];
+    if options.delay.iter().any(is_late) {
+        ways.extend(delays_of_others(&without.stations, &options.delay));
+        ways.push(sign.to_owned());
+    }
+    let more = more.into_iter().chain(polarisations).chain([data]);
+    ways.extend(more.map(str::to_owned));
     ways
+}
+
+/// Returns the options that give the delays to the stations behind the first, and whose they are now; `None` if all stations have one.
+fn delays_of_others(stations: &[String], delays: &[DelayTerms]) -> Option<String> {
+    let others = stations.get(1..=delays.len())?.join(", ");
+    let now = stations[..delays.len()].join(", ");
+    let zero = DelayTerms(Vec::new());
+    let shifted = delay_options([&zero].into_iter().chain(delays));
+    Some(format!(
+        "{shifted}, which is for {others}: the given --delay applies to {now}"
+    ))
+}
+
+/// Returns the options for these delays of the stations, in order.
+fn delay_options<'t>(delays: impl IntoIterator<Item = &'t DelayTerms>) -> String {
+    let options = delays.into_iter().map(|terms| format!("--delay {terms}"));
+    options.collect::<Vec<String>>().join(" ")
 }
 
 /// Returns the text that replaces an error's own; `None` keeps it.

@@ -92,10 +92,16 @@ fn simulated_stations_are_found_with_their_model() {
         ] {
             assert!(said.contains(way), "{command}: {said}");
         }
-        let said = told(&["--delay-window", "1us", "--delay", "0", "--cross-hands"]);
-        for way in ["wider --delay-window", "offset of its clock"] {
+        let said = told(&["--delay-window", "1us", "--delay", "2ms", "--cross-hands"]);
+        for way in [
+            "wider --delay-window",
+            "--model FILE",
+            "--delay 0s --delay 2ms, which is for Jb: the given --delay applies to Ef",
+            "opposite sign",
+        ] {
             assert!(said.contains(way), "{command}: {said}");
         }
+        assert!(!said.contains("adds to the model"), "{command}: {said}");
         let said = told(&["--model", model]);
         assert!(!said.contains("no fringe"), "{command}: {said}");
     }

@@ -127,7 +127,7 @@ pub struct BaselineResult {
     pub false_alarm: f64,
     /// Whether the whole signal is in a few channels: phase calibration tones, interference, or a maser.
     pub in_lines: Option<bool>,
-    /// Fraction of the amplitudes that remains with a fringe off the model; divide them by it.
+    /// Fraction of the amplitudes that remains with a fringe off the model, to about 5 %; a maximum if the sky frequency is unknown.
     pub coherence: f64,
     /// Results of each band.
     pub(crate) bands: Vec<BandResult>,
@@ -368,6 +368,11 @@ impl BaselineResult {
     pub(crate) fn doubt(&self) -> &'static str {
         doubt(self.weight, self.false_alarm, self.in_lines)
     }
+
+    /// Returns whether the fringe is so far off the model that amplitudes are low.
+    fn is_off_model(&self) -> bool {
+        self.coherence < LITTLE_LOST && self.false_alarm < NO_FRINGE
+    }
 }
 
 /// Suffix of a line that shows no fringe.
@@ -543,11 +548,16 @@ pub fn text(result: &CorrelateResult) -> String {
         shown += "interrupted: the numbers cover the part correlated until then\n";
     }
     for baseline in &result.baselines {
-        if baseline.coherence < LITTLE_LOST && baseline.false_alarm < NO_FRINGE {
+        if baseline.is_off_model() {
+            let most = match baseline.rate {
+                Some(_) => "about",
+                // A drift of the delay costs more.
+                None => "at most",
+            };
             shown += &format!(
-                "\n{}: the fringe is so far off the model that amplitudes are low by a factor of {:.4}; put its delay and rate into the model",
+                "\n{}: the fringe is off the model: amplitudes are {most} {:.1} % of those on it",
                 baseline.stations.join("-"),
-                baseline.coherence
+                baseline.coherence * 100.0
             );
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{FringeOptions, in_directory, in_recordings};
 use evlbi_correlate::loss_curve::{Kind, LossCurveOptions, measure};
-use evlbi_correlate::{CorrelateOptions, text};
+use evlbi_correlate::{CorrelateOptions, Hertz, text};
 use evlbi_net::run::{Note, Notes, Run};
 use evlbi_testkit::result::refused;
 use evlbi_testkit::{Room, need};
@@ -96,6 +96,52 @@ fn the_plan_of_a_simulated_sky_is_the_model_of_its_recordings() {
     assert!(said.contains("has no station On"), "{said}");
     let said = not_correlated(&[ef, on], &by_model(&room.path("none.toml")));
     assert!(said.contains("none.toml"), "{said}");
+}
+
+/// Two stations whose delay drifts by `RATE`.
+const DRIFTING: &str = r#"
+start = "2024-01-01T12:00:00Z"
+duration = 0.4
+sample_rate = 4e6
+correlation = 0.3
+sky_frequency = 3e8
+payload = 1000
+edv = 1
+[[station]]
+name = "Ef"
+[[station]]
+name = "Jb"
+delay = [1e-4, RATE]
+"#;
+
+/// A delay that drifts by one turn across the band of 2 MHz, and by more than three.
+#[test]
+fn coherence_is_what_a_drifting_delay_leaves_of_the_amplitude() {
+    for rate in ["1.25e-6", "4e-6"] {
+        let room = Room::new();
+        sky(&room, &DRIFTING.replace("RATE", rate));
+        let [ef, jb] = &["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif")));
+        let measured = |options: &CorrelateOptions| {
+            let found = correlated(&[ef, jb], options);
+            ["amplitude/valid", "coherence"].map(|it| number(&found, &format!("/baselines/0/{it}")))
+        };
+        let [whole, all] = measured(&by_model(&room.path("sky/sky.toml")));
+        near(all, 1.0, 0.005);
+        let off = CorrelateOptions {
+            freq: vec![Hertz(3e8)],
+            rate_window: Some(Hertz(2000.0)),
+            ..delayed(64, &["0s", "100us"])
+        };
+        let [low, coherence] = measured(&off);
+        near(low / whole / coherence, 1.0, 0.05);
+        let unknown = CorrelateOptions {
+            freq: Vec::new(),
+            ..off
+        };
+        let [same, more] = measured(&unknown);
+        near(same / low, 1.0, 0.01);
+        assert!(more > coherence, "{more} {coherence}");
+    }
 }
 
 #[test]

@@ -211,6 +211,11 @@ impl Setup {
         &self.stations[input.station].bands[input.band]
     }
 
+    /// Returns the sky frequency of the middle of an input's band, in Hz.
+    pub fn centre(&self, input: Input) -> f64 {
+        self.band(input).edge_hz + self.bandwidth() / 2.0
+    }
+
     /// Returns the number of channels of a spectrum.
     pub fn channels(&self) -> usize {
         self.channels

@@ -23,7 +23,7 @@ const LONG: i64 = 3600 * LIVE_DUMPS;
 /// Maximum number of dumps kept of recordings.
 const MAX_DUMPS: i64 = 1 << 22;
 /// Minimum number of blocks per dump.
-const MIN_BLOCKS: i64 = 4;
+pub const MIN_BLOCKS: i64 = 4;
 
 /// A setup and the time to correlate.
 pub struct Job {

@@ -56,6 +56,7 @@ mod job;
 mod lines;
 mod live;
 pub mod loss_curve;
+mod off_model;
 mod options;
 mod pictures;
 mod plan;
@@ -87,6 +88,7 @@ pub use self::feed::{FormatError, StreamError};
 pub use self::files::FileError;
 pub use self::lines::Integration;
 pub use self::live::{Correlating, Show, correlate_streams};
+pub use self::off_model::OffModel;
 pub use self::options::{
     Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Polarisations, SideBand, StreamOptions,
     Stretch,
@@ -192,6 +194,8 @@ pub struct Correlation {
     setup: Arc<Setup>,
     series: Series,
     stations: Vec<StationResult>,
+    /// UTC second from which the options' delays count, and these; `None` of streams, whose next run counts from another.
+    given: Option<(i64, Vec<DelayTerms>)>,
     /// Window of the fringe search.
     window: Window,
     /// Results of the streams, if streams were correlated.
@@ -377,6 +381,7 @@ pub fn correlate(
     job.range.end = job.range.start + series.added as i64;
     Ok(Correlation {
         stations: StationResult::all(&job.setup, paths, shapes, &counts),
+        given: Some((shapes[0].first_second, options.delay.clone())),
         window,
         streams: Vec::new(),
         tampered: readers.iter().map(StationReader::tampered).collect(),

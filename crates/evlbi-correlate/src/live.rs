@@ -291,6 +291,7 @@ impl Work {
             interrupted: run.is_stopped(),
             tampered: Vec::new(),
             integration,
+            given: None,
             window,
             streams: results,
         })

@@ -14,6 +14,7 @@ use evlbi_wire::units::{show_count, show_hertz, show_seconds, utc};
 use serde::Serialize;
 
 use super::Correlation;
+use super::off_model::OffModel;
 use super::plan::Shape;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
 use super::stream::StreamResult;
@@ -61,6 +62,9 @@ pub struct CorrelateResult {
     /// Path of the file of visibilities, if written.
     visibilities: Option<PathBuf>,
     interrupted: bool,
+    /// Baselines with a fringe off the model; `None` if there are none.
+    #[serde(skip)]
+    pub off_model: Option<OffModel>,
 }
 
 /// Amplitude against delay of the strongest band of a baseline.
@@ -115,6 +119,9 @@ pub struct BaselineResult {
     pub delay_error_s: f64,
     /// Rate of change of the delay, in seconds per second; `None` if the sky frequency is unknown.
     pub rate: Option<f64>,
+    /// The same at the middle of the strongest band, to which the fringe rate refers unless there are lines.
+    #[serde(skip)]
+    pub(crate) slope: Option<f64>,
     /// Fringe rate: turns of the phase per second.
     pub rate_hz: f64,
     /// Standard error of the fringe rate.
@@ -150,6 +157,9 @@ pub struct BandResult {
     /// Sky frequency of the zero frequency of the samples; 0 if unknown.
     #[serde(skip)]
     reference_hz: f64,
+    /// Sky frequency of its middle.
+    #[serde(skip)]
+    centre_hz: f64,
 }
 
 /// Autocorrelation of a band.
@@ -228,6 +238,7 @@ impl Correlation {
                 rate_hz: Some(turn),
             },
             profiles: asked.filter_map(profile).collect(),
+            off_model: OffModel::of(self, &baselines, turn),
             baselines,
             autos: setup.inputs().map(|input| self.auto(input)).collect(),
             streams: self.streams.clone(),
@@ -290,6 +301,7 @@ pub fn baselines(setup: &Setup, found: &[Found]) -> Vec<BaselineResult> {
             false_alarm: found.fringe.false_alarm,
             in_lines: found.fringe.in_lines,
             reference_hz: x.zero_hz,
+            centre_hz: setup.centre(product.a),
         });
     }
     let pairs = pairs.into_iter();
@@ -351,6 +363,7 @@ fn baseline(setup: &Setup, pair: [usize; 2], all: Vec<BandResult>) -> Option<Bas
         delay_s: by_snr(|found| found.fringe.delay_s),
         delay_error_s: fringe.delay_error_s * error,
         rate: (strongest.reference_hz != 0.0).then(|| rate_hz / strongest.reference_hz),
+        slope: (strongest.reference_hz != 0.0).then(|| strongest.rate_hz / strongest.centre_hz),
         rate_hz,
         rate_error_hz: fringe.rate_error_hz * error,
         phase_rad: fringe.phase_rad,
@@ -369,9 +382,14 @@ impl BaselineResult {
         doubt(self.weight, self.false_alarm, self.in_lines)
     }
 
+    /// Returns whether noise alone does not explain the peak.
+    pub(crate) fn has_fringe(&self) -> bool {
+        self.false_alarm < NO_FRINGE
+    }
+
     /// Returns whether the fringe is so far off the model that amplitudes are low.
-    fn is_off_model(&self) -> bool {
-        self.coherence < LITTLE_LOST && self.false_alarm < NO_FRINGE
+    pub(crate) fn is_off_model(&self) -> bool {
+        self.coherence < LITTLE_LOST && self.has_fringe()
     }
 }
 

@@ -133,6 +133,19 @@ fn coherence_is_what_a_drifting_delay_leaves_of_the_amplitude() {
             ..delayed(64, &["0s", "100us"])
         };
         let [low, coherence] = measured(&off);
+        // With the delay and the rate that were found, the amplitude is that of the model.
+        let found = attempt(&[ef, jb], &off).unwrap().result(false);
+        let advice = found.off_model.unwrap();
+        assert_eq!(advice.baselines, ["Ef-Jb"]);
+        assert!(
+            advice.is_all && advice.wider_hz == Some(3900.0),
+            "{advice:?}"
+        );
+        let on = CorrelateOptions {
+            delay: advice.delays.unwrap(),
+            ..off.clone()
+        };
+        near(measured(&on)[0] / whole, 1.0, 0.01);
         near(low / whole / coherence, 1.0, 0.05);
         let unknown = CorrelateOptions {
             freq: Vec::new(),
@@ -141,7 +154,36 @@ fn coherence_is_what_a_drifting_delay_leaves_of_the_amplitude() {
         let [same, more] = measured(&unknown);
         near(same / low, 1.0, 0.01);
         assert!(more > coherence, "{more} {coherence}");
+        let found = attempt(&[ef, jb], &unknown).unwrap().result(false);
+        let advice = found.off_model.unwrap();
+        assert!(advice.delays.is_none() && !advice.knows_frequency);
     }
+}
+
+/// The rate of a fringe is an alias if the dumps do not resolve it, and the wider window shows it.
+#[test]
+fn an_alias_is_found_in_a_wider_window_of_rates() {
+    let room = Room::new();
+    sky(&room, &DRIFTING.replace("RATE", "1.7e-7"));
+    let [ef, jb] = &["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif")));
+    let found = |rate_window: Option<Hertz>| {
+        let options = CorrelateOptions {
+            freq: vec![Hertz(3e8)],
+            rate_window,
+            ..delayed(64, &["0s", "100us"])
+        };
+        let found = attempt(&[ef, jb], &options).unwrap().result(false);
+        (found.baselines[0].rate_hz, found.off_model)
+    };
+    let (alias, advice) = found(None);
+    let advice = advice.unwrap();
+    near(alias, -12.8, 0.5);
+    assert!(
+        advice.is_all && advice.wider_hz == Some(510.0),
+        "{advice:?}"
+    );
+    let (rate, _) = found(advice.wider_hz.map(Hertz));
+    near(rate, 51.2, 0.1);
 }
 
 #[test]

@@ -10,8 +10,9 @@ use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
 use evlbi_correlate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
 use evlbi_correlate::{
-    Cause, Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Integration, NoFringe, Polarisations,
-    Recordings, SideBand, StreamOptions, StreamResult, Stretch, correlate_streams, text, write_csv,
+    Cause, Chunk, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration,
+    NoFringe, Polarisations, Recordings, SideBand, StreamOptions, StreamResult, Stretch,
+    correlate_streams, text, write_csv,
 };
 use evlbi_fx::correlator::CHANNELS;
 use evlbi_fx::track::Trust;
@@ -202,6 +203,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     }
     output::print(json, &result, text)?;
     advise(result.no_fringe(), Some(&options), program);
+    advise_delays(&result, program);
     complete(correlation.interrupted)
 }
 
@@ -214,6 +216,13 @@ fn advise(without: Option<NoFringe>, options: Option<&CorrelateOptions>, program
     if let Some(without) = without {
         let what = words::no_fringe(&without, options);
         program.run().line(format_args!("evlbi: {what}"));
+    }
+}
+
+/// Prints what to try where fringes are off the model.
+fn advise_delays(result: &CorrelateResult, program: &Program) {
+    if let Some(off) = &result.off_model {
+        program.run().say(format_args!("{}", words::off_model(off)));
     }
 }
 
@@ -264,6 +273,7 @@ fn correlate_live(
     results.show(json, &result, text)?;
     results.end()?;
     advise(result.no_fringe(), Some(options), program);
+    advise_delays(&result, program);
     let nothing: Vec<String> = (result.streams.iter())
         .filter_map(StreamResult::nothing)
         .collect();

@@ -5,8 +5,8 @@ use std::error::Error;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
-    CorrelateOptions, DelayTerms, FormatError, NoFringe, PlanError, RecordingError, StreamError,
-    Stretch, VisibilityError, WindowError,
+    CorrelateOptions, DelayTerms, FormatError, NoFringe, OffModel, PlanError, RecordingError,
+    StreamError, Stretch, VisibilityError, WindowError,
 };
 use evlbi_fx::correlator::CHANNELS;
 use evlbi_wire::units::{show_hertz, show_seconds};
@@ -25,6 +25,32 @@ pub fn no_fringe(without: &NoFringe, options: Option<&CorrelateOptions>) -> Stri
     let again = "correlate again with --model or --delay; more --channels widen the window of delays, a shorter --integration that of rates";
     let ways = options.map_or_else(|| vec![again.into()], |options| ways(without, options));
     listed(searched, &ways)
+}
+
+/// Returns what to try where fringes are off the model, in a line each.
+pub fn off_model(off: &OffModel) -> String {
+    let mut ways = vec![match &off.delays {
+        Some(delays) => format!(
+            "{}, which has the delay and the rate that were found",
+            delay_options(delays)
+        ),
+        None if !off.knows_frequency => {
+            "--freq HZ: with the sky frequency, the rate is that of a delay".to_owned()
+        }
+        None => "the delay and the rate that were found in --delay or --model".to_owned(),
+    }];
+    if off.is_all {
+        let wider = match off.wider_hz {
+            Some(wider) => format!("--rate-window {wider}Hz"),
+            None => "fewer --channels and a wider --rate-window".to_owned(),
+        };
+        let searched = show_hertz(off.rate_hz);
+        ways.push(format!(
+            "{wider} if the SNR does not rise then: the rate may be an alias of one beyond the {searched} that were searched"
+        ));
+    }
+    let baselines = off.baselines.join(", ");
+    listed(format!("fringe off the model on {baselines}; try:"), &ways)
 }
 
 /// Returns a heading and what to try, in a line each.

@@ -107,6 +107,33 @@ fn simulated_stations_are_found_with_their_model() {
     }
     let said = failure(&["loss-curve", ef, jb, "--channels", "32"]);
     assert!(said.contains("evlbi correlate"), "{said}");
+    // Near the model, the options to paste put the fringe into it.
+    let told = |with: &[&str]| {
+        let near = [
+            "--channels",
+            "32",
+            "--freq",
+            "4.9G",
+            "--rate-window",
+            "1kHz",
+        ];
+        let output = evlbi(&[&["correlate", ef, jb], &near[..], with].concat());
+        assert!(output.status.success(), "{with:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = told(&["--delay", "0s", "--delay", "1ms"]);
+    assert!(said.contains("off the model on Ef-Jb"), "{said}");
+    assert!(said.contains("--rate-window 3900Hz if"), "{said}");
+    let options = said.split("  - ").nth(1).unwrap();
+    let options: Vec<&str> = options
+        .split(", which")
+        .next()
+        .unwrap()
+        .split(' ')
+        .collect();
+    assert_eq!(options[..3], ["--delay", "0s", "--delay"]);
+    let said = told(&options);
+    assert!(!said.contains("off the model"), "{said}");
 }
 
 #[test]

@@ -88,9 +88,17 @@ struct Found {
     pictures: Vec<PathBuf>,
     #[serde(skip)]
     drawn: String,
+    /// Length of an integration, in seconds.
+    #[serde(skip)]
+    period_s: f64,
 }
 
 impl Found {
+    /// Returns whether there is more than one integration, without which there is no rate.
+    fn has_rate(&self) -> bool {
+        self.fringe.window.1 > 0.0
+    }
+
     fn has_fringe(&self) -> bool {
         self.fringe.false_alarm <= NO_FRINGE
     }
@@ -148,6 +156,13 @@ impl FringeResult {
             delay_s,
             rate_hz,
         })
+    }
+
+    /// Returns the length of the integration in seconds if the visibilities have only one, so that no rate was searched.
+    pub fn only_integration(&self) -> Option<f64> {
+        let first = self.fringes.first()?;
+        let is_only = !self.fringes.iter().any(Found::has_rate);
+        is_only.then_some(first.period_s)
     }
 
     fn new(fringes: Vec<Found>, interrupted: bool) -> FringeResult {
@@ -342,6 +357,7 @@ fn search(
         fringe,
         pictures,
         drawn: figure.text(TEXT.0, TEXT.1),
+        period_s: visibilities.period_s,
     })
 }
 
@@ -357,7 +373,10 @@ pub fn text(result: &FringeResult) -> String {
             found.correlation,
             fringe.snr,
             show_seconds(fringe.delay_s),
-            show_hertz(fringe.rate_hz),
+            match found.has_rate() {
+                true => show_hertz(fringe.rate_hz),
+                false => "unknown".to_owned(),
+            },
             fringe.phase_rad.to_degrees(),
             match fringe.in_lines {
                 _ if !found.has_fringe() => " (no fringe: noise alone reaches this)",

@@ -3,7 +3,8 @@
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, measured};
 
-/// Draws amplitude against delay and rate, and phase against time. `scale` converts amplitudes to correlation coefficients.
+/// Draws amplitude against delay, and if there are several integrations amplitude against rate and phase against time. `scale` converts
+/// amplitudes to correlation coefficients.
 pub fn fringe_figure(
     title: &str,
     visibilities: &Visibilities<'_>,
@@ -31,7 +32,10 @@ pub fn fringe_figure(
             "{title}: SNR {:.1}, false alarm probability {probability}",
             fringe.snr
         ),
-        panels: vec![delay, rate, phase(visibilities, fringe)],
+        panels: match visibilities.periods() {
+            ..2 => vec![delay],
+            _ => vec![delay, rate, phase(visibilities, fringe)],
+        },
     }
 }
 

@@ -331,6 +331,10 @@ pub fn fringe(args: FringeArgs, program: &Program) -> Result<()> {
     };
     output::print(args.json, &result, fringe::text)?;
     advise(result.no_fringe(), correlated, program);
+    if let Some(seconds) = result.only_integration() {
+        let what = words::only_integration(seconds);
+        program.run().say(format_args!("{what}"));
+    }
     complete(result.interrupted)
 }
 

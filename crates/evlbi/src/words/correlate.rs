@@ -1,6 +1,7 @@
 //! Errors of evlbi-correlate.
 
 use std::error::Error;
+use std::time::Duration;
 
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
@@ -9,7 +10,7 @@ use evlbi_correlate::{
     StreamError, Stretch, VisibilityError, WindowError,
 };
 use evlbi_fx::correlator::CHANNELS;
-use evlbi_wire::units::{show_hertz, show_seconds};
+use evlbi_wire::units::{show_hertz, show_seconds, span};
 
 /// Returns what to try where no fringe was found, in a line each. `options` say how the recordings were correlated; `None` if
 /// only their visibilities were searched.
@@ -25,6 +26,15 @@ pub fn no_fringe(without: &NoFringe, options: Option<&CorrelateOptions>) -> Stri
     let again = "correlate again with --model or --delay; more --channels widen the window of delays, a shorter --integration that of rates";
     let ways = options.map_or_else(|| vec![again.into()], |options| ways(without, options));
     listed(searched, &ways)
+}
+
+/// Returns what to try where one integration of this many seconds hides the rate of a fringe.
+pub fn only_integration(seconds: f64) -> String {
+    let shorter = Duration::try_from_secs_f64(seconds / 20.0).unwrap_or_default();
+    format!(
+        "one integration: no rate can be found; correlate with a shorter --integration, e.g. --integration {}",
+        span(shorter)
+    )
 }
 
 /// Returns what to try where fringes are off the model, in a line each.

@@ -68,6 +68,32 @@ fn recordings_are_correlated_searched_and_measured() {
     }
 }
 
+/// Of a single integration, the delay is found and the rate is not; shorter ones show both.
+#[test]
+fn a_rate_needs_several_integrations() {
+    let room = Room::new();
+    let [ef, jb] = &stations(&room);
+    for (integration, rate) in [("1s", "rate unknown"), ("50ms", "Hz, phase")] {
+        let out = &room.path(integration);
+        let options = [
+            "--channels",
+            "32",
+            "--integration",
+            integration,
+            "--out",
+            out,
+        ];
+        json(&[&["correlate", ef, jb], &options[..]].concat());
+        let output = evlbi(&["fringe", out]);
+        let [shown, said] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(shown.contains(rate), "{shown}");
+        let is_only = integration == "1s";
+        assert_eq!(shown.contains("time ("), !is_only, "{shown}");
+        assert_eq!(said.contains("--integration 50ms"), is_only, "{said}");
+    }
+}
+
 /// From the plan of stations far apart to their fringe; without its model the program suggests what to try.
 #[test]
 fn simulated_stations_are_found_with_their_model() {

@@ -46,6 +46,9 @@ pub enum FringeError {
     /// The recordings cannot be correlated.
     #[error("{0}")]
     Correlate(#[from] CorrelateError),
+    /// There is no such directory.
+    #[error("{} does not exist", .0.display())]
+    Missing(PathBuf),
     /// The directory contains no visibilities.
     #[error("{} is not a directory of visibilities", .0.display())]
     NoDirectory(PathBuf),
@@ -225,7 +228,10 @@ pub fn in_directory(path: &Path, options: &FringeOptions) -> Result<FringeResult
         _ => (path.to_owned(), None),
     };
     if !directory.is_dir() {
-        return Err(FringeError::NoDirectory(directory));
+        return Err(match directory.exists() {
+            true => FringeError::NoDirectory(directory),
+            false => FringeError::Missing(directory),
+        });
     }
     let description = Description::find(&directory)?;
     let mut by_product: BTreeMap<ProductKey, Vec<Record>> = BTreeMap::new();

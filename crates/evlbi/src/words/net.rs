@@ -1,7 +1,7 @@
 //! Errors of evlbi-net and evlbi-core.
 
 use std::error::Error;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use evlbi_core::packetise::PacketiseError;
 use evlbi_core::shed::ShedError;
@@ -14,13 +14,20 @@ use nix::errno::Errno;
 
 /// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
-    (error.downcast_ref().and_then(of_option))
+    (error.downcast_ref().and_then(of_text))
+        .or_else(|| error.downcast_ref().and_then(of_option))
         .or_else(|| error.downcast_ref().and_then(of_ring))
         .or_else(|| error.downcast_ref().and_then(of_file))
         .or_else(|| error.downcast_ref().and_then(of_tcp))
         .or_else(|| error.downcast_ref().and_then(of_namespaces))
         .or_else(|| error.downcast_ref().and_then(of_packets))
         .or_else(|| error.downcast_ref().and_then(of_shedding))
+}
+
+/// Bytes that are not UTF-8 where text is read, e.g. a recording in place of a plan.
+fn of_text(error: &io::Error) -> Option<String> {
+    let is_own = error.get_ref().is_none() && error.raw_os_error().is_none();
+    (is_own && error.kind() == ErrorKind::InvalidData).then(|| "it is not a text file".to_owned())
 }
 
 fn of_option(error: &NotHonoured) -> Option<String> {

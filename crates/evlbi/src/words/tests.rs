@@ -53,6 +53,14 @@ fn errors_name_the_remedies_of_the_command_line() {
         SendError::MtuUnknown,
         "cannot read the MTU of the route: give --mtu",
     );
+    let (path, source) = (
+        "a.vdif".into(),
+        io::read_to_string(&[0xff][..]).unwrap_err(),
+    );
+    said(
+        SourceError::ReadPlan { path, source },
+        "cannot read the plan a.vdif: it is not a text file",
+    );
     let (path, is_raw) = ("a.vdif".into(), false);
     said(
         DropError::RateUnknown { path, is_raw },

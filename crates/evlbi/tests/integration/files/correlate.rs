@@ -190,6 +190,9 @@ fn recordings_that_cannot_be_correlated_are_reported() {
         ),
         (vec!["correlate", ef, jb, "--threads", "0"], "--threads"),
         (vec!["fringe", ef, jb, "--threads", "0"], "--threads"),
+        (vec!["fringe", "none.vis"], "none.vis does not exist"),
+        (vec!["correlate", ef, jb, "--model", ef], "not a text file"),
+        (vec!["sky", ef, "--out", "none"], "not a text file"),
         (vec!["loss-curve", ef, jb, "--threads", "0"], "--threads"),
         (vec!["loss-curve", ef, jb, "--station", "3"], "--station 3"),
         (

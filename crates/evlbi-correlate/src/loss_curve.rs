@@ -446,7 +446,33 @@ pub fn inputs(found: &Correlation) -> [Input; 2] {
     [product.a, product.b]
 }
 
-/// Formats a result as text.
+/// Formats points as lines of a table.
+fn rows(points: &[Point]) -> String {
+    let rows = points.iter().map(|point| {
+        let theory = point.theory.map_or_else(String::new, |theory| {
+            format!(
+                "{:>8.4} {:>8.4} {:>8.4} {:>8.4}",
+                theory.all, theory.autos, theory.valid, theory.snr
+            )
+        });
+        let off = point.periods_off.map(|off| format!("{:.0} %", off * 100.0));
+        let off = off.unwrap_or_default();
+        format!(
+            "{:>7.2}% {:>7.3}% {:>7.3}%  {:>8.4} {:>8.4} {:>8.4} {:>8.4} {:>8.4}           {theory:<35}  {off}\n",
+            point.loss * 100.0,
+            point.shed * 100.0,
+            point.lost * 100.0,
+            point.ratio.all,
+            point.ratio.autos,
+            point.ratio.valid,
+            point.ratio.weight,
+            point.ratio.snr,
+        )
+    });
+    rows.collect()
+}
+
+/// Formats a result as text: a table of each curve, and the conclusions at the end. Identical curves share a table.
 pub fn text(result: &LossCurve) -> String {
     let mut shown = format!(
         "{}: amplitude {:.6}, signal-to-noise ratio {:.1} without loss; periods of {:.3} s\n",
@@ -455,41 +481,35 @@ pub fn text(result: &LossCurve) -> String {
         result.lossless.snr,
         result.period_s
     );
-    for curve in &result.curves {
-        let place = match curve.harm.at {
+    // A correlator that knows the loss sees no difference between replacements.
+    let mut tables: Vec<(Harm, String, String)> = Vec::new();
+    for Curve { harm, points, .. } in &result.curves {
+        let (rows, replacement) = (rows(points), name(&harm.replace));
+        let is_same = |(other, _, shown): &&mut (Harm, String, String)| {
+            let replace = other.replace;
+            *other == Harm { replace, ..*harm } && *shown == rows
+        };
+        match tables.iter_mut().find(is_same) {
+            Some((_, replacements, _)) => *replacements += &format!(" or {replacement}"),
+            None => tables.push((*harm, replacement, rows)),
+        }
+    }
+    for (harm, replacements, rows) in tables {
+        let place = match harm.at {
             Where::One => &result.lossy,
             Where::Both => "both",
         };
         shown += &format!(
-            "\n{} at {place}, replaced by {}; the correlator {}\n{HEAD}\n",
-            name(&curve.harm.shed),
-            name(&curve.harm.replace),
-            curve.harm.knows.label()
+            "\n{} at {place}, replaced by {replacements}; the correlator {}\n{HEAD}\n{rows}",
+            name(&harm.shed),
+            harm.knows.label()
         );
-        for point in &curve.points {
-            let theory = point.theory.map_or_else(String::new, |theory| {
-                format!(
-                    "{:>8.4} {:>8.4} {:>8.4} {:>8.4}",
-                    theory.all, theory.autos, theory.valid, theory.snr
-                )
-            });
-            let off = point.periods_off.map(|off| format!("{:.0} %", off * 100.0));
-            let off = off.unwrap_or_default();
-            shown += &format!(
-                "{:>7.2}% {:>7.3}% {:>7.3}%  {:>8.4} {:>8.4} {:>8.4} {:>8.4} {:>8.4}           {theory:<35}  {off}\n",
-                point.loss * 100.0,
-                point.shed * 100.0,
-                point.lost * 100.0,
-                point.ratio.all,
-                point.ratio.autos,
-                point.ratio.valid,
-                point.ratio.weight,
-                point.ratio.snr,
-            );
-        }
+    }
+    if !result.conclusions.is_empty() {
+        shown += "\nConclusions:";
     }
     for conclusion in &result.conclusions {
-        shown += &format!("\n{conclusion}");
+        shown += &format!("\n  - {conclusion}");
     }
     if result.interrupted {
         shown += "\ninterrupted: not all points were measured";

@@ -68,6 +68,36 @@ fn recordings_are_correlated_searched_and_measured() {
     }
 }
 
+/// A correlator that knows all losses sees no difference between the replacements.
+#[test]
+fn identical_loss_curves_share_a_table() {
+    let room = Room::new();
+    let [ef, jb] = &stations(&room);
+    let command = [
+        &["loss-curve", ef, jb, "--channels", "32", "--loss", "10%"][..],
+        &["--shed", "random", "--replace", "nothing,fill"],
+    ]
+    .concat();
+    let curves = &json(&command)["curves"];
+    // At one station, at both, and the same at both; fill is measured for headers, too.
+    assert_eq!(curves.as_array().unwrap().len(), 9);
+    let text = String::from_utf8(evlbi(&command).stdout).unwrap();
+    assert_eq!(text.matches("theory:").count(), 6, "{text}");
+    assert_eq!(
+        text.matches("replaced by nothing or fill").count(),
+        3,
+        "{text}"
+    );
+    let (_, conclusions) = text.split_once("Conclusions:").unwrap();
+    assert!(
+        conclusions
+            .lines()
+            .skip(1)
+            .all(|line| line.starts_with("  - ")),
+        "{text}"
+    );
+}
+
 /// Of a single integration, the delay is found and the rate is not; shorter ones show both.
 #[test]
 fn a_rate_needs_several_integrations() {

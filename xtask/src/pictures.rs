@@ -15,7 +15,7 @@ use crate::run::well;
 const DOCS: &str = "docs/src";
 
 /// A picture, and the lines of a shell that draw a file of its name in the working directory. `$TREE` is the workspace.
-const PICTURES: [(&str, &str); 5] = [
+const PICTURES: [(&str, &str); 7] = [
     (
         "demo.svg",
         "evlbi demo --rate 64M --duration 10s --json --plot demo.svg",
@@ -46,6 +46,22 @@ const PICTURES: [(&str, &str); 5] = [
              evlbi path exec jive -- evlbi respond --bind 0.0.0.0:8620 --token T &
              sleep 1
              evlbi probe udp jive:8620 --token T --size 472,1472 --spacing 200us..2ms:100us --count 500 --plot sweep.svg'",
+    ),
+    (
+        "page-light.png",
+        "export CHROMIUM=$(command -v chromium)
+         evlbi demo --stations 3 --rate 16M --duration 1s --loss 5% --keep 2> said > /dev/null & demo=$!
+         until grep -q stays said; do sleep 1; done
+         $TREE/target/venv/bin/python $TREE/xtask/pictures/page.py page-light.png 1200 1700 light < said
+         kill $demo",
+    ),
+    (
+        "page-phone-dark.png",
+        "export CHROMIUM=$(command -v chromium)
+         evlbi demo --stations 3 --rate 16M --duration 1s --loss 5% --keep 2> said > /dev/null & demo=$!
+         until grep -q stays said; do sleep 1; done
+         $TREE/target/venv/bin/python $TREE/xtask/pictures/page.py page-phone-dark.png 390 1400 dark < said
+         kill $demo",
     ),
 ];
 

@@ -25,7 +25,7 @@ use serde_json::Value;
 #[track_caller]
 fn sky(room: &Room, plan: &str) {
     let options = SkyOptions {
-        plan: room.write("plan.toml", plan).into(),
+        plan: room.write("sky.toml", plan).into(),
         out: room.path("sky").into(),
         force: false,
     };

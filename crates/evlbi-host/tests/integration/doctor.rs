@@ -29,7 +29,7 @@ fn of_group<'a>(result: &'a Value, group: &str) -> Vec<&'a Value> {
 
 #[track_caller]
 fn is_sound(result: &Value) {
-    assert_schema(&result, "evlbi.doctor/1");
+    assert_schema(result, "evlbi.doctor/1");
     let mut changes = 0;
     for item in items(result) {
         for field in ["group", "name", "found"] {

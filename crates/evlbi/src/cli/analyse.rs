@@ -71,8 +71,9 @@ convert! {
 
 /// Analyses a capture.
 pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
-    let files = args.samples.iter().chain(&args.events).chain([&args.file]);
-    let plot = plots::checked(&args.plot, args.force, files)?;
+    let files = args.samples.iter().chain(&args.events);
+    let files = files.chain(Some(&args.file));
+    let plot = plots::checked(&args.plot, args.force, &files)?;
     let json = args.json;
     let options = AnalyseOptions::from(args);
     // Opening a missing file, or a pipe without a writer, must end at the first Ctrl-C.

@@ -70,7 +70,7 @@ convert! {
 /// Runs the demonstration.
 pub fn run(args: DemoArgs, program: &Program) -> Result<()> {
     let (json, keep) = (args.json, args.keep);
-    let plot = plots::checked(&args.plot, args.force, [])?;
+    let plot = plots::checked(&args.plot, args.force, &[])?;
     let run = program.run();
     let (result, page) = demo::demonstrate(&args.into(), run)?;
     plots::draw(&plot, &result, picture::figure, demo::text)?;

@@ -193,7 +193,7 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
 }
 
 fn run_tcp(args: PlanTcpArgs, program: &Program) -> Result<()> {
-    let plot = plots::checked(&args.plot, args.force, [])?;
+    let plot = plots::checked(&args.plot, args.force, &[])?;
     let (compare, json) = (args.compare, args.json);
     let csv = args.table.clone().checked(json, args.force, &plot)?;
     let options = PlanTcpOptions::from(args);

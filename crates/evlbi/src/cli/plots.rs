@@ -17,7 +17,7 @@ const TERMINAL: (usize, usize) = (100, 60);
 pub fn checked<'a>(
     plots: &[PathBuf],
     force: bool,
-    others: impl IntoIterator<Item = &'a PathBuf> + Clone,
+    others: &(impl IntoIterator<Item = &'a PathBuf> + Clone),
 ) -> Result<Vec<PathBuf>> {
     let files = plots.iter().map(PathBuf::as_path);
     let files = files.filter(|path| !is_terminal(path));

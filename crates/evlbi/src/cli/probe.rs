@@ -244,7 +244,7 @@ fn run_udp(mut args: ProbeUdpArgs, program: &Program) -> Result<()> {
     let files = [&args.records, &args.losses, &args.out]
         .into_iter()
         .flatten();
-    let plot = plots::checked(&args.plot, args.force, files.clone())?;
+    let plot = plots::checked(&args.plot, args.force, &files)?;
     let (one_way, format, json) = (args.one_way, args.format, args.json);
     let table = args.table.clone();
     let csv = table.checked(json, args.force, files.chain(&plot))?;
@@ -401,7 +401,7 @@ fn run_tcp(mut args: ProbeTcpArgs, program: &Program) -> Result<()> {
     let files = [&args.samples, &args.records, &args.into, &args.out]
         .into_iter()
         .flatten();
-    let plot = plots::checked(&args.plot, args.force, files.clone())?;
+    let plot = plots::checked(&args.plot, args.force, &files)?;
     let json = args.json;
     let table = args.table.clone();
     let csv = table.checked(json, args.force, files.chain(&plot))?;
@@ -483,7 +483,7 @@ convert! {
 fn run_latency(mut args: ProbeLatencyArgs, program: &Program) -> Result<()> {
     args.target.find(program)?;
     let files = [&args.out].into_iter().flatten();
-    let plot = plots::checked(&args.plot, args.force, files.clone())?;
+    let plot = plots::checked(&args.plot, args.force, &files)?;
     let (format, json) = (args.format, args.json);
     let table = args.table.clone();
     let csv = table.checked(json, args.force, files.chain(&plot))?;

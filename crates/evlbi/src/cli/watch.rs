@@ -126,7 +126,7 @@ pub struct ReportArgs {
 
 /// Reports a campaign, or results of probes in one table.
 pub fn report(args: &ReportArgs) -> Result<()> {
-    let plot = plots::checked(&args.plot, args.force, &args.files)?;
+    let plot = plots::checked(&args.plot, args.force, &args.files.iter())?;
     let others = args.files.iter().chain(&plot);
     let csv = (args.table.clone()).checked(args.json, args.force, others)?;
     match args.files.as_slice() {

@@ -56,7 +56,6 @@ mod job;
 mod lines;
 mod live;
 pub mod loss_curve;
-mod off_model;
 mod options;
 mod pictures;
 mod plan;
@@ -88,14 +87,13 @@ pub use self::feed::{FormatError, StreamError};
 pub use self::files::FileError;
 pub use self::lines::Integration;
 pub use self::live::{Correlating, Show, correlate_streams};
-pub use self::off_model::OffModel;
 pub use self::options::{
     Chunk, CorrelateOptions, DelayTerms, Flag, Hertz, Polarisations, SideBand, StreamOptions,
     Stretch,
 };
 pub use self::pictures::PictureError;
 pub use self::plan::PlanError;
-pub use self::result::{BaselineResult, CorrelateResult, NoFringe, text, write_csv};
+pub use self::result::{BaselineResult, CorrelateResult, NoFringe, OffModel, text, write_csv};
 pub use self::series::{Amplitude, WindowError};
 pub use self::station::{RateError, RecordingError};
 pub use self::stream::StreamResult;

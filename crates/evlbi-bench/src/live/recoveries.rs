@@ -86,10 +86,9 @@ fn limited() -> String {
     )
 }
 
-/// Returns the path of the examples, with a buffer for a whole window of [`limited`]: after a stall of this host, that is sent at once.
+/// Returns the path of the examples.
 fn example() -> Result<OnPath> {
-    let plan = OnPath::example("tcp-losses-15ms")?;
-    Ok(OnPath::new(&plan.replacen("1MiB", "4MiB", 1)))
+    Ok(OnPath::new(&OnPath::example("tcp-losses-15ms")?))
 }
 
 /// Runs a TCP probe with these options, after the commands `before`.

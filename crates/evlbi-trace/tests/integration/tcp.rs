@@ -8,6 +8,8 @@ use evlbi_trace::tcp::{Algorithm, Counting, Full, Scene};
 
 const RATE: u64 = 256_000_000;
 const SEGMENT: u32 = 1448;
+/// Window of BBR while it probes the round-trip time, in segments.
+const PROBE_WINDOW: f64 = 4.0;
 
 /// Sample of a trace.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +68,31 @@ fn per_ack(rows: &[Row], lost: f64, recovery: f64) -> f64 {
     }
 }
 
+/// Returns the flow of the traces, over a path with this round-trip time and these losses, for this many seconds.
+fn scene(algorithm: Algorithm, round_trip: f64, loss: Loss, length: f64) -> Scene {
+    let delay = Law::Delay {
+        delay: Nanos::from_secs_f64(round_trip / 2.0),
+        jitter: Nanos(0),
+        shape: Shape::Normal,
+        reorders: false,
+    };
+    Scene {
+        rate: BitRate::new(RATE).unwrap(),
+        segment: SEGMENT,
+        algorithm,
+        counting: Counting::Segments,
+        per_ack: 2.0,
+        buffer: 256 << 20,
+        full: Full::Block,
+        window: None,
+        there: vec![Law::Loss(loss), delay.clone()],
+        back: vec![delay],
+        seed: 1,
+        length: Nanos::from_secs_f64(length),
+        every: Nanos::from_secs_f64(1e-3),
+    }
+}
+
 /// Simulates the losses of a trace, with samples at the trace's times.
 fn simulate(
     algorithm: Algorithm,
@@ -74,12 +101,6 @@ fn simulate(
     begin: f64,
     per_ack: f64,
 ) -> Vec<f64> {
-    let delay = |length: f64| Law::Delay {
-        delay: Nanos::from_secs_f64(length),
-        jitter: Nanos(0),
-        shape: Shape::Normal,
-        reorders: false,
-    };
     let origin = trace[0].at;
     let round_trip = trace[0].round_trip;
     // A loss shows as a retransmission, on average half a sample earlier, a round trip after the segment was sent.
@@ -88,22 +109,14 @@ fn simulate(
         Nanos::from_secs_f64(left)
     });
     let scene = Scene {
-        rate: BitRate::new(RATE).unwrap(),
-        segment: SEGMENT,
-        algorithm,
-        counting: Counting::Segments,
         per_ack,
-        buffer: 256 << 20,
-        full: Full::Block,
         window: Some(begin),
-        there: vec![
-            Law::Loss(Loss::At(times.collect())),
-            delay(round_trip / 2.0),
-        ],
-        back: vec![delay(round_trip / 2.0)],
-        seed: 1,
-        length: Nanos::from_secs_f64(trace.last().unwrap().at - origin),
-        every: Nanos::from_secs_f64(1e-3),
+        ..scene(
+            algorithm,
+            round_trip,
+            Loss::At(times.collect()),
+            trace.last().unwrap().at - origin,
+        )
     };
     let mut windows = Vec::new();
     scene.run(|sample| windows.push(sample.window));
@@ -168,4 +181,38 @@ fn windows_are_the_kernels() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// Returns when a window begins and ends to be that of a probe of the round-trip time.
+fn probes(windows: &[(f64, f64)]) -> Vec<[f64; 2]> {
+    let is_small = |(_, window): &(f64, f64)| *window <= PROBE_WINDOW;
+    let changes = windows
+        .windows(2)
+        .filter(|pair| is_small(&pair[0]) != is_small(&pair[1]));
+    let times: Vec<f64> = changes.map(|pair| pair[1].0).collect();
+    times
+        .chunks_exact(2)
+        .map(|pair| [pair[0], pair[1]])
+        .collect()
+}
+
+/// BBR empties the path for as long and as often as the kernel's, to within the trace's samples.
+#[test]
+fn probes_are_the_kernels() {
+    let rows = trace("bbr");
+    let kernels: Vec<(f64, f64)> = rows.iter().map(|row| (row.at, row.window)).collect();
+    let mut ours = Vec::new();
+    let none = Loss::At([].into());
+    scene(Algorithm::Bbr, rows[0].round_trip, none, 22.0)
+        .run(|sample| ours.push((sample.at.as_secs_f64(), sample.window)));
+    let [kernels, ours] = [kernels, ours].map(|windows| {
+        let [[first, end], [second, last]] = probes(&windows)[..] else {
+            panic!("not two probes");
+        };
+        [end - first, second - end, last - second]
+    });
+    println!("probe, pause, probe: kernel {kernels:.3?} s, simulated {ours:.3?} s");
+    for (kernel, own) in kernels.iter().zip(&ours) {
+        assert!((kernel - own).abs() < every(&rows), "{kernel} {own}");
+    }
 }

@@ -47,22 +47,8 @@ const PICTURES: [(&str, &str); 7] = [
              sleep 1
              evlbi probe udp jive:8620 --token T --size 472,1472 --spacing 200us..2ms:100us --count 500 --plot sweep.svg'",
     ),
-    (
-        "page-light.png",
-        "export CHROMIUM=$(command -v chromium)
-         evlbi demo --stations 3 --rate 16M --duration 1s --loss 5% --keep 2> said > /dev/null & demo=$!
-         until grep -q stays said; do sleep 1; done
-         $TREE/target/venv/bin/python $TREE/xtask/pictures/page.py page-light.png 1200 1700 light < said
-         kill $demo",
-    ),
-    (
-        "page-phone-dark.png",
-        "export CHROMIUM=$(command -v chromium)
-         evlbi demo --stations 3 --rate 16M --duration 1s --loss 5% --keep 2> said > /dev/null & demo=$!
-         until grep -q stays said; do sleep 1; done
-         $TREE/target/venv/bin/python $TREE/xtask/pictures/page.py page-phone-dark.png 390 1400 dark < said
-         kill $demo",
-    ),
+    ("page-light.png", "sh $TREE/xtask/pictures/page.sh page-light.png 1200 1700 light"),
+    ("page-phone-dark.png", "sh $TREE/xtask/pictures/page.sh page-phone-dark.png 390 1400 dark"),
 ];
 
 #[derive(Args)]

@@ -138,7 +138,7 @@ pub struct BaselineResult {
     pub false_alarm: f64,
     /// Whether the whole signal is in a few channels: phase calibration tones, interference, or a maser.
     pub in_lines: Option<bool>,
-    /// Fraction of the amplitudes that remains with a fringe off the model, to about 5 %; a maximum if the sky frequency is unknown.
+    /// Fraction of the amplitudes that remains with a fringe off the model, to about 7 %; a maximum if the sky frequency is unknown.
     pub coherence: f64,
     /// Results of each band.
     pub(crate) bands: Vec<BandResult>,
@@ -591,8 +591,8 @@ pub fn text(result: &CorrelateResult) -> String {
 pub struct OffModel {
     /// The baselines, as `Ef-Jb`.
     pub baselines: Vec<String>,
-    /// Delays of the stations, in order of the inputs, that replace those of the options; `None` if the sky frequency is unknown, for
-    /// streams, and if no baseline of the first station has a fringe.
+    /// Delays of the stations, in order of the inputs, that replace those of the options; `None` if a rate was found and the sky
+    /// frequency is unknown, for streams, and if no baseline of the first station has a fringe.
     pub delays: Option<Vec<DelayTerms>>,
     /// Whether the sky frequency is known, without which a fringe rate is not that of a delay.
     pub knows_frequency: bool,
@@ -620,7 +620,10 @@ impl OffModel {
             knows_frequency: baselines.iter().all(|baseline| baseline.rate.is_some()),
             rate_hz,
             is_all: rate_hz > 0.0 && rate_hz * found.series.dump_seconds > 0.499,
-            wider_hz: Some(rounded_down(wider_hz)).filter(|wider| *wider > 1.5 * rate_hz),
+            // With one integration no rates were searched.
+            wider_hz: (rate_hz > 0.0)
+                .then(|| rounded_down(wider_hz))
+                .filter(|wider| *wider > 1.5 * rate_hz),
         })
     }
 }
@@ -640,7 +643,9 @@ fn delays(found: &Correlation, baselines: &[BaselineResult]) -> Option<Vec<Delay
         let [0, station] = baseline.pair else {
             continue;
         };
-        let slope = baseline.slope?;
+        // Without a sky frequency, a rate has no slope, and one within its error needs none.
+        let is_still = baseline.rate_hz.abs() <= baseline.rate_error_hz;
+        let slope = baseline.slope.or(is_still.then_some(0.0))?;
         let DelayTerms(terms) = &mut delays[station];
         terms.resize(terms.len().max(2), 0.0);
         terms[0] += baseline.delay_s - slope * middle;

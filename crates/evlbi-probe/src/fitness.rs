@@ -263,7 +263,7 @@ fn is_answered(latency: &ProbeLatency) -> bool {
 
 /// Returns whether the responder's limit of the rate is the reason.
 fn is_limited(error: &(dyn Error + 'static)) -> bool {
-    matches!(error.downcast_ref(), Some(TestError::Rate(..)))
+    matches!(error.downcast_ref(), Some(TestError::NoRate(_)))
         || error.source().is_some_and(is_limited)
 }
 

@@ -107,7 +107,8 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
     let file = |station: &Station| options.out.join(format!("{}.vdif", station.name()));
     let files: Vec<PathBuf> = stations.iter().map(file).collect();
     let name = options.plan.file_name().unwrap_or(options.plan.as_os_str());
-    let model = options.out.join(name);
+    // By the ending a model is known as a plan.
+    let model = options.out.join(name).with_extension("toml");
     // A copy that exists stays.
     let is_copied = fs::read_to_string(&model).is_ok_and(|copy| copy == text);
     let new = files.iter().chain(Some(&model).filter(|_| !is_copied));

@@ -26,7 +26,6 @@ use serde::Serialize;
 use self::compare::compare;
 pub use self::page::Page;
 use self::streams::{make_stations, stream};
-use crate::status::Usage;
 
 /// Default bit rate of a station.
 const RATE: BitRate = BitRate::new(256_000_000).unwrap();
@@ -173,10 +172,6 @@ struct Interval {
 /// # Errors
 /// Returns an error if the stations cannot stream, or are stopped before they do.
 pub fn demonstrate(options: &DemoOptions, run: &Run) -> Result<(DemoResult, Option<Page>)> {
-    if options.duration.is_zero() {
-        let text = "--duration 0 leaves nothing to stream: give a longer time, e.g. 3s";
-        bail!(Usage(text.to_owned()));
-    }
     let temporary;
     let directory = match &options.out {
         Some(directory) => {

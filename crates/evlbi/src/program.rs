@@ -56,6 +56,15 @@ impl Program {
         }
     }
 
+    /// Returns a program for tests, which does not read this user's defaults.
+    #[cfg(test)]
+    pub fn without_config() -> Program {
+        Program {
+            config: Config::default().into(),
+            ..Program::new(true)
+        }
+    }
+
     /// Returns the run, and handles signals from now on: the first Ctrl-C (or SIGTERM) ends the run with everything
     /// written, a second one ends the program at once.
     pub fn run(&self) -> &Run {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{PlanError, StreamError};
 use evlbi_fx::correlator::SetupError;
+use evlbi_net::file::OutputError;
 use evlbi_net::transport::NotHonoured;
 use evlbi_path::PathError;
 use evlbi_path::process::RelayError;
@@ -102,12 +103,16 @@ fn is_invalid(cause: &(dyn Error + 'static)) -> bool {
                 | PlanTcpError::TooSlow { .. },
             PlanLinkError::NoRoom { .. } | PlanLinkError::Whole { .. } | PlanLinkError::Cut(_),
             PathError::NoPair(_) | PathError::Unit(_),
+            OutputError::Twice(_),
         )
         // Its limits are the responder's.
         || cause.downcast_ref().is_some_and(|error| {
             !matches!(
                 error,
-                TestError::NoBurdens | TestError::Duration(..) | TestError::Rate(..)
+                TestError::NoBurdens
+                    | TestError::Duration(..)
+                    | TestError::Rate(..)
+                    | TestError::NoRate(_)
             )
         })
 }
@@ -115,6 +120,7 @@ fn is_invalid(cause: &(dyn Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use evlbi_testkit::Room;
 
     use super::*;
     use crate::cli::Cli;
@@ -123,6 +129,7 @@ mod tests {
     /// Whatever finds it: clap, the command or a library.
     #[test]
     fn an_invalid_command_line_has_a_status_of_its_own() {
+        let room = Room::new();
         for line in [
             "send pattern:1032 --to udp://127.0.0.1:9",
             "send pattern:1x --to udp://127.0.0.1:9 --rate 1M",
@@ -130,25 +137,40 @@ mod tests {
             "recv udp://127.0.0.1:0 --to check --ring 1",
             "recv udp://127.0.0.1:0 --to check --ring 32MiB --window 32MiB",
             "recv tcp://127.0.0.1:0 --to check --window 1MiB",
-            "recv udp://127.0.0.1:0 --to {scan}.vdif",
+            "recv udp://127.0.0.1:0 --to DIR/{scan}.vdif",
+            "recv udp://127.0.0.1:0 --to -",
             "correlate --live udp://127.0.0.1:0 udp:/127.0.0.1:0",
+            "correlate --live Ef.vdif Jb.vdif",
+            "correlate udp://127.0.0.1:0 udp://127.0.0.1:0",
+            "fringe udp://127.0.0.1:0 udp://127.0.0.1:0",
             "demo --duration 0s",
-            "demo --plot demo.txt",
+            "demo --loss 100%",
+            "demo --plot DIR/demo.txt",
+            "demo --plot DIR/demo.svg --plot DIR/demo.svg",
             "probe udp 127.0.0.1:9 --token t",
             "probe udp 127.0.0.1:9",
+            "probe udp 127.0.0.1:99999 --token t --rate 1M",
+            "probe udp 127.0.0.1:9 --token t --rate 1M --duration 0s",
             "probe udp 127.0.0.1:9 --token t --rate 1M --csv - --json",
             "probe tcp 127.0.0.1:9 --token t --buffer bdp",
             "probe latency 127.0.0.1:9 --token t --size 1",
             "probe capacity 127.0.0.1:9 --token t --lowest 2M --highest 1M",
-            "watch none.sqlite 127.0.0.1:9 --token t",
+            "watch DIR/none.sqlite 127.0.0.1:9 --token t",
             "plan tcp --rtt 0s --rate 1G",
             "plan tcp --rtt 10ms,20ms --rate 1G",
             "plan link --rate 1G --link 10G --mtu 10",
             "path set loss loss",
         ] {
+            let line = line.replace("DIR", room.folder().to_str().unwrap());
             let arguments = ["evlbi"].into_iter().chain(line.split(' '));
-            let cli = Cli::try_parse_from(arguments).unwrap();
-            let error = cli.run(&Program::new(true)).unwrap_err();
+            let cli = match Cli::try_parse_from(arguments) {
+                Ok(cli) => cli,
+                Err(error) => {
+                    assert_eq!(error.exit_code(), i32::from(INVALID), "{line}: {error}");
+                    continue;
+                }
+            };
+            let error = cli.run(&Program::without_config()).unwrap_err();
             assert_eq!(number_of(&error), INVALID, "{line}: {error:#}");
         }
     }

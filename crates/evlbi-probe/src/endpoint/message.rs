@@ -174,8 +174,11 @@ pub enum TestError {
     #[error("the test would last {0:.1} s, and this responder allows {1:.1} s")]
     Duration(f64, f64),
     /// It is too fast.
-    #[error("{0} on the wire is more than this responder allows, {most:.3} Mbit/s", most = .1.get() as f64 / 1e6)]
-    Rate(String, BitRate),
+    #[error("{asked:.3} Mbit/s on the wire is more than this responder allows, {most:.3} Mbit/s", asked = .0 / 1e6, most = .1.get() as f64 / 1e6)]
+    Rate(f64, BitRate),
+    /// Its rate is not limited.
+    #[error("the test sends as fast as it can, and this responder allows {most:.3} Mbit/s on the wire", most = .0.get() as f64 / 1e6)]
+    NoRate(BitRate),
 }
 
 impl Test {
@@ -291,12 +294,11 @@ impl Limits {
         let Some(most) = self.rate else {
             return Ok(());
         };
-        let asked = match test.wire_rate() {
-            None => "as many datagrams or bytes as the host can send".to_owned(),
-            Some(rate) if rate > most.get() as f64 => format!("{:.3} Mbit/s", rate / 1e6),
-            Some(_) => return Ok(()),
-        };
-        Err(TestError::Rate(asked, most))
+        match test.wire_rate() {
+            None => Err(TestError::NoRate(most)),
+            Some(rate) if rate > most.get() as f64 => Err(TestError::Rate(rate, most)),
+            Some(_) => Ok(()),
+        }
     }
 }
 
@@ -459,7 +461,7 @@ mod tests {
         let mut unspaced = test(1, 1);
         unspaced.there.as_mut().unwrap().spacing = Spacing::Nanoseconds(0);
         unspaced.max_time = Nanos::SECOND;
-        assert!(said(&unspaced).contains("as many"));
+        assert!(said(&unspaced).contains("as fast as it can"));
         let free = Limits {
             rate: None,
             ..limits

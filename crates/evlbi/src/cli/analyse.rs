@@ -9,7 +9,7 @@ use clap::Args;
 use evlbi_probe::analyse::{self, AnalyseOptions, Reader, picture, show};
 use evlbi_wire::units;
 
-use super::choice::{time, within};
+use super::choice::{length, within};
 use super::plots;
 use crate::output;
 use crate::program::{Program, complete};
@@ -28,10 +28,10 @@ pub struct AnalyseArgs {
     /// Capture file, pcap or pcapng, also packed by gzip; - is standard input
     pub file: PathBuf,
     /// Interval of the time series
-    #[arg(long, value_name = "TIME", default_value = units::span(AnalyseOptions::default().interval), value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = units::span(AnalyseOptions::default().interval), value_parser = length)]
     pub interval: Duration,
     /// Bin width of the histogram of times between datagrams
-    #[arg(long, value_name = "TIME", value_parser = interval)]
+    #[arg(long, value_name = "TIME", value_parser = length)]
     pub bins: Option<Duration>,
     /// Select packets from or to this address
     #[arg(long, value_name = "ADDRESS")]
@@ -84,14 +84,6 @@ pub fn run(args: AnalyseArgs, program: &Program) -> Result<()> {
     match analysis.totals.packets {
         0 if !analysis.interrupted => bail!("no packets in {}", options.file.display()),
         _ => complete(analysis.interrupted),
-    }
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let length = time(text)?;
-    match length.as_nanos() {
-        0 => Err("must be longer than 0".to_owned()),
-        _ => Ok(length),
     }
 }
 

@@ -59,10 +59,27 @@ pub fn time(text: &str) -> Result<Duration, String> {
     Ok(units::duration(text)?)
 }
 
+/// Parses a duration above 0.
+pub fn length(text: &str) -> Result<Duration, String> {
+    let length = time(text)?;
+    match length.is_zero() {
+        true => Err("must be longer than 0".to_owned()),
+        false => Ok(length),
+    }
+}
+
 /// Parses the address of a socket.
 pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
     let parsed = text.parse();
     parsed.map_err(|_| "give ADDRESS:PORT, e.g. 127.0.0.1:8620 or [::1]:8620")
+}
+
+/// Checks the form of a responder's address.
+pub fn responder(text: &str) -> Result<String, &'static str> {
+    match evlbi_net::responder::split(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("give HOST or HOST:PORT, e.g. jive, jive:8620, [2001:db8::5]:8620"),
+    }
 }
 
 /// Reads a number within a range; `why` is the error for all else.

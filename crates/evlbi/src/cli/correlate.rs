@@ -21,7 +21,7 @@ use evlbi_net::transport::Url;
 use evlbi_wire::units;
 use parking_lot::Mutex;
 
-use super::choice::{Choices, REPLACEMENTS, choice, name, names, time, within};
+use super::choice::{Choices, REPLACEMENTS, choice, length, name, names, time, within};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
 use crate::status::Usage;
@@ -65,7 +65,7 @@ pub struct CorrelateArgs {
     #[arg(long, value_name = "K/N", conflicts_with = "live")]
     pub chunk: Option<Chunk>,
     /// Correlate only this much at the end of the recordings, which may still be growing
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = time)]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = length)]
     pub last: Option<Duration>,
     /// Receive streams and correlate them as they arrive; prints one line per integration
     #[arg(long)]
@@ -132,7 +132,7 @@ pub struct CorrelatorArgs {
     pub channels: Option<usize>,
     /// Integration time; integrations start at whole multiples of it since midnight, with a model at the job's start
     /// [default: 1s, or the model's]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = length)]
     pub integration: Option<Duration>,
     /// Search delays up to this on either side [default: all that the channels resolve]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -177,9 +177,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     if args.live {
         return correlate_live(&files, &options, args.streams, profiles, json, program);
     }
-    if let Some(url) = files.iter().find(|file| is_url(file)) {
-        bail!(Usage(format!("{url} is a stream: give --live")));
-    }
+    no_streams(&files, ": give --live")?;
     let recordings = Recordings::open(&files, &options, program.run())?;
     let summaries = options.visibilities.as_ref().map(|directory| {
         let part = options.chunk.map_or_else(String::new, Chunk::suffix);
@@ -205,6 +203,17 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     advise(result.no_fringe(), Some(&options), program);
     advise_delays(&result, program);
     complete(correlation.interrupted)
+}
+
+/// Remedy for a stream where recordings are needed.
+const RECORD: &str = ": record it first by `evlbi recv`";
+
+/// Returns an error that says `remedy` if a recording is named by a URL.
+fn no_streams(files: &[String], remedy: &str) -> Result<()> {
+    match files.iter().find(|file| is_url(file)) {
+        Some(url) => bail!(Usage(format!("{url} is a stream, not a recording{remedy}"))),
+        None => Ok(()),
+    }
 }
 
 fn is_url(text: &str) -> bool {
@@ -314,6 +323,7 @@ pub struct FringeArgs {
 
 /// Searches and draws.
 pub fn fringe(args: FringeArgs, program: &Program) -> Result<()> {
+    no_streams(&args.inputs, RECORD)?;
     let options = FringeOptions {
         correlate: CorrelateOptions {
             trust: args.trust,
@@ -420,6 +430,7 @@ convert! {
 /// Measures the curves that are asked for.
 pub fn loss_curve(args: LossCurveArgs, program: &Program) -> Result<()> {
     let json = args.json;
+    no_streams(&args.files, RECORD)?;
     let result = loss_curve::measure(&args.into(), program.run())?;
     output::print(json, &result, loss_curve::text)?;
     complete(result.interrupted)

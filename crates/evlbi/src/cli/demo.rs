@@ -8,7 +8,7 @@ use clap::Args;
 use evlbi_core::rate::BitRate;
 use evlbi_wire::units;
 
-use super::choice::time;
+use super::choice::length;
 use super::plots;
 use crate::demo::{self, DemoOptions, picture};
 use crate::output;
@@ -29,10 +29,10 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = DemoOptions::default().rate)]
     pub rate: BitRate,
     /// Stream for this long
-    #[arg(long, value_name = "TIME", default_value = units::span(DemoOptions::default().duration), value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = units::span(DemoOptions::default().duration), value_parser = length)]
     pub duration: Duration,
     /// Fraction of the packets that the relay drops
-    #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().loss), value_parser = units::fraction)]
+    #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().loss), value_parser = some_lost)]
     pub loss: f64,
     /// Fraction of the packets that the relay duplicates
     #[arg(long, value_name = "F", default_value = units::percent(DemoOptions::default().duplicate), value_parser = units::fraction)]
@@ -58,6 +58,15 @@ pub struct DemoArgs {
     /// Print one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// Parses a fraction below 1, with which something arrives.
+fn some_lost(text: &str) -> Result<f64, String> {
+    let fraction = units::fraction(text)?;
+    match fraction < 1.0 {
+        true => Ok(fraction),
+        false => Err("must be below 1, so that something arrives".to_owned()),
+    }
 }
 
 convert! {

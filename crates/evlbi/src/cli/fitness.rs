@@ -43,11 +43,14 @@ convert! {
 
 /// Runs the usual tests.
 pub fn run(mut args: ProbeFitnessArgs, program: &Program) -> Result<()> {
+    let token = args.target.token.as_typed();
     args.target.find(program)?;
     let json = args.json;
     let csv = args.table.clone().checked(json, args.force, [])?;
     let result = fitness::probe(&args.into(), program.run())?;
-    csv.and(&result, fitness::csv, || output::print(json, &result, text))?;
+    csv.and(&result, fitness::csv, || {
+        output::print(json, &result, |result| text(result, &token))
+    })?;
     complete(result.interrupted)?;
     match (result.verdict.fits(), result.rate, result.failed.first()) {
         (Some(false), Some(rate), _) => bail!("neither UDP nor TCP carried {}", show(rate)),
@@ -57,7 +60,7 @@ pub fn run(mut args: ProbeFitnessArgs, program: &Program) -> Result<()> {
 }
 
 /// Formats the result: a line for each test, the verdict and the next command.
-fn text(result: &ProbeFitness) -> String {
+fn text(result: &ProbeFitness, token: &str) -> String {
     let mut lines = vec![format!("latency   {}", latency(result))];
     lines.push(format!("UDP       {}", udp(result)));
     lines.push(format!("TCP       {}", tcp(result)));
@@ -71,7 +74,7 @@ fn text(result: &ProbeFitness) -> String {
         "verdict   {}",
         verdict(&result.verdict, result.rate)
     ));
-    lines.push(format!("next      {}", next(result)));
+    lines.push(format!("next      {}", next(result, token)));
     lines.join("\n")
 }
 
@@ -102,6 +105,7 @@ fn udp(result: &ProbeFitness) -> String {
     let found = match carried {
         Some(rate) if capacity.limit == Limit::Path => format!("capacity {}", show_rate(rate)),
         Some(rate) => format!("capacity at least {}", show_rate(rate)),
+        None if capacity.rate.is_some() => "a rate passed in a short trial only".to_owned(),
         None => format!("no rate passed with at most {} % lost", MAX_LOSS * 100.0),
     };
     let test = point.map(|point| {
@@ -174,8 +178,8 @@ fn verdict(verdict: &Verdict, asked: Option<BitRate>) -> String {
     format!("{fit}; {limit}")
 }
 
-/// The command that comes next.
-fn next(result: &ProbeFitness) -> String {
+/// The command that comes next, with the options of the token.
+fn next(result: &ProbeFitness, token: &str) -> String {
     let Verdict { udp, tcp, next, .. } = result.verdict;
     let target = &result.target;
     let host = responder::split(target).map_or(target.as_str(), |(host, _)| host);
@@ -212,7 +216,7 @@ fn next(result: &ProbeFitness) -> String {
         Next::RaiseLimit => "on the remote host: evlbi respond with a higher --max-rate".to_owned(),
         Next::FindLoss => {
             let reverse = if result.reverse { " --reverse" } else { "" };
-            format!("on this host: evlbi probe udp {target} --rate {rate} --duration 60s{reverse} --plot loss.svg")
+            format!("on this host: evlbi probe udp {target}{token} --rate {rate} --duration 60s{reverse} --plot loss.svg")
         }
         Next::PlanTcp => {
             // In whole microseconds, of which a plan needs at least one.
@@ -340,7 +344,7 @@ mod tests {
 
     #[test]
     fn the_next_command_can_be_typed() {
-        let of = |target: &str, verdict: Verdict| next(&result(target, verdict));
+        let of = |target: &str, verdict: Verdict| next(&result(target, verdict), " --token T");
         let send = found(Limit::Path);
         assert_eq!(
             of("jive:8620", send.clone()),
@@ -361,7 +365,7 @@ mod tests {
             ..result("jive", send.clone())
         };
         assert_eq!(
-            next(&back),
+            next(&back, ""),
             "on the remote host: evlbi send FILE --to udp://THIS-HOST:2630 --rate 846M"
         );
         // The rate that the path carries, not the requested one.
@@ -374,7 +378,7 @@ mod tests {
             },
             ..result("jive", send.clone())
         };
-        assert!(next(&asked).ends_with("--rate 846M"));
+        assert!(next(&asked, "").ends_with("--rate 846M"));
         for (next, says) in [
             (Next::OpenPorts, "on the remote host: evlbi respond --ports"),
             (Next::TuneSender, "on this host: evlbi doctor --rate 846M"),
@@ -388,7 +392,7 @@ mod tests {
             ),
             (
                 Next::FindLoss,
-                "on this host: evlbi probe udp jive --rate 846M --duration 60s --plot loss.svg",
+                "on this host: evlbi probe udp jive --token T --rate 846M --duration 60s --plot loss.svg",
             ),
             (
                 Next::PlanTcp,

@@ -11,7 +11,7 @@ use evlbi_path::PathRunOptions;
 use evlbi_path::process::{self, RelayOptions};
 use evlbi_path::report::{self, State};
 
-use super::choice::time;
+use super::choice::length;
 use crate::output::Results;
 use crate::program::Program;
 use crate::say;
@@ -63,7 +63,7 @@ pub enum PathCommand {
         /// Name of the path, if there are several
         path: Option<String>,
         /// Repeat at this interval
-        #[arg(long, value_name = "TIME", value_parser = time)]
+        #[arg(long, value_name = "TIME", value_parser = length)]
         every: Option<Duration>,
         /// Print one JSON object per line
         #[arg(long)]

@@ -13,7 +13,7 @@ use evlbi_probe::plan::{compare, losses, multicast};
 use evlbi_trace::tcp::Algorithm;
 use evlbi_wire::units;
 
-use super::choice::{Choices, choice, name, time};
+use super::choice::{Choices, choice, length, name, time};
 use super::plots;
 use super::tables::CsvArgs;
 use crate::output;
@@ -75,7 +75,7 @@ pub struct PlanTcpArgs {
     #[arg(long)]
     pub compare: bool,
     /// Simulated time of --compare with --loss
-    #[arg(long, value_name = "TIME", default_value = units::span(PlanTcpOptions::default().duration), requires = "loss", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = units::span(PlanTcpOptions::default().duration), requires = "loss", value_parser = length)]
     pub duration: Duration,
     /// Draw the comparison here: .svg, .png or .html; `-` draws on the terminal
     #[arg(long, value_name = "FILE", requires = "compare")]

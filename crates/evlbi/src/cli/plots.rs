@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use evlbi_net::file::{OutputError, check_new, same_file};
+use evlbi_net::file::{check_new, same_file};
 use evlbi_plot::Figure;
 use serde::Serialize;
 
@@ -42,7 +42,10 @@ pub(super) fn only_one<'a>(
 ) -> Result<()> {
     let mut others = others.into_iter();
     match others.any(|other| other == path || same_file(other, path)) {
-        true => bail!(OutputError::Twice(path.to_owned())),
+        true => bail!(Usage(format!(
+            "{} is another file of this command: give each its own name",
+            path.display()
+        ))),
         false => Ok(()),
     }
 }

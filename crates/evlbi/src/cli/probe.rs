@@ -22,7 +22,7 @@ use evlbi_probe::{Measured, WriteError, picture, show};
 use evlbi_trace::tcp::Full;
 use evlbi_wire::units;
 
-use super::choice::{Choices, address, choice, name, time};
+use super::choice::{Choices, address, choice, length, name, time};
 use super::fitness::{self, ProbeFitnessArgs};
 use super::plots;
 use super::tables::CsvArgs;
@@ -139,7 +139,7 @@ pub struct ProbeUdpArgs {
     #[arg(long, value_name = "N", default_value_t = ProbeUdpOptions::default().burst, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub burst: u32,
     /// Duration of each point [default: 3s, unless --count is given]
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "count")]
+    #[arg(long, value_name = "TIME", value_parser = length, conflicts_with = "count")]
     pub duration: Option<Duration>,
     /// Number of datagrams of each point
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -292,7 +292,7 @@ pub struct ProbeTcpArgs {
     #[arg(long, value_name = "BYTES", default_value_t = ProbeTcpOptions::default().message, value_parser = units::size)]
     pub message: u64,
     /// Test for this long
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().duration), value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeTcpOptions::default().duration), value_parser = length)]
     pub duration: Duration,
     /// Number of parallel connections in each direction
     #[arg(long, value_name = "N", default_value_t = ProbeTcpOptions::default().streams, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -530,7 +530,7 @@ pub struct ProbeCapacityArgs {
     #[arg(long, value_name = "RATE", default_value_t = ProbeCapacityOptions::default().highest)]
     pub highest: BitRate,
     /// Duration of a trial (RFC 2544 asks for 60 s)
-    #[arg(long, value_name = "TIME", default_value = units::span(ProbeCapacityOptions::default().duration), value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = units::span(ProbeCapacityOptions::default().duration), value_parser = length)]
     pub duration: Duration,
     /// Tolerated loss fraction
     #[arg(long, value_name = "FRACTION", default_value_t = ProbeCapacityOptions::default().loss, value_parser = units::fraction)]

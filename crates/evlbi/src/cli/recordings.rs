@@ -122,7 +122,7 @@ pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
 Examples:
   evlbi sky examples/sky-three-stations.toml --out .
   # The model of these stations is written next to their recordings:
-  evlbi correlate Ef.vdif Jb.vdif --model sky.toml")]
+  evlbi correlate Ef.vdif Jb.vdif --model sky-three-stations.toml")]
 pub struct SkyArgs {
     /// Plan of the stations and the simulated sky
     pub plan: PathBuf,

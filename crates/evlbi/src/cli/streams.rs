@@ -23,6 +23,7 @@ use evlbi_wire::vdif::MAX_FRAME_LEN;
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, time, within};
 use crate::output;
 use crate::program::Program;
+use crate::status::Usage;
 
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;
@@ -277,9 +278,8 @@ convert! {
 /// Receives until the stream ends, the time is over or Ctrl-C.
 pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
     if args.to == "-" {
-        bail!(
-            "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)"
-        );
+        let text = "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)";
+        bail!(Usage(text.to_owned()));
     }
     let json = args.json;
     let options = RecvOptions::from(args);

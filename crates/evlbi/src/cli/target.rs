@@ -8,7 +8,7 @@ use clap::Args;
 use evlbi_probe::Target;
 use evlbi_wire::units;
 
-use super::choice::time;
+use super::choice::{responder, time};
 use super::token::TokenArgs;
 use crate::program::Program;
 use crate::status::Usage;
@@ -17,7 +17,7 @@ use crate::status::Usage;
 #[derive(Args, Clone)]
 pub struct TargetArgs {
     /// Address of the remote `evlbi respond`; port 8620 unless given
-    #[arg(id = "target", value_name = "HOST[:PORT]")]
+    #[arg(id = "target", value_name = "HOST[:PORT]", value_parser = responder)]
     pub address: String,
     #[command(flatten)]
     pub token: TokenArgs,

@@ -30,6 +30,15 @@ pub struct TokenArgs {
 }
 
 impl TokenArgs {
+    /// Returns the options of the command line for another command, with `T` for the token itself.
+    pub fn as_typed(&self) -> String {
+        match (&self.token, &self.token_file) {
+            (Some(_), _) => " --token T".to_owned(),
+            (None, Some(file)) => format!(" --token-file {}", file.display()),
+            (None, None) => String::new(),
+        }
+    }
+
     /// Finds the token, if it is not on the command line.
     pub fn find(&mut self, program: &Program) -> Result<()> {
         if self.token.is_some() {

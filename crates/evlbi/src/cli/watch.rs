@@ -10,7 +10,7 @@ use evlbi_probe::report::{self, matrix};
 use evlbi_probe::watch::{self, WatchOptions};
 use evlbi_wire::units;
 
-use super::choice::time;
+use super::choice::{length, time};
 use super::plots;
 use super::tables::CsvArgs;
 use super::target::TargetArgs;
@@ -32,7 +32,7 @@ pub struct WatchArgs {
     #[command(flatten)]
     pub target: TargetArgs,
     /// Test for this long
-    #[arg(long = "for", value_name = "TIME", default_value = units::span(WatchOptions::default().length), value_parser = time)]
+    #[arg(long = "for", value_name = "TIME", default_value = units::span(WatchOptions::default().length), value_parser = length)]
     pub length: Duration,
     /// UDP payload of the datagrams, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = WatchOptions::default().size)]
@@ -50,7 +50,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().window), value_parser = time)]
     pub window: Duration,
     /// Run one test per TIME instead of one continuous flow
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = length)]
     pub every: Option<Duration>,
     /// Duration of each test
     #[arg(long, value_name = "TIME", default_value = units::span(WatchOptions::default().test), value_parser = time, requires = "every")]

@@ -82,7 +82,7 @@ fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<String> {
             "--delay TERMS for each station: the offset of its clock, which adds to the model"
         }
         None => {
-            "--model FILE (X.im of DiFX, sky.toml of `evlbi sky`), or --delay TERMS for each station"
+            "--model FILE (X.im of DiFX, the plan of `evlbi sky`), or --delay TERMS for each station"
         }
     };
     let is_late = |terms: &DelayTerms| terms.0.iter().any(|term| *term != 0.0);
@@ -200,7 +200,7 @@ fn of_window(error: &WindowError) -> Option<String> {
             ))
         }
         WindowError::Rate { max_hz, asked_hz } => Some(format!(
-            "--rate-window {} is too wide: the resolution allows {}; use fewer --channels and a shorter --integration",
+            "--rate-window {} is too wide: the resolution allows {}; correlate with fewer --channels and a shorter --integration",
             show_hertz(*asked_hz),
             show_hertz(*max_hz)
         )),

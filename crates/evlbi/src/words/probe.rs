@@ -1,6 +1,7 @@
 //! Errors of evlbi-probe.
 
 use std::error::Error;
+use std::io::ErrorKind;
 
 use evlbi_net::responder;
 use evlbi_probe::SessionError;
@@ -40,6 +41,7 @@ fn of_test(error: &TestError) -> Option<String> {
         TestError::NoBurdens => format!("{error}: start it with --allow-load"),
         TestError::Duration(..) => format!("{error} (its --max-duration)"),
         TestError::Rate(..) => format!("{error} (its --max-rate)"),
+        TestError::NoRate(_) => format!("{error} (its --max-rate): give --rate"),
         _ => return None,
     })
 }
@@ -48,8 +50,13 @@ fn of_session(error: &SessionError) -> Option<String> {
     Some(match error {
         SessionError::Unreachable { address, .. } => {
             let (host, port) = responder::split(address)?;
+            let any = if host.contains(':') {
+                "[::]"
+            } else {
+                "0.0.0.0"
+            };
             format!(
-                "cannot reach port {port} of {host}: run `evlbi respond --bind 0.0.0.0:{port} --token TOKEN` there"
+                "cannot reach port {port} of {host}: run `evlbi respond --bind {any}:{port} --token TOKEN` there"
             )
         }
         SessionError::Unknown { .. } => {
@@ -159,6 +166,12 @@ fn of_campaign(error: &StoreError) -> Option<String> {
 
 fn of_table(error: &MatrixError) -> Option<String> {
     match error {
+        MatrixError::Read { path, source } if source.kind() == ErrorKind::InvalidData => {
+            Some(format!(
+                "{} is not a result of `evlbi probe udp --json`, which several files must be",
+                path.display()
+            ))
+        }
         MatrixError::NoResult { path, .. } => Some(format!(
             "{} is neither a result of `evlbi probe udp --json` nor a file of `evlbi watch`: give any number of results, \
              or one file of watch",

@@ -20,4 +20,5 @@ with sync_playwright() as play:
     page.goto(url)
     page.locator("#flows button", has_text="correlator").click()
     page.wait_for_timeout(CURVES)
+    page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=picture)

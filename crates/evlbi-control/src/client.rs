@@ -279,7 +279,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_does_not_run_is_named() {
-        // Nobody listens there: it is no port of those that a test gets.
+        // Nobody listens there: tests never get this port.
         let address = "127.0.0.1:1";
         let fingerprint = "01".repeat(32).parse().unwrap();
         let client = Client::new(&format!("https://{address}"), fingerprint, "t").unwrap();

@@ -359,7 +359,7 @@ fn invalid_tests_are_refused() {
         (of_rate("200M", 10.0), "more than this responder allows"),
         (
             ProbeTcpOptions::default(),
-            "more than this responder allows",
+            "this responder allows 100.000 Mbit/s",
         ),
     ] {
         let said = refused(tcp(&pair, &responder, options));

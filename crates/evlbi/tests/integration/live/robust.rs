@@ -94,7 +94,7 @@ fn errors_suggest_a_remedy() {
     fs::write(&short, frames(10)).unwrap();
     let kept = path("kept.vdif");
     fs::write(&kept, b"an older recording").unwrap();
-    refused(&["demo", "--duration", "0s"], "give a longer time");
+    refused(&["demo", "--duration", "0s"], "must be longer than 0");
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = format!("udp://{}", taken.local_addr().unwrap());
     let to = "udp://127.0.0.1:9";

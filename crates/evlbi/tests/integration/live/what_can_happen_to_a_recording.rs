@@ -563,7 +563,10 @@ fn nothing_arrives() {
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(fs::read_dir(room.folder()).unwrap().count(), 0);
     }
-    assert!(refused("-").contains("mkfifo"));
+    let receive = ["recv", "udp://127.0.0.1:0", "--to", "-"];
+    let output = evlbi().args(receive).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("mkfifo"));
 }
 
 /// Each row of the table has its test here.

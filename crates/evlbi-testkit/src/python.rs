@@ -7,10 +7,9 @@ use crate::running::command;
 
 /// Returns a Python that has these modules: the one in `EVLBI_PYTHON`, which must have them, or that of `cargo xtask setup`. Without
 /// one, the calling test is skipped.
-/// none, the calling test is skipped.
 ///
-/// Panics if the Python in `EVLBI_PYTHON` cannot import them, or if `EVLBI_REQUIRE` is set.
-/// Panics if the Python that is named cannot import them, and when `EVLBI_REQUIRE` is set.
+/// # Panics
+/// Panics if the Python in `EVLBI_PYTHON` cannot import them, or if `EVLBI_REQUIRE` is set and there is none.
 #[must_use]
 #[track_caller]
 pub fn python(modules: &str) -> Option<PathBuf> {

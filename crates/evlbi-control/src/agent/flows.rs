@@ -404,25 +404,19 @@ impl Agent {
         if let Some(last) = flow_dir.last_words() {
             self.note(id, last);
         }
-        let ended = self.with(id, |entry| {
-            let flow = &mut entry.flow;
-            let (mut outcome, mut message) =
-                flow_dir.outcome(status, flow.state == State::Stopping);
+        let end = self.with(id, |entry| {
+            let is_stopping = entry.flow.state == State::Stopping;
+            let (mut outcome, mut message) = flow_dir.outcome(status, is_stopping);
             if outcome != Outcome::Killed && entry.ended_for.is_some() {
                 (outcome, message) = (Outcome::Full, entry.ended_for.clone());
             }
-            let end = End {
+            End {
                 time: now(),
                 outcome,
                 message,
-            };
-            flow.state = State::Ended;
-            flow.end = Some(end.clone());
-            entry.process = None;
-            (entry.clone(), end)
+            }
         });
-        let Ok((kept, end)) = ended else { return };
-        self.keep(&kept);
+        let Ok(end) = end else { return };
         let how = match end.outcome {
             Outcome::Finished => "finished",
             Outcome::Stopped => "stopped",
@@ -430,7 +424,17 @@ impl Agent {
             Outcome::Killed => "was killed",
             Outcome::Full => "was stopped",
         };
+        // Who sees that the flow has ended also sees the event.
         self.tell(id, &format!("{how}{}", end.why()));
+        let ended = self.with(id, |entry| {
+            entry.flow.state = State::Ended;
+            entry.flow.end = Some(end);
+            entry.process = None;
+            entry.clone()
+        });
+        if let Ok(kept) = ended {
+            self.keep(&kept);
+        }
     }
 
     /// Saves a flow for the next agent.

@@ -32,6 +32,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod fill;
+pub mod mark4;
 pub mod mark5b;
 pub mod packet;
 pub mod pattern;

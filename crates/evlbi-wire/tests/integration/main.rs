@@ -4,3 +4,4 @@
 
 mod baseband;
 mod hostile_bytes;
+mod mark4;

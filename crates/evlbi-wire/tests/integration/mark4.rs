@@ -1,0 +1,121 @@
+//! Compares Mark 4 frames with `baseband`, sample by sample, on its own recordings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use evlbi_testkit::python::python;
+use evlbi_testkit::{command, oracle};
+use evlbi_wire::mark4::{Channels, HEADER_BITS, Header, Order, Tracks, find};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct File {
+    path: PathBuf,
+    tracks: usize,
+    frames: Vec<Frame>,
+}
+
+#[derive(Deserialize)]
+struct Frame {
+    offset: usize,
+    /// UTC without the final `Z`.
+    time: String,
+    /// SHA-256 of the samples of each channel, in an order of its own.
+    columns: Vec<String>,
+}
+
+/// The samples of all channels of a frame: -3, -1, 1 or 3.
+fn samples(payload: &[u8], order: &Order, count: usize) -> Vec<Vec<u8>> {
+    let mut vdif = Vec::new();
+    order.to_vdif(payload, &mut vdif);
+    let codes = vdif
+        .iter()
+        .flat_map(|byte| (0..8).step_by(2).map(move |bit| byte >> bit & 3));
+    let mut columns = vec![Vec::new(); count];
+    for (place, code) in codes.enumerate() {
+        columns[place % count].push((2 * code as i8 - 3) as u8);
+    }
+    columns
+}
+
+/// The five recordings: offsets, times, names of the channels, and the samples of every frame.
+#[test]
+fn sample_recordings_decode_the_same() {
+    let Some(python) = python("baseband") else {
+        return;
+    };
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/integration/baseband_mark4.py"
+    );
+    let output = command(python).arg(script).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let files: Vec<File> = serde_json::from_slice(&output.stdout).unwrap();
+    // The names of the channels, and the hash of all samples of the first frame, channel beside channel.
+    let expected = [
+        ("sample.m4", "0L 1L 2L 3L 4L 5L 6L 7L", "2aaf4ffd39aa207a"),
+        ("sample_32track.m4", "0U 0L 1U 1L", "4d566469b87c89ee"),
+        (
+            "sample_32track_fanout2.m4",
+            "0U 0L 1U 1L 2U 2L 3U 3L",
+            "ef2e1ec58f8440a4",
+        ),
+        ("sample_16track.m4", "0L 1L", "35ee5cf89b85e014"),
+        (
+            "sample_64track_fanout2_ft.m4",
+            "0U 0L 1U 2U 3U 4U 5U 6U 7U 7L 8U 9U 10U 11U 12U 13U",
+            "91bbe277a5428850",
+        ),
+    ];
+    assert_eq!(files.len(), expected.len());
+    for (file, (name, names, hash)) in files.iter().zip(expected) {
+        assert_eq!(Path::new(name), file.path.file_name().unwrap());
+        compare(file, names, hash);
+    }
+}
+
+fn compare(file: &File, names: &str, hash: &str) {
+    let shown = file.path.display();
+    let bytes = fs::read(&file.path).unwrap();
+    let tracks = Tracks::new(file.tracks).unwrap();
+    let header = |at: usize| Header::parse(&bytes[at..], tracks).unwrap();
+    let found = find(&bytes, tracks).filter(|at| header(*at).intact_tracks() == file.tracks);
+    // The last header of some files is without its frame.
+    let whole = found.filter(|at| at + tracks.frame_length() <= bytes.len());
+    let offsets: Vec<usize> = whole.collect();
+    let theirs: Vec<usize> = file.frames.iter().map(|frame| frame.offset).collect();
+    assert_eq!(offsets, theirs, "{shown}");
+    assert!(!offsets.is_empty());
+    let channels = Channels::of(&header(offsets[0])).unwrap();
+    let ours = channels.channels().iter().map(ToString::to_string);
+    assert_eq!(ours.collect::<Vec<_>>().join(" "), names, "{shown}");
+    let order = Order::of(&channels);
+    let mut permutation = None;
+    for (frame, at) in file.frames.iter().zip(offsets) {
+        let header = header(at);
+        assert_eq!(Channels::of(&header).as_ref(), Ok(&channels));
+        let code = header.time_code().unwrap();
+        let time: jiff::Timestamp = format!("{}Z", frame.time).parse().unwrap();
+        assert_eq!(code.second(time.as_second()), Some(time.as_second()));
+        assert_eq!(code.micros(), time.subsec_microsecond() as u32);
+        let payload = &bytes[at..at + tracks.frame_length()][tracks.header_length()..];
+        let columns = samples(payload, &order, channels.channels().len());
+        let there = |column: &Vec<u8>| {
+            let hash = oracle::hash(column);
+            frame.columns.iter().position(|theirs| *theirs == hash)
+        };
+        let places: Vec<_> = columns.iter().map(there).collect();
+        assert!(places.iter().all(Option::is_some), "{shown} at byte {at}");
+        if permutation.is_none() {
+            let times = 0..columns[0].len();
+            let all: Vec<u8> = times
+                .flat_map(|time| columns.iter().map(move |column| column[time]))
+                .collect();
+            assert!(oracle::hash(&all).starts_with(hash), "{shown}");
+        }
+        assert_eq!(*permutation.get_or_insert(places.clone()), places);
+        let first = HEADER_BITS * channels.fan_out();
+        println!("{shown}: the samples from number {first} of the frame at byte {at} are the same");
+    }
+}

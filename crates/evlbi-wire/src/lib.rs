@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+mod field;
 pub mod fill;
 pub mod mark4;
 pub mod mark5b;

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 
 use crc::{CRC_16_UMTS, Crc};
 
+use crate::field::{from_bcd, to_bcd};
 use crate::time::{FrameRate, FrameTime};
 
 /// Length of a header, in bytes.
@@ -217,22 +218,6 @@ impl fmt::Debug for Header {
             .field("crc", &format_args!("{:#06x}", self.crc()))
             .finish()
     }
-}
-
-/// Decodes BCD; `None` if a digit is above 9.
-fn from_bcd(bcd: u32) -> Option<u32> {
-    (0..8).rev().try_fold(0, |decimal, place| {
-        let digit = bcd >> (4 * place) & 0xf;
-        (digit < 10).then(|| decimal * 10 + digit)
-    })
-}
-
-/// Encodes the lowest eight decimal digits.
-fn to_bcd(decimal: u32) -> u32 {
-    (0..8).fold(0, |bcd, place| {
-        let digit = decimal / 10u32.pow(place) % 10;
-        bcd | digit << (4 * place)
-    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use self::extended::{ALMA_SYNC, Alma, Extended, Merged, Nict, Nrao, RateError, SYNC};
+use crate::field::Field;
 use crate::time::{Epoch, FrameRate, FrameTime};
 
 /// Length of a header, in bytes.
@@ -203,9 +204,7 @@ pub struct Header {
     words: [u32; 8],
 }
 
-/// Position of a header field: word, lowest bit, width. VDIF 1.1, section 5.
-struct Field(usize, u32, u32);
-
+// Fields of a header: VDIF 1.1, section 5.
 const INVALID: Field = Field(0, 31, 1);
 const LEGACY: Field = Field(0, 30, 1);
 const SECONDS: Field = Field(0, 0, 30);
@@ -227,11 +226,11 @@ impl Header {
     /// are dropped.
     pub fn new(shape: Shape, key: StreamKey) -> Header {
         let mut header = Header { words: [0; 8] };
-        header.set(LEGACY, u32::from(shape.legacy));
-        header.set(LENGTH_8, (shape.frame_length / 8) as u32);
-        header.set(LOG2_CHANNELS, u32::from(shape.log2_channels));
-        header.set(BITS_MINUS_1, u32::from(shape.bits.wrapping_sub(1)));
-        header.set(COMPLEX, u32::from(shape.complex));
+        LEGACY.set(&mut header.words, u32::from(shape.legacy));
+        LENGTH_8.set(&mut header.words, (shape.frame_length / 8) as u32);
+        LOG2_CHANNELS.set(&mut header.words, u32::from(shape.log2_channels));
+        BITS_MINUS_1.set(&mut header.words, u32::from(shape.bits.wrapping_sub(1)));
+        COMPLEX.set(&mut header.words, u32::from(shape.complex));
         header.set_key(key);
         header
     }
@@ -301,36 +300,36 @@ impl Header {
     /// Returns whether the payload is marked invalid.
     #[inline]
     pub fn is_invalid(&self) -> bool {
-        self.get(INVALID) == 1
+        INVALID.of(&self.words) == 1
     }
 
     /// Marks the payload as invalid or valid.
     pub fn set_invalid(&mut self, invalid: bool) {
-        self.set(INVALID, u32::from(invalid));
+        INVALID.set(&mut self.words, u32::from(invalid));
     }
 
     /// Returns whether the header has only four words.
     #[inline]
     pub fn is_legacy(&self) -> bool {
-        self.get(LEGACY) == 1
+        LEGACY.of(&self.words) == 1
     }
 
     /// Returns the seconds since the reference epoch, 30 bits.
     #[inline]
     pub fn seconds(&self) -> u32 {
-        self.get(SECONDS)
+        SECONDS.of(&self.words)
     }
 
     /// Returns the reference epoch.
     #[inline]
     pub fn epoch(&self) -> Epoch {
-        Epoch::new(self.get(EPOCH) as u8).unwrap_or_else(|| unreachable!("six bits"))
+        Epoch::new(EPOCH.of(&self.words) as u8).unwrap_or_else(|| unreachable!("six bits"))
     }
 
     /// Returns the number of the frame within its second, 24 bits.
     #[inline]
     pub fn frame_number(&self) -> u32 {
-        self.get(FRAME_NUMBER)
+        FRAME_NUMBER.of(&self.words)
     }
 
     /// Returns the exact time of the frame.
@@ -361,30 +360,30 @@ impl Header {
             })
             .filter(|_| time.frame < 1 << 24)
             .ok_or(TimeError(time))?;
-        self.set(EPOCH, u32::from(epoch.half_years()));
-        self.set(SECONDS, seconds);
-        self.set(FRAME_NUMBER, time.frame);
+        EPOCH.set(&mut self.words, u32::from(epoch.half_years()));
+        SECONDS.set(&mut self.words, seconds);
+        FRAME_NUMBER.set(&mut self.words, time.frame);
         Ok(())
     }
 
     /// Returns the length of the frame in bytes, header included.
     #[inline]
     pub fn frame_length(&self) -> usize {
-        self.get(LENGTH_8) as usize * 8
+        LENGTH_8.of(&self.words) as usize * 8
     }
 
     /// Returns the VDIF version number, 3 bits.
     pub fn version(&self) -> u8 {
-        self.get(VERSION) as u8
+        VERSION.of(&self.words) as u8
     }
 
     /// Returns the format of the samples.
     pub fn shape(&self) -> Shape {
         Shape {
             frame_length: self.frame_length(),
-            log2_channels: self.get(LOG2_CHANNELS) as u8,
-            bits: self.get(BITS_MINUS_1) as u8 + 1,
-            complex: self.get(COMPLEX) == 1,
+            log2_channels: LOG2_CHANNELS.of(&self.words) as u8,
+            bits: BITS_MINUS_1.of(&self.words) as u8 + 1,
+            complex: COMPLEX.of(&self.words) == 1,
             legacy: self.is_legacy(),
         }
     }
@@ -393,20 +392,20 @@ impl Header {
     #[inline]
     pub fn key(&self) -> StreamKey {
         StreamKey {
-            station: StationId(self.get(STATION) as u16),
-            thread: self.get(THREAD) as u16,
+            station: StationId(STATION.of(&self.words) as u16),
+            thread: THREAD.of(&self.words) as u16,
         }
     }
 
     /// Sets station and thread. The thread has 10 bits.
     pub fn set_key(&mut self, key: StreamKey) {
-        self.set(STATION, u32::from(key.station.0));
-        self.set(THREAD, u32::from(key.thread));
+        STATION.set(&mut self.words, u32::from(key.station.0));
+        THREAD.set(&mut self.words, u32::from(key.thread));
     }
 
     /// Returns the extended data version of words 4 to 7; `None` in a legacy header.
     pub fn edv(&self) -> Option<u8> {
-        (!self.is_legacy()).then(|| self.get(EDV) as u8)
+        (!self.is_legacy()).then(|| EDV.of(&self.words) as u8)
     }
 
     /// Returns the samples per second of each channel, which EDV 1 and 3 give. Their field holds the rate of complex samples;
@@ -452,17 +451,6 @@ impl Header {
             _ => {}
         }
         Ok(header)
-    }
-
-    #[inline]
-    fn get(&self, Field(word, low, width): Field) -> u32 {
-        self.words[word] >> low & (u32::MAX >> (32 - width))
-    }
-
-    #[inline]
-    fn set(&mut self, Field(word, low, width): Field, value: u32) {
-        let mask = u32::MAX >> (32 - width);
-        self.words[word] = self.words[word] & !(mask << low) | (value & mask) << low;
     }
 }
 

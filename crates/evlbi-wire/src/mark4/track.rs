@@ -6,6 +6,8 @@ use crc::{CRC_12_DECT, Crc};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
+use crate::field::{Field, from_bcd, to_bcd};
+
 /// CRC with polynomial x^12 + x^11 + x^3 + x^2 + x + 1, initial value zero, most significant bit first.
 const TRACK_CRC: Crc<u16> = Crc::<u16>::new(&CRC_12_DECT);
 
@@ -21,9 +23,7 @@ pub struct TrackHeader {
     pub(super) words: [u32; 5],
 }
 
-/// Position of a header field: word, lowest bit, width. Memo 230, section 2.1.
-struct Field(usize, u32, u32);
-
+// Fields of a header: memo 230, section 2.1.
 const STACK: Field = Field(1, 30, 2);
 const TRACK_TENS: Field = Field(1, 28, 2);
 const TRACK_UNITS: Field = Field(1, 24, 4);
@@ -52,66 +52,66 @@ impl TrackHeader {
 
     /// Returns the headstack, 0 to 3.
     pub fn stack(&self) -> u8 {
-        self.get(STACK) as u8
+        STACK.of(&self.words) as u8
     }
 
     /// Returns the number of the track on its headstack: 2 to 33 in recordings.
     pub fn track(&self) -> u8 {
-        (self.get(TRACK_TENS) * 10 + self.get(TRACK_UNITS)) as u8
+        (TRACK_TENS.of(&self.words) * 10 + TRACK_UNITS.of(&self.words)) as u8
     }
 
     /// Returns which of the samples of a bit time is on this track, 0 to 3.
     pub fn sub_sample(&self) -> usize {
-        self.get(SUB_SAMPLE) as usize
+        SUB_SAMPLE.of(&self.words) as usize
     }
 
     /// Returns whether the track holds magnitude bits; otherwise it holds sign bits.
     pub fn is_magnitude(&self) -> bool {
-        self.get(MAGNITUDE) == 1
+        MAGNITUDE.of(&self.words) == 1
     }
 
     /// Returns whether the track holds the lower sideband of its converter.
     pub fn is_lower(&self) -> bool {
-        self.get(SIDEBAND) == 1
+        SIDEBAND.of(&self.words) == 1
     }
 
     /// Returns the converter, counted from 0.
     pub fn converter(&self) -> u8 {
-        self.get(CONVERTER) as u8
+        CONVERTER.of(&self.words) as u8
     }
 
     /// Returns whether the formatter reports an error: of the time's sync, of its clock, of its processor, or of communication.
     pub fn is_faulty(&self) -> bool {
-        self.get(ERRORS) != 0
+        ERRORS.of(&self.words) != 0
     }
 
     /// Returns whether tracks change places from frame to frame.
     pub fn is_rolled(&self) -> bool {
-        self.get(BARREL_ROLL) == 1
+        BARREL_ROLL.of(&self.words) == 1
     }
 
     /// Returns the number of the station's recorder. It is even in recordings of Mark 5A.
     pub fn station(&self) -> u8 {
-        self.get(STATION) as u8
+        STATION.of(&self.words) as u8
     }
 
     /// Sets which samples the track holds.
     pub(super) fn set_samples(&mut self, converter: u8, lower: bool, magnitude: bool, sub: usize) {
-        self.set(CONVERTER, u32::from(converter));
-        self.set(SIDEBAND, u32::from(lower));
-        self.set(MAGNITUDE, u32::from(magnitude));
-        self.set(SUB_SAMPLE, sub as u32);
+        CONVERTER.set(&mut self.words, u32::from(converter));
+        SIDEBAND.set(&mut self.words, u32::from(lower));
+        MAGNITUDE.set(&mut self.words, u32::from(magnitude));
+        SUB_SAMPLE.set(&mut self.words, sub as u32);
     }
 
     /// Sets headstack and number of the track.
     pub(super) fn set_place(&mut self, stack: u8, track: u8) {
-        self.set(STACK, u32::from(stack));
-        self.set(TRACK_TENS, u32::from(track / 10));
-        self.set(TRACK_UNITS, u32::from(track % 10));
+        STACK.set(&mut self.words, u32::from(stack));
+        TRACK_TENS.set(&mut self.words, u32::from(track / 10));
+        TRACK_UNITS.set(&mut self.words, u32::from(track % 10));
     }
 
     pub(super) fn set_station(&mut self, station: u8) {
-        self.set(STATION, u32::from(station));
+        STATION.set(&mut self.words, u32::from(station));
     }
 
     /// Returns the time code.
@@ -126,12 +126,12 @@ impl TrackHeader {
         self.words[3] = (digits >> 20) as u32;
         self.words[4] = (digits as u32) << 12;
         let crc = u32::from(self.computed_crc());
-        self.set(CRC, crc);
+        CRC.set(&mut self.words, crc);
     }
 
     /// Returns the CRC in the header.
     pub fn crc(&self) -> u16 {
-        self.get(CRC) as u16
+        CRC.of(&self.words) as u16
     }
 
     /// Calculates the CRC of the first 148 bits.
@@ -157,17 +157,6 @@ impl TrackHeader {
     /// Returns whether the CRC is correct.
     pub fn is_intact(&self) -> bool {
         self.crc() == self.computed_crc()
-    }
-
-    #[inline]
-    fn get(&self, Field(word, low, width): Field) -> u32 {
-        self.words[word] >> low & (u32::MAX >> (32 - width))
-    }
-
-    #[inline]
-    fn set(&mut self, Field(word, low, width): Field, value: u32) {
-        let mask = u32::MAX >> (32 - width);
-        self.words[word] = self.words[word] & !(mask << low) | (value & mask) << low;
     }
 }
 
@@ -221,10 +210,8 @@ impl TimeCode {
 
     fn from_digits(digits: u64) -> Result<TimeCode, TimeCodeError> {
         let number = |low: u32, count: u32| {
-            (low..low + count).rev().try_fold(0, |number, place| {
-                let digit = (digits >> (4 * place) & 0xf) as u32;
-                (digit < 10).then(|| number * 10 + digit)
-            })
+            let digits = (digits >> (4 * low)) as u32;
+            from_bcd(digits & (u32::MAX >> (32 - 4 * count)))
         };
         let read = || {
             let milli = number(0, 3)?;
@@ -259,9 +246,7 @@ impl TimeCode {
             (self.micros / 1000, 3),
         ];
         parts.into_iter().fold(0, |digits, (number, count)| {
-            (0..count).rev().fold(digits, |digits, place| {
-                digits << 4 | u64::from(number / 10u32.pow(place) % 10)
-            })
+            digits << (4 * count) | u64::from(to_bcd(number))
         })
     }
 

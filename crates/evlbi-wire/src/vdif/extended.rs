@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{EDV, Field, Header, RATE, RATE_UNIT};
+use super::{EDV, Header, RATE, RATE_UNIT};
+use crate::field::Field;
 use crate::mark5b;
 
 /// Sync word: word 5 of extended data versions 1, 3 and 4.
@@ -131,10 +132,10 @@ impl Header {
                 das: self.words_6_and_7(),
             }),
             (2, _) => Extended::Alma(Alma {
-                polarisation: self.get(ALMA_POLARISATION) as u8,
-                quadrant: self.get(ALMA_QUADRANT) as u8,
-                correlator: self.get(ALMA_CORRELATOR) as u8,
-                sync: self.get(ALMA_SYNC_20),
+                polarisation: ALMA_POLARISATION.of(&self.words) as u8,
+                quadrant: ALMA_QUADRANT.of(&self.words) as u8,
+                correlator: ALMA_CORRELATOR.of(&self.words) as u8,
+                sync: ALMA_SYNC_20.of(&self.words),
                 status: self.words[5],
                 serial: self.words_6_and_7(),
             }),
@@ -142,15 +143,18 @@ impl Header {
                 complex_rate: self.complex_rate(),
                 sync: self.words[5],
                 tuning: self.words[6],
-                unit: self.get(NRAO_UNIT) as u8,
-                input: self.get(NRAO_INPUT) as u8,
-                sub_band: self.get(NRAO_SUB_BAND) as u8,
-                upper: self.get(NRAO_UPPER) == 1,
-                revision: (self.get(NRAO_MAJOR) as u8, self.get(NRAO_MINOR) as u8),
-                personality: self.get(NRAO_PERSONALITY) as u8,
+                unit: NRAO_UNIT.of(&self.words) as u8,
+                input: NRAO_INPUT.of(&self.words) as u8,
+                sub_band: NRAO_SUB_BAND.of(&self.words) as u8,
+                upper: NRAO_UPPER.of(&self.words) == 1,
+                revision: (
+                    NRAO_MAJOR.of(&self.words) as u8,
+                    NRAO_MINOR.of(&self.words) as u8,
+                ),
+                personality: NRAO_PERSONALITY.of(&self.words) as u8,
             }),
             (4, _) => Extended::Merged(Merged {
-                mask_length: self.get(MASK_LENGTH) as u8,
+                mask_length: MASK_LENGTH.of(&self.words) as u8,
                 sync: self.words[5],
                 mask: self.words_6_and_7(),
             }),
@@ -161,8 +165,12 @@ impl Header {
 
     /// Returns the rate of versions 1 and 3, in complex samples per second.
     pub(super) fn complex_rate(&self) -> u64 {
-        let unit = if self.get(RATE_UNIT) == 1 { MEGA } else { KILO };
-        u64::from(self.get(RATE)) * unit
+        let unit = if RATE_UNIT.of(&self.words) == 1 {
+            MEGA
+        } else {
+            KILO
+        };
+        u64::from(RATE.of(&self.words)) * unit
     }
 
     fn words_6_and_7(&self) -> u64 {
@@ -179,43 +187,43 @@ impl Header {
         new.words[4..].fill(0);
         match extended {
             Extended::Nict(nict) => {
-                new.set(EDV, 1);
+                EDV.set(&mut new.words, 1);
                 new.set_complex_rate(nict.complex_rate)?;
                 new.words[5] = nict.sync;
                 new.set_words_6_and_7(nict.das);
             }
             Extended::Alma(alma) => {
-                new.set(EDV, 2);
-                new.set(ALMA_POLARISATION, u32::from(alma.polarisation));
-                new.set(ALMA_QUADRANT, u32::from(alma.quadrant));
-                new.set(ALMA_CORRELATOR, u32::from(alma.correlator));
-                new.set(ALMA_SYNC_20, alma.sync);
+                EDV.set(&mut new.words, 2);
+                ALMA_POLARISATION.set(&mut new.words, u32::from(alma.polarisation));
+                ALMA_QUADRANT.set(&mut new.words, u32::from(alma.quadrant));
+                ALMA_CORRELATOR.set(&mut new.words, u32::from(alma.correlator));
+                ALMA_SYNC_20.set(&mut new.words, alma.sync);
                 new.words[5] = alma.status;
                 new.set_words_6_and_7(alma.serial);
             }
             Extended::Nrao(nrao) => {
-                new.set(EDV, 3);
+                EDV.set(&mut new.words, 3);
                 new.set_complex_rate(nrao.complex_rate)?;
                 new.words[5] = nrao.sync;
                 new.words[6] = nrao.tuning;
-                new.set(NRAO_UNIT, u32::from(nrao.unit));
-                new.set(NRAO_INPUT, u32::from(nrao.input));
-                new.set(NRAO_SUB_BAND, u32::from(nrao.sub_band));
-                new.set(NRAO_UPPER, u32::from(nrao.upper));
-                new.set(NRAO_MAJOR, u32::from(nrao.revision.0));
-                new.set(NRAO_MINOR, u32::from(nrao.revision.1));
-                new.set(NRAO_PERSONALITY, u32::from(nrao.personality));
+                NRAO_UNIT.set(&mut new.words, u32::from(nrao.unit));
+                NRAO_INPUT.set(&mut new.words, u32::from(nrao.input));
+                NRAO_SUB_BAND.set(&mut new.words, u32::from(nrao.sub_band));
+                NRAO_UPPER.set(&mut new.words, u32::from(nrao.upper));
+                NRAO_MAJOR.set(&mut new.words, u32::from(nrao.revision.0));
+                NRAO_MINOR.set(&mut new.words, u32::from(nrao.revision.1));
+                NRAO_PERSONALITY.set(&mut new.words, u32::from(nrao.personality));
             }
             Extended::Merged(merged) => {
-                new.set(EDV, 4);
-                new.set(MASK_LENGTH, u32::from(merged.mask_length));
+                EDV.set(&mut new.words, 4);
+                MASK_LENGTH.set(&mut new.words, u32::from(merged.mask_length));
                 new.words[5] = merged.sync;
                 new.set_words_6_and_7(merged.mask);
             }
             Extended::Mark5b(header) => new.words[4..].copy_from_slice(&header.words()),
             Extended::Other { version, words } => {
                 new.words[4..].copy_from_slice(words);
-                new.set(EDV, u32::from(*version));
+                EDV.set(&mut new.words, u32::from(*version));
             }
         }
         *self = new;
@@ -228,8 +236,8 @@ impl Header {
         if !rate.is_multiple_of(unit) || rate / unit >= 1 << 23 {
             return Err(RateError(rate));
         }
-        self.set(RATE_UNIT, u32::from(is_mega));
-        self.set(RATE, (rate / unit) as u32);
+        RATE_UNIT.set(&mut self.words, u32::from(is_mega));
+        RATE.set(&mut self.words, (rate / unit) as u32);
         Ok(())
     }
 

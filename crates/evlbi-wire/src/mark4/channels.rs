@@ -161,8 +161,8 @@ impl Channels {
     /// them upper sidebands; from the seventeenth channel on, lower ones.
     pub fn usual(tracks: Tracks, bits: usize, fan_out: usize) -> Result<Channels, ChannelError> {
         let count = tracks.count();
-        let held = bits * fan_out;
         let is_known = matches!(bits, 1 | 2) && matches!(fan_out, 1 | 2 | 4);
+        let held = bits.saturating_mul(fan_out);
         if !is_known || held > count || count / held > MAX_CHANNELS {
             let tracks = count;
             return Err(ChannelError::Unknown {
@@ -171,32 +171,21 @@ impl Channels {
                 fan_out,
             });
         }
-        let mut places: Vec<Vec<u8>> = Vec::new();
-        // A table is about 32 tracks of a headstack; fewer tracks are the even ones of it.
-        let of_stack = count.min(32);
-        let even = if count < 32 { of_stack } else { of_stack / 2 };
-        for stack in 0..count.div_ceil(32) {
-            // Even and odd tracks hold channels by themselves. They alternate, but for two bits without fan-out.
-            let halves = if count < 32 { 1 } else { 2 };
-            let groups = even / held;
-            let group = |half: usize, group: usize| -> Vec<u8> {
-                let place = |number: usize| match count < 32 {
-                    true => group * held + number,
-                    false => stack * 32 + 2 * (group * held + number) + half,
-                };
-                (0..held).map(|number| place(number) as u8).collect()
+        // A table is about the 32 tracks of a headstack, of which fewer are the even ones. Even and odd tracks hold channels by
+        // themselves, which alternate but for two bits without fan-out.
+        let halves = if count < 32 { 1 } else { 2 };
+        let groups = count.min(32) / halves / held;
+        let alternate = (bits, fan_out) != (2, 1);
+        let of_channel = |channel: usize| -> Vec<u8> {
+            let (stack, channel) = (channel / (halves * groups), channel % (halves * groups));
+            let (group, half) = match alternate {
+                true => (channel / halves, channel % halves),
+                false => (channel % groups, channel / groups),
             };
-            match fan_out {
-                1 if bits == 2 => {
-                    let order = (0..halves).flat_map(|half| (0..groups).map(move |g| (half, g)));
-                    places.extend(order.map(|(half, g)| group(half, g)));
-                }
-                _ => {
-                    let order = (0..groups).flat_map(|g| (0..halves).map(move |half| (half, g)));
-                    places.extend(order.map(|(half, g)| group(half, g)));
-                }
-            }
-        }
+            let place = |number: usize| 32 * stack + halves * (group * held + number) + half;
+            (0..held).map(|number| place(number) as u8).collect()
+        };
+        let places: Vec<Vec<u8>> = (0..count / held).map(of_channel).collect();
         let channel = |converter: usize| Channel {
             converter: (converter % 16) as u8,
             sideband: match converter / 16 % 2 {

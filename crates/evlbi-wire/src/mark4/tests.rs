@@ -1,3 +1,5 @@
+//! Mark 4 headers, channels and samples: known answers, damage, and every order of tracks.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -23,7 +23,7 @@ static SEQUENCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     bits.collect()
 });
 
-/// Modulates or demodulates the samples of a frame, without its header. No header shows whether a station modulates.
+/// Adds the modulation to the samples of a frame, without its header, or removes it. No header shows whether a station modulates.
 pub fn modulate(payload: &mut [u8], tracks: Tracks) {
     let times = payload.chunks_mut(tracks.bytes());
     for (bits, mask) in times.zip(SEQUENCE.iter()) {

@@ -25,17 +25,28 @@ pub fn make_from(bytes: &mut [u8], offset: usize) {
     }
 }
 
-/// Minimum run of the pattern that [`find`] reports, in bytes. Random data matches one word in 2^32, and practically never four
-/// words in a row.
-pub const MIN_RUN: usize = 16;
+/// Minimum run of the pattern that [`find`] reports, in bytes: two words. A single word is in random data once in 2^32 words, and two
+/// practically never.
+pub const MIN_RUN: usize = 8;
 
 const WORD: [u8; 4] = PATTERN.to_le_bytes();
+
+/// The four words that are inside the pattern, by the place of their first byte in it.
+const TURNED: [u32; 4] = [
+    PATTERN,
+    PATTERN.rotate_right(8),
+    PATTERN.rotate_right(16),
+    PATTERN.rotate_right(24),
+];
+
+/// Words that are compared together: the compiler vectorises small, simple loops.
+const TOGETHER: usize = 8;
 
 /// Two words of the pattern.
 const PAIR: u64 = (PATTERN as u64) << 32 | PATTERN as u64;
 
-/// Finds every run of at least [`MIN_RUN`] bytes of the pattern in `payload`, and returns their byte ranges in ascending order.
-/// Words are aligned to multiples of four bytes from the start of `payload`.
+/// Finds every run of at least [`MIN_RUN`] bytes of whole words of the pattern in `payload`, and returns their byte ranges in
+/// ascending order. A run may start at any byte: datagrams that are replaced need not contain whole words.
 pub fn find(payload: &[u8]) -> Runs<'_> {
     Runs { payload, from: 0 }
 }
@@ -43,6 +54,7 @@ pub fn find(payload: &[u8]) -> Runs<'_> {
 /// Returns whether `payload` is not empty and consists of the pattern only.
 pub fn is_fill(payload: &[u8]) -> bool {
     let mut pairs = payload.chunks_exact(8);
+    let is_pair = |bytes: &[u8]| bytes == PAIR.to_le_bytes();
     !payload.is_empty() && pairs.all(is_pair) && PAIR.to_le_bytes().starts_with(pairs.remainder())
 }
 
@@ -50,7 +62,7 @@ pub fn is_fill(payload: &[u8]) -> bool {
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     payload: &'a [u8],
-    /// Position up to which runs were reported; a multiple of 8.
+    /// Position up to which runs were reported.
     from: usize,
 }
 
@@ -59,14 +71,11 @@ impl Iterator for Runs<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         loop {
-            // Any run of MIN_RUN bytes contains a whole aligned pair, so searching for pairs is enough.
-            let pair = self.payload[self.from..]
-                .chunks_exact(8)
-                .position(is_pair)?;
-            let run = self.run_around(self.from + 8 * pair);
-            // Skip the pair in which the run ended. Only its second word could belong to a later run, and that run searches
-            // backwards for it.
-            self.from = run.end.next_multiple_of(8).min(self.payload.len());
+            // Two words at any byte contain a whole aligned word of the payload, turned.
+            let (place, phase) = self.next_turned()?;
+            let run = self.run_around(place, phase);
+            // What follows the run starts no earlier than a byte after its last word.
+            self.from = run.end.max(place + 4);
             if run.len() >= MIN_RUN {
                 return Some(run);
             }
@@ -75,20 +84,37 @@ impl Iterator for Runs<'_> {
 }
 
 impl Runs<'_> {
-    /// Returns the run whose first aligned pair is at `pair`.
-    fn run_around(&self, pair: usize) -> Range<usize> {
-        let before = &self.payload[..pair];
-        let start = pair - if before.ends_with(&WORD) { 4 } else { 0 };
-        let after = &self.payload[pair..];
-        let pairs = after.chunks_exact(8).take_while(|pair| is_pair(pair));
-        let end = pair + 8 * pairs.count();
-        let odd = self.payload[end..].starts_with(&WORD);
-        start..end + if odd { 4 } else { 0 }
+    /// Returns the place of the next aligned word that is inside the pattern, and its phase.
+    fn next_turned(&self) -> Option<(usize, usize)> {
+        let begin = self.from.next_multiple_of(4).min(self.payload.len());
+        let (words, _) = self.payload[begin..].as_chunks::<4>();
+        let phase = |word: &[u8; 4]| {
+            let word = u32::from_le_bytes(*word);
+            TURNED.iter().position(|turned| *turned == word)
+        };
+        let has_none = |words: &&[[u8; 4]]| {
+            let words = words.iter().map(|word| u32::from_le_bytes(*word));
+            let hits = words.map(|word| TURNED.iter().fold(false, |hit, it| hit | (*it == word)));
+            !hits.fold(false, |any, hit| any | hit)
+        };
+        let skipped = words.chunks(TOGETHER).take_while(has_none).count() * TOGETHER;
+        let rest = words.get(skipped..)?;
+        let (place, phase) = (0..)
+            .zip(rest)
+            .find_map(|(place, word)| Some((place, phase(word)?)))?;
+        Some((begin + 4 * (skipped + place), phase))
     }
-}
 
-fn is_pair(bytes: &[u8]) -> bool {
-    bytes == PAIR.to_le_bytes()
+    /// Returns the run of whole words around the word at `place`, whose first byte is byte `phase` of the pattern.
+    fn run_around(&self, place: usize, phase: usize) -> Range<usize> {
+        // Where the next whole word starts: in this one, unless it is whole itself.
+        let first = place + (4 - phase) % 4;
+        let before = self.payload[self.from..first.min(self.payload.len())].rchunks_exact(4);
+        let start = first - 4 * before.take_while(|word| **word == WORD).count();
+        let after = self.payload.get(first..).unwrap_or_default();
+        let after = after.chunks_exact(4).take_while(|word| **word == WORD);
+        start..first + 4 * after.count()
+    }
 }
 
 #[cfg(test)]
@@ -101,20 +127,18 @@ mod tests {
         find(payload).collect()
     }
 
-    /// Finds the runs by definition, word by word.
+    /// Finds the runs by definition, byte by byte.
     fn plain_runs(payload: &[u8]) -> Vec<Range<usize>> {
         let mut runs = Vec::new();
-        let mut open: Option<Range<usize>> = None;
-        for (number, word) in payload.chunks(4).enumerate() {
-            let here = 4 * number..4 * number + 4;
-            match (word == WORD, &mut open) {
-                (true, Some(run)) => run.end = here.end,
-                (true, None) => open = Some(here),
-                (false, _) => runs.extend(open.take()),
+        let mut at = 0;
+        while at < payload.len() {
+            let words = payload[at..].chunks_exact(4);
+            let length = 4 * words.take_while(|word| **word == WORD).count();
+            if length >= 8 {
+                runs.push(at..at + length);
             }
+            at += length.max(1);
         }
-        runs.extend(open);
-        runs.retain(|run| run.len() >= MIN_RUN);
         runs
     }
 
@@ -132,23 +156,23 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_found_wherever_a_word_starts() {
-        for start in (0..64).step_by(4) {
+    fn runs_are_found_wherever_they_start() {
+        for start in 0..64 {
             for words in 0..20 {
                 let mut payload = [0x5au8; 160];
                 let end = start + 4 * words;
                 make(&mut payload[start..end]);
-                let expected: Vec<_> = (words >= 4).then_some(start..end).into_iter().collect();
+                let expected: Vec<_> = (words >= 2).then_some(start..end).into_iter().collect();
                 assert_eq!(runs(&payload), expected);
             }
         }
     }
 
     #[test]
-    fn a_run_off_the_words_is_none() {
+    fn parts_of_words_do_not_belong_to_a_run() {
         let mut payload = [0u8; 64];
-        make(&mut payload[2..50]);
-        assert_eq!(runs(&payload), []);
+        make_from(&mut payload[2..51], 2);
+        assert_eq!(runs(&payload), std::slice::from_ref(&(4..48)));
     }
 
     #[test]
@@ -166,12 +190,16 @@ mod tests {
     proptest! {
         #[test]
         fn runs_are_those_of_the_definition(
-            words in prop::collection::vec(prop::bool::weighted(0.8), 0..200),
-            rest in prop::collection::vec(any::<u8>(), 0..4),
+            parts in prop::collection::vec((prop::bool::weighted(0.7), 1usize..24), 0..60),
         ) {
-            let word = |fill: bool| if fill { WORD } else { [0x44, 0x33, 0x22, 0x12] };
-            let mut payload: Vec<u8> = words.iter().flat_map(|fill| word(*fill)).collect();
-            payload.extend(rest);
+            let mut payload = Vec::new();
+            for (is_fill, length) in parts {
+                let begin = payload.len();
+                payload.resize(begin + length, 0x44);
+                if is_fill {
+                    make(&mut payload[begin..]);
+                }
+            }
             prop_assert_eq!(runs(&payload), plain_runs(&payload));
         }
 

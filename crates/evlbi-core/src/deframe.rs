@@ -21,12 +21,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use evlbi_wire::fill;
+use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, TimeGap};
 use evlbi_wire::vdif::StreamKey;
 use serde::{Deserialize, Serialize};
 
-pub use self::format::{Format, Layout};
+pub use self::format::{Format, Layout, Stamp};
 pub use self::holes::Holes;
 
 pub use self::learn::Wanted;
@@ -67,8 +68,9 @@ pub struct Settings {
     /// Maximum gap that is filled with invalid frames. Longer gaps are listed but not filled. If the frame rate is unknown, the
     /// limit is 256 MiB.
     pub fill: Duration,
-    /// Time within 500 days of the stream's, in UTC seconds since 1970-01-01: Mark 5B headers repeat every 1000 days.
-    pub reference: i64,
+    /// Latest time that the data can be from, within a day or two, in UTC seconds since 1970-01-01: times of Mark 5B repeat every
+    /// 1000 days, and those of Mark 4 have one digit of the year.
+    pub latest: i64,
 }
 
 impl Default for Settings {
@@ -80,7 +82,7 @@ impl Default for Settings {
             partial: Partial::Whole,
             hold: 4 << 20,
             fill: Duration::from_secs(10),
-            reference: 0,
+            latest: 0,
         }
     }
 }
@@ -105,7 +107,7 @@ pub enum FrameState {
     Lost,
     /// Arrived in part, and the received part was kept.
     Partial,
-    /// Arrived, but its header does not belong to this stream.
+    /// Arrived, but its header is damaged. Time and thread are those of the next frame of the stream, up to eight times in a row.
     Odd,
 }
 
@@ -129,6 +131,8 @@ pub struct Chunk<'a> {
     pub bytes: &'a [u8],
     /// Frames that it consists of; empty if the stream has no frames.
     pub frames: &'a [Frame],
+    /// Common properties of these frames; `None` if the stream has no frames.
+    pub layout: Option<Layout>,
 }
 
 /// Consumer of the pieces, in order.
@@ -168,10 +172,27 @@ pub struct Counts {
     pub unfilled_bytes: u64,
     /// Runs of missing frames that did not fit the list of gaps.
     pub gaps_not_listed: u64,
+    /// Times that frames were found at another offset than expected: bytes had been lost or inserted before.
+    #[serde(default)]
+    pub slips: u64,
+}
+
+/// Change of the offset of frames within the data, where bytes had been lost or inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Slip {
+    /// Offset in the output of the last frame boundary before it.
+    pub byte: u64,
+    /// Bytes inserted; negative if bytes were lost.
+    pub bytes: i64,
 }
 
 /// Number of odd headers in a row that starts a search for frames at a new offset.
 const ODD_RUN: u32 = 16;
+/// Number of odd headers in a row up to which a frame counts as the next one of the stream.
+const FLYWHEEL: u32 = 8;
+/// Maximum number of slips that are listed.
+const MAX_SLIPS: usize = 1024;
 /// Maximum number of frames that are output together.
 const MAX_FRAMES: usize = 1 << 16;
 /// Maximum padding of a last datagram, in bytes.
@@ -201,6 +222,7 @@ pub struct Deframer {
     search_at: u32,
     counts: Counts,
     gaps: GapLog,
+    slips: Vec<Slip>,
     /// Frames of the next chunk.
     frames: Vec<Frame>,
     /// Made frames that have no place in the span.
@@ -300,6 +322,7 @@ impl Deframer {
             search_at: ODD_RUN,
             counts: Counts::default(),
             gaps: GapLog::default(),
+            slips: Vec::new(),
             frames: Vec::new(),
             scratch: Vec::new(),
             ahead: Vec::new(),
@@ -404,6 +427,11 @@ impl Deframer {
         &self.gaps.gaps
     }
 
+    /// Returns the slips so far, the first ones.
+    pub fn slips(&self) -> &[Slip] {
+        &self.slips
+    }
+
     fn run(&mut self, bytes: Bytes<'_>, holes: &Holes, ended: bool, sink: Sink<'_>) -> usize {
         (self.made, self.is_filling) = (0, false);
         let mut span = Span {
@@ -482,9 +510,19 @@ impl Deframer {
             if self.is_padding(span, length as usize) {
                 return Step::Wait;
             }
+            match self.take_slip(span, layout) {
+                None => {}
+                Some(Step::On) => continue,
+                Some(Step::Wait) => return Step::Wait,
+            }
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {
-                self.take_whole(span, layout, whole_until);
+                let until = match layout.format {
+                    // The next header is looked at before each frame.
+                    Format::Mark4 => span.at + length,
+                    _ => whole_until,
+                };
+                self.take_whole(span, layout, until);
             } else if self.take_broken(span, layout) == Step::Wait {
                 return Step::Wait;
             }
@@ -506,6 +544,49 @@ impl Deframer {
             && are_fill(left as usize)
     }
 
+    /// Takes the bytes up to a Mark 4 header that is within the next two frames, but not where a frame ends: bytes were lost or
+    /// inserted before it. Nobody knows at which of them, so they belong to no frame. `None` if there is no such header.
+    fn take_slip(&mut self, span: &mut Span<'_>, layout: Layout) -> Option<Step> {
+        let tracks = layout.tracks()?;
+        let length = layout.frame_length;
+        let next = span.at + length as u64;
+        let is_there = |bytes: &[u8]| mark4::has_sync(bytes, tracks);
+        let view = span.view();
+        if view
+            .present(next, layout.header_length)
+            .is_none_or(is_there)
+        {
+            return None;
+        }
+        let searched = length * 2 + layout.header_length;
+        let left = view.whole_until(span.at) - span.at;
+        if left < searched as u64 && left == span.left() && !span.must_continue(self.settings.hold)
+        {
+            return Some(Step::Wait);
+        }
+        let bytes = view.present(span.at, searched.min(left as usize))?;
+        let read = |start: usize| {
+            let head = layout.read(&bytes[start..], self.settings.latest)?;
+            (!start.is_multiple_of(length)).then_some((start, head))
+        };
+        let (start, head) = mark4::find(bytes, tracks).find_map(read)?;
+        let expected = self.cadence.frames_until(head.time())?.saturating_sub(1);
+        let expected = expected.checked_mul(length as i64)?;
+        self.note_slip(span, (start as i64).saturating_sub(expected));
+        self.take_unframed(span, span.at + start as u64);
+        Some(Step::On)
+    }
+
+    /// Notes that frames are found `bytes` bytes after the expected place.
+    fn note_slip(&mut self, span: &mut Span<'_>, bytes: i64) {
+        self.hand_over(span);
+        self.counts.slips += 1;
+        if self.slips.len() < MAX_SLIPS {
+            let byte = self.counts.bytes;
+            self.slips.push(Slip { byte, bytes });
+        }
+    }
+
     /// Takes whole frames up to `until`, or an odd one.
     fn take_whole(&mut self, span: &mut Span<'_>, layout: Layout, until: u64) {
         if !self.scratch.is_empty() {
@@ -518,7 +599,7 @@ impl Deframer {
         let mut odd = false;
         let frames = span.view().bytes[begin..end].chunks_exact(length);
         for bytes in frames.take(MAX_FRAMES - self.frames.len()) {
-            let head = layout.read(bytes, self.settings.reference);
+            let head = layout.read(bytes, self.settings.latest);
             let Some(head) = head.filter(|head| self.cadence.believes(head)) else {
                 odd = true;
                 break;
@@ -562,16 +643,21 @@ impl Deframer {
     fn take_odd(&mut self, span: &mut Span<'_>, layout: Layout) {
         let place = span.place();
         let bytes = &span.view().bytes[place..];
-        let head = layout.read(bytes, self.settings.reference);
+        let head = layout.read(bytes, self.settings.latest);
         self.look_ahead(span, layout, 1, self.cadence.reach());
-        let is_astray = head.is_some_and(|head| self.cadence.is_astray(&head));
+        let is_astray = head.as_ref().is_some_and(|it| self.cadence.is_astray(it));
         let belongs_here = self.cadence.pass(self.place, &self.ahead);
         let state = match head {
             Some(_) => FrameState::SourceInvalid,
             None => FrameState::Odd,
         };
-        let head = if is_astray { belongs_here } else { head };
-        if let Some(head) = &head {
+        let is_next = head.is_none() && self.odd_run < FLYWHEEL;
+        let head = if is_astray || is_next {
+            belongs_here
+        } else {
+            head
+        };
+        if let Some(head) = head.as_ref().filter(|_| state != FrameState::Odd) {
             self.note_invalid(head, place - span.from);
         }
         self.odd_run += u32::from(state == FrameState::Odd);
@@ -601,8 +687,12 @@ impl Deframer {
         };
         let length = bytes.len();
         if length > 0 {
-            let frames = &self.frames;
-            (span.sink)(Chunk { bytes, frames });
+            let (frames, layout) = (&self.frames, self.layout());
+            (span.sink)(Chunk {
+                bytes,
+                frames,
+                layout,
+            });
             self.count(length);
         }
         self.frames.clear();

@@ -51,7 +51,7 @@ pub enum DropError {
     #[error(
         "fit: the bit rate of {} is unknown{}",
         path.display(),
-        if *is_raw { " (it is neither VDIF nor Mark 5B)" } else { "" }
+        if *is_raw { " (it is neither VDIF, Mark 5B nor Mark 4)" } else { "" }
     )]
     RateUnknown {
         /// Path of the recording.
@@ -242,9 +242,10 @@ fn packet_length(frame_length: usize, mtu: usize, rule: Rule) -> Result<usize, P
 fn check_replace(options: &DropOptions, recording: &Recording) -> Result<(), DropError> {
     let why = match (options.replace, recording.format) {
         (Replace::Invalid, Format::Raw) => {
-            "has no frames that could be marked invalid (it is neither VDIF nor Mark 5B)"
+            "has no frames that could be marked invalid (it is neither VDIF, Mark 5B nor Mark 4)"
         }
         (Replace::Invalid, Format::Mark5b) => "is Mark 5B, which has no mark for invalid frames",
+        (Replace::Invalid, Format::Mark4) => "is Mark 4, which has no mark for invalid frames",
         _ => return Ok(()),
     };
     let path = options.input.clone();

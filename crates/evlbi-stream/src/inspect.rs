@@ -10,11 +10,11 @@ mod thread;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use evlbi_core::deframe::{Chunk, Deframer, Format, Frame, FrameState};
+use evlbi_core::deframe::{Chunk, Deframer, Format, Frame, FrameState, Slip};
 use evlbi_net::run::Run;
+use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, StreamKey};
-use evlbi_wire::{fill, mark5b};
 use serde::Serialize;
 
 use self::thread::{Gap, Sampling, Thread, ThreadReport};
@@ -72,6 +72,8 @@ pub struct Report {
     trailing_bytes: u64,
     /// Bytes between frames that belong to none; all bytes of raw data.
     unframed_bytes: u64,
+    /// Places where frames are at another offset than expected: bytes were lost or inserted before. The first ones.
+    slips: Vec<Slip>,
     fill: FillFound,
     threads: Vec<ThreadReport>,
     /// Number of gaps in the numbering, over all threads.
@@ -88,7 +90,7 @@ pub struct Report {
 #[derive(Clone, Copy, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct FillFound {
-    /// Bytes of fill pattern, in runs of 16 bytes or more.
+    /// Bytes of fill pattern, in runs of two words (8 bytes) or more.
     bytes: u64,
     /// Frames that contain some.
     frames: u64,
@@ -172,16 +174,16 @@ impl Content {
             self.fill.bytes += fill_in(chunk.bytes);
         }
         for frame in chunk.frames {
-            self.take_frame(frame, &chunk.bytes[frame.bytes.clone()]);
+            let header_length = chunk.layout.map_or(0, |layout| layout.header_length);
+            self.take_frame(frame, &chunk.bytes[frame.bytes.clone()], header_length);
         }
     }
 
-    fn take_frame(&mut self, frame: &Frame, bytes: &[u8]) {
+    fn take_frame(&mut self, frame: &Frame, bytes: &[u8], header_length: usize) {
         let header = match self.format {
             Format::Vdif => vdif::Header::parse(bytes).ok(),
-            Format::Mark5b | Format::Raw => None,
+            Format::Mark5b | Format::Mark4 | Format::Raw => None,
         };
-        let header_length = header.map_or(mark5b::HEADER_LEN, |header| header.len());
         let payload = bytes.get(header_length..).unwrap_or_default();
         let valid = frame.state == FrameState::Whole;
         let filled = fill_in(payload);
@@ -203,7 +205,7 @@ impl Content {
         if valid && let Some(header) = header {
             thread.describe(header, index);
         }
-        thread.see(time, valid);
+        thread.see(time, frame.state == FrameState::SourceInvalid);
         if valid && filled == 0 {
             thread.sample(payload, self.sampling);
         }
@@ -308,6 +310,7 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         leading_bytes: leading,
         trailing_bytes: (walked.blocks.offset()).saturating_sub(leading + counts.bytes),
         unframed_bytes: counts.unframed_bytes,
+        slips: walked.deframer.slips().to_vec(),
         fill: content.fill,
         threads: threads.iter().map(|thread| thread.report(rate)).collect(),
         gaps_total,

@@ -10,11 +10,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Settings};
+use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Layout, Settings};
 use evlbi_core::rate::BitRate;
-use evlbi_wire::mark5b;
+use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::{self, Header, Shape, StreamKey};
+use evlbi_wire::vdif::{Header, Shape, StreamKey};
 use thiserror::Error;
 
 /// Bytes per read.
@@ -97,8 +97,12 @@ pub struct Recording {
     pub leading: u64,
     /// Length of a frame in bytes; `None` for raw data.
     pub frame_length: Option<usize>,
+    /// Common properties of the frames; `None` for raw data.
+    pub layout: Option<Layout>,
     /// Shape of the samples, for VDIF.
     pub shape: Option<Shape>,
+    /// First undamaged header of Mark 4.
+    pub mark4: Option<Box<mark4::Header>>,
     /// Stations and threads in order of appearance.
     pub keys: Vec<StreamKey>,
     /// Frames per second of each thread; `None` if unknown.
@@ -107,12 +111,9 @@ pub struct Recording {
     pub first: Option<FrameTime>,
     /// Time of the last frame of that thread.
     pub last: Option<FrameTime>,
-    /// UTC second to resolve Mark 5B times: they repeat every 1000 days and mean a time within 500 days of it.
-    reference: i64,
+    /// Latest time that the data can be from, in UTC seconds: times of Mark 5B and Mark 4 repeat.
+    latest: i64,
 }
-
-/// Time from the middle of those 1000 days to now, in seconds. Recordings are from the past; two days allow for clocks that differ.
-const BEFORE: i64 = 498 * 86_400;
 
 impl Recording {
     /// Inspects the file at `path`, at this second (UTC since 1970). `frame_rate` overrides the detected rate.
@@ -130,8 +131,7 @@ impl Recording {
             return Err(RecordingError::Empty(path.to_owned()));
         }
         let mut survey = Survey::default();
-        let reference = second - BEFORE;
-        let mut deframer = deframer(frame_rate, reference);
+        let mut deframer = deframer(frame_rate, second);
         let mut blocks = Blocks::new(file, MAX_SURVEYED.min(size));
         while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
             if blocks.offset() >= ENOUGH && deframer.frame_rate().is_some() {
@@ -145,16 +145,18 @@ impl Recording {
             size,
             leading: blocks.leading().unwrap_or(0),
             frame_length: layout.map(|layout| layout.frame_length),
+            layout,
             shape: survey.shape,
+            mark4: survey.mark4,
             keys: survey.keys,
             frame_rate: deframer.frame_rate(),
             first: survey.first.map(|first| first.time),
             last: None,
-            reference,
+            latest: second,
         };
         if let Some(first) = survey.first {
             recording.find_last(&blocks.file, first)?;
-            if frame_rate.is_none() {
+            if frame_rate.is_none() && layout.is_some_and(|layout| layout.frame_rate.is_none()) {
                 let counted = recording.count_frames_of_seconds(&blocks.file, first)?;
                 recording.frame_rate = counted.or(recording.frame_rate);
             }
@@ -164,7 +166,7 @@ impl Recording {
 
     /// Returns a deframer for the recording.
     pub fn deframer(&self, frame_rate: Option<FrameRate>) -> Deframer {
-        deframer(frame_rate, self.reference)
+        deframer(frame_rate, self.latest)
     }
 
     /// Returns the number of whole frames in the file.
@@ -198,14 +200,7 @@ impl Recording {
 
     /// Returns the length of a header in bytes; `None` for raw data.
     pub fn header_length(&self) -> Option<usize> {
-        match self.format {
-            Format::Vdif => Some(
-                self.shape
-                    .map_or(vdif::HEADER_LEN, |shape| shape.header_length()),
-            ),
-            Format::Mark5b => Some(mark5b::HEADER_LEN),
-            Format::Raw => None,
-        }
+        self.layout.map(|layout| layout.header_length)
     }
 
     /// Finds the last frame of the first frame's thread; among as many frames as there are threads, unless some are damaged.
@@ -292,35 +287,22 @@ impl Recording {
         file: &File,
         number: u64,
     ) -> Result<Option<(StreamKey, FrameTime)>, RecordingError> {
-        let mut bytes = [0; vdif::HEADER_LEN];
-        let at = self.leading + number * self.frame_length.unwrap_or(1) as u64;
+        let Some(layout) = self.layout else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; layout.header_length];
+        let at = self.leading + number * layout.frame_length as u64;
         file.read_exact_at(&mut bytes, at)
             .map_err(RecordingError::read(&self.path))?;
-        Ok(self.read_header(&bytes))
-    }
-
-    fn read_header(&self, bytes: &[u8]) -> Option<(StreamKey, FrameTime)> {
-        match self.format {
-            Format::Vdif => {
-                let header = Header::parse(bytes).ok()?;
-                let time = header.time();
-                let like_us = Some(header.frame_length()) == self.frame_length;
-                // Frames marked invalid may have any time: accept them only within the maximum distance.
-                let is_ours = !header.is_invalid()
-                    || self.first.is_none_or(|first| {
-                        time.second.abs_diff(first.second) <= MAX_APART.max(self.frames())
-                    });
-                (like_us && is_ours).then(|| (header.key(), time))
-            }
-            Format::Mark5b => {
-                let time = mark5b::Header::parse(bytes)
-                    .ok()?
-                    .time(self.reference)
-                    .ok()?;
-                Some((StreamKey::default(), time))
-            }
-            Format::Raw => None,
-        }
+        let stamp = layout.stamp(&bytes, self.latest);
+        // Frames marked invalid may have any time: accept them only within the maximum distance.
+        let ours = stamp.filter(|stamp| {
+            let is_near = |first: FrameTime| {
+                stamp.time.second.abs_diff(first.second) <= MAX_APART.max(self.frames())
+            };
+            !stamp.is_invalid || self.first.is_none_or(is_near)
+        });
+        Ok(ours.map(|stamp| (stamp.key, stamp.time)))
     }
 }
 
@@ -351,10 +333,10 @@ pub(crate) fn stream_rate(
     BitRate::new(frames.checked_mul(bits)?)
 }
 
-fn deframer(frame_rate: Option<FrameRate>, reference: i64) -> Deframer {
+fn deframer(frame_rate: Option<FrameRate>, latest: i64) -> Deframer {
     Deframer::new(Settings {
         frame_rate,
-        reference,
+        latest,
         hold: HOLD,
         ..Settings::default()
     })
@@ -365,6 +347,7 @@ struct Survey {
     keys: Vec<StreamKey>,
     seen: HashSet<StreamKey>,
     shape: Option<Shape>,
+    mark4: Option<Box<mark4::Header>>,
     first: Option<First>,
     /// Whether a frame without the invalid bit was found.
     has_valid: bool,
@@ -388,9 +371,14 @@ impl Survey {
                 // The header of an invalid frame may be wrong.
                 let is_better = frame.state == FrameState::Whole && !self.has_valid;
                 if self.first.is_none() || is_better {
-                    let header = Header::parse(&chunk.bytes[frame.bytes.clone()]).ok();
+                    let bytes = &chunk.bytes[frame.bytes.clone()];
+                    let is_vdif = chunk.layout.is_some_and(|it| it.format == Format::Vdif);
+                    let header = Header::parse(bytes).ok().filter(|_| is_vdif);
                     let told = header.and_then(|header| header.frame_rate());
                     self.shape = header.map(|header| header.shape());
+                    let tracks = chunk.layout.and_then(|layout| layout.tracks());
+                    let header = tracks.and_then(|it| mark4::Header::parse(bytes, it).ok());
+                    self.mark4 = header.map(Box::new);
                     let first = First {
                         number: self.frames,
                         key,

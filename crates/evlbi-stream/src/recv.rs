@@ -276,7 +276,7 @@ pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
         frame_rate: options.frame_rate,
         fill: options.fill,
         partial: options.partial,
-        reference: clock.second(),
+        latest: clock.second(),
         ..deframe::Settings::default()
     }
 }

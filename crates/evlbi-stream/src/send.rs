@@ -44,7 +44,7 @@ pub enum SendError {
     #[error("the frame rate of {0} is unknown, so its frames cannot be timed")]
     RateUnknown(String),
     /// The named source is raw data, and nothing else sets the times.
-    #[error("{0} is raw data without timestamps (neither VDIF nor Mark 5B)")]
+    #[error("{0} is raw data without timestamps (neither VDIF, Mark 5B nor Mark 4)")]
     NoTimes(String),
     /// The named source is generated, and nothing sets its rate.
     #[error("{0} has no rate of its own")]

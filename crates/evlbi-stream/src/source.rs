@@ -202,9 +202,9 @@ impl Input {
                 let name = recording.path.display();
                 let pass_frames = match (repeat > 1, recording.format) {
                     (false, _) | (_, Format::Raw) => 0,
-                    (true, Format::Mark5b) => {
+                    (true, format @ (Format::Mark5b | Format::Mark4)) => {
                         return Err(SourceError::NotRepeatable(format!(
-                            "cannot repeat {name}: later times are not supported for Mark 5B"
+                            "cannot repeat {name}: later times are not supported for {format}"
                         )));
                     }
                     (true, Format::Vdif) => recording

@@ -15,7 +15,7 @@ mod tests;
 mod track;
 
 pub use self::channels::{Channel, ChannelError, Channels, Sideband};
-pub use self::header::{Header, HeaderError, find};
+pub use self::header::{Header, HeaderError, find, has_sync};
 pub use self::modulation::modulate;
 pub use self::order::Order;
 pub use self::track::{TimeCode, TimeCodeError, TrackHeader};

@@ -22,14 +22,14 @@ const MAX_ASTRAY: u64 = 86_400;
 const NONE: usize = usize::MAX;
 
 /// Header and its place, in frames of the stream since the start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sighting {
     pub at: i64,
     pub head: Head,
 }
 
 /// Header for a lost frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guess {
     /// Header; `None` if no header was seen yet.
     pub head: Option<Head>,
@@ -88,6 +88,16 @@ impl Cadence {
 
     pub fn frame_rate(&self) -> Option<FrameRate> {
         self.rate.get()
+    }
+
+    /// Returns the frames from the last one of a stream of one thread to a time; `None` if the rate is unknown.
+    pub fn frames_until(&self, time: FrameTime) -> Option<i64> {
+        self.rate.between(self.streams.first()?.time, time.into())
+    }
+
+    /// Notes the frame rate that headers show.
+    pub fn tell(&mut self, rate: Option<FrameRate>) {
+        self.rate.tell(rate);
     }
 
     /// Returns the number of threads, of all stations.
@@ -197,7 +207,7 @@ impl Cadence {
             let cycles = (stream.first.at - start) / cycle + 1;
             stream.at = stream.first.at - cycles * cycle;
             stream.seen_at = stream.first.at;
-            stream.head = stream.first.head;
+            stream.head = stream.first.head.clone();
             stream.seen = stream.head.time();
             stream.time = self.rate.after(stream.seen.into(), -cycles);
             stream.missing = -cycles;
@@ -232,7 +242,8 @@ impl Cadence {
     #[inline]
     pub fn see(&mut self, at: i64, head: &Head) {
         let Some(index) = self.find(head.key()) else {
-            self.begin(Sighting { at, head: *head });
+            let head = head.clone();
+            self.begin(Sighting { at, head });
             return;
         };
         let time = head.time();
@@ -254,7 +265,7 @@ impl Cadence {
         stream.at = at;
         stream.time = time.into();
         stream.missing = 0;
-        stream.head = *head;
+        stream.head.clone_from(head);
         stream.seen_at = at;
         stream.seen = time;
     }
@@ -289,7 +300,7 @@ impl Cadence {
             at: first.at,
             time: time.into(),
             missing: 0,
-            head: first.head,
+            head: first.head.clone(),
             seen_at: first.at,
             seen: time,
             first,
@@ -405,18 +416,24 @@ impl Cadence {
     fn new_stream(&mut self, at: i64, ahead: &[Sighting]) -> Option<Head> {
         let unknown =
             |s: &&Sighting| !self.by_key.contains_key(&s.head.key()) && !self.is_astray(&s.head);
-        let first = *ahead.iter().find(unknown)?;
+        let first = ahead.iter().find(unknown)?;
         let time = self.rate.after(first.head.time().into(), -1);
         let head = first.head.fill_after(time.time()?, -1, self.rate.get())?;
-        self.begin(Sighting { at, head });
+        let first = Sighting {
+            at,
+            head: head.clone(),
+        };
+        self.begin(first);
         Some(head)
     }
 
     /// Returns a header for a frame of which only the neighbours are known: their station and time, and a thread that none of
     /// them has.
     fn stray(&self, ahead: &[Sighting]) -> Option<Head> {
-        let latest = self.streams.get(self.latest).map(|stream| stream.head);
-        let mut head = latest.or(ahead.first().map(|sighting| sighting.head))?;
+        let latest = self.streams.get(self.latest).map(|stream| &stream.head);
+        let mut head = latest
+            .or(ahead.first().map(|sighting| &sighting.head))?
+            .clone();
         let key = head.key();
         let is_free = |thread: &u16| {
             let thread = *thread;

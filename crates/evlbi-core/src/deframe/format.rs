@@ -1,5 +1,9 @@
 //! Common properties of the frames of a stream, and the content of their headers.
 
+use std::fmt;
+use std::sync::Arc;
+
+use evlbi_wire::mark4::{self, TimeCode, Tracks};
 use evlbi_wire::mark5b;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, StreamKey};
@@ -14,22 +18,42 @@ pub enum Format {
     Vdif,
     /// Mark 5B disk frames.
     Mark5b,
+    /// Mark 4 frames, as Mark 5A records them.
+    Mark4,
     /// Anything else: bytes without frames.
     Raw,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Vdif => "VDIF",
+            Format::Mark5b => "Mark 5B",
+            Format::Mark4 => "Mark 4",
+            Format::Raw => "raw data",
+        })
+    }
 }
 
 /// Common properties of the frames of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// VDIF or Mark 5B.
+    /// VDIF, Mark 5B or Mark 4.
     pub format: Format,
     /// Length of a frame in bytes, header included.
     pub frame_length: usize,
     /// Length of a header in bytes.
     pub header_length: usize,
-    /// VDIF version number; 0 in Mark 5B.
+    /// VDIF version number; 0 in other formats.
     pub version: u8,
+    /// Frames per second of Mark 4, as the times in two headers show; `None` in other formats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_rate: Option<FrameRate>,
 }
+
+/// Days before the latest time of a Mark 5B recording, in the middle of the 1000 days in which times do not repeat. Two days allow for
+/// clocks that differ.
+const MARK5B_MIDDLE: i64 = 498 * 86_400;
 
 impl Layout {
     /// Mark 5B frames all have the same layout.
@@ -38,7 +62,27 @@ impl Layout {
         frame_length: mark5b::FRAME_LEN,
         header_length: mark5b::HEADER_LEN,
         version: 0,
+        frame_rate: None,
     };
+
+    /// Returns the layout of Mark 4 frames of these tracks; `None` if a second is not a whole number of frames.
+    pub(super) fn of_mark4(tracks: Tracks, frame_rate: FrameRate) -> Option<Layout> {
+        let is_rate = 1_000_000 % frame_rate.get() == 0
+            && (1_000_000 / frame_rate.get()).is_multiple_of(TimeCode::STEP);
+        is_rate.then_some(Layout {
+            format: Format::Mark4,
+            frame_length: tracks.frame_length(),
+            header_length: tracks.header_length(),
+            version: 0,
+            frame_rate: Some(frame_rate),
+        })
+    }
+
+    /// Returns the tracks of Mark 4 frames.
+    pub fn tracks(&self) -> Option<Tracks> {
+        let tracks = Tracks::new(8 * self.frame_length / mark4::FRAME_BITS);
+        tracks.filter(|_| self.format == Format::Mark4)
+    }
 
     pub(super) fn of_vdif(header: &vdif::Header) -> Layout {
         Layout {
@@ -46,6 +90,7 @@ impl Layout {
             frame_length: header.frame_length(),
             header_length: header.len(),
             version: header.version(),
+            frame_rate: None,
         }
     }
 
@@ -54,9 +99,20 @@ impl Layout {
         self.read(bytes, 0).is_some()
     }
 
-    /// Reads the header at the start of `bytes`, if it has this layout. `reference` is a time within 500 days, in UTC seconds
-    /// since 1970-01-01.
-    pub(super) fn read(&self, bytes: &[u8], reference: i64) -> Option<Head> {
+    /// Reads what the header at the start of `bytes` says, if it has this layout. `latest` is
+    /// [`Settings::latest`](super::Settings::latest).
+    pub fn stamp(&self, bytes: &[u8], latest: i64) -> Option<Stamp> {
+        let head = self.read(bytes, latest)?;
+        Some(Stamp {
+            key: head.key(),
+            time: head.time(),
+            is_invalid: head.is_invalid(),
+            frame_rate: head.frame_rate().or(self.frame_rate),
+        })
+    }
+
+    /// Reads the header at the start of `bytes`, if it has this layout. `latest` is [`Settings::latest`](super::Settings::latest).
+    pub(super) fn read(&self, bytes: &[u8], latest: i64) -> Option<Head> {
         match self.format {
             Format::Vdif => {
                 let header = vdif::Header::parse(bytes).ok()?;
@@ -64,33 +120,56 @@ impl Layout {
             }
             Format::Mark5b => {
                 let header = mark5b::Header::parse(bytes).ok()?;
-                let time = header.time(reference).ok()?;
+                let time = header.time(latest.saturating_sub(MARK5B_MIDDLE)).ok()?;
                 Some(Head::Mark5b(header, time))
+            }
+            Format::Mark4 => {
+                let header = mark4::Header::parse(bytes, self.tracks()?).ok()?;
+                let code = header.time_code().ok().filter(|_| header.is_intact())?;
+                let second = code.second(latest)?;
+                let micros = 1_000_000 / self.frame_rate?.get();
+                let frame = code.micros() / micros;
+                let time = FrameTime { second, frame };
+                (code.micros() % micros == 0).then(|| Head::Mark4(Arc::new(header), time))
             }
             Format::Raw => None,
         }
     }
 }
 
-/// Header of a frame.
+/// Station, thread and time in the header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Station and thread.
+    pub key: StreamKey,
+    /// Time.
+    pub time: FrameTime,
+    /// Whether the frame is marked invalid.
+    pub is_invalid: bool,
+    /// Frames per second that the header gives.
+    pub frame_rate: Option<FrameRate>,
+}
+
+/// Header of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Vdif(vdif::Header),
     Mark5b(mark5b::Header, FrameTime),
+    Mark4(Arc<mark4::Header>, FrameTime),
 }
 
 impl Head {
     pub fn key(&self) -> StreamKey {
         match self {
             Head::Vdif(header) => header.key(),
-            Head::Mark5b(..) => StreamKey::default(),
+            Head::Mark5b(..) | Head::Mark4(..) => StreamKey::default(),
         }
     }
 
     pub fn time(&self) -> FrameTime {
         match self {
             Head::Vdif(header) => header.time(),
-            Head::Mark5b(_, time) => *time,
+            Head::Mark5b(_, time) | Head::Mark4(_, time) => *time,
         }
     }
 
@@ -102,9 +181,13 @@ impl Head {
         self.is_invalid() && self.time().second == Head::UNSET
     }
 
-    /// Returns whether the frame is marked invalid, which Mark 5B cannot do.
+    /// Returns whether the frame is marked invalid: Mark 5B cannot do it, in Mark 4 the formatter reports an error.
     pub fn is_invalid(&self) -> bool {
-        matches!(self, Head::Vdif(header) if header.is_invalid())
+        match self {
+            Head::Vdif(header) => header.is_invalid(),
+            Head::Mark5b(..) => false,
+            Head::Mark4(header, _) => header.is_faulty(),
+        }
     }
 
     pub fn set_invalid(&mut self, invalid: bool) {
@@ -125,7 +208,7 @@ impl Head {
     pub fn frame_rate(&self) -> Option<FrameRate> {
         match self {
             Head::Vdif(header) => header.frame_rate(),
-            Head::Mark5b(..) => None,
+            Head::Mark5b(..) | Head::Mark4(..) => None,
         }
     }
 
@@ -134,6 +217,7 @@ impl Head {
         match self {
             Head::Vdif(header) => header.emit(frame),
             Head::Mark5b(header, _) => header.emit(frame),
+            Head::Mark4(header, _) => header.emit(frame),
         }
     }
 
@@ -153,6 +237,13 @@ impl Head {
             Head::Mark5b(header, _) => {
                 let filled = header.fill_at(time, rate).ok()?;
                 Some(Head::Mark5b(filled, time))
+            }
+            Head::Mark4(header, _) => {
+                let micros = u64::from(time.frame) * 1_000_000 / u64::from(rate?.get());
+                let code = TimeCode::new(time.second, u32::try_from(micros).ok()?)?;
+                let mut filled = header.as_ref().clone();
+                filled.set_time_code(code);
+                Some(Head::Mark4(Arc::new(filled), time))
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
+use evlbi_wire::mark4::{self, Tracks};
 use evlbi_wire::mark5b;
+use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif;
 
 use super::cadence::{MAX_AHEAD, Sighting};
@@ -66,6 +68,7 @@ impl Deframer {
     /// Learns the order of the frames before the first of them is taken, so that a frame lost at the very start gets the right
     /// thread and time.
     pub(super) fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
+        self.cadence.tell(layout.frame_rate);
         self.look_ahead(span, layout, 0, MAX_AHEAD);
         let window = MAX_AHEAD as u64 * layout.frame_length as u64;
         let must_suffice = span.left() >= window || span.must_continue(self.settings.hold);
@@ -104,7 +107,7 @@ impl Deframer {
                 continue;
             }
             let bytes = view.present(at, layout.header_length);
-            if let Some(head) = bytes.and_then(|b| layout.read(b, self.settings.reference)) {
+            if let Some(head) = bytes.and_then(|b| layout.read(b, self.settings.latest)) {
                 let at = self.place.saturating_add_unsigned(frame);
                 self.ahead.push(Sighting { at, head });
             }
@@ -121,6 +124,7 @@ impl Deframer {
         }
         match self.search(span, Some(layout), false) {
             Found::Frames(first, found) if found != layout || first != span.at => {
+                self.note_slip(span, (first - span.at).cast_signed());
                 self.take_unframed(span, first);
                 self.cadence.restart();
                 self.state = State::Priming(found);
@@ -221,7 +225,9 @@ impl Search<'_> {
     fn in_run(&self, from: u64, until: u64, undecided: &mut bool) -> Option<(u64, Layout)> {
         let bytes = self.view.present(from, (until - from) as usize)?;
         let longest = self.longest();
-        for place in 0..bytes.len() {
+        let mark4 = self.mark4_in(from, bytes, undecided);
+        let before = mark4.map_or(bytes.len(), |(offset, _)| (offset - from) as usize);
+        for place in 0..before {
             if self.work.get() == 0 {
                 *undecided = true;
                 break;
@@ -236,7 +242,59 @@ impl Search<'_> {
                 Found::Nothing => {}
             }
         }
+        mark4
+    }
+
+    /// Searches for Mark 4 frames by their sync words, from many tracks to few: few find a sync word inside that of more.
+    fn mark4_in(&self, from: u64, bytes: &[u8], undecided: &mut bool) -> Option<(u64, Layout)> {
+        if self.settings.format.is_some_and(|it| it != Format::Mark4) {
+            return None;
+        }
+        let longest = self.longest();
+        let all = Tracks::ALL.into_iter();
+        for tracks in all.filter(|tracks| self.fits(tracks.frame_length(), longest)) {
+            for place in mark4::find(bytes, tracks) {
+                if self.work.get() == 0 {
+                    *undecided = true;
+                    return None;
+                }
+                self.work
+                    .set(self.work.get().saturating_sub(tracks.count()));
+                let offset = from + place as u64;
+                let Some(layout) = self.mark4_layout(offset, tracks, undecided) else {
+                    continue;
+                };
+                match self.confirm(offset, &layout) {
+                    Found::Frames(..) => return Some((offset, layout)),
+                    Found::Undecided => *undecided = true,
+                    Found::Nothing => {}
+                }
+            }
+        }
         None
+    }
+
+    /// Returns the layout of the Mark 4 frame at `offset`. The frame rate follows from the time in a further header.
+    fn mark4_layout(&self, offset: u64, tracks: Tracks, undecided: &mut bool) -> Option<Layout> {
+        let code = |frame: u64| {
+            let at = offset.saturating_add(frame * tracks.frame_length() as u64);
+            let bytes = self.view.present(at, tracks.header_length())?;
+            let header = mark4::Header::parse(bytes, tracks).ok()?;
+            header.time_code().ok().filter(|_| header.is_intact())
+        };
+        let first = code(0)?;
+        if let Some(given) = self.settings.frame_rate {
+            return Layout::of_mark4(tracks, given);
+        }
+        let Some((frames, next)) = (1..CHAIN as u64).find_map(|it| Some((it, code(it)?))) else {
+            *undecided |= !self.decide;
+            return None;
+        };
+        let micros = first.micros_until(next).filter(|micros| *micros > 0)?;
+        let rate = (frames * 1_000_000).checked_div(micros)?;
+        let whole = (frames * 1_000_000).is_multiple_of(micros);
+        let rate = FrameRate::new(u32::try_from(rate).ok().filter(|_| whole)?)?;
+        Layout::of_mark4(tracks, rate)
     }
 
     /// Returns the layout of the header that `bytes` may start with.
@@ -244,17 +302,18 @@ impl Search<'_> {
     fn candidate(&self, bytes: &[u8], longest: usize) -> Option<Layout> {
         let wanted = self.settings.format;
         let sync = bytes.first_chunk()?;
-        if *sync == mark5b::SYNC.to_le_bytes() && wanted != Some(Format::Vdif) {
-            return self.fits(Layout::MARK5B, longest).then_some(Layout::MARK5B);
+        if *sync == mark5b::SYNC.to_le_bytes() && wanted.is_none_or(|it| it == Format::Mark5b) {
+            let fits = self.fits(mark5b::FRAME_LEN, longest);
+            return fits.then_some(Layout::MARK5B);
         }
         // Most bytes are not a header: the word with version and length shows that soonest.
         let third = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
         let too_long = (third & 0xff_ffff) as usize > longest / 8;
-        if third >> 29 > MAX_VERSION || too_long || wanted == Some(Format::Mark5b) {
+        if third >> 29 > MAX_VERSION || too_long || wanted.is_some_and(|it| it != Format::Vdif) {
             return None;
         }
         let layout = Layout::of_vdif(&vdif::Header::parse(bytes).ok()?);
-        self.fits(layout, longest).then_some(layout)
+        self.fits(layout.frame_length, longest).then_some(layout)
     }
 
     fn longest(&self) -> usize {
@@ -262,9 +321,9 @@ impl Search<'_> {
         self.settings.frame_length.unwrap_or(learnt)
     }
 
-    fn fits(&self, layout: Layout, longest: usize) -> bool {
+    fn fits(&self, frame_length: usize, longest: usize) -> bool {
         let exact = self.settings.frame_length.is_some();
-        layout.frame_length == longest || !exact && layout.frame_length < longest
+        frame_length == longest || !exact && frame_length < longest
     }
 
     /// Returns whether further headers follow the one at `offset` as expected. A damaged frame among them does not matter: those
@@ -273,7 +332,7 @@ impl Search<'_> {
         // In nearly all cases the search ends here.
         let second = offset.saturating_add(layout.frame_length as u64);
         let second = self.view.present(second, layout.header_length);
-        if second.is_some_and(|bytes| layout.read(bytes, self.settings.reference).is_none()) {
+        if second.is_some_and(|bytes| layout.read(bytes, self.settings.latest).is_none()) {
             return Found::Nothing;
         }
         let told = self.settings.frame_length.is_some();
@@ -287,7 +346,7 @@ impl Search<'_> {
             let Some(bytes) = self.view.present(at, layout.header_length) else {
                 continue;
             };
-            let head = layout.read(bytes, self.settings.reference);
+            let head = layout.read(bytes, self.settings.latest);
             match head.filter(|head| told || chain.continues(head)) {
                 Some(head) => chain.add(head),
                 None => return Found::Nothing,

@@ -43,7 +43,7 @@ impl Broken<'_> {
 
     /// Keeps what arrived, and writes the fill pattern to the rest.
     fn keep(&self, frame: &mut [u8]) {
-        if let (Some(mut head), false) = (self.guess.head, self.has_header) {
+        if let (Some(mut head), false) = (self.guess.head.clone(), self.has_header) {
             head.set_invalid(false);
             head.emit(frame);
         }
@@ -56,7 +56,7 @@ impl Broken<'_> {
     /// Makes an invalid frame. Mark 5B has no invalid bit, so the fill pattern marks it.
     fn void(&self, frame: &mut [u8]) {
         fill::make(frame);
-        if let Some(mut head) = self.guess.head {
+        if let Some(mut head) = self.guess.head.clone() {
             head.set_invalid(true);
             head.emit(frame);
         }
@@ -78,8 +78,9 @@ impl Deframer {
     pub(super) fn take_broken(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let view = span.view();
         let bytes = view.present(span.at, layout.header_length);
-        let head = bytes.and_then(|bytes| layout.read(bytes, self.settings.reference));
+        let head = bytes.and_then(|bytes| layout.read(bytes, self.settings.latest));
         let head = head.filter(|head| self.cadence.believes(head));
+        let has_header = head.is_some();
         let guess = if let Some(known) = &head {
             self.cadence.see(self.place, known);
             Guess { head, known: true }
@@ -95,7 +96,7 @@ impl Deframer {
             layout,
             cuts: &cuts,
             guess,
-            has_header: head.is_some(),
+            has_header,
         };
         self.take_mended(span, &broken);
         self.cuts = cuts;
@@ -171,17 +172,18 @@ impl Deframer {
     }
 
     fn note_missing(&mut self, broken: &Broken<'_>, keep: bool, start: usize) {
-        let head = broken.guess.head.filter(|_| broken.guess.known);
+        let head = broken.guess.head.as_ref();
+        let head = head.filter(|_| broken.guess.known);
         let state = match keep {
             true => FrameState::Partial,
             false => FrameState::Lost,
         };
         let bytes = start..start + broken.layout.frame_length;
-        self.add(bytes, head.as_ref(), state);
+        self.add(bytes, head, state);
         let Some(head) = head else {
             return;
         };
-        let mut gap = self.gap(&head, start, 1, Cause::Lost);
+        let mut gap = self.gap(head, start, 1, Cause::Lost);
         let next = self.cadence.after(head.time());
         if !keep {
             return self.gaps.add(gap, next);

@@ -4,5 +4,6 @@
 mod formats;
 mod hostile;
 mod loss;
+mod mark4;
 mod reference;
 mod stream;

@@ -105,7 +105,10 @@ fn format(report: &Report) -> String {
         Format::Mark5b => format!(
             "Mark 5B, {frames}; the time code repeats: dates are the latest possible ones in the past"
         ),
-        Format::Raw => "raw: neither VDIF nor Mark 5B".to_string(),
+        Format::Mark4 => format!(
+            "Mark 4, {frames}; the time code has one digit of the year: dates are the latest possible ones in the past"
+        ),
+        Format::Raw => "raw: neither VDIF, Mark 5B nor Mark 4".to_string(),
     }
 }
 

@@ -164,9 +164,9 @@ impl Thread {
     }
 
     /// Counts a frame.
-    pub fn see(&mut self, time: FrameTime, valid: bool) {
+    pub fn see(&mut self, time: FrameTime, invalid: bool) {
         self.frames += 1;
-        self.invalid += u64::from(!valid);
+        self.invalid += u64::from(invalid);
         let number = time.index(self.numbering);
         let (first, last) = self.ends.unwrap_or((time, time));
         if self.ends.is_some() && time <= last {

@@ -312,18 +312,16 @@ fn runs(histogram: &std::collections::BTreeMap<u64, u64>) -> Vec<Run> {
 }
 
 fn describe(format: deframe::Format, result: &RecvResult) -> String {
-    let name = match format {
-        deframe::Format::Vdif => "VDIF",
-        deframe::Format::Mark5b => "Mark 5B",
-        deframe::Format::Raw => return "raw data, no frames found in it".into(),
-    };
+    if format == deframe::Format::Raw {
+        return format!("{format}, no frames found in it");
+    }
     let length = result.frame_length.unwrap_or(0);
     match result.frame_rate {
         Some(rate) => format!(
-            "{name}, frames of {length} bytes, {} per second",
+            "{format}, frames of {length} bytes, {} per second",
             rate.get()
         ),
-        None => format!("{name}, frames of {length} bytes, frame rate unknown"),
+        None => format!("{format}, frames of {length} bytes, frame rate unknown"),
     }
 }
 

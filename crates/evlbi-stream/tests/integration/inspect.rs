@@ -188,7 +188,10 @@ fn text_is_raw() {
     assert_eq!(found["format"], "raw");
     assert_eq!(found["frames"], 0);
     let found = text(&inspect(Path::new(&input), None, &Run::silent()).unwrap());
-    assert!(found.contains("neither VDIF nor Mark 5B"), "{found}");
+    assert!(
+        found.contains("neither VDIF, Mark 5B nor Mark 4"),
+        "{found}"
+    );
 }
 
 /// Directory of recordings of real stations.

@@ -22,7 +22,7 @@ pub enum HeaderError {
         /// Number of bytes given.
         found: usize,
     },
-    /// More than a tenth of the bits of the sync word are wrong.
+    /// More than a tenth of the bits of the sync word are wrong, or of its first bit time, or of the zeros before it.
     #[error(
         "not a Mark 4 header of {tracks} tracks: {wrong} of {bits} bits of the sync word are wrong"
     )]
@@ -73,7 +73,7 @@ impl Header {
         };
         let wrong = wrong_sync_bits(bytes, tracks);
         let bits = SYNC_BITS * tracks.count();
-        if wrong > bits / 10 {
+        if wrong > bits / 10 || !begins_sync(bytes, tracks) {
             let tracks = tracks.count();
             return Err(HeaderError::Sync {
                 tracks,
@@ -125,9 +125,10 @@ impl Header {
         self.intact_tracks() * 4 >= self.tracks.count() * 3
     }
 
-    /// Returns whether a track reports an error of the formatter.
+    /// Returns whether a track with a correct CRC reports an error of the formatter.
     pub fn is_faulty(&self) -> bool {
-        self.tracks().iter().any(TrackHeader::is_faulty)
+        let is_faulty = |head: &TrackHeader| head.is_faulty() && head.is_intact();
+        self.tracks().iter().any(is_faulty)
     }
 
     /// Returns the time code: each bit as most tracks have it, of those whose CRC is correct if there are any.
@@ -172,11 +173,30 @@ impl fmt::Debug for Header {
     }
 }
 
+/// Returns whether `bytes` start with a header whose sync word is undamaged.
+pub fn has_sync(bytes: &[u8], tracks: Tracks) -> bool {
+    let is_synced =
+        |header: &[u8]| wrong_sync_bits(header, tracks) == 0 && begins_sync(header, tracks);
+    bytes.get(..tracks.header_length()).is_some_and(is_synced)
+}
+
 /// Returns how many bits of the sync word in a complete header are zero.
 fn wrong_sync_bits(header: &[u8], tracks: Tracks) -> usize {
     let at = AUXILIARY_BITS * tracks.bytes();
-    let sync = &header[at..at + SYNC_BITS * tracks.bytes()];
-    sync.iter().map(|byte| byte.count_zeros() as usize).sum()
+    zeros(&header[at..at + SYNC_BITS * tracks.bytes()])
+}
+
+/// Returns whether nine tenths of the tracks turn from zero to one where the sync word of a complete header starts. Its CRC does not
+/// show whether a header is read a byte off, by which tracks only change places.
+fn begins_sync(header: &[u8], tracks: Tracks) -> bool {
+    let (count, bytes) = (tracks.count(), tracks.bytes());
+    let at = AUXILIARY_BITS * bytes;
+    let ones_before = count - zeros(&header[at - bytes..at]);
+    ones_before.max(zeros(&header[at..at + bytes])) <= count / 10
+}
+
+fn zeros(bytes: &[u8]) -> usize {
+    bytes.iter().map(|byte| byte.count_zeros() as usize).sum()
 }
 
 /// Finds the offsets in `bytes` at which a whole header with an undamaged sync word may start. The time code of years that end in 8 or
@@ -197,5 +217,7 @@ pub fn find(bytes: &[u8], tracks: Tracks) -> impl Iterator<Item = usize> {
     });
     let synced = runs.filter(move |run| run.len() >= length);
     let starts = synced.filter_map(move |run| run.start.checked_sub(before));
-    starts.filter(move |start| last.is_some_and(|last| *start <= last))
+    starts.filter(move |start| {
+        last.is_some_and(|last| *start <= last) && begins_sync(&bytes[*start..], tracks)
+    })
 }

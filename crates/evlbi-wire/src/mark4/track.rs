@@ -255,6 +255,21 @@ impl TimeCode {
         self.micros
     }
 
+    /// Returns the microseconds from this time to a later one, at most a day; `None` if `later` is not on this day or the next.
+    pub fn micros_until(self, later: TimeCode) -> Option<u64> {
+        let of = |time: TimeCode| u64::from(time.second) * 1_000_000 + u64::from(time.micros);
+        let day = DAY.unsigned_abs() * 1_000_000;
+        let days = match later.day.abs_diff(self.day) {
+            0 if later.year == self.year => 0,
+            // Another day: the next one, or the first one of the next year.
+            1 | 364 | 365 => day,
+            _ => return None,
+        };
+        (of(later) + days)
+            .checked_sub(of(self))
+            .filter(|it| *it <= day)
+    }
+
     /// Returns the UTC second since 1970-01-01. The year has one digit: the result is in the latest year with that digit and such a
     /// day, of those that are at most a day after `reference` (UTC seconds, too); `None` if none of 40 years has.
     pub fn second(self, reference: i64) -> Option<i64> {

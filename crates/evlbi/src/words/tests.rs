@@ -69,7 +69,7 @@ fn errors_name_the_remedies_of_the_command_line() {
     let (path, is_raw) = ("a.raw".into(), true);
     said(
         DropError::RateUnknown { path, is_raw },
-        "fit: the bit rate of a.raw is unknown (it is neither VDIF nor Mark 5B)",
+        "fit: the bit rate of a.raw is unknown (it is neither VDIF, Mark 5B nor Mark 4)",
     );
 }
 
@@ -81,7 +81,7 @@ fn errors_name_the_options() {
     );
     said(
         SendError::NoTimes("a.raw".to_owned()),
-        "a.raw is raw data without timestamps (neither VDIF nor Mark 5B): give --rate or --max",
+        "a.raw is raw data without timestamps (neither VDIF, Mark 5B nor Mark 4): give --rate or --max",
     );
     said(
         SendError::PatternRate("pattern:8032".to_owned()),

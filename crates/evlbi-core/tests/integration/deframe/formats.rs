@@ -51,7 +51,7 @@ fn lost_mark5b_frames_have_their_number_and_time_code() {
         let path = Path::new(slot, lost);
         let settings = Settings {
             frame_rate: stream.rate(),
-            reference: SECOND + 86_400 * 300,
+            latest: SECOND + 86_400 * 300,
             ..Settings::default()
         };
         let output = carry(&stream, &path, settings);

@@ -16,6 +16,7 @@ fn settings() -> impl Strategy<Value = Settings> {
         Just(None),
         Just(Some(Format::Vdif)),
         Just(Some(Format::Mark5b)),
+        Just(Some(Format::Mark4)),
         Just(Some(Format::Raw))
     ];
     let length = prop::option::of(0usize..200);
@@ -27,7 +28,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             partial: if keep { Partial::Keep } else { Partial::Whole },
             hold: HOLD,
             fill: Duration::MAX,
-            reference: i64::MIN,
+            latest: i64::MIN,
         },
     )
 }

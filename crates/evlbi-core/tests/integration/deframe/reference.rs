@@ -36,7 +36,7 @@ fn walk(bytes: &[u8]) -> (Output, Deframer) {
 fn settings(frame_rate: Option<FrameRate>) -> Settings {
     Settings {
         frame_rate,
-        reference: REFERENCE,
+        latest: REFERENCE,
         ..Settings::default()
     }
 }

@@ -1,4 +1,4 @@
-//! Simulated stations: VDIF as recorded by telescopes that observe one source of noise.
+//! Simulated stations: recordings of telescopes that observe one source of noise, in VDIF, Mark 5B or Mark 4.
 //!
 //! A [`SkyPlan`] defines what the stations have in common and how they differ; each [`Station`] of it generates the frames that
 //! it would record, always the same ones. Conventions:
@@ -29,10 +29,10 @@ mod plan;
 mod signal;
 
 pub use self::frames::Generator;
-pub use self::plan::{PhaseCal, PlanError, SkyPlan, StationPlan};
+pub use self::plan::{Format, PhaseCal, PlanError, SkyPlan, StationPlan};
 
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::{Header, Shape, StationId};
+use evlbi_wire::vdif::StationId;
 
 use crate::codec::Codec;
 
@@ -40,8 +40,12 @@ use crate::codec::Codec;
 #[derive(Clone, Debug)]
 pub struct Station {
     name: String,
-    headers: Vec<Header>,
-    shape: Shape,
+    id: StationId,
+    format: Format,
+    /// Headers of the threads.
+    heads: Vec<frames::Head>,
+    frame_length: usize,
+    complex: bool,
     codec: Codec,
     frame_rate: FrameRate,
     start: i64,
@@ -58,22 +62,27 @@ impl Station {
 
     /// Returns the station identifier in the headers.
     pub fn id(&self) -> StationId {
-        self.headers[0].key().station
+        self.id
     }
 
-    /// Returns the frame format: length, channels per thread, bits and so on.
-    pub fn shape(&self) -> Shape {
-        self.shape
+    /// Returns the format of the recording.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Returns the number of channels of all threads.
+    pub fn channels(&self) -> usize {
+        self.channels.len()
     }
 
     /// Returns the length of a frame in bytes, header included.
     pub fn frame_length(&self) -> usize {
-        self.shape.frame_length
+        self.frame_length
     }
 
     /// Returns the number of threads, which are numbered from 0. Their frames of the same time follow each other in this order.
     pub fn threads(&self) -> u16 {
-        self.headers.len() as u16
+        self.heads.len() as u16
     }
 
     /// Returns the frames per second of each thread.

@@ -104,7 +104,10 @@ pub fn simulate(options: &SkyOptions, run: &Run) -> Result<SkyReport, SkyError> 
         path: options.plan.clone(),
         source,
     })?;
-    let file = |station: &Station| options.out.join(format!("{}.vdif", station.name()));
+    let file = |station: &Station| {
+        let name = format!("{}.{}", station.name(), station.format().ending());
+        options.out.join(name)
+    };
     let files: Vec<PathBuf> = stations.iter().map(file).collect();
     let name = options.plan.file_name().unwrap_or(options.plan.as_os_str());
     // By the ending a model is known as a plan.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
-use evlbi_fx::sky::{PlanError, SkyPlan, Station};
+use evlbi_fx::sky::{self, PlanError, SkyPlan, Station};
 use evlbi_net::clock::Clock;
 use evlbi_net::file::{ReadError, Reader, ReaderOptions};
 use evlbi_net::transmit::{FileSource, LoopSource, PatternSource, Source};
@@ -169,8 +169,9 @@ impl Input {
     /// Makes a simulated source `bytes` long (whole frames), instead of the length of its plan.
     pub fn lasting(self, bytes: u64) -> Input {
         let frame_length = self.frame_length.unwrap_or(1) as u64;
+        let most = self.length.filter(|_| !self.is_vdif).unwrap_or(u64::MAX);
         Input {
-            length: Some(bytes - bytes % frame_length),
+            length: Some((bytes - bytes % frame_length).min(most)),
             ..self
         }
     }
@@ -313,17 +314,25 @@ pub fn simulate(station: &Station) -> Result<Input, TryFromIntError> {
     let length = station.frame_length() as u64;
     let threads = u64::from(station.threads());
     let cycles = station.total_frames() / threads;
-    let max = (LOOP_BYTES / (length * threads)).max(1);
+    let is_vdif = station.format() == sky::Format::Vdif;
+    // Only VDIF gets later times in further rounds.
+    let max = match is_vdif {
+        true => (LOOP_BYTES / (length * threads)).max(1),
+        false => cycles,
+    };
     let round = cycles.min(max);
     let mut frames = vec![0; usize::try_from(round * threads * length)?];
     station.generator().fill(&mut frames);
-    let keys = (0..station.threads()).map(|thread| StreamKey {
-        station: station.id(),
-        thread,
+    let keys = (0..station.threads()).map(|thread| match is_vdif {
+        true => StreamKey {
+            station: station.id(),
+            thread,
+        },
+        false => StreamKey::default(),
     });
     Ok(Input {
         frame_length: Some(station.frame_length()),
-        is_vdif: true,
+        is_vdif,
         frame_rate: Some(station.frame_rate()),
         keys: keys.collect(),
         leading: 0,

@@ -27,6 +27,10 @@ pub const HEADER_BITS: usize = 160;
 /// Bits of samples in a frame of one track.
 pub const PAYLOAD_BITS: usize = FRAME_BITS - HEADER_BITS;
 
+/// Frames per second of the possible rates of tracks, from 16 to 0.5 Mbit/s. At 0.25 Mbit/s and below, a second is not a whole number
+/// of frames.
+pub const FRAME_RATES: [u32; 6] = [800, 400, 200, 100, 50, 25];
+
 /// Number of tracks of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tracks(u8);

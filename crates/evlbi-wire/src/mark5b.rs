@@ -24,6 +24,8 @@ pub const SYNC: u32 = 0xABAD_DEED;
 const UNIX_MJD: i64 = 40_587;
 const DAY: i64 = 86_400;
 const MAX_FRAME_NUMBER: u32 = 0x7fff;
+/// Maximum number of frames per second: the number of a frame has 15 bits.
+pub const MAX_FRAME_RATE: u32 = MAX_FRAME_NUMBER + 1;
 
 /// CRC with polynomial x^16 + x^15 + x^2 + 1, initial value zero, most significant bit first.
 const TIME_CODE_CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_UMTS);

@@ -67,15 +67,15 @@ impl Layout {
 
     /// Returns the layout of Mark 4 frames of these tracks; `None` if a second is not a whole number of frames.
     pub(super) fn of_mark4(tracks: Tracks, frame_rate: FrameRate) -> Option<Layout> {
-        let is_rate = 1_000_000 % frame_rate.get() == 0
-            && (1_000_000 / frame_rate.get()).is_multiple_of(TimeCode::STEP);
-        is_rate.then_some(Layout {
-            format: Format::Mark4,
-            frame_length: tracks.frame_length(),
-            header_length: tracks.header_length(),
-            version: 0,
-            frame_rate: Some(frame_rate),
-        })
+        mark4::FRAME_RATES
+            .contains(&frame_rate.get())
+            .then_some(Layout {
+                format: Format::Mark4,
+                frame_length: tracks.frame_length(),
+                header_length: tracks.header_length(),
+                version: 0,
+                frame_rate: Some(frame_rate),
+            })
     }
 
     /// Returns the tracks of Mark 4 frames.

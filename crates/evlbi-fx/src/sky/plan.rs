@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use evlbi_wire::mark4::{self, Channels, Order};
+use evlbi_wire::mark5b;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{
     Extended, Header, Nict, Nrao, SYNC, Shape, ShapeError, StationId, StreamKey,
@@ -9,6 +11,7 @@ use evlbi_wire::vdif::{
 use serde::{Deserialize, Serialize};
 
 use super::Station;
+use super::frames::{Head, Tracks};
 use super::signal::ChannelPlan;
 use crate::codec::{Codec, CodecError};
 
@@ -88,6 +91,40 @@ pub struct StationPlan {
     /// Phase-calibration tones, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase_cal: Option<PhaseCal>,
+    /// Format of the recording: `vdif`, `mark5b` or `mark4`. The latter two have one stream of all channels; `threads`, `payload`,
+    /// `edv` and `legacy` are for VDIF.
+    #[serde(default)]
+    pub format: Format,
+    /// Samples of a channel in a bit time of Mark 4: 1, 2 or 4. It has `channels` x `bits` x `fan_out` tracks: 8, 16, 32 or 64.
+    #[serde(default = "four")]
+    pub fan_out: u8,
+    /// Whether samples of Mark 4 are modulated.
+    #[serde(default)]
+    pub modulated: bool,
+}
+
+/// Format of a station's recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// VDIF frames.
+    #[default]
+    Vdif,
+    /// Mark 5B frames.
+    Mark5b,
+    /// Mark 4 frames, as Mark 5A records them.
+    Mark4,
+}
+
+impl Format {
+    /// Returns the usual ending of the names of recordings.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Format::Vdif => "vdif",
+            Format::Mark5b => "m5b",
+            Format::Mark4 => "m4",
+        }
+    }
 }
 
 impl StationPlan {
@@ -99,6 +136,9 @@ impl StationPlan {
             delay: Vec::new(),
             clock: Vec::new(),
             phase_cal: None,
+            format: Format::Vdif,
+            fan_out: four(),
+            modulated: false,
         }
     }
 }
@@ -115,6 +155,10 @@ pub struct PhaseCal {
 
 fn one() -> f64 {
     1.0
+}
+
+fn four() -> u8 {
+    4
 }
 
 const WHOLE_KHZ: &str = "its rate field takes whole kHz only";
@@ -189,6 +233,14 @@ pub enum PlanError {
         "start: the recording must be between 2000 and 2031, with at most 16777216 frames per second"
     )]
     Time,
+    /// Format that does not match the rest.
+    #[error("format = {}: {why}", format.ending())]
+    Format {
+        /// Format of the station.
+        format: Format,
+        /// Reason and remedy.
+        why: String,
+    },
     /// Extended data version that does not match the rest.
     #[error("edv = {edv}: {why}")]
     Edv {
@@ -235,11 +287,14 @@ impl SkyPlan {
         self.check_numbers()?;
         station.check_numbers()?;
         let sample_rate = self.sample_rate as u64;
-        let shape = self.shape()?;
-        let frame_rate = self.frame_rate(shape)?;
-        let frames = (self.duration * f64::from(frame_rate.get()) - 1e-6).ceil();
-        let frames_per_thread = frames.max(1.0) as u64;
-        let headers = self.headers(shape, station.id()?, sample_rate)?;
+        let frames = match station.format {
+            Format::Vdif => self.vdif(station.id()?, sample_rate)?,
+            Format::Mark5b => self.mark5b()?,
+            Format::Mark4 => self.mark4(station)?,
+        };
+        let frame_rate = frames.rate;
+        let count = (self.duration * f64::from(frame_rate.get()) - 1e-6).ceil();
+        let frames_per_thread = count.max(1.0) as u64;
         let last = i64::try_from(frames_per_thread).map_err(|_| PlanError::Time)? - 1;
         let first = FrameTime {
             second: self.start,
@@ -247,21 +302,113 @@ impl SkyPlan {
         };
         let last = FrameTime::from_index(first.index(frame_rate).saturating_add(last), frame_rate);
         for time in [first, last] {
-            let mut header = headers[0];
-            header.set_time(time).map_err(|_| PlanError::Time)?;
+            if !frames.heads[0].clone().set_time(time, frame_rate) {
+                return Err(PlanError::Time);
+            }
         }
         let channels = (0..self.channels)
             .map(|channel| self.channel(station, channel))
             .collect::<Result<_, _>>()?;
         Ok(Station {
             name: station.name.clone(),
-            headers,
-            shape,
-            codec: Codec::vdif(self.bits).map_err(PlanError::Bits)?,
+            id: station.id()?,
+            format: station.format,
+            heads: frames.heads,
+            frame_length: frames.length,
+            complex: self.complex,
+            codec: frames.codec,
             frame_rate,
             start: self.start,
             frames_per_thread,
             channels,
+        })
+    }
+
+    fn vdif(&self, station: StationId, sample_rate: u64) -> Result<Frames, PlanError> {
+        let shape = self.shape()?;
+        let headers = self.headers(shape, station, sample_rate)?;
+        Ok(Frames {
+            heads: headers.into_iter().map(Head::Vdif).collect(),
+            length: shape.frame_length,
+            rate: self.frame_rate(shape)?,
+            codec: Codec::vdif(self.bits).map_err(PlanError::Bits)?,
+        })
+    }
+
+    /// Returns the frames of one stream of all channels, in a format with a fixed payload of `samples` samples of each channel.
+    fn one_stream(
+        &self,
+        format: Format,
+        head: Head,
+        (length, samples): (usize, u64),
+        codec: Result<Codec, CodecError>,
+        is_rate: impl Fn(u32) -> bool,
+    ) -> Result<Frames, PlanError> {
+        let error = |why| PlanError::Format { format, why };
+        if self.complex {
+            return Err(error("its samples are real".to_owned()));
+        }
+        let sample_rate = self.sample_rate as u64;
+        let rate = sample_rate / samples.max(1);
+        let is_whole = rate * samples == sample_rate;
+        let rate = u32::try_from(rate)
+            .ok()
+            .filter(|rate| is_whole && is_rate(*rate));
+        let rate = rate.and_then(FrameRate::new).ok_or_else(|| {
+            error(format!(
+                "a frame has {samples} samples of each channel, which does not fit {sample_rate} per second"
+            ))
+        })?;
+        Ok(Frames {
+            heads: vec![head],
+            length,
+            rate,
+            codec: codec.map_err(PlanError::Bits)?,
+        })
+    }
+
+    fn mark5b(&self) -> Result<Frames, PlanError> {
+        let bits = self.channels.saturating_mul(u32::from(self.bits));
+        if !bits.is_power_of_two() || bits > 32 {
+            return Err(PlanError::Format {
+                format: Format::Mark5b,
+                why: format!("a sample of all channels has 1, 2, 4, 8, 16 or 32 bits, not {bits}"),
+            });
+        }
+        let samples = 8 * mark5b::PAYLOAD_LEN as u64 / u64::from(bits);
+        let header = mark5b::Header::from_words([mark5b::SYNC, 0, 0, 0]);
+        let head = Head::Mark5b(header.map_err(|_| PlanError::Time)?);
+        let codec = Codec::mark5b(self.bits);
+        let length = mark5b::FRAME_LEN;
+        self.one_stream(Format::Mark5b, head, (length, samples), codec, |rate| {
+            rate <= mark5b::MAX_FRAME_RATE
+        })
+    }
+
+    fn mark4(&self, station: &StationPlan) -> Result<Frames, PlanError> {
+        let (bits, fan_out) = (usize::from(self.bits), usize::from(station.fan_out));
+        let count = (self.channels as usize).saturating_mul(bits * fan_out);
+        let tracks = mark4::Tracks::new(count);
+        let channels = tracks.map(|tracks| Channels::usual(tracks, bits, fan_out));
+        let channels = channels.and_then(Result::ok).ok_or_else(|| PlanError::Format {
+            format: Format::Mark4,
+            why: format!(
+                "channels x bits x fan_out = {count} tracks: give 8, 16, 32 or 64, of at most 32 channels \
+                 of 1 or 2 bits with a fan_out of 1, 2 or 4"
+            ),
+        })?;
+        let mut header = mark4::Header::new(channels.tracks());
+        channels.describe(&mut header);
+        let samples = (mark4::FRAME_BITS * fan_out) as u64;
+        let head = Head::Mark4(Box::new(Tracks {
+            header,
+            order: Order::of(&channels),
+            is_modulated: station.modulated,
+        }));
+        let length = channels.tracks().frame_length();
+        let codec = Codec::vdif(self.bits);
+        self.one_stream(Format::Mark4, head, (length, samples), codec, |rate| {
+            mark4::FRAME_RATES.contains(&rate)
         })
     }
 
@@ -447,6 +594,14 @@ impl PhaseCal {
             .take_while(|tone| *tone < lowest + width)
             .collect())
     }
+}
+
+/// Frames of a station.
+struct Frames {
+    heads: Vec<Head>,
+    length: usize,
+    rate: FrameRate,
+    codec: Codec,
 }
 
 /// Number of a plan: its key and its value.

@@ -13,8 +13,7 @@ pub fn generate(station: &Station) -> Vec<u8> {
 
 /// Returns the values that a station records: for each channel, in order of time, complex ones interleaved.
 pub fn decode(station: &Station) -> Vec<Vec<f32>> {
-    let channels = station.shape().channels() * u64::from(station.threads());
-    decode_file(&generate(station), channels)
+    decode_file(&generate(station), station.channels() as u64)
 }
 
 /// Returns the values in a file that has `channels` channels in all threads together.

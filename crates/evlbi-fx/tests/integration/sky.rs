@@ -5,7 +5,9 @@ use std::f64::consts::{PI, TAU};
 use crate::cross_spectrum::CrossSpectrum;
 use crate::recording::{decode, generate};
 use evlbi_fx::codec::{Codec, HIGH, THRESHOLD};
-use evlbi_fx::sky::{PhaseCal, SkyPlan, Station, StationPlan};
+use evlbi_fx::sky::{Format, PhaseCal, SkyPlan, Station, StationPlan};
+use evlbi_wire::mark4::{self, Channels, Order, modulate};
+use evlbi_wire::mark5b;
 use evlbi_wire::vdif::{Header, StationId};
 
 /// Two identical stations, unless the test changes them.
@@ -149,7 +151,13 @@ fn frames_are_whole_and_in_time() {
         assert_eq!(station.total_frames(), if complex { 500 } else { 252 });
         for (n, bytes) in bytes.chunks_exact(station.frame_length()).enumerate() {
             let header = Header::parse(bytes).unwrap();
-            assert_eq!(header.shape(), station.shape());
+            assert_eq!(header.frame_length(), station.frame_length());
+            let shape = header.shape();
+            assert_eq!(
+                (shape.bits, shape.channels(), shape.complex),
+                (2, 1, complex)
+            );
+            assert_eq!(shape.legacy, legacy);
             assert_eq!(header.key().station, StationId::from_code(*b"Ef"));
             assert_eq!(usize::from(header.key().thread), n % 4);
             assert!(!header.is_invalid());
@@ -370,6 +378,94 @@ fn the_example_plan_is_good() {
     assert_eq!(toml::from_str::<SkyPlan>(&written).unwrap(), plan);
 }
 
+/// One sky in VDIF and in Mark 4, in several orders of tracks: the same samples but for those under headers, at the same times.
+#[test]
+fn mark4_holds_the_samples_of_vdif() {
+    for (channels, bits, fan_out, modulated) in [
+        (8, 2, 4, false),
+        (4, 2, 2, true),
+        (8, 1, 1, false),
+        (16, 1, 2, false),
+        (4, 2, 1, true),
+    ] {
+        let mut plan = SkyPlan {
+            sample_rate: 16e6,
+            duration: 0.02,
+            bits,
+            channels,
+            payload: 4000,
+            ..pair()
+        };
+        let vdif = generate(&plan.station("Ef").unwrap());
+        let payload = vdif.chunks_exact(4032).flat_map(|frame| &frame[32..]);
+        let payload: Vec<u8> = payload.copied().collect();
+        plan.stations[0].format = Format::Mark4;
+        plan.stations[0].fan_out = fan_out;
+        plan.stations[0].modulated = modulated;
+        let station = plan.station("Ef").unwrap();
+        let tracks = mark4::Tracks::new(channels as usize * usize::from(bits * fan_out)).unwrap();
+        assert_eq!(station.frame_length(), tracks.frame_length());
+        let rate = station.frame_rate();
+        assert_eq!(u64::from(rate.get()), 800 / u64::from(fan_out));
+        let mark4 = generate(&station);
+        for (number, frame) in mark4.chunks_exact(tracks.frame_length()).enumerate() {
+            let header = mark4::Header::parse(frame, tracks).unwrap();
+            let order = Order::of(&Channels::of(&header).unwrap());
+            let code = header.time_code().unwrap();
+            assert_eq!(code.second(plan.start), Some(plan.start));
+            assert_eq!(
+                code.micros() as usize,
+                number * 1_000_000 / rate.get() as usize
+            );
+            let mut samples = frame[tracks.header_length()..].to_vec();
+            if modulated {
+                modulate(&mut samples, tracks);
+            }
+            let mut ours = Vec::new();
+            order.to_vdif(&samples, &mut ours);
+            let begin = number * tracks.frame_length() + tracks.header_length();
+            let theirs = payload.get(begin..(begin + ours.len()).min(payload.len()));
+            let theirs = theirs.unwrap_or_default();
+            assert!(ours.starts_with(theirs), "{channels} {bits} {fan_out}");
+            assert!(number > 0 || theirs.len() == ours.len());
+        }
+    }
+}
+
+#[test]
+fn mark5b_holds_the_samples_of_vdif() {
+    for (channels, bits) in [(1, 2), (16, 2), (32, 1)] {
+        let mut plan = SkyPlan {
+            sample_rate: 16e6,
+            duration: 0.01,
+            bits,
+            channels,
+            ..pair()
+        };
+        let vdif = decode(&plan.station("Ef").unwrap());
+        plan.stations[0].format = Format::Mark5b;
+        let station = plan.station("Ef").unwrap();
+        let codec = Codec::mark5b(bits).unwrap();
+        let mut values = vec![0.0; codec.components(mark5b::PAYLOAD_LEN)];
+        let mut all = vec![Vec::new(); channels as usize];
+        for (number, frame) in (0..).zip(generate(&station).chunks_exact(mark5b::FRAME_LEN)) {
+            let header = mark5b::Header::parse(frame).unwrap();
+            assert_eq!(header.frame_number(), number);
+            assert_eq!(header.time(plan.start).unwrap().second, plan.start);
+            codec.decode(&frame[mark5b::HEADER_LEN..], &mut values);
+            for sample in values.chunks_exact(channels as usize) {
+                all.iter_mut()
+                    .zip(sample)
+                    .for_each(|(all, value)| all.push(*value));
+            }
+        }
+        for (ours, theirs) in all.iter().zip(&vdif) {
+            let count = ours.len().min(theirs.len());
+            assert!(count > 100_000 && ours[..count] == theirs[..count]);
+        }
+    }
+}
+
 #[test]
 fn errors_of_bad_plans_suggest_a_remedy() {
     let station = "\n[[station]]\nname = \"Ef\"\n";
@@ -436,6 +532,26 @@ fn errors_of_bad_plans_suggest_a_remedy() {
         ("payload = 8192", "a payload of 8000 bytes does"),
         ("sample_rate = 100", "no payload does at this rate"),
         ("payload = 8001", "payload: invalid VDIF frame length"),
+        (
+            "channels = 32\n[[station]]\nname = \"Ef\"\nformat = \"mark5b\"",
+            "format = m5b: a sample of all channels has 1, 2, 4, 8, 16 or 32 bits, not 64",
+        ),
+        (
+            "complex = true\n[[station]]\nname = \"Ef\"\nformat = \"mark5b\"",
+            "format = m5b: its samples are real",
+        ),
+        (
+            "[[station]]\nname = \"Ef\"\nformat = \"mark4\"\nfan_out = 3",
+            "channels x bits x fan_out = 6 tracks: give 8, 16, 32 or 64",
+        ),
+        (
+            "sample_rate = 1e6\n[[station]]\nname = \"Ef\"\nformat = \"mark4\"",
+            "a frame has 80000 samples of each channel, which does not fit 1000000 per second",
+        ),
+        (
+            "[[station]]\nname = \"Ef\"\nformat = \"vlba\"",
+            "unknown variant `vlba`, expected one of `vdif`, `mark5b`, `mark4`",
+        ),
         ("payload = 0", "payload: invalid VDIF frame length"),
         (
             "payload = 18446744073709551615",

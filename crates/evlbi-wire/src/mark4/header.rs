@@ -105,6 +105,11 @@ impl Header {
         }
     }
 
+    /// Returns the number of tracks.
+    pub fn count(&self) -> Tracks {
+        self.tracks
+    }
+
     /// Returns the headers of the tracks, by index.
     pub fn tracks(&self) -> &[TrackHeader] {
         &self.heads[..self.tracks.count()]

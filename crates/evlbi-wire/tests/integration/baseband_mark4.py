@@ -1,8 +1,12 @@
-"""Decodes the Mark 4 samples of baseband: for each frame its offset, its time, and the SHA-256 of each channel's samples as int8."""
+"""Decodes Mark 4 files with `baseband`: for each frame its offset, its time, and the SHA-256 of each channel's samples as int8.
+
+    baseband_mark4.py [TRACKS:FILE ...]     without files: the samples of baseband
+"""
 
 import hashlib
 import json
 import os
+import sys
 
 import baseband.data
 import numpy as np
@@ -16,9 +20,10 @@ SAMPLES = [
     ("SAMPLE_MARK4_64TRACK_FANOUT2_FT", 64),
 ]
 
+given = [argument.split(":", 1) for argument in sys.argv[1:]]
+given = [(path, int(tracks)) for tracks, path in given]
 files = []
-for name, tracks in SAMPLES:
-    path = getattr(baseband.data, name)
+for path, tracks in given or [(getattr(baseband.data, name), tracks) for name, tracks in SAMPLES]:
     frames = []
     with mark4.open(path, "rb", ntrack=tracks, decade=2010) as file:
         file.find_header(forward=True)

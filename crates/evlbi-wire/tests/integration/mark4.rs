@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use evlbi_testkit::python::python;
-use evlbi_testkit::{command, oracle};
-use evlbi_wire::mark4::{Channels, HEADER_BITS, Header, Order, Tracks, find};
+use evlbi_testkit::{Room, command, oracle};
+use evlbi_wire::mark4::{Channels, HEADER_BITS, Header, Order, TimeCode, Tracks, find};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -38,20 +38,69 @@ fn samples(payload: &[u8], order: &Order, count: usize) -> Vec<Vec<u8>> {
     columns
 }
 
+/// Decodes files with `baseband`, or its own recordings if there are none.
+fn decode(python: PathBuf, files: &[String]) -> Vec<File> {
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/integration/baseband_mark4.py"
+    );
+    let output = command(python).arg(script).args(files).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The layouts that `baseband` can read, written by this crate: it reads the same times and samples.
+#[test]
+fn written_frames_are_read_the_same() {
+    let Some(python) = python("baseband") else {
+        return;
+    };
+    let room = Room::new();
+    let layouts = [(16, 4), (32, 4), (32, 2), (64, 4)];
+    // 2019-12-31T23:59:59.9975Z: the next frame is in the next year.
+    let start = 1_577_836_799;
+    let mut files = Vec::new();
+    for (count, fan_out) in layouts {
+        let tracks = Tracks::new(count).unwrap();
+        let channels = Channels::usual(tracks, 2, fan_out).unwrap();
+        let mut header = Header::new(tracks);
+        channels.describe(&mut header);
+        let order = Order::of(&channels);
+        let mut bytes = Vec::new();
+        for (second, micros) in [(start, 997_500), (start + 1, 0)] {
+            let mut vdif = vec![0u8; tracks.frame_length()];
+            let mut state = count as u32 + micros;
+            for byte in &mut vdif {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = (state >> 24) as u8;
+            }
+            let begin = bytes.len();
+            order.to_tracks(&vdif, &mut bytes);
+            header.set_time_code(TimeCode::new(second, micros).unwrap());
+            header.emit(&mut bytes[begin..]);
+        }
+        let file = room.write(&format!("{count}-{fan_out}.m4"), bytes);
+        files.push(format!("{count}:{file}"));
+    }
+    let names = |channels: &Channels| {
+        let names = channels.channels().iter().map(ToString::to_string);
+        names.collect::<Vec<_>>().join(" ")
+    };
+    for (file, (count, fan_out)) in decode(python, &files).iter().zip(layouts) {
+        assert_eq!(file.frames.len(), 2);
+        let channels = Channels::usual(Tracks::new(count).unwrap(), 2, fan_out).unwrap();
+        compare(file, &names(&channels), "");
+    }
+}
+
 /// The five recordings: offsets, times, names of the channels, and the samples of every frame.
 #[test]
 fn sample_recordings_decode_the_same() {
     let Some(python) = python("baseband") else {
         return;
     };
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/integration/baseband_mark4.py"
-    );
-    let output = command(python).arg(script).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let files: Vec<File> = serde_json::from_slice(&output.stdout).unwrap();
+    let files = decode(python, &[]);
     // The names of the channels, and the hash of all samples of the first frame, channel beside channel.
     let expected = [
         ("sample.m4", "0L 1L 2L 3L 4L 5L 6L 7L", "2aaf4ffd39aa207a"),

@@ -11,6 +11,8 @@ mod corpus;
 mod damage;
 #[path = "../../../../fuzz/bodies/deframe.rs"]
 mod deframe;
+#[path = "../../../../fuzz/bodies/mark4.rs"]
+mod mark4;
 #[path = "../../../../fuzz/bodies/policy.rs"]
 mod policy;
 #[path = "../../../../fuzz/bodies/reorder.rs"]
@@ -18,9 +20,10 @@ mod reorder;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 5] = [
     ("admission", admission::run),
     ("deframe", deframe::run),
+    ("mark4", mark4::run),
     ("policy", policy::run),
     ("reorder", reorder::run),
 ];

@@ -5,7 +5,7 @@
 //! - A *flow* is a sender, a datagram length and consecutive numbers. One flow is the *live* stream; all others are *candidates*,
 //!   whose datagrams are pending for a while and change nothing.
 //! - A candidate can become the stream when [`ENOUGH`] of its datagrams have consecutive numbers and contain *valid frames*:
-//!   headers of VDIF or Mark 5B where its frames start. A candidate without frames needs [`RAW_ENOUGH`].
+//!   headers of VDIF, Mark 5B or Mark 4 where its frames start. A candidate without frames needs [`RAW_ENOUGH`].
 //! - It replaces the live stream in two cases. Either the live stream was silent for [`SILENCE`] and [`ENOUGH`] of the
 //!   candidate's datagrams arrived since; of several candidates, the one that started first wins, so that each follows the one
 //!   before it. Or the candidate's frames have headers, while the last 64 datagrams of the live stream in which a frame starts

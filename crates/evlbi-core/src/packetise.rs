@@ -170,6 +170,20 @@ mod tests {
     }
 
     #[test]
+    fn as_jive5ab_cuts_mark4() {
+        let cut = |frame, mtu| payload_length(frame, mtu, Family::V4, VTP, Rule::Frames);
+        for (tracks, parts) in [
+            (8, [1250, 4000, 5000]),
+            (16, [1250, 4000, 8000]),
+            (32, [1250, 4000, 8000]),
+            (64, [1280, 4000, 8000]),
+        ] {
+            let lengths = [1500, 4470, 9000].map(|mtu| cut(2500 * tracks, mtu).unwrap());
+            assert_eq!(lengths, parts, "{tracks}");
+        }
+    }
+
+    #[test]
     fn as_jive5ab_cuts_bytes() {
         let cut = |mtu| payload_length(8032, mtu, Family::V4, VTP, Rule::Plain);
         assert_eq!(cut(1500), Ok(1464));

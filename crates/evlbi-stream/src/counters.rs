@@ -159,7 +159,7 @@ table! {
     "unfilled_bytes" Counter Bytes "" |c| c.unfilled_bytes, "the same for a stream without frames";
     "partial_frames" Counter Frames "" |c| c.partial, "of the lost: kept in part";
     "odd_headers" Counter Frames "" |c| c.odd_headers, "of `frames`: passed on unchanged although their header is damaged or does not fit this stream";
-    "slips" Counter Times "" |c| c.slips, "times that frames were found at another offset than expected: bytes were lost or inserted before";
+    "frame_slips" Counter Times "" |c| c.slips, "times that frames were found at another offset than expected: bytes were lost or inserted before";
     "ambiguous_frames" Counter Frames "" |c| c.ambiguous, "lost frames whose thread or time was guessed";
     "trimmed_bytes" Counter Bytes "" |c| c.trimmed_bytes, "data left out: the rest of a frame that began before the first datagram; at the end the fill pattern that completes the last datagram, and over TCP a partial frame";
     #[cfg(test)] "nonce_frames" Counter Frames "" |c| c.frames * 1000 + 7, "a counter of the tests";

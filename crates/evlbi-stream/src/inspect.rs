@@ -37,6 +37,8 @@ pub struct Report {
     /// Length of the file, in bytes.
     bytes: u64,
     format: Format,
+    /// Format of raw data that is known, but not read.
+    not_read: Option<String>,
     /// VDIF version number.
     version: Option<u8>,
     /// Length of a frame in bytes, header included.
@@ -73,7 +75,7 @@ pub struct Report {
     /// Bytes between frames that belong to none; all bytes of raw data.
     unframed_bytes: u64,
     /// Places where frames are at another offset than expected: bytes were lost or inserted before. The first ones.
-    slips: Vec<Slip>,
+    frame_slips: Vec<Slip>,
     fill: FillFound,
     threads: Vec<ThreadReport>,
     /// Number of gaps in the numbering, over all threads.
@@ -288,6 +290,7 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         file: recording.path.clone(),
         bytes: recording.size,
         format: recording.format,
+        not_read: recording.relative.map(|relative| relative.to_string()),
         version: content.version,
         frame_length: recording.frame_length,
         header_length,
@@ -310,7 +313,7 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         leading_bytes: leading,
         trailing_bytes: (walked.blocks.offset()).saturating_sub(leading + counts.bytes),
         unframed_bytes: counts.unframed_bytes,
-        slips: walked.deframer.slips().to_vec(),
+        frame_slips: walked.deframer.slips().to_vec(),
         fill: content.fill,
         threads: threads.iter().map(|thread| thread.report(rate)).collect(),
         gaps_total,

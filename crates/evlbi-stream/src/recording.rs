@@ -103,6 +103,8 @@ pub struct Recording {
     pub shape: Option<Shape>,
     /// First undamaged header of Mark 4.
     pub mark4: Option<Box<mark4::Header>>,
+    /// Format of raw data that is known, but not read.
+    pub relative: Option<mark4::Relative>,
     /// Stations and threads in order of appearance.
     pub keys: Vec<StreamKey>,
     /// Frames per second of each thread; `None` if unknown.
@@ -148,12 +150,19 @@ impl Recording {
             layout,
             shape: survey.shape,
             mark4: survey.mark4,
+            relative: None,
             keys: survey.keys,
             frame_rate: deframer.frame_rate(),
             first: survey.first.map(|first| first.time),
             last: None,
             latest: second,
         };
+        if layout.is_none() {
+            let mut start = vec![0; BLOCK.min(size as usize)];
+            let read = blocks.file.read_exact_at(&mut start, 0);
+            read.map_err(RecordingError::read(path))?;
+            recording.relative = mark4::Relative::find(&start);
+        }
         if let Some(first) = survey.first {
             recording.find_last(&blocks.file, first)?;
             if frame_rate.is_none() && layout.is_some_and(|layout| layout.frame_rate.is_none()) {

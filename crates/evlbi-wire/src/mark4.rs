@@ -10,6 +10,7 @@ mod channels;
 mod header;
 mod modulation;
 mod order;
+mod relatives;
 #[cfg(test)]
 mod tests;
 mod track;
@@ -18,6 +19,7 @@ pub use self::channels::{Channel, ChannelError, Channels, Sideband};
 pub use self::header::{Header, HeaderError, find, has_sync};
 pub use self::modulation::modulate;
 pub use self::order::Order;
+pub use self::relatives::Relative;
 pub use self::track::{TimeCode, TimeCodeError, TrackHeader};
 
 /// Bits of a frame of one track.

@@ -2,8 +2,6 @@
 
 use crate::deframe::{self, Holes, Layout, Wanted};
 
-/// Maximum length of a frame header, in bytes: VDIF's.
-const MAX_HEADER: usize = 32;
 /// Mask of the newest datagrams with the start of a frame that decide whether the stream still contains frames.
 const LATELY: u64 = 0xff;
 
@@ -16,9 +14,8 @@ pub struct Frames {
     into: u64,
     /// One bit for each of the last 64 datagrams in which a frame starts, the newest lowest: set if there was a header.
     valid: u64,
-    /// Part of a header at the end of the last datagram, and its length.
-    part: [u8; MAX_HEADER],
-    part_length: usize,
+    /// Part of a header at the end of the last datagram.
+    part: Vec<u8>,
 }
 
 impl Frames {
@@ -48,8 +45,7 @@ impl Frames {
             number: first,
             into: (frame - offset % frame) % frame,
             valid: 0,
-            part: [0; MAX_HEADER],
-            part_length: 0,
+            part: Vec::new(),
         };
         for (number, data) in sorted {
             frames.see(number, data);
@@ -74,7 +70,7 @@ impl Frames {
             self.into = into as u64;
         }
         self.number = number;
-        if self.part_length > 0 {
+        if !self.part.is_empty() {
             self.see_rest(step, data);
         }
         let begins = if self.into == 0 { 0 } else { frame - self.into };
@@ -85,26 +81,25 @@ impl Frames {
         if header.len() >= self.layout.header_length {
             self.saw(self.layout.is_header(header));
         } else {
-            self.part_length = header.len();
-            self.part[..header.len()].copy_from_slice(header);
+            self.part.clear();
+            self.part.extend_from_slice(header);
         }
     }
 
     /// Checks the rest of a header that started in the datagram before, if that was the last one seen.
     #[cold]
     fn see_rest(&mut self, step: u64, data: &[u8]) {
-        let begun = std::mem::take(&mut self.part_length);
-        if step != 1 {
+        let whole = self.layout.header_length;
+        let rest = data.len().min(whole - self.part.len());
+        self.part.extend_from_slice(&data[..rest]);
+        let is_next = step == 1;
+        if is_next && self.part.len() < whole {
             return;
         }
-        let whole = self.layout.header_length.min(MAX_HEADER);
-        let rest = data.len().min(whole - begun);
-        self.part[begun..begun + rest].copy_from_slice(&data[..rest]);
-        if begun + rest < whole {
-            self.part_length = begun + rest;
-        } else {
-            self.saw(self.layout.is_header(&self.part[..whole]));
+        if is_next {
+            self.saw(self.layout.is_header(&self.part));
         }
+        self.part.clear();
     }
 
     #[inline]

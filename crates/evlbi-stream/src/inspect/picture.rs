@@ -108,7 +108,10 @@ fn format(report: &Report) -> String {
         Format::Mark4 => format!(
             "Mark 4, {frames}; the time code has one digit of the year: dates are the latest possible ones in the past"
         ),
-        Format::Raw => "raw: neither VDIF, Mark 5B nor Mark 4".to_string(),
+        Format::Raw => match &report.not_read {
+            Some(known) => format!("raw: {known}, which cannot be read"),
+            None => "raw: neither VDIF, Mark 5B nor Mark 4".to_string(),
+        },
     }
 }
 

@@ -101,7 +101,7 @@ pub fn nothing_but(datagrams: u64, options: &RecvOptions) -> Option<String> {
             "none is a whole VDIF frame: send each frame in one datagram, or use udp:// for datagrams with sequence numbers"
         }
         _ => {
-            "none begins a stream: send at least 8 consecutive sequence numbers with VDIF or Mark 5B frames, or 64 without frames"
+            "none begins a stream: send at least 8 consecutive sequence numbers with VDIF, Mark 5B or Mark 4 frames, or 64 without frames"
         }
     };
     let count = show_count(datagrams);

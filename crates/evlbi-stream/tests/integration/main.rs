@@ -6,4 +6,5 @@ mod baseband;
 mod drop;
 mod inspect;
 mod live;
+mod mark4;
 mod sky;

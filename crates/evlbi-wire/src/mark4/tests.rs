@@ -488,3 +488,34 @@ proptest! {
         }
     }
 }
+
+/// Formats that are not read are known by the distance of their sync words; Mark 4 that is read is none of them.
+#[test]
+fn relatives_are_known_by_name() {
+    let stream = |count: usize, bits: usize, sync: &[u8]| {
+        let mut bytes = vec![0x5a; 3 * bits * count / 8 + 999];
+        for frame in 0..3 {
+            let at = 999 + frame * bits * count / 8;
+            let header = Header::new(tracks(count));
+            header.emit(&mut bytes[at..]);
+            for byte in bytes[at + 8 * count..][..4 * count].chunks_mut(sync.len()) {
+                byte.copy_from_slice(sync);
+            }
+        }
+        bytes
+    };
+    for count in [64, 32, 16, 8] {
+        let tracks = tracks(count);
+        let found = |bits: usize| Relative::find(&stream(count, bits, &[0xff]));
+        assert_eq!(found(20_160), Some(Relative::Vlba(tracks)));
+        assert_eq!(found(22_500), Some(Relative::Parity(tracks)));
+        assert_eq!(found(20_000), Some(Relative::Slow(tracks)));
+    }
+    let mark_iiia = stream(32, 20_000, &[0xfc, 0xff, 0xff, 0x3f]);
+    assert_eq!(Relative::find(&mark_iiia), Some(Relative::MarkIiia));
+    let noise = frame(&header(64, 2, 4, SAMPLE_SECOND, 0), 5);
+    assert_eq!(Relative::find(&noise), None);
+    assert_eq!(Relative::find(&[0xff; 100_000]), None);
+    let shown = Relative::Vlba(tracks(32)).to_string();
+    assert_eq!(shown, "VLBA tape format of 32 tracks");
+}

@@ -68,7 +68,7 @@ convert! { HostArgs => HostOptions { cpu, priority, buffer } }
 #[derive(Args)]
 #[command(after_help = "\
 Sources:
-  FILE                     VDIF or Mark 5B; anything else is sent as raw data
+  FILE                     VDIF, Mark 5B or Mark 4; anything else is sent as raw data
   pattern:8032             VDIF frames of 8032 bytes with a test pattern, for `recv --to check`
   sky:PLAN.toml/STATION    a simulated station; lasts the plan's duration,
                            --repeat N continues with true times

@@ -1,0 +1,187 @@
+//! Mark 4 and Mark 5B recordings are inspected, and their packets dropped.
+
+use std::fs;
+use std::path::Path;
+
+use evlbi_core::shed::Replace;
+use evlbi_net::run::Run;
+use evlbi_stream::drop::DropOptions;
+use evlbi_stream::sky::{SkyOptions, simulate};
+use evlbi_testkit::python::python;
+use evlbi_testkit::result::shown;
+use evlbi_testkit::{Room, command};
+use evlbi_wire::mark4::{Header, Tracks};
+use evlbi_wire::{fill, mark5b};
+use serde_json::json;
+
+use crate::drop::{dropped, shed};
+use crate::inspect::inspected;
+
+/// Records a simulated station in this format, and returns the path.
+fn recorded(room: &Room, channels: u32, format: &str) -> String {
+    let plan = format!(
+        "start = \"2019-12-31T23:59:59Z\"\nduration = 0.1\nsample_rate = 16e6\nchannels = {channels}\n\
+         [[station]]\nname = \"On\"\n{format}\n"
+    );
+    let options = SkyOptions {
+        plan: room.write("plan.toml", plan).into(),
+        out: room.path("out").into(),
+        force: true,
+    };
+    let report = shown(simulate(&options, &Run::silent()));
+    report["files"][0]["file"].as_str().unwrap().to_owned()
+}
+
+/// The recordings of `baseband`: tracks, frame rate and the time of the first frame.
+#[test]
+fn recordings_of_stations_are_recognised() {
+    let Some(python) = python("baseband") else {
+        return;
+    };
+    let folder = "import baseband.data, os; print(os.path.dirname(baseband.data.__file__), end='')";
+    let output = command(python).args(["-c", folder]).output().unwrap();
+    let folder = String::from_utf8(output.stdout).unwrap();
+    for (name, tracks, frame_rate, leading, first) in [
+        ("sample.m4", 64, 400, 2696, "2014-06-16T07:38:12.475Z"),
+        (
+            "sample_32track.m4",
+            32,
+            400,
+            9656,
+            "2015-01-11T01:23:10.485Z",
+        ),
+        (
+            "sample_32track_fanout2.m4",
+            32,
+            400,
+            17_436,
+            "2017-03-04T04:42:26.025Z",
+        ),
+        (
+            "sample_16track.m4",
+            16,
+            400,
+            22_124,
+            "2013-11-03T06:00:00.77Z",
+        ),
+        (
+            "sample_64track_fanout2_ft.m4",
+            64,
+            800,
+            124_288,
+            "2019-05-08T17:32:21.0725Z",
+        ),
+    ] {
+        let found = inspected(Path::new(&folder).join(name).to_str().unwrap());
+        assert_eq!(found["format"], "mark4", "{name}");
+        assert_eq!(found["frame_length"], 2500 * tracks, "{name}");
+        assert_eq!(found["frame_rate"], frame_rate, "{name}");
+        assert_eq!(found["frame_rate_from"], "header", "{name}");
+        assert_eq!(found["leading_bytes"], leading, "{name}");
+        assert_eq!(found["first"]["utc"], first, "{name}");
+        assert_eq!(
+            (&found["odd_headers"], &found["frame_slips"]),
+            (&json!(0), &json!([]))
+        );
+    }
+}
+
+/// Packets of a Mark 4 recording are replaced by fill: every replaced word is counted, whether in headers or not.
+#[test]
+fn replaced_packets_of_mark4_are_counted_to_the_word() {
+    let room = Room::new();
+    let (tracks, length) = (Tracks::new(64).unwrap(), 160_000);
+    let input = recorded(&room, 8, "format = \"mark4\"");
+    let before = fs::read(&input).unwrap();
+    assert_eq!(inspected(&input)["fill"]["bytes"], 0);
+    for (mtu, packet) in [(1500, 1280), (9000, 8000)] {
+        let output = room.path(&format!("{packet}.m4"));
+        let report = dropped(&DropOptions {
+            by_packet: true,
+            mtu,
+            replace: Replace::Fill,
+            ..shed(&input, &output, "random:10%")
+        });
+        assert_eq!(
+            (&report["format"], &report["packet_bytes"]),
+            (&json!("mark4"), &json!(packet))
+        );
+        let after = fs::read(&output).unwrap();
+        assert_eq!(after.len(), before.len());
+        let packets = || before.chunks_exact(packet).zip(after.chunks_exact(packet));
+        let lost = packets().filter(|(_, after)| fill::is_fill(after)).count();
+        assert_eq!(report["shedding"]["shed"], lost);
+        assert!(packets().all(|(before, after)| before == after || fill::is_fill(after)));
+        // The first packet of a frame starts with its header.
+        let heads = || after.chunks_exact(length);
+        let without = heads()
+            .filter(|frame| Header::parse(frame, tracks).is_err())
+            .count();
+        let in_headers = without * packet.min(tracks.header_length());
+        let found = inspected(&output);
+        assert!(without > 0 && lost > 10 * without / 2);
+        assert_eq!(found["odd_headers"], without);
+        assert_eq!(found["fill"]["bytes"], lost * packet - in_headers);
+        assert_eq!(
+            (&found["missing_frames"], &found["frames"]),
+            (&json!(0), &json!(80))
+        );
+    }
+}
+
+#[test]
+fn replaced_packets_of_mark5b_are_counted_to_the_word() {
+    let room = Room::new();
+    let input = recorded(&room, 16, "format = \"mark5b\"");
+    let output = room.path("out.m5b");
+    let report = dropped(&DropOptions {
+        by_packet: true,
+        replace: Replace::Fill,
+        ..shed(&input, &output, "random:5%")
+    });
+    let packet = report["packet_bytes"].as_u64().unwrap();
+    let lost = report["shedding"]["shed"].as_u64().unwrap();
+    let after = fs::read(&output).unwrap();
+    let heads = || after.chunks_exact(mark5b::FRAME_LEN);
+    let without = heads()
+        .filter(|frame| mark5b::Header::parse(frame).is_err())
+        .count() as u64;
+    let found = inspected(&output);
+    assert!(without > 0);
+    assert_eq!(found["odd_headers"], without);
+    let expected = lost * packet - without * mark5b::HEADER_LEN as u64;
+    assert_eq!(found["fill"]["bytes"], expected);
+    assert_eq!(found["missing_frames"], 0);
+}
+
+/// Bytes lost from a recording are found at their frame.
+#[test]
+fn lost_bytes_of_a_recording_are_a_slip() {
+    let room = Room::new();
+    let input = recorded(&room, 4, "format = \"mark4\"\nfan_out = 2");
+    let mut bytes = fs::read(&input).unwrap();
+    let length = 40_000;
+    bytes.drain(5 * length + 1234..5 * length + 1234 + 65_528 - length);
+    let found = inspected(&room.write("cut.m4", bytes));
+    assert_eq!(
+        found["frame_slips"],
+        json!([{ "byte": 5 * length, "bytes": length as i64 - 65_528 }])
+    );
+    assert_eq!(
+        (&found["missing_frames"], &found["gaps_total"]),
+        (&json!(1), &json!(1))
+    );
+}
+
+/// Relatives of Mark 4 are raw data with a name.
+#[test]
+fn formats_that_are_not_read_have_a_name() {
+    let room = Room::new();
+    let mut bytes = vec![0x5a; 4 * 20_160 * 4];
+    for frame in bytes.chunks_exact_mut(20_160 * 4) {
+        Header::new(Tracks::new(32).unwrap()).emit(frame);
+    }
+    let found = inspected(&room.write("in.vlba", bytes));
+    assert_eq!(found["format"], "raw");
+    assert_eq!(found["not_read"], "VLBA tape format of 32 tracks");
+}

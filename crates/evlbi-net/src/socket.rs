@@ -1,4 +1,7 @@
-//! Socket options that socket2 does not wrap.
+//! Sockets: options that socket2 does not wrap, and messages in batches with their control messages.
+
+pub(crate) mod ancillary;
+pub(crate) mod queue;
 
 use std::ffi::c_int;
 use std::io;

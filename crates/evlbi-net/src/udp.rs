@@ -7,7 +7,6 @@
 //! This module contains what one system call can do for many datagrams. What a stream needs of UDP is in
 //! [`transport`](crate::transport).
 
-mod ancillary;
 mod messages;
 mod multicast;
 mod receive;

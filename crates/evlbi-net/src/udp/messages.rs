@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::io;
 use std::ptr;
 
-use super::ancillary::{self, Control, SEGMENT_SPACE};
+use crate::socket::ancillary::{self, Control, SEGMENT_SPACE};
 use crate::train::{Piece, Train};
 
 /// Maximum number of messages per system call.

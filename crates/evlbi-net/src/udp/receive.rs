@@ -1,30 +1,24 @@
 //! Receives batches of datagrams, joined by the kernel if possible (`UDP_GRO`), and counts what the sockets dropped.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
-use std::ptr;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::ancillary::{self, ADDRESS_SPACE, Control, RECEIVE_SPACE};
 use super::{Interface, OpenError, Sender, SenderOptions, multicast};
 use crate::batch::{Batch, Message};
 use crate::clock;
 use crate::clock::events;
-use crate::socket::{self, GrantedBuffer};
+use crate::socket::queue::{Arrived, MIN_ACCOUNT, Queue};
+use crate::socket::{self, GrantedBuffer, ancillary};
 use evlbi_core::peer::Peer;
 
-/// Maximum number of messages per system call.
-pub const MESSAGES: usize = 16;
+pub use crate::socket::queue::MESSAGES;
 
 /// Room for one message in bytes: the longest that the kernel creates. Sixteen of them stay in an L2 cache.
 pub const MESSAGE_SPACE: usize = 64 << 10;
-
-/// Minimum memory of a message in a socket, in bytes: more than its data, by the kernel's own accounting.
-const MIN_ACCOUNT: usize = 256;
 
 /// Maximum number of datagrams in a message: GRO joins 64, and a sender on this host may have joined 128 (`UDP_MAX_SEGMENTS`).
 const MAX_JOINED: u64 = 128;
@@ -91,12 +85,10 @@ pub struct Receiver {
 
 #[derive(Debug)]
 struct Port {
-    socket: Socket,
+    queue: Queue,
     address: SocketAddr,
     granted: GrantedBuffer,
     joins: bool,
-    overflow: Wrapping,
-    drops: Wrapping,
 }
 
 impl Receiver {
@@ -119,7 +111,7 @@ impl Receiver {
 
     /// Returns the sockets, one per address.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
-        self.ports.iter().map(|port| &port.socket)
+        self.ports.iter().map(|port| &port.queue.socket)
     }
 
     /// Returns the requested and the granted receive buffer: the smallest of all ports.
@@ -144,7 +136,7 @@ impl Receiver {
         };
         let port = self.ports.first();
         let port = port.ok_or_else(|| failed(io::ErrorKind::NotConnected.into()))?;
-        let socket = port.socket.try_clone().map_err(failed)?;
+        let socket = port.queue.socket.try_clone().map_err(failed)?;
         Sender::over(socket, destination, options)
     }
 
@@ -193,7 +185,7 @@ impl Receiver {
     /// # Errors
     /// Returns the kernel's error.
     pub fn drops(&mut self) -> io::Result<u64> {
-        self.ports.iter_mut().map(Port::drops).sum()
+        self.ports.iter_mut().map(|port| port.queue.drops()).sum()
     }
 
     /// Returns the memory used by messages that wait in the sockets, in bytes (`SO_MEMINFO`): at least their [`Batch::taken`], once
@@ -202,19 +194,15 @@ impl Receiver {
     /// # Errors
     /// Returns the kernel's error.
     pub fn queued(&self) -> io::Result<u64> {
-        self.ports.iter().map(Port::queued).sum()
+        self.ports.iter().map(|port| port.queue.queued()).sum()
     }
 
     /// Returns the drops as reported with the datagrams themselves (`SO_RXQ_OVFL`): the count when the last received one was queued, so
     /// it lags behind [`Receiver::drops`].
     pub fn overflow(&self) -> u64 {
-        self.ports.iter().map(|port| port.overflow.total).sum()
+        self.ports.iter().map(|port| port.queue.overflow()).sum()
     }
 }
-
-/// Index in the words of `SO_MEMINFO`.
-const QUEUED: usize = libc::SK_MEMINFO_RMEM_ALLOC as usize;
-const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
 
 impl Port {
     fn bind(listen: &Listen, options: &ReceiverOptions) -> Result<Port, OpenError> {
@@ -265,93 +253,39 @@ impl Port {
         let bound = socket.local_addr().map_err(bind_error)?;
         Ok(Port {
             address: bound.as_socket().unwrap_or(address),
-            socket,
+            queue: Queue::new(socket),
             granted,
             joins,
-            overflow: Wrapping::default(),
-            drops: Wrapping::default(),
         })
     }
 
     /// Adds the messages that wait here to the batch.
     fn receive(&mut self, number: usize, received: &mut Received) -> io::Result<()> {
-        let first = received.messages.len();
-        let mut names = [[0u8; ADDRESS_SPACE]; MESSAGES];
-        let mut controls = [Control([0u8; RECEIVE_SPACE]); MESSAGES];
-        let mut vectors = [libc::iovec {
-            iov_base: ptr::null_mut(),
-            iov_len: 0,
-        }; MESSAGES];
-        // SAFETY: a message header is plain data for which all zeroes are valid.
-        let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { std::mem::zeroed() };
-        let places = received.memory[first * MESSAGE_SPACE..].chunks_exact_mut(MESSAGE_SPACE);
-        let mut room = 0;
-        for (i, place) in places.enumerate() {
-            vectors[i] = libc::iovec {
-                iov_base: place.as_mut_ptr().cast(),
-                iov_len: place.len(),
-            };
-            headers[i].msg_hdr = libc::msghdr {
-                msg_name: names[i].as_mut_ptr().cast(),
-                msg_namelen: ADDRESS_SPACE as libc::socklen_t,
-                msg_iov: &raw mut vectors[i],
-                msg_iovlen: 1,
-                msg_control: controls[i].0.as_mut_ptr().cast(),
-                msg_controllen: RECEIVE_SPACE as _,
-                ..headers[i].msg_hdr
-            };
-            room += 1;
-        }
-        // SAFETY: the first `room` headers point to names, vectors and controls that live in this
-        // frame, and the vectors to distinct places of the exclusively borrowed batch.
-        let count = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                headers.as_mut_ptr(),
-                room as c_uint,
-                libc::MSG_DONTWAIT,
-                ptr::null_mut(),
-            )
-        };
-        let Ok(count) = usize::try_from(count) else {
-            return nothing_there(io::Error::last_os_error());
-        };
-        for i in 0..count.min(room) {
-            let header = &headers[i].msg_hdr;
-            let control = controls[i].0.get(..header.msg_controllen as _);
-            let said = ancillary::parse(control.unwrap_or(&[]));
-            if let Some(overflow) = said.overflow {
-                self.overflow.observe(overflow);
-            }
-            let length = (headers[i].msg_len as usize).min(MESSAGE_SPACE);
-            let start = (first + i) * MESSAGE_SPACE;
-            received.taken += (length + MIN_ACCOUNT) as u64;
-            received.messages.push(Message {
-                range: start..start + length,
-                segment: said.segment.unwrap_or(0),
-                peer: ancillary::socket_address(&names[i]).map_or(Peer::Unknown, Peer::Socket),
+        let Received {
+            memory,
+            messages,
+            taken,
+        } = received;
+        let first = messages.len() * MESSAGE_SPACE;
+        let each = |arrived: Arrived<'_>| {
+            let start = first + arrived.place * MESSAGE_SPACE;
+            *taken += (arrived.length + MIN_ACCOUNT) as u64;
+            messages.push(Message {
+                range: start..start + arrived.length,
+                segment: arrived.said.segment.unwrap_or(0),
+                peer: ancillary::socket_address(arrived.name).map_or(Peer::Unknown, Peer::Socket),
                 port: number,
-                truncated: header.msg_flags & libc::MSG_TRUNC != 0,
-                stamp: said.stamp,
+                truncated: arrived.truncated,
+                stamp: arrived.said.stamp,
             });
+        };
+        match self
+            .queue
+            .receive(&mut memory[first..], MESSAGE_SPACE, each)
+        {
+            Err(error) if !is_icmp(&error) => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    fn drops(&mut self) -> io::Result<u64> {
-        let words = self.accounts()?;
-        self.drops.observe(words[DROPS]);
-        Ok(self.drops.total)
-    }
-
-    fn queued(&self) -> io::Result<u64> {
-        Ok(self.accounts()?[QUEUED].into())
-    }
-
-    fn accounts(&self) -> io::Result<[u32; DROPS + 1]> {
-        let mut words = [0; DROPS + 1];
-        socket::get_words(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
-        Ok(words)
     }
 }
 
@@ -372,28 +306,6 @@ fn is_icmp(error: &io::Error) -> bool {
     error
         .raw_os_error()
         .is_some_and(|code| SAID.contains(&code))
-}
-
-fn nothing_there(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
-        _ if is_icmp(&error) => Ok(()),
-        _ => Err(error),
-    }
-}
-
-/// A 64-bit count from samples of a 32-bit counter that wraps.
-#[derive(Debug, Default)]
-struct Wrapping {
-    last: u32,
-    total: u64,
-}
-
-impl Wrapping {
-    fn observe(&mut self, reading: u32) {
-        self.total += u64::from(reading.wrapping_sub(self.last));
-        self.last = reading;
-    }
 }
 
 /// Memory for received messages, reused.
@@ -458,7 +370,7 @@ mod tests {
         let mut receiver = Receiver::bind(&[here.into(), here.into()], &options).unwrap();
         let to = receiver.local_addresses().next().unwrap();
         let file = OwnedFd::from(File::open("/dev/null").unwrap());
-        receiver.ports[1].socket = Socket::from(file);
+        receiver.ports[1].queue.socket = Socket::from(file);
         let sender = UdpSocket::bind(here).unwrap();
         sender.send_to(b"data", to).unwrap();
         let mut received = Received::new();

@@ -11,21 +11,21 @@ const WORD: usize = size_of::<usize>();
 const HEADER: usize = WORD + 2 * size_of::<c_int>();
 
 /// Room for the control message that carries a segment size to the kernel.
-pub(super) const SEGMENT_SPACE: usize = HEADER + WORD;
+pub(crate) const SEGMENT_SPACE: usize = HEADER + WORD;
 
 /// Room for the control messages that a receiver requests: segment size, overflow count, timestamp.
-pub(super) const RECEIVE_SPACE: usize = 3 * HEADER + 4 * WORD;
+pub(crate) const RECEIVE_SPACE: usize = 3 * HEADER + 4 * WORD;
 
 /// Room for an IPv4 or IPv6 socket address (`struct sockaddr_in6`).
-pub(super) const ADDRESS_SPACE: usize = 28;
+pub(crate) const ADDRESS_SPACE: usize = 28;
 
 /// A buffer for control messages, aligned like the kernel's structures.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control<const SPACE: usize>(pub(super) [u8; SPACE]);
+pub(crate) struct Control<const SPACE: usize>(pub(crate) [u8; SPACE]);
 
 /// Returns the control message that makes the kernel cut a message into datagrams of `size` bytes.
-pub(super) fn segment_size(size: u16) -> Control<SEGMENT_SPACE> {
+pub(crate) fn segment_size(size: u16) -> Control<SEGMENT_SPACE> {
     let mut bytes = [0; SEGMENT_SPACE];
     bytes[..WORD].copy_from_slice(&(HEADER + 2).to_ne_bytes());
     bytes[WORD..WORD + 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
@@ -36,17 +36,17 @@ pub(super) fn segment_size(size: u16) -> Control<SEGMENT_SPACE> {
 
 /// Control messages of a received message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Received {
+pub(crate) struct Received {
     /// Size of the datagrams that the message was joined from (`UDP_GRO`).
-    pub(super) segment: Option<usize>,
+    pub(crate) segment: Option<usize>,
     /// Datagrams that the socket had dropped when this message was queued (`SO_RXQ_OVFL`).
-    pub(super) overflow: Option<u32>,
+    pub(crate) overflow: Option<u32>,
     /// Time at which the message was received, since 1970-01-01 UTC (`SO_TIMESTAMPNS`).
-    pub(super) stamp: Option<Duration>,
+    pub(crate) stamp: Option<Duration>,
 }
 
 /// Parses the control messages of a received message; unknown ones are skipped.
-pub(super) fn parse(mut control: &[u8]) -> Received {
+pub(crate) fn parse(mut control: &[u8]) -> Received {
     let mut received = Received::default();
     while let Some((level, kind, data, rest)) = split_first(control) {
         match (level, kind) {
@@ -84,7 +84,7 @@ fn timespec(data: &[u8]) -> Option<Duration> {
 }
 
 /// Parses a `struct sockaddr_in` or `sockaddr_in6`; an IPv4 address received by a socket of both families becomes plain IPv4.
-pub(super) fn socket_address(name: &[u8]) -> Option<SocketAddr> {
+pub(crate) fn socket_address(name: &[u8]) -> Option<SocketAddr> {
     let family = c_int::from(u16::from_ne_bytes(*name.first_chunk()?));
     let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);
     match family {

@@ -1,10 +1,11 @@
-//! Captured packets, from the link-layer header to a TCP segment (RFC 9293) or UDP datagram.
+//! Captured packets, from the link-layer header to a TCP segment (RFC 9293), a UDP datagram or a fragment of one.
 //!
 //! A capture may hold only the first bytes of each packet, so lengths are taken from the headers, not from the captured bytes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{LaxIpSlice, LenSource, ip_number};
+use etherparse::checksum::Sum16BitWords;
+use etherparse::{Ipv6ExtensionSlice, LaxIpSlice, LenSource, ip_number};
 
 /// Lengths of headers without options, in bytes.
 const TCP_HEADER: usize = 20;
@@ -114,6 +115,32 @@ pub struct Datagram<'a> {
     pub length: u32,
     /// Captured part of the payload.
     pub payload: &'a [u8],
+    /// Checksum of the header; 0 if the sender calculates none.
+    pub checksum: u16,
+}
+
+/// Fragment of an IP packet with a UDP datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment<'a> {
+    /// Packet that it belongs to.
+    pub id: FragmentId,
+    /// Offset in the packet's payload, in bytes.
+    pub offset: usize,
+    /// Whether it is the last fragment of its packet.
+    pub is_last: bool,
+    /// Fragment of the packet's payload.
+    pub payload: &'a [u8],
+}
+
+/// Identity of a fragmented packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentId {
+    /// Sender.
+    pub source: IpAddr,
+    /// Destination.
+    pub destination: IpAddr,
+    /// Identification.
+    pub number: u32,
 }
 
 /// Reason why a packet was skipped.
@@ -166,15 +193,102 @@ pub fn read(link: Link, bytes: &[u8], on_wire: u32) -> Result<Packet<'_>, Unread
         ip_number::UDP => datagram(bytes, length_of_payload).map(Content::Udp),
         _ => return Err(Unread::OtherProtocol),
     };
-    let content = content.ok_or(Unread::Damaged)?;
-    let port = |at: usize| u16_at(bytes, at).ok_or(Unread::Damaged);
+    let addresses = (ip.source_addr(), ip.destination_addr());
+    let packet = content.and_then(|content| packet_of(addresses, bytes, content, length));
+    let packet = packet.ok_or(Unread::Damaged)?;
     Ok(Packet {
-        source: SocketAddr::new(ip.source_addr(), port(0)?),
-        destination: SocketAddr::new(ip.destination_addr(), port(2)?),
         identification: Some(identification).filter(|id| *id != 0),
+        ..packet
+    })
+}
+
+/// Parses a fragment that was captured whole; `None` if the packet is something else.
+pub fn fragment(link: Link, bytes: &[u8]) -> Option<Fragment<'_>> {
+    let (ip, _) = LaxIpSlice::from_slice(network(link, bytes).ok()?).ok()?;
+    let payload = ip.payload();
+    let is_whole = payload.len_source != LenSource::Slice;
+    if !payload.fragmented || !is_whole || payload.ip_number != ip_number::UDP {
+        return None;
+    }
+    let (offset, has_more, number) = match &ip {
+        LaxIpSlice::Ipv4(ip) => {
+            let header = ip.header();
+            let (offset, has_more) = (header.fragments_offset(), header.more_fragments());
+            (offset, has_more, header.identification().into())
+        }
+        LaxIpSlice::Ipv6(ip) => {
+            let mut headers = ip.extensions().clone().into_iter();
+            headers.find_map(|header| match header {
+                Ipv6ExtensionSlice::Fragment(header) => Some((
+                    header.fragment_offset(),
+                    header.more_fragments(),
+                    header.identification(),
+                )),
+                _ => None,
+            })?
+        }
+    };
+    Some(Fragment {
+        id: FragmentId {
+            source: ip.source_addr(),
+            destination: ip.destination_addr(),
+            number,
+        },
+        offset: offset.byte_offset().into(),
+        is_last: !has_more,
+        payload: payload.payload,
+    })
+}
+
+/// Parses a packet that was reassembled from its fragments; `None` if its UDP header is damaged.
+pub fn reassembled(id: FragmentId, payload: &[u8]) -> Option<Packet<'_>> {
+    let length = u32::try_from(payload.len()).ok()?;
+    let content = datagram(payload, length).map(Content::Udp)?;
+    packet_of((id.source, id.destination), payload, content, length)
+}
+
+/// Returns a packet without identification, with the ports that its payload begins with.
+fn packet_of<'a>(
+    (source, destination): (IpAddr, IpAddr),
+    payload: &[u8],
+    content: Content<'a>,
+    length: u32,
+) -> Option<Packet<'a>> {
+    Some(Packet {
+        source: SocketAddr::new(source, u16_at(payload, 0)?),
+        destination: SocketAddr::new(destination, u16_at(payload, 2)?),
+        identification: None,
         length,
         content,
     })
+}
+
+impl Packet<'_> {
+    /// Returns whether the checksum of a datagram that was captured whole is right, or the sender calculated none (RFC 768). Segments
+    /// are not checked.
+    pub fn is_sound(&self) -> bool {
+        let Content::Udp(datagram) = &self.content else {
+            return true;
+        };
+        if datagram.checksum == 0 {
+            return true;
+        }
+        let length = datagram.length + UDP_HEADER;
+        let sum = [self.source, self.destination]
+            .iter()
+            .fold(Sum16BitWords::new(), |mut sum, end| match end.ip() {
+                IpAddr::V4(ip) => sum.add_4bytes(ip.octets()),
+                IpAddr::V6(ip) => sum.add_16bytes(ip.octets()),
+            })
+            .add_2bytes([0, ip_number::UDP.0])
+            .add_4bytes(length.to_be_bytes())
+            .add_2bytes(self.source.port().to_be_bytes())
+            .add_2bytes(self.destination.port().to_be_bytes())
+            .add_4bytes(length.to_be_bytes())
+            .add_2bytes(datagram.checksum.to_be_bytes())
+            .add_slice(datagram.payload);
+        sum.ones_complement() == 0
+    }
 }
 
 /// Returns the IP packet in a frame.
@@ -272,6 +386,7 @@ fn datagram(bytes: &[u8], length: u32) -> Option<Datagram<'_>> {
     Some(Datagram {
         length,
         payload: &payload[..there],
+        checksum: u16_at(bytes, 6)?,
     })
 }
 
@@ -411,6 +526,91 @@ mod tests {
         assert_eq!(read(Link::Ip, &frame, 36), Err(Unread::OtherProtocol));
     }
 
+    /// A datagram of 26 bytes in two fragments, as Linux sends them over IPv4 and IPv6: after a header, `more`, and 16 bytes each.
+    fn fragments() -> [[Vec<u8>; 2]; 2] {
+        let datagram: Vec<u8> = [0x0a, 0x46, 0x0a, 0x47, 0, 34, 0, 0]
+            .into_iter()
+            .chain(0..26)
+            .collect();
+        let v4 = |offset: usize, more: u8, part: &[u8]| {
+            let length = 20 + part.len() as u8;
+            let place = [more << 5, (offset / 8) as u8];
+            let header = [
+                &[0x45, 0, 0, length, 0x12, 0x34],
+                &place[..],
+                &[64, 17, 0, 0],
+            ];
+            let addresses = [192, 0, 2, 1, 192, 0, 2, 2];
+            [&header.concat()[..], &addresses, part].concat()
+        };
+        let v6 = |offset: usize, more: u8, part: &[u8]| {
+            let length = 8 + part.len() as u8;
+            let mut packet = vec![0x60, 0, 0, 0, 0, length, 44, 64];
+            packet.extend([[0xfd; 16], [0xfc; 16]].concat());
+            packet.extend([17, 0, 0, offset as u8 | more, 0x56, 0x78, 0x12, 0x34]);
+            packet.extend(part);
+            packet
+        };
+        let (first, last) = datagram.split_at(16);
+        [
+            [v4(0, 1, first), v4(16, 0, last)],
+            [v6(0, 1, first), v6(16, 0, last)],
+        ]
+    }
+
+    #[test]
+    fn fragments_of_a_datagram() {
+        for (version, packets) in fragments().iter().enumerate() {
+            let parts = [0, 1].map(|n| fragment(Link::Ip, &packets[n]).unwrap());
+            let number = [0x1234, 0x5678_1234][version];
+            assert_eq!((parts[0].id, number), (parts[1].id, parts[0].id.number));
+            assert_eq!(parts.map(|part| part.offset), [0, 16]);
+            assert_eq!(parts.map(|part| part.is_last), [false, true]);
+            let whole = parts.map(|part| part.payload).concat();
+            let packet = reassembled(parts[0].id, &whole).unwrap();
+            assert_eq!(
+                (packet.source.port(), packet.destination.port()),
+                (2630, 2631)
+            );
+            assert_eq!(packet.source.ip(), parts[0].id.source);
+            let Content::Udp(datagram) = packet.content else {
+                panic!("{packet:?}");
+            };
+            assert_eq!(datagram.payload, (0..26).collect::<Vec<u8>>());
+            // A fragment that was not captured whole cannot be used.
+            let cut = &packets[0][..packets[0].len() - 1];
+            assert_eq!(fragment(Link::Ip, cut), None);
+        }
+        assert_eq!(fragment(Link::Ethernet, &SYN), None);
+        assert_eq!(fragment(Link::Ip, &[]), None);
+    }
+
+    #[test]
+    fn checksums_of_datagrams() {
+        let ports = [0x0a, 0x46, 0x0a, 0x47];
+        // Calculated by a Python script, word by word.
+        for (source, destination, checksum) in [
+            ("192.0.2.1", "192.0.2.2", 0xadad),
+            ("2001:db8::1", "2001:db8::2", 0xd63c),
+        ] {
+            let id = FragmentId {
+                source: source.parse().unwrap(),
+                destination: destination.parse().unwrap(),
+                number: 1,
+            };
+            let datagram = |checksum: u16| {
+                let header = [&ports[..], &[0, 13], &checksum.to_be_bytes()].concat();
+                [&header[..], b"VLBI!"].concat()
+            };
+            let is_sound = |bytes: &[u8]| reassembled(id, bytes).unwrap().is_sound();
+            assert!(is_sound(&datagram(checksum)), "{source}");
+            assert!(is_sound(&datagram(0)));
+            let mut damaged = datagram(checksum);
+            damaged[9] ^= 4;
+            assert!(!is_sound(&damaged));
+        }
+    }
+
     proptest! {
         #[test]
         fn no_packet_panics(
@@ -419,6 +619,19 @@ mod tests {
         ) {
             for link in [Link::Ethernet, Link::Ip, Link::Cooked, Link::Cooked2, Link::Loopback] {
                 let _ = read(link, &bytes, on_wire);
+                let _ = fragment(link, &bytes);
+            }
+            for packet in fragments().iter().flatten() {
+                let mut packet = packet.clone();
+                for (at, byte) in &damage {
+                    if let Some(place) = packet.get_mut(*at) {
+                        *place = *byte;
+                    }
+                }
+                let _ = fragment(Link::Ip, &packet);
+                if let Ok(packet) = read(Link::Ip, &packet, packet.len() as u32) {
+                    packet.is_sound();
+                }
             }
             let _ = Link::from_number(kind);
             let mut frame = SYN;

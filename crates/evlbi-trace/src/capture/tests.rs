@@ -554,6 +554,7 @@ fn small_connections_are_counted_when_there_are_many() {
             let datagram = Datagram {
                 length: bytes,
                 payload: &[],
+                checksum: 0,
             };
             let packet = Packet {
                 content: Content::Udp(datagram),
@@ -591,6 +592,7 @@ fn stream_of(datagrams: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Stream {
             content: Content::Udp(Datagram {
                 length,
                 payload: &payload,
+                checksum: 0,
             }),
         };
         capture.offer(number as u64 * 1000, &packet, &mut |_, _| {});

@@ -1,8 +1,8 @@
 //! Processing of VLBI data between a source and the network, and between the network and a sink, without I/O: time is an
 //! argument, random numbers are seeded, and nothing here opens a socket, a file or a thread.
 //!
-//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`admission`] with [`pudp`] and [`reorder`],
-//! [`account`], [`deframe`].
+//! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`reassemble`], [`admission`] with [`pudp`] and
+//! [`reorder`], [`account`], [`deframe`].
 //!
 //! Decisions about frames, datagrams and packets belong here; each module is tested with the cases that it was made for. Byte
 //! formats are in `evlbi-wire`, sockets, threads and files in `evlbi-net`.
@@ -33,6 +33,7 @@ pub mod path;
 pub mod peer;
 pub mod pudp;
 pub mod rate;
+pub mod reassemble;
 pub mod reorder;
 pub mod shed;
 pub mod time;

@@ -56,9 +56,9 @@ impl<'b> Batch<'b> {
         taken: 0,
     };
 
-    /// Returns whether the batch has no messages.
+    /// Returns whether nothing has arrived. A batch may be without messages if it took what is none, such as a fragment of one.
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+        self.messages.is_empty() && self.taken == 0
     }
 
     /// Returns the datagrams of the batch.

@@ -37,6 +37,8 @@ compile_error!(
 #[cfg(not(loom))]
 mod batch;
 #[cfg(not(loom))]
+pub mod capture;
+#[cfg(not(loom))]
 pub mod clock;
 #[cfg(not(loom))]
 pub mod cpu;

@@ -13,6 +13,7 @@
 //! A further transport is a file here and a row of that list (CONTRIBUTING.md, "How to add").
 
 mod listening;
+mod mirror;
 mod options;
 pub(crate) mod simulated;
 mod tcp;
@@ -33,7 +34,7 @@ pub use listening::{Listening, Local, Protocol};
 pub use options::{Honours, InOptions, NotHonoured, OutOptions};
 pub use simulated::{In as SimulatedIn, Out as SimulatedOut};
 pub use udp::In as UdpIn;
-pub use url::{Handle, Host, Place, Url, destination, scheme};
+pub use url::{Handle, Host, Place, Query, Url, destination, scheme};
 
 use crate::clock::Events;
 use crate::run::Run;
@@ -41,11 +42,12 @@ use crate::socket::GrantedBuffer;
 use crate::udp::SendCounts;
 
 /// All transports.
-pub static TRANSPORTS: [&dyn Transport; 5] = [
+pub static TRANSPORTS: [&dyn Transport; 6] = [
     &udp::Udp { is_numbered: true },
     &udp::Udp { is_numbered: false },
     &tcp::Tcp,
     &unix::Unix,
+    &mirror::Mirror,
     &simulated::Sim,
 ];
 
@@ -62,11 +64,12 @@ pub trait Transport: Sync {
     /// Returns what it offers to its users.
     fn service(&self) -> Service;
 
-    /// Parses the part of a URL between the scheme and the query.
+    /// Parses the part of a URL between the scheme and the query, and takes keys of its own from the query.
     ///
     /// # Errors
     /// Returns what is wrong with it, and what to give.
-    fn place(&self, text: &str) -> Result<Place, String> {
+    fn place(&self, text: &str, query: &mut Query<'_>) -> Result<Place, String> {
+        let _ = query;
         Err(format!(
             "`{}://{text}`: a handle names it, not a URL",
             self.schemes()[0]
@@ -86,7 +89,10 @@ pub trait Transport: Sync {
     ///
     /// # Errors
     /// Returns [`OpenError`].
-    fn open_out(&self, to: &Url, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing>;
+    fn open_out(&self, to: &Url, with: &OutOptions, run: &Run) -> Opened<dyn Outgoing> {
+        let _ = (with, run);
+        Err(OpenError::ReceiveOnly(to.to_string()))
+    }
 
     /// Listens at `at`.
     ///
@@ -153,6 +159,12 @@ pub enum OpenError {
     /// A UDP socket cannot be opened.
     #[error(transparent)]
     Udp(#[from] crate::udp::OpenError),
+    /// Packets cannot be captured.
+    #[error("{0}")]
+    Capture(#[from] crate::capture::CaptureError),
+    /// The transport has no sending end.
+    #[error("cannot send to {0}: it only receives")]
+    ReceiveOnly(String),
     /// The remote host cannot be reached.
     #[error("cannot connect to {url}: {source}")]
     Connect {

@@ -15,7 +15,7 @@ const RIGHTS: [(&str, u32, &str); 3] = [
     (
         "CAP_NET_RAW",
         13,
-        "without it tcpdump cannot capture packets for `evlbi analyse`",
+        "without it `mirror://` and tcpdump (for `evlbi analyse`) cannot capture packets",
     ),
     (
         "CAP_SYS_NICE",

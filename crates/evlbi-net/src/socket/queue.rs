@@ -35,8 +35,8 @@ pub(crate) struct Queue {
 pub(crate) struct Arrived<'a> {
     /// Index of its place.
     pub(crate) place: usize,
-    /// Length in its place, in bytes.
-    pub(crate) length: usize,
+    /// Its bytes, from the start of its place on.
+    pub(crate) bytes: &'a [u8],
     /// Address of its sender, as the kernel lays it out.
     pub(crate) name: &'a [u8],
     /// Its control messages.
@@ -116,9 +116,10 @@ impl Queue {
             if let Some(overflow) = said.overflow {
                 self.overflow.observe(overflow);
             }
+            let length = (headers[place].msg_len as usize).min(space);
             each(Arrived {
                 place,
-                length: (headers[place].msg_len as usize).min(space),
+                bytes: &memory[place * space..][..length],
                 name: &names[place],
                 said,
                 truncated: header.msg_flags & libc::MSG_TRUNC != 0,

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 
 use super::{OpenError, Url};
+use crate::udp::Interface;
 
 /// A port or path that a transport listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,7 @@ impl Listening {
         match &self.at {
             Local::Socket(address) => address.port() != 0 && !address.ip().is_multicast(),
             Local::Path(_) => true,
+            Local::Interface { .. } => false,
         }
     }
 
@@ -64,7 +66,7 @@ impl Listening {
             (Local::Socket(address), _) if address.ip().is_multicast() => Ok(()),
             (Local::Socket(address), Protocol::Tcp) => TcpListener::bind(address).map(drop),
             (Local::Socket(address), Protocol::Udp) => UdpSocket::bind(address).map(drop),
-            (Local::Path(_), _) | (_, Protocol::Unix) => Ok(()),
+            (Local::Path(_) | Local::Interface { .. }, _) | (_, Protocol::Unix) => Ok(()),
         }
     }
 }
@@ -87,6 +89,13 @@ pub enum Local {
     Socket(SocketAddr),
     /// A Unix socket in the file system.
     Path(PathBuf),
+    /// A UDP port in the packets that an interface shows.
+    Interface {
+        /// The interface.
+        interface: Interface,
+        /// The port.
+        port: u16,
+    },
 }
 
 impl fmt::Display for Local {
@@ -94,6 +103,7 @@ impl fmt::Display for Local {
         match self {
             Local::Socket(address) => address.fmt(f),
             Local::Path(path) => path.display().fmt(f),
+            Local::Interface { interface, port } => write!(f, "{interface}?udp={port}"),
         }
     }
 }

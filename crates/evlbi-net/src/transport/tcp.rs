@@ -13,8 +13,8 @@ use evlbi_core::time::Nanos;
 
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
-    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Protocol, Read, Ready, Service,
-    Train, Transport, Url, scheme, url,
+    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Protocol, Query, Read, Ready,
+    Service, Train, Transport, Url, scheme, url,
 };
 use crate::clock::events::{Event, Several};
 use crate::run::Run;
@@ -65,7 +65,7 @@ impl Transport for Tcp {
         }
     }
 
-    fn place(&self, text: &str) -> Result<Place, String> {
+    fn place(&self, text: &str, _query: &mut Query<'_>) -> Result<Place, String> {
         url::host(text, self)
     }
 

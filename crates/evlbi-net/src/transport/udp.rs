@@ -9,7 +9,7 @@ use evlbi_core::time::Nanos;
 
 use super::{
     Batch, Carries, Close, Events, Head, Honours, InOptions, Incoming, Limits, Listening, Local,
-    Numbers, OpenError, Opened, OutOptions, Outgoing, Piece, Pieces, Place, Protocol, Ready,
+    Numbers, OpenError, Opened, OutOptions, Outgoing, Piece, Pieces, Place, Protocol, Query, Ready,
     Service, Train, Transport, Url, scheme, url,
 };
 use crate::clock::events;
@@ -68,7 +68,7 @@ impl Transport for Udp {
         }
     }
 
-    fn place(&self, text: &str) -> Result<Place, String> {
+    fn place(&self, text: &str, _query: &mut Query<'_>) -> Result<Place, String> {
         url::host(text, self)
     }
 

@@ -18,8 +18,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::{
     Batch, Carries, Close, Events, Honours, InOptions, Incoming, Limits, Listening, Local, Message,
-    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Piece, Place, Protocol, Ready, Service,
-    Train, Transport, Url, url,
+    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Piece, Place, Protocol, Query, Ready,
+    Service, Train, Transport, Url, url,
 };
 use crate::clock::events;
 use crate::run::Run;
@@ -84,7 +84,7 @@ impl Transport for Unix {
         }
     }
 
-    fn place(&self, text: &str) -> Result<Place, String> {
+    fn place(&self, text: &str, _query: &mut Query<'_>) -> Result<Place, String> {
         let path = PathBuf::from(text);
         if !path.is_absolute() || text.ends_with('/') {
             return Err(format!(
@@ -163,7 +163,7 @@ impl Transport for Unix {
 fn path(url: &Url) -> &Path {
     match &url.place {
         Place::Path(path) => path,
-        Place::Host(_) | Place::Handle(_) => Path::new(""),
+        Place::Host(_) | Place::Interface { .. } | Place::Handle(_) => Path::new(""),
     }
 }
 

@@ -52,9 +52,21 @@ pub enum Place {
     Host(Host),
     /// A Unix socket in the file system.
     Path(PathBuf),
+    /// UDP ports in the packets that an interface shows.
+    Interface {
+        /// The interface.
+        interface: Interface,
+        /// First port.
+        port: u16,
+        /// Number of ports; 1 unless a range was given.
+        ports: u16,
+    },
     /// A handle of its transport, without a text form.
     Handle(Handle),
 }
+
+/// The query of a URL: its keys with their values.
+pub type Query<'a> = Vec<(&'a str, &'a str)>;
 
 /// A handle that a transport created, and the text that is shown for it.
 #[derive(Clone)]
@@ -129,9 +141,13 @@ impl FromStr for Url {
             }
         })?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut url = Url::new(*transport, transport.place(place)?);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            url.apply_query(pair)?;
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let mut query: Query<'_> = pairs
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .collect();
+        let mut url = Url::new(*transport, transport.place(place, &mut query)?);
+        for (key, value) in query {
+            url.apply_query(key, value)?;
         }
         Ok(url)
     }
@@ -170,7 +186,8 @@ pub(super) fn host(text: &str, transport: &dyn Transport) -> Result<Place, Strin
     }))
 }
 
-fn parse_ports(text: &str) -> Option<(u16, u16)> {
+/// Parses a port, or a range of ports: the first one, and their number.
+pub(super) fn parse_ports(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let first: u16 = first.parse().ok()?;
     let last: u16 = last.parse().ok()?;
@@ -184,6 +201,11 @@ fn parse_ports(text: &str) -> Option<(u16, u16)> {
 /// Returns what is wrong with it, and what to give.
 pub fn destination(text: &str) -> Result<Url, String> {
     let url: Url = text.parse()?;
+    if matches!(url.place, Place::Interface { .. }) {
+        return Err(format!(
+            "cannot send to `{text}`: it only receives; give the address of a receiver"
+        ));
+    }
     if text.contains("://:") {
         return Err(format!("`{text}` has no host to send to: {}", forms()));
     }
@@ -257,13 +279,12 @@ impl Url {
     pub fn host(&self) -> Option<&Host> {
         match &self.place {
             Place::Host(host) => Some(host),
-            Place::Path(_) | Place::Handle(_) => None,
+            Place::Path(_) | Place::Interface { .. } | Place::Handle(_) => None,
         }
     }
 
-    fn apply_query(&mut self, pair: &str) -> Result<(), String> {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let bad = |what: &str| format!("invalid {what} `{value}` in `?{pair}`");
+    fn apply_query(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let bad = |what: &str| format!("invalid {what} `{value}` in `?{key}={value}`");
         match key {
             "interface" => self.interface = value.parse().ok(),
             "source" => self.source = Some(value.parse().map_err(|_| bad("IP address"))?),
@@ -370,11 +391,20 @@ impl fmt::Display for Host {
         } else {
             f.write_str(&self.name)?;
         }
-        write!(f, ":{}", self.port)?;
-        if self.ports > 1 {
-            write!(f, "-{}", self.port + (self.ports - 1))?;
+        write!(f, ":{}", Ports(self.port, self.ports))
+    }
+}
+
+/// A first port and the number of ports, as a URL has them.
+struct Ports(u16, u16);
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ports(port, ports) = self;
+        match ports {
+            0 | 1 => port.fmt(f),
+            _ => write!(f, "{port}-{}", port + (ports - 1)),
         }
-        Ok(())
     }
 }
 
@@ -384,6 +414,13 @@ impl fmt::Display for Url {
         match &self.place {
             Place::Host(host) => host.fmt(f)?,
             Place::Path(path) => path.display().fmt(f)?,
+            Place::Interface {
+                interface,
+                port,
+                ports,
+            } => {
+                write!(f, "{interface}?udp={}", Ports(*port, *ports))?;
+            }
             Place::Handle(handle) => f.write_str(&handle.shown)?,
         }
         let pairs = [
@@ -394,8 +431,10 @@ impl fmt::Display for Url {
             self.source.map(|source| format!("source={source}")),
             self.ttl.map(|ttl| format!("ttl={ttl}")),
         ];
+        let has_query = matches!(self.place, Place::Interface { .. });
         for (index, pair) in pairs.into_iter().flatten().enumerate() {
-            write!(f, "{}{pair}", if index == 0 { '?' } else { '&' })?;
+            let is_first = index == 0 && !has_query;
+            write!(f, "{}{pair}", if is_first { '?' } else { '&' })?;
         }
         Ok(())
     }
@@ -416,6 +455,8 @@ mod tests {
             "tcp://10.0.0.1:2630",
             "udp://0.0.0.0:2630-2633",
             "udp://232.1.2.3:2630?interface=eth1&source=10.0.0.5&ttl=8",
+            "mirror://eth1?udp=2630",
+            "mirror://10.0.0.5?udp=2630-2633&ttl=8",
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!(url.to_string(), text);

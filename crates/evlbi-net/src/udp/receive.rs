@@ -269,9 +269,9 @@ impl Port {
         let first = messages.len() * MESSAGE_SPACE;
         let each = |arrived: Arrived<'_>| {
             let start = first + arrived.place * MESSAGE_SPACE;
-            *taken += (arrived.length + MIN_ACCOUNT) as u64;
+            *taken += (arrived.bytes.len() + MIN_ACCOUNT) as u64;
             messages.push(Message {
-                range: start..start + arrived.length,
+                range: start..start + arrived.bytes.len(),
                 segment: arrived.said.segment.unwrap_or(0),
                 peer: ancillary::socket_address(arrived.name).map_or(Peer::Unknown, Peer::Socket),
                 port: number,

@@ -4,6 +4,7 @@
 
 mod datagrams;
 mod files;
+mod mirror;
 mod namespaces;
 mod udp;
 mod unix;

@@ -14,24 +14,24 @@ use evlbi_net::udp::{
 use evlbi_testkit::netns::{End, Pair, Wire, pair, pair_with, tc};
 use evlbi_testkit::{buffer, name, until};
 
-fn receiver(end: &End, listen: impl Into<Listen>, options: &ReceiverOptions) -> Receiver {
+pub fn receiver(end: &End, listen: impl Into<Listen>, options: &ReceiverOptions) -> Receiver {
     let listen = [listen.into()];
     end.namespace
         .run(|| Receiver::bind(&listen, options).unwrap())
         .unwrap()
 }
 
-fn sender(end: &End, to: SocketAddr, options: &SenderOptions) -> Sender {
+pub fn sender(end: &End, to: SocketAddr, options: &SenderOptions) -> Sender {
     end.namespace
         .run(|| Sender::connect(to, options).unwrap())
         .unwrap()
 }
 
-fn addresses(pair: &Pair) -> [SocketAddr; 2] {
+pub fn addresses(pair: &Pair) -> [SocketAddr; 2] {
     [IpAddr::V4(pair.far.v4), IpAddr::V6(pair.far.v6)].map(|ip| SocketAddr::new(ip, 2630))
 }
 
-fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
+pub fn send(sender: &mut Sender, datagrams: &[Vec<u8>]) -> usize {
     // The wire keeps the order of datagrams that leave from one core.
     cpu::pin(cpu::allowed_cores().unwrap()[0]).unwrap();
     let mut pieces = Pieces::default();

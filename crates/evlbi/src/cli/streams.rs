@@ -199,9 +199,12 @@ Examples:
   evlbi recv udp://0.0.0.0:2630 --to scan1.vdif --duration 10min
   evlbi recv udp://239.1.2.3:2630?interface=eth1 --to check
   # One stream over four ports:
-  evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif")]
+  evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif
+  # A stream to another host, from a mirror port of the switch:
+  evlbi recv 'mirror://eth1?udp=2630' --to scan1.vdif")]
 pub struct RecvArgs {
-    /// Listen here: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one) or unix:///PATH
+    /// Listen here: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one), unix:///PATH or
+    /// mirror://INTERFACE?udp=PORT
     pub from: Url,
     /// Record to OUT.vdif or 'OUT-{station}-{thread}.vdif'; or null, check
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 
 use evlbi_core::packetise::PacketiseError;
 use evlbi_core::shed::ShedError;
+use evlbi_net::capture::CaptureError;
 use evlbi_net::file::WriteError;
 use evlbi_net::netns::Unavailable;
 use evlbi_net::ring::RingError;
@@ -19,6 +20,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_ring))
         .or_else(|| error.downcast_ref().and_then(of_file))
         .or_else(|| error.downcast_ref().and_then(of_tcp))
+        .or_else(|| error.downcast_ref().and_then(of_capture))
         .or_else(|| error.downcast_ref().and_then(of_namespaces))
         .or_else(|| error.downcast_ref().and_then(of_packets))
         .or_else(|| error.downcast_ref().and_then(of_shedding))
@@ -81,6 +83,24 @@ fn of_tcp(error: &TcpError) -> Option<String> {
         TcpError::NotAllowed(name) => format!(
             "{error}: as root, sysctl -w net.ipv4.tcp_allowed_congestion_control=\"... {name}\""
         ),
+        _ => return None,
+    })
+}
+
+fn of_capture(error: &CaptureError) -> Option<String> {
+    let CaptureError::Socket {
+        interface, source, ..
+    } = error
+    else {
+        return None;
+    };
+    Some(match source.kind() {
+        ErrorKind::PermissionDenied => {
+            format!(
+                "{error}; it needs root or CAP_NET_RAW: setcap cap_net_raw,cap_net_admin+ep PROGRAM"
+            )
+        }
+        ErrorKind::NetworkDown => format!("{error}; as root: ip link set {interface} up"),
         _ => return None,
     })
 }

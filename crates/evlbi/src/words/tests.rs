@@ -9,10 +9,13 @@ use evlbi_core::shed::ShedError;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::{CorrelateError, FormatError, PlanError, StreamError, WindowError};
 use evlbi_host::doctor::DoctorError;
+use evlbi_net::capture::CaptureError;
 use evlbi_net::file::{OutputError, Writer, WriterOptions};
 use evlbi_net::netns::Unavailable;
+use evlbi_net::receive::ReceiveError;
 use evlbi_net::tcp::TcpError;
-use evlbi_net::transport::{InOptions, OutOptions, Url};
+use evlbi_net::transport::{InOptions, OpenError, OutOptions, Url};
+use evlbi_net::udp::Interface;
 use evlbi_path::{ControlError, PathError};
 use evlbi_probe::endpoint::TestError;
 use evlbi_probe::respond::ServeError;
@@ -26,6 +29,7 @@ use evlbi_stream::recv::RecvError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::sink::SinkError;
 use evlbi_stream::source::SourceError;
+use nix::errno::Errno;
 
 use crate::output::explain;
 
@@ -285,6 +289,27 @@ fn errors_of_transports_name_the_options() {
     ] {
         let expected = format!("{option} has no effect on unix://; leave it out");
         said(SendError::from(refused.unwrap_err()), &expected);
+    }
+    for (code, says) in [
+        (
+            Errno::EPERM,
+            "(socket): Operation not permitted (os error 1); it needs root or CAP_NET_RAW: setcap cap_net_raw,cap_net_admin+ep PROGRAM",
+        ),
+        (
+            Errno::ENETDOWN,
+            "(socket): Network is down (os error 100); as root: ip link set eth1 up",
+        ),
+    ] {
+        let error = CaptureError::Socket {
+            interface: Interface::Name("eth1".to_owned()),
+            what: "socket",
+            source: io::Error::from_raw_os_error(code as i32),
+        };
+        let error = ReceiveError::from(OpenError::from(error));
+        said(
+            RecvError::from(error),
+            &format!("cannot capture packets on eth1 {says}"),
+        );
     }
     let error = PacketiseError::SmallParts {
         frame_length: 12_088,

@@ -78,7 +78,7 @@ impl Recv {
     pub fn address(&self) -> SocketAddr {
         match &self.receiving.seen.local[0] {
             Local::Socket(address) => *address,
-            Local::Path(path) => panic!("{} is not an address", path.display()),
+            other => panic!("{other} is not an address"),
         }
     }
 

@@ -360,6 +360,46 @@ buffer = "64MiB"
 between = ["jive", "manchester"]
 "#;
 
+/// Returns a third host: its interface `eth1` is a mirror port, which shows `copies` times what arrives at the second host of a pair. The
+/// calling test needs `nft`.
+///
+/// # Panics
+/// Panics if it cannot be created.
+#[must_use]
+#[track_caller]
+pub fn mirror_port(pair: &Pair, copies: usize) -> Namespace {
+    let (far, device) = (&pair.far.namespace, pair.far.device);
+    let watcher = Namespace::new().expect("a namespace");
+    let run = |namespace: &Namespace, program, command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        match namespace.command(program, &words) {
+            Ok(said) => said,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    // The tool finds the other namespace by a thread that is in it and waits in the meantime.
+    let connect = || {
+        let thread = nix::unistd::gettid();
+        let pair = "link add shown mtu 9000 type veth peer name eth1 mtu 9000 netns";
+        run(far, "ip", &format!("{pair} {thread}"));
+    };
+    watcher.run(connect).expect("a namespace");
+    run(far, "ip", "link set shown up");
+    run(&watcher, "ip", "link set eth1 up");
+    run(far, "nft", "add table netdev mirror");
+    let chain = format!(
+        "add chain netdev mirror in {{ type filter hook ingress device {device} priority 0; }}"
+    );
+    run(far, "nft", &chain);
+    for _ in 0..copies {
+        run(far, "nft", "add rule netdev mirror in dup to shown");
+    }
+    until("the mirror port is up", || {
+        run(&watcher, "ip", "-o link show dev eth1").contains("state UP")
+    });
+    watcher
+}
+
 /// Applies these rules to what arrives at a host, in chain `c` of table `t` of its packet filter. The calling test needs `nft`.
 ///
 /// # Panics

@@ -11,52 +11,11 @@ use evlbi_net::path::Tap;
 use evlbi_net::run::Run;
 use evlbi_net::transport::{InOptions, Incoming, Peer, Url};
 use evlbi_net::udp::{ReceiverOptions, SenderOptions};
-use evlbi_testkit::netns::{Pair, Wire, as_root_of_its_own, pair_with, paths};
+use evlbi_testkit::netns::{Wire, as_root_of_its_own, mirror_port, pair_with, paths};
 use evlbi_testkit::{buffer, name, until};
 
-/// A third host, with a mirror port of the wire between two.
-struct Watcher(Namespace);
-
-impl Watcher {
-    /// Shows what arrives at the far end of the wire `copies` times.
-    fn new(pair: &Pair, copies: usize) -> Watcher {
-        let watcher = Namespace::new().unwrap();
-        let far = &pair.far.namespace;
-        let ip = |namespace: &Namespace, command: &str| {
-            let words: Vec<&str> = command.split(' ').collect();
-            namespace.command("ip", &words).unwrap()
-        };
-        // The tool finds the other namespace by a thread that is in it and waits in the meantime.
-        watcher
-            .run(|| {
-                let thread = nix::unistd::gettid();
-                ip(
-                    far,
-                    &format!(
-                        "link add shown mtu 9000 type veth peer name eth1 mtu 9000 netns {thread}"
-                    ),
-                )
-            })
-            .unwrap();
-        ip(far, "link set shown up");
-        ip(&watcher, "link set eth1 up");
-        let device = pair.far.device;
-        let nft = |rule: &str| far.command("nft", &[rule]).unwrap();
-        nft("add table netdev mirror");
-        nft(&format!(
-            "add chain netdev mirror in {{ type filter hook ingress device {device} priority 0; }}"
-        ));
-        (0..copies).for_each(|_| drop(nft("add rule netdev mirror in dup to shown")));
-        until("the mirror port is up", || {
-            ip(&watcher, "-o link show dev eth1").contains("state UP")
-        });
-        Watcher(watcher)
-    }
-
-    fn open(&self, with: &InOptions) -> Box<dyn Incoming> {
-        open(&self.0, "mirror://eth1?udp=2630", with)
-    }
-}
+/// What [`mirror_port`] shows.
+const SHOWN: &str = "mirror://eth1?udp=2630";
 
 fn open(namespace: &Namespace, url: &str, with: &InOptions) -> Box<dyn Incoming> {
     let url: Url = url.parse().unwrap();
@@ -98,8 +57,8 @@ fn a_stream_to_another_host_is_received_as_it_was_sent() {
         let Some(pair) = pair_with(&["nft"], &wire, name!()) else {
             return;
         };
-        let watcher = Watcher::new(&pair, 1);
-        let mut shown = watcher.open(&InOptions::default());
+        let watcher = mirror_port(&pair, 1);
+        let mut shown = open(&watcher, SHOWN, &InOptions::default());
         for to in addresses(&pair) {
             let other = SocketAddr::new(to.ip(), 2631);
             let options = ReceiverOptions::default();
@@ -126,8 +85,8 @@ fn a_mirror_of_both_directions_shows_each_datagram_twice() {
         let Some(pair) = pair_with(&["nft"], &Wire::default(), name!()) else {
             return;
         };
-        let watcher = Watcher::new(&pair, 2);
-        let mut shown = watcher.open(&InOptions::default());
+        let watcher = mirror_port(&pair, 2);
+        let mut shown = open(&watcher, SHOWN, &InOptions::default());
         for to in addresses(&pair) {
             let _receiver = receiver(&pair.far, to, &ReceiverOptions::default());
             let mut sender = sender(&pair.near, to, &SenderOptions::default());
@@ -186,11 +145,12 @@ fn what_does_not_fit_the_buffer_is_counted() {
     let Some(pair) = pair_with(&["nft"], &Wire::exact(), name!()) else {
         return;
     };
-    let watcher = Watcher::new(&pair, 1);
-    let mut shown = watcher.open(&InOptions {
+    let watcher = mirror_port(&pair, 1);
+    let with = InOptions {
         buffer: Some(100 << 10),
         ..InOptions::default()
-    });
+    };
+    let mut shown = open(&watcher, SHOWN, &with);
     let to = addresses(&pair)[0];
     let _receiver = receiver(&pair.far, to, &ReceiverOptions::default());
     let mut sender = sender(&pair.near, to, &SenderOptions::default());
@@ -229,7 +189,7 @@ fn tags_are_skipped_and_damaged_datagrams_are_dropped() {
     }
     let host = Namespace::new().unwrap();
     let tap = host.run(|| Tap::new("eth1")).unwrap().unwrap();
-    let url: Url = "mirror://eth1?udp=2630".parse().unwrap();
+    let url: Url = SHOWN.parse().unwrap();
     let open_in = || url.open_in(&InOptions::default(), &Run::silent());
     let error = host.run(|| open_in().err().unwrap().to_string()).unwrap();
     assert!(

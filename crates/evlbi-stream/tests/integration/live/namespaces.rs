@@ -4,7 +4,7 @@
 use evlbi_stream::recv::RecvOptions;
 use evlbi_stream::send::{Burst, SendOptions};
 use evlbi_testkit::buffer::fit;
-use evlbi_testkit::netns::{Pair, Wire, pair, pair_with};
+use evlbi_testkit::netns::{Pair, Wire, mirror_port, pair, pair_with};
 use evlbi_testkit::result::{assert_numbers, brief, number};
 use evlbi_testkit::{Room, name};
 use evlbi_wire::pattern;
@@ -158,4 +158,44 @@ fn a_group_is_joined_and_sent_to_by_interface_and_source() {
             &[("good", count.into()), ("corrupted", 0)],
         );
     }
+}
+
+/// From a mirror of both directions, in fragments.
+#[test]
+fn a_stream_to_another_host_is_recorded_as_it_was_sent() {
+    let Some(pair) = pair_with(&["nft"], &Wire::default(), name!()) else {
+        return;
+    };
+    let watcher = mirror_port(&pair, 2);
+    let room = Room::new();
+    let (source, recorded) = (room.path("in.vdif"), room.path("out.vdif"));
+    let count = fit(500, 6, 8032);
+    let rate = pattern::frame_rate(25_600);
+    let frames = pattern::frames(8032, 1_700_000_000, rate, count).unwrap();
+    std::fs::write(&source, &frames).unwrap();
+    let options = recording("mirror://eth1?udp=2630", recorded.clone());
+    let recv = watcher.run(|| Recv::with(&options)).unwrap();
+    let _host = listen(
+        &pair,
+        &recording(&format!("udp://{}:2630", pair.far.v4), "null"),
+    );
+    let options = SendOptions {
+        mtu: Some(9000),
+        ..sending(&source, &format!("udp://{}:2630", pair.far.v4))
+    };
+    let near = &pair.near.namespace;
+    let sent = near.run(|| support::send(&options)).unwrap();
+    assert_numbers(&sent, &[("sent", count.into())]);
+    let result = recv.end_after(2 * u64::from(count));
+    let count = u64::from(count);
+    let expected = [
+        ("unique", count),
+        ("duplicates", count),
+        ("lost", 0),
+        ("socket_drops", 0),
+    ];
+    assert_numbers(&result, &expected);
+    let sender = result["sender"].as_str().unwrap();
+    assert!(sender.starts_with(&pair.near.v4.to_string()), "{sender}");
+    assert!(std::fs::read(recorded).unwrap() == frames);
 }

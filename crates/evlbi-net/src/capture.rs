@@ -2,7 +2,8 @@
 //!
 //! The packets are read by `recvmmsg`, not from the mapped ring of `TPACKET_V3`. So calls, buffer, counters and timestamps are those of
 //! UDP sockets. The ring would copy each packet once, too, and keep a block until it is full or its timer ends, for some milliseconds.
-//! 1 Gbit/s of 8 kB frames are 15,600 packets per second: a thousand calls.
+//! 1 Gbit/s of 8 kB frames are 15,600 packets per second: a thousand calls. As measured, it takes the CPU time of
+//! a UDP socket.
 //!
 //! - The interface is promiscuous as long as the capture is open.
 //! - Packets that this host sends are left out. Others are captured once, whomever they are addressed to: a recorder that repeats
@@ -136,7 +137,7 @@ impl Capture {
             socket::set(&socket, level, name, &1i32).map_err(failed(what))?;
         }
         bind(&socket, index).map_err(failed("bind"))?;
-        // The kernel reports so that the interface is down.
+        // If the interface is down, the kernel reports it here.
         if let Some(error) = socket.take_error().map_err(failed("SO_ERROR"))? {
             return Err(failed("bind")(error));
         }

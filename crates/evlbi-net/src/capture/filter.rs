@@ -1,7 +1,7 @@
 //! Filters of captured packets, which the kernel runs (classic BPF).
 //!
-//! A filter saves the work for packets that are something else. It passes fragments and IPv6 packets with extension headers whatever
-//! their ports: whoever reads the packets parses them exactly.
+//! A filter saves the copies of packets that are something else. It passes fragments and IPv6 packets with extension headers whatever
+//! their ports: the reader of the packets parses them exactly.
 
 use std::ops::RangeInclusive;
 

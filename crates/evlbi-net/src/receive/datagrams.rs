@@ -123,6 +123,10 @@ impl Datagrams {
             false => self.take(batch, clock.now()),
         };
         came.is_empty = is_empty;
+        if !is_empty {
+            // More may be waiting, even if these were only fragments.
+            came.count = came.count.max(1);
+        }
         came.taken = taken;
         came.is_closed = self.is_reliable
             && self

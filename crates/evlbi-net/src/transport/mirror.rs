@@ -276,7 +276,10 @@ mod tests {
             ("mirror://eth1?udp=0", "invalid port `0`"),
             ("mirror://eth1?udp=2630-2699", "a range of up to 64"),
             ("mirror://eth1?udp=2630&udp=2631", "unknown `udp`"),
-            ("mirror://eth1?udp=2630&colour=red", "unknown `colour`"),
+            (
+                "mirror://eth1?udp=2630&colour=red",
+                "unknown `colour` in the query: give mirror://",
+            ),
             ("udp://10.0.0.1:2630?udp=2630", "unknown `udp`"),
         ] {
             let error = text.parse::<Url>().unwrap_err();

@@ -293,9 +293,17 @@ impl Url {
                 self.ttl = Some(ttl);
             }
             _ => {
-                return Err(format!(
-                    "unknown `{key}` in the query: use interface, source or ttl"
-                ));
+                let honours = self.transport.service().honours;
+                let is_used = honours.interface || honours.source || honours.ttl;
+                return Err(match is_used {
+                    true => format!("unknown `{key}` in the query: use interface, source or ttl"),
+                    false => {
+                        format!(
+                            "unknown `{key}` in the query: give {}",
+                            self.transport.form()
+                        )
+                    }
+                });
             }
         }
         Ok(())

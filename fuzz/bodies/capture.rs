@@ -1,8 +1,11 @@
-//! Packets of a capture, cut or damaged: nothing panics, and each retransmission has one cause.
+//! Packets of a capture, cut or damaged: nothing panics, and each retransmission has one cause. Fragments are reassembled.
 
+use std::time::Duration;
+
+use evlbi_core::reassemble::Reassembly;
 use evlbi_core::time::Nanos;
 use evlbi_trace::capture::{Capture, Settings};
-use evlbi_wire::packet::{Link, read};
+use evlbi_wire::packet::{Link, fragment, read, reassembled};
 
 /// Reads packets: a byte for the length, a byte for the time since the previous one, and the bytes of an IP packet.
 pub fn run(data: &[u8]) {
@@ -11,12 +14,21 @@ pub fn run(data: &[u8]) {
         width: Some(Nanos(1000)),
         max_flows: 4,
     });
+    let mut reassembly = Reassembly::default();
     let (mut rest, mut at) = (data, 0);
     while let [length, apart, behind @ ..] = rest {
         let (packet, next) = behind.split_at(usize::from(*length).min(behind.len()));
         rest = next;
         at += u64::from(*apart) << 18;
         if let Ok(packet) = read(Link::Ip, packet, packet.len() as u32) {
+            packet.is_sound();
+            capture.offer(at, &packet, &mut |_, _| {});
+        }
+        if let Some(part) = fragment(Link::Ip, packet)
+            && let Some(whole) = reassembly.add(&part, Duration::from_nanos(at))
+            && let Some(packet) = reassembled(part.id, whole)
+        {
+            packet.is_sound();
             capture.offer(at, &packet, &mut |_, _| {});
         }
     }

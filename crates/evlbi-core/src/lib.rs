@@ -2,7 +2,7 @@
 //! argument, random numbers are seeded, and nothing here opens a socket, a file or a thread.
 //!
 //! Modules along the signal path: [`packetise`], [`shed`], [`pace`], [`path`], [`reassemble`], [`admission`] with [`pudp`] and
-//! [`reorder`], [`account`], [`deframe`].
+//! [`reorder`], [`account`], [`deframe`], [`turn`].
 //!
 //! Decisions about frames, datagrams and packets belong here; each module is tested with the cases that it was made for. Byte
 //! formats are in `evlbi-wire`, sockets, threads and files in `evlbi-net`.
@@ -37,3 +37,4 @@ pub mod reassemble;
 pub mod reorder;
 pub mod shed;
 pub mod time;
+pub mod turn;

@@ -161,6 +161,23 @@ pub fn ports(text: &str) -> Result<RangeInclusive<u16>, UnitError> {
     }
 }
 
+/// Parses a list of numbers up to `max`, such as threads or channels: `0,2,4-7`. Returns them in ascending order, each once, or
+/// `None` if the text is not such a list.
+pub fn numbers(text: &str, max: u16) -> Option<Vec<u16>> {
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last > max {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Some(numbers)
+}
+
 /// Parses a fraction from 0 to 1: `0.01` or `1%`.
 ///
 /// # Errors

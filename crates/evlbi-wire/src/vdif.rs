@@ -227,10 +227,7 @@ impl Header {
     pub fn new(shape: Shape, key: StreamKey) -> Header {
         let mut header = Header { words: [0; 8] };
         LEGACY.set(&mut header.words, u32::from(shape.legacy));
-        LENGTH_8.set(&mut header.words, (shape.frame_length / 8) as u32);
-        LOG2_CHANNELS.set(&mut header.words, u32::from(shape.log2_channels));
-        BITS_MINUS_1.set(&mut header.words, u32::from(shape.bits.wrapping_sub(1)));
-        COMPLEX.set(&mut header.words, u32::from(shape.complex));
+        header.set_shape(shape);
         header.set_key(key);
         header
     }
@@ -386,6 +383,15 @@ impl Header {
             complex: COMPLEX.of(&self.words) == 1,
             legacy: self.is_legacy(),
         }
+    }
+
+    /// Sets the format of the samples, except whether the header is a legacy one. As in [`Header::new`], bits that do not fit are
+    /// dropped.
+    pub fn set_shape(&mut self, shape: Shape) {
+        LENGTH_8.set(&mut self.words, (shape.frame_length / 8) as u32);
+        LOG2_CHANNELS.set(&mut self.words, u32::from(shape.log2_channels));
+        BITS_MINUS_1.set(&mut self.words, u32::from(shape.bits.wrapping_sub(1)));
+        COMPLEX.set(&mut self.words, u32::from(shape.complex));
     }
 
     /// Returns station and thread.

@@ -136,7 +136,7 @@ impl FromStr for Policy {
             ("bunch", None) => Ok(Policy::Bunch(fraction(first)?)),
             ("random", None) => Ok(Policy::Random(fraction(first)?)),
             ("burst", length) => burst(fraction(first)?, length).map_err(error),
-            ("threads", _) => threads(argument)
+            ("threads", _) => units::numbers(argument, 1023)
                 .map(Policy::Threads)
                 .ok_or_else(|| error("threads: needs numbers from 0 to 1023, e.g. 0,2,4-7")),
             ("common", block) => Ok(Policy::Common {
@@ -167,21 +167,6 @@ fn burst(fraction: Fraction, length: Option<&str>) -> Result<Policy, &'static st
         return Err("so large a fraction needs longer bursts: LENGTH must be at least F / (1 - F)");
     }
     Ok(Policy::Burst { fraction, length })
-}
-
-fn threads(text: &str) -> Option<Vec<u16>> {
-    let mut threads = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last > 1023 {
-            return None;
-        }
-        threads.extend(first..=last);
-    }
-    threads.sort_unstable();
-    threads.dedup();
-    Some(threads)
 }
 
 fn block_length(text: &str) -> Result<Duration, String> {

@@ -3,7 +3,6 @@
 //! Put here how recordings are cut. [`evlbi_core::shed`] decides which data is shed.
 
 mod cut;
-mod gaps;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use self::cut::{Counts, Cut, Unit};
-use self::gaps::GapsWriter;
+use crate::gaps::GapsWriter;
 use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
 
 /// Length of the sequence number before the data of a datagram, in bytes.

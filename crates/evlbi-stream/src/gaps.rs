@@ -1,14 +1,89 @@
-//! Writes a gaps file while frames are dropped, so that it takes no memory however long the recording is.
+//! Gaps files of recordings that are made from others: written frame by frame, so that they take no memory however long the recording
+//! is.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
 use evlbi_wire::vdif::StreamKey;
+use thiserror::Error;
 
-/// Writes the document.
+use crate::recording::gaps_beside;
+
+/// Reasons why the gaps file next to a recording cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GapsError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Path of the gaps file.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// It is damaged.
+    #[error("in {}", path.display())]
+    Format {
+        /// Path of the gaps file.
+        path: PathBuf,
+        /// The damage.
+        source: serde_json::Error,
+    },
+    /// It belongs to another recording.
+    #[error(
+        "gaps file {} does not match {}: frame rate or frame length differ",
+        gaps.display(),
+        recording.display()
+    )]
+    Other {
+        /// Path of the gaps file.
+        gaps: PathBuf,
+        /// Path of the recording.
+        recording: PathBuf,
+    },
+}
+
+/// Reads the gaps file next to a recording with these frames; `None` if there is no such file.
+///
+/// # Errors
+/// Returns an error if it cannot be read, is damaged, or was written for other frames.
+pub fn read_beside(
+    recording: &Path,
+    frame_rate: Option<FrameRate>,
+    frame_length: usize,
+) -> Result<Option<Gaps>, GapsError> {
+    let path = gaps_beside(recording);
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(GapsError::Read { path, source }),
+    };
+    let gaps: Gaps = match serde_json::from_slice(&text) {
+        Ok(gaps) => gaps,
+        Err(source) => return Err(GapsError::Format { path, source }),
+    };
+    let is_other = match (gaps.frame_rate, frame_rate) {
+        (Some(theirs), Some(ours)) => theirs != ours,
+        _ => false,
+    };
+    if is_other
+        || gaps
+            .frame_length
+            .is_some_and(|length| length != frame_length)
+    {
+        return Err(GapsError::Other {
+            gaps: path,
+            recording: recording.to_owned(),
+        });
+    }
+    Ok(Some(gaps))
+}
+
+/// Writer of the document.
 pub struct GapsWriter {
     file: BufWriter<File>,
     frame_rate: Option<FrameRate>,
@@ -40,10 +115,11 @@ impl GapsWriter {
         })
     }
 
-    /// Adds a gap; joins it with the previous one of its thread if it follows directly.
+    /// Adds a gap; joins it with the previous one of its thread if it follows directly and is of the same kind.
     pub fn add(&mut self, gap: TimeGap) -> io::Result<()> {
+        let kind = |gap: &TimeGap| (gap.bytes.clone(), gap.cause, gap.first_byte.is_some());
         if let Some(run) = self.runs.get_mut(&gap.key) {
-            if run.bytes == gap.bytes && after(run, self.frame_rate) == Some(gap.start) {
+            if kind(run) == kind(&gap) && after(run, self.frame_rate) == Some(gap.start) {
                 run.frames += gap.frames;
                 return Ok(());
             }

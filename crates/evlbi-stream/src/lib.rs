@@ -4,8 +4,8 @@
 //! over the network; the crates above combine several streams.
 //!
 //! In the order of the data: [`source`] → [`send`] ~~~ [`recv`] → [`drain`] → [`sink`]. [`recording`] finds out the format of a file,
-//! [`inspect`] reports its content, [`mod@drop`] removes frames or packets from it as a loss would. [`counters`] defines all counters;
-//! [`control_socket`] shows and changes a running stream.
+//! [`inspect`] reports its content, [`mod@drop`] removes frames or packets from it as a loss would, [`split`] and [`join`] rearrange
+//! its channels, threads and stations. [`counters`] defines all counters; [`control_socket`] shows and changes a running stream.
 //!
 //! # Example
 //! A sender and a receiver of the test pattern, on two simulated hosts in virtual time. On real hosts, a run is
@@ -57,7 +57,10 @@ pub mod control_socket;
 pub mod counters;
 pub mod drain;
 pub mod drop;
+pub mod gaps;
 pub mod inspect;
+pub mod join;
+pub mod lane;
 mod numbering;
 pub mod recording;
 pub mod recv;
@@ -66,3 +69,4 @@ pub mod send;
 pub mod sink;
 pub mod sky;
 pub mod source;
+pub mod split;

@@ -121,7 +121,7 @@ pub enum RecvError {
 pub struct RecvOptions {
     /// Transport and address to listen on.
     pub from: Url,
-    /// A path, which may contain `{station}` and `{thread}`, or `null` or `check`.
+    /// A path, which may contain `{station}`, `{thread}` and `{channel}`, or `null` or `check`.
     pub to: String,
     /// Reorder window: maximum distance of a late datagram behind the newest, in bytes of data.
     pub window: Option<u64>,

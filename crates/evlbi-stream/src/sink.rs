@@ -2,7 +2,9 @@
 //!
 //! To add another kind of sink, see CONTRIBUTING.md, "How to add".
 
-use std::collections::HashMap;
+mod template;
+
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -13,16 +15,19 @@ use evlbi_core::deframe::{Chunk, Frame, FrameState};
 use evlbi_net::file::{Durability, OutputError, WriteError, Writer, WriterOptions};
 use evlbi_net::run::Run;
 use evlbi_wire::pattern;
-use evlbi_wire::vdif::{HEADER_LEN, Header, StationId, StreamKey};
+use evlbi_wire::vdif::{HEADER_LEN, Header, StreamKey};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use serde::Serialize;
 use thiserror::Error;
 
+pub(crate) use self::template::{Place, Template};
+use crate::lane::{LaneError, Made};
 use crate::recording::result_beside;
+use crate::split::Splitter;
 
 /// Maximum number of files per stream. Damaged headers must not fill a directory.
-const MAX_FILES: usize = 256;
+pub(crate) const MAX_FILES: usize = 256;
 
 /// Maximum time for which pieces too small for a direct write are buffered.
 const HELD: Duration = Duration::from_millis(250);
@@ -61,7 +66,7 @@ pub enum SinkError {
         source: WriteError,
     },
     /// A template contains an unknown placeholder.
-    #[error("unknown placeholder in `{0}`: use {{station}} or {{thread}}")]
+    #[error("unknown placeholder in `{0}`: use {{station}}, {{thread}} or {{channel}}")]
     Template(String),
     /// The named pipe had no reader while there was something to record.
     #[error(
@@ -132,7 +137,7 @@ pub struct CheckReport {
     pub not_checked: u64,
 }
 
-/// Opens the sink that `to` names: `null`, `check`, a path, or a path with `{station}` or `{thread}`.
+/// Opens the sink that `to` names: `null`, `check`, a path, or a path with `{station}`, `{thread}` or `{channel}`.
 ///
 /// # Errors
 /// Returns an error if a file cannot be created, or exists and must not be overwritten.
@@ -140,6 +145,11 @@ pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>, SinkError> {
     Ok(match to {
         "null" => Box::new(Null),
         "check" => Box::new(Check::default()),
+        _ if to.contains("{channel}") => Box::new(Channels {
+            split: Split::new(to, files)?,
+            splitter: Splitter::into_channels(),
+            refused: HashSet::new(),
+        }),
         _ if to.contains('{') => Box::new(Split::new(to, files)?),
         _ => Box::new(Output::create(Path::new(to), &files)?),
     })
@@ -259,26 +269,22 @@ impl Sink for Output {
     }
 }
 
-/// One file per station or thread.
+/// One file per station, thread or channel.
 struct Split {
-    template: String,
+    template: Template,
     files: Files,
-    /// Outputs by station and thread, as far as the template names them. `None` if the file could not be created.
-    outputs: HashMap<(Option<StationId>, Option<u16>), Option<Output>>,
+    /// Outputs by station, thread and channel. `None` if the file could not be created.
+    outputs: HashMap<Place, Option<Output>>,
     /// Bytes of frames that belong to no file.
     unsplit: u64,
-    /// Error of creating a file.
+    /// Error of creating a file, or of separating channels.
     error: Option<String>,
 }
 
 impl Split {
     fn new(template: &str, files: Files) -> Result<Split, SinkError> {
-        let rest = template.replace("{station}", "").replace("{thread}", "");
-        if rest.contains(['{', '}']) {
-            return Err(SinkError::Template(template.to_owned()));
-        }
         Ok(Split {
-            template: template.to_string(),
+            template: Template::new(template)?,
             files,
             outputs: HashMap::new(),
             unsplit: 0,
@@ -286,51 +292,45 @@ impl Split {
         })
     }
 
-    fn output(&mut self, key: StreamKey) -> Option<&mut Output> {
-        let station = self.template.contains("{station}").then_some(key.station);
-        let thread = self.template.contains("{thread}").then_some(key.thread);
-        let place = (station, thread);
+    fn output(&mut self, key: StreamKey, channel: Option<u16>) -> Option<&mut Output> {
+        let place = self.template.place(key, channel);
         if !self.outputs.contains_key(&place) {
             if self.outputs.len() == MAX_FILES {
                 return None;
             }
-            let name = self
-                .template
-                .replace("{station}", &station_name(key.station))
-                .replace("{thread}", &key.thread.to_string());
+            let name = self.template.name(key, channel);
             let output = Output::create(Path::new(&name), &self.files);
             if let Err(error) = &output {
-                let why = self.files.run.explain(error);
-                self.files.run.say(format_args!(
-                    "{why}; receiving continues, and unwritten bytes are counted"
-                ));
-                self.error = Some(why);
+                self.fail(self.files.run.explain(error));
             }
             self.outputs.insert(place, output.ok());
         }
         self.outputs.get_mut(&place)?.as_mut()
     }
-}
 
-impl Sink for Split {
-    fn take(&mut self, chunk: Chunk<'_>) {
-        for frame in chunk.frames {
-            let bytes = &chunk.bytes[frame.bytes.clone()];
-            match frame.key.and_then(|key| self.output(key)) {
-                Some(output) => output.write(bytes),
-                None => self.unsplit += bytes.len() as u64,
+    fn fail(&mut self, why: String) {
+        self.files.run.say(format_args!(
+            "{why}; receiving continues, and unwritten bytes are counted"
+        ));
+        self.error = Some(why);
+    }
+
+    /// Writes a frame of a channel.
+    fn put(&mut self, made: &Made<'_>) {
+        let Some((header, payload)) = &made.frame else {
+            return;
+        };
+        let header_bytes = &header.to_bytes()[..header.len()];
+        match self.output(made.from, made.channel) {
+            Some(output) => {
+                output.write(header_bytes);
+                output.write(payload);
             }
-        }
-        if chunk.frames.is_empty() {
-            self.unsplit += chunk.bytes.len() as u64;
+            None => self.unsplit += (header_bytes.len() + payload.len()) as u64,
         }
     }
 
-    fn flush(&mut self) {
-        self.outputs.values_mut().flatten().for_each(Output::flush);
-    }
-
-    fn finish(self: Box<Self>) -> SinkReport {
+    fn report(self) -> SinkReport {
         let mut report = SinkReport {
             unwritten_bytes: self.unsplit,
             write_error: self.error,
@@ -345,12 +345,70 @@ impl Sink for Split {
     }
 }
 
-/// Returns a station's name for its file. The number 10 becomes 010, so that it differs from the characters `10`.
-fn station_name(station: StationId) -> String {
-    match station.0 {
-        number @ 10..=99 => format!("{number:03}"),
-        _ => station.to_string(),
+impl Sink for Split {
+    fn take(&mut self, chunk: Chunk<'_>) {
+        for frame in chunk.frames {
+            let bytes = &chunk.bytes[frame.bytes.clone()];
+            match frame.key.and_then(|key| self.output(key, None)) {
+                Some(output) => output.write(bytes),
+                None => self.unsplit += bytes.len() as u64,
+            }
+        }
+        if chunk.frames.is_empty() {
+            self.unsplit += chunk.bytes.len() as u64;
+        }
     }
+
+    fn flush(&mut self) {
+        self.outputs.values_mut().flatten().for_each(Output::flush);
+    }
+
+    fn finish(self: Box<Self>) -> SinkReport {
+        self.report()
+    }
+}
+
+/// One file per channel.
+struct Channels {
+    split: Split,
+    splitter: Splitter,
+    /// Threads that cannot be split.
+    refused: HashSet<StreamKey>,
+}
+
+impl Sink for Channels {
+    fn take(&mut self, chunk: Chunk<'_>) {
+        let split = &mut self.split;
+        let taken = self.splitter.take(chunk, &mut |made| split.put(&made));
+        if let Err((key, error)) = taken
+            && self.refused.len() < MAX_FILES
+            && self.refused.insert(key)
+        {
+            split.fail(refusal(key, &error));
+        }
+    }
+
+    fn flush(&mut self) {
+        self.split.flush();
+    }
+
+    fn finish(self: Box<Self>) -> SinkReport {
+        let Channels {
+            mut split,
+            mut splitter,
+            ..
+        } = *self;
+        splitter.finish(&mut |made| split.put(&made));
+        split.unsplit += splitter.left_out_bytes;
+        split.report()
+    }
+}
+
+fn refusal(key: StreamKey, error: &LaneError) -> String {
+    format!(
+        "cannot split thread {} of station {}: {error}",
+        key.thread, key.station
+    )
 }
 
 /// Opens a file for this program alone, with a lock for as long as it is open. Empties an existing file only with `force`, and never while

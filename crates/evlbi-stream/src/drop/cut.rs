@@ -11,7 +11,7 @@ use evlbi_wire::vdif::{StationId, StreamKey};
 use serde::Serialize;
 
 use super::DropOptions;
-use super::gaps::GapsWriter;
+use crate::gaps::GapsWriter;
 
 /// Key of data without station and thread; no VDIF thread has this number.
 const NO_KEY: StreamKey = StreamKey {

@@ -8,3 +8,4 @@ mod inspect;
 mod live;
 mod mark4;
 mod sky;
+mod turn;

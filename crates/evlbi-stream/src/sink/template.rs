@@ -1,0 +1,62 @@
+//! Names of files by station, thread and channel.
+
+use evlbi_wire::vdif::{StationId, StreamKey};
+
+use super::SinkError;
+
+/// Station, thread and channel of a file, as far as its name contains them.
+pub type Place = (Option<StationId>, Option<u16>, Option<u16>);
+
+/// Template of the names of files, which may contain `{station}`, `{thread}` and `{channel}`.
+pub struct Template(String);
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// Returns an error if it contains another placeholder.
+    pub fn new(text: &str) -> Result<Template, SinkError> {
+        let names = ["{station}", "{thread}", "{channel}"];
+        let rest = names
+            .iter()
+            .fold(text.to_owned(), |text, name| text.replace(name, ""));
+        if rest.contains(['{', '}']) {
+            return Err(SinkError::Template(text.to_owned()));
+        }
+        Ok(Template(text.to_owned()))
+    }
+
+    /// Returns whether there is one file per channel.
+    pub fn has_channel(&self) -> bool {
+        self.0.contains("{channel}")
+    }
+
+    /// Returns whether all goes to one file.
+    pub fn is_one(&self) -> bool {
+        !self.0.contains('{')
+    }
+
+    /// Returns what distinguishes the file of a thread or channel from others.
+    pub fn place(&self, key: StreamKey, channel: Option<u16>) -> Place {
+        let station = self.0.contains("{station}").then_some(key.station);
+        let thread = self.0.contains("{thread}").then_some(key.thread);
+        (station, thread, channel.filter(|_| self.has_channel()))
+    }
+
+    /// Returns the name of the file of a thread or channel.
+    pub fn name(&self, key: StreamKey, channel: Option<u16>) -> String {
+        let channel = channel.map(|channel| channel.to_string());
+        self.0
+            .replace("{station}", &station_name(key.station))
+            .replace("{thread}", &key.thread.to_string())
+            .replace("{channel}", channel.as_deref().unwrap_or_default())
+    }
+}
+
+/// Returns a station's name for its file. The number 10 becomes 010, so that it differs from the characters `10`.
+fn station_name(station: StationId) -> String {
+    match station.0 {
+        number @ 10..=99 => format!("{number:03}"),
+        _ => station.to_string(),
+    }
+}

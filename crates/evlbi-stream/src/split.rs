@@ -1,0 +1,462 @@
+//! Splits a recording: one file per station, thread or channel, or some of its channels.
+//!
+//! Put here what is chosen and which frame belongs where. How the samples of frames are rearranged is in [`lane`](crate::lane); the same
+//! splitter works for a live stream in [`sink`](crate::sink).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use evlbi_core::deframe::{Chunk, Format};
+use evlbi_net::file::{OutputError, same_file};
+use evlbi_net::run::Run;
+use evlbi_plot::lines;
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::units::{self, show_count};
+use evlbi_wire::validity::Gaps;
+use evlbi_wire::vdif::{Shape, StreamKey};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::gaps::{self, GapsError};
+use crate::lane::{Lane, LaneError, Made, MadeFile, Output, Piece};
+use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
+use crate::sink::{MAX_FILES, Place, SinkError, Template};
+
+/// Maximum number of a channel that can be chosen.
+const MAX_CHANNEL: u16 = 1023;
+
+/// Reasons why a recording cannot be split.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// The recording cannot be read.
+    #[error("{0}")]
+    Recording(#[from] RecordingError),
+    /// The recording is not VDIF.
+    #[error("{} is {format}, not VDIF", path.display())]
+    NotVdif {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Its format.
+        format: Format,
+    },
+    /// The gaps file next to the recording cannot be used.
+    #[error("{0}")]
+    Gaps(#[from] GapsError),
+    /// The frames per second are unknown.
+    #[error("the frames per second of {} are unknown", .0.display())]
+    RateUnknown(PathBuf),
+    /// All would be copied to one file.
+    #[error("{0} names one file, and no channels are chosen: nothing would be split")]
+    One(String),
+    /// The name of the outputs is not valid.
+    #[error("{0}")]
+    Name(#[from] SinkError),
+    /// A thread cannot be split.
+    #[error("cannot split thread {} of station {} in {}", key.thread, key.station, path.display())]
+    Thread {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Station and thread.
+        key: StreamKey,
+        /// Reason.
+        source: LaneError,
+    },
+    /// Threads of one output have frames of different lengths.
+    #[error(
+        "the threads of {} have frames of different lengths, {length} and {other} bytes, and {} would contain both",
+        path.display(),
+        output.display()
+    )]
+    Lengths {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Path of the output.
+        output: PathBuf,
+        /// Length of the frames in the output, in bytes.
+        length: usize,
+        /// Length of others, in bytes.
+        other: usize,
+    },
+    /// There would be too many outputs.
+    #[error("{} has more than {MAX_FILES} stations, threads and channels", .0.display())]
+    Files(PathBuf),
+    /// An output is the same file as the input.
+    #[error("{} is the input itself: write to another file", .0.display())]
+    Itself(PathBuf),
+    /// An output exists or cannot be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+}
+
+/// Channels that are chosen, in ascending order: `0,2,4-7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channels(Vec<u16>);
+
+impl FromStr for Channels {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Channels, String> {
+        units::numbers(text, MAX_CHANNEL)
+            .map(Channels)
+            .ok_or_else(|| {
+                format!(
+                    "invalid channels `{text}`: give numbers from 0 to {MAX_CHANNEL}, e.g. 0,2,4-7"
+                )
+            })
+    }
+}
+
+/// Options of [`split()`].
+#[derive(Clone, Debug, Default)]
+pub struct SplitOptions {
+    /// Recording to read.
+    pub input: PathBuf,
+    /// Name of the outputs, with `{station}`, `{thread}` and `{channel}` as far as these are separated.
+    pub to: String,
+    /// Channels to extract from each thread; `None` for all.
+    pub channels: Option<Channels>,
+    /// Frames per second of a thread, if the file does not contain it.
+    pub frame_rate: Option<FrameRate>,
+    /// Whether existing files are overwritten.
+    pub force: bool,
+}
+
+/// Result of [`split()`].
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SplitReport {
+    schema: &'static str,
+    input: PathBuf,
+    /// Length of a frame of the input in bytes, header included.
+    frame_length: usize,
+    /// Frames per second of each thread of the input.
+    frame_rate: Option<u32>,
+    /// Frames of a thread that become one frame of each channel.
+    frames_per_frame: u32,
+    /// Frames in the input.
+    frames: u64,
+    /// Frames that were left out: without a place in time, with a time that another one has, or with samples of another shape.
+    frames_left_out: u64,
+    /// Bytes before the first whole frame, not copied.
+    leading_bytes: u64,
+    /// Bytes after the last whole frame, not copied.
+    truncated_bytes: u64,
+    /// Recordings written.
+    outputs: Vec<MadeFile>,
+    /// Whether the run was stopped before the end.
+    pub interrupted: bool,
+}
+
+/// Assignment of frames to the lanes of their threads.
+#[derive(Debug)]
+pub(crate) struct Splitter {
+    /// Whether frames are copied as they are.
+    is_copy: bool,
+    channels: Option<Channels>,
+    /// Whether channels are separated.
+    apart: bool,
+    /// Frames per second of a thread, if known.
+    rate: Option<FrameRate>,
+    gaps: Gaps,
+    lanes: HashMap<StreamKey, Lane>,
+    /// Frames taken.
+    frames: u64,
+    /// Frames and bytes that have no place.
+    pub left_out: u64,
+    pub left_out_bytes: u64,
+}
+
+impl Splitter {
+    /// Makes a splitter that separates the channels of each thread.
+    pub fn into_channels() -> Splitter {
+        Splitter {
+            is_copy: false,
+            channels: None,
+            apart: true,
+            rate: None,
+            gaps: Gaps::default(),
+            lanes: HashMap::new(),
+            frames: 0,
+            left_out: 0,
+            left_out_bytes: 0,
+        }
+    }
+
+    /// Takes a piece of the stream. Returns an error for a thread that cannot be split; its frames have no place.
+    pub fn take(
+        &mut self,
+        chunk: Chunk<'_>,
+        to: &mut dyn FnMut(Made<'_>),
+    ) -> Result<(), (StreamKey, LaneError)> {
+        let mut result = Ok(());
+        if chunk.frames.is_empty() {
+            self.left_out_bytes += chunk.bytes.len() as u64;
+        }
+        for frame in chunk.frames {
+            let bytes = &chunk.bytes[frame.bytes.clone()];
+            self.frames += 1;
+            let lane = frame.key.and_then(|key| self.lanes.get(&key));
+            let is_taken = match Piece::read(frame, bytes, lane.and_then(|lane| lane.like(0))) {
+                None => Ok(false),
+                Some(piece) => self.take_piece(&piece, to),
+            };
+            if !matches!(is_taken, Ok(true)) {
+                self.left_out += 1;
+                self.left_out_bytes += bytes.len() as u64;
+            }
+            if let Err(error) = is_taken {
+                result = Err(error);
+            }
+        }
+        result
+    }
+
+    fn take_piece(
+        &mut self,
+        piece: &Piece<'_>,
+        to: &mut dyn FnMut(Made<'_>),
+    ) -> Result<bool, (StreamKey, LaneError)> {
+        let key = piece.header.key();
+        if !self.lanes.contains_key(&key) {
+            let lane = self.lane(key, piece.header.shape(), piece.header.frame_rate());
+            self.lanes.insert(key, lane.map_err(|error| (key, error))?);
+        }
+        let Some(lane) = self.lanes.get_mut(&key) else {
+            return Ok(false);
+        };
+        let is_taken = lane.take(0, piece);
+        lane.advance(to);
+        Ok(is_taken)
+    }
+
+    /// Makes the lane of a thread, whose header may contain the frame rate.
+    fn lane(
+        &self,
+        key: StreamKey,
+        shape: Shape,
+        told: Option<FrameRate>,
+    ) -> Result<Lane, LaneError> {
+        let channels = self.channels.as_ref().map(|channels| &channels.0[..]);
+        let mut lane = match self.is_copy {
+            true => Lane::copy(key, shape),
+            false => Lane::split(key, shape, channels, self.apart)?,
+        };
+        if let Some(rate) = self.rate {
+            lane.set_rate(rate)?;
+            lane.set_gaps(0, &self.gaps);
+        } else if let Some(told) = told {
+            lane.out_rate(told)?;
+        }
+        Ok(lane)
+    }
+
+    /// Returns the frames of a thread that become one frame of each channel.
+    fn parts(&self) -> u32 {
+        self.lanes.values().map(Lane::parts).max().unwrap_or(1)
+    }
+
+    /// Emits the rest.
+    pub fn finish(&mut self, to: &mut dyn FnMut(Made<'_>)) {
+        let mut lanes: Vec<_> = self.lanes.iter_mut().collect();
+        lanes.sort_unstable_by_key(|(key, _)| **key);
+        for (_, lane) in lanes {
+            lane.finish(to);
+        }
+    }
+}
+
+/// Splits a recording, and its gaps file if it has one.
+///
+/// # Errors
+/// Returns an error if the recording cannot be read, its threads cannot be split, or an output exists or cannot be written.
+pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitError> {
+    let template = Template::new(&options.to)?;
+    if template.is_one() && options.channels.is_none() {
+        return Err(SplitError::One(options.to.clone()));
+    }
+    let recording = Recording::survey(&options.input, options.frame_rate, run.clock().second())?;
+    let frame_length = frames_of(&recording)?;
+    let gaps = gaps::read_beside(&options.input, recording.frame_rate, frame_length)?;
+    let rate = recording.frame_rate;
+    if rate.is_none() && gaps.as_ref().is_some_and(|gaps| !gaps.time.is_empty()) {
+        return Err(SplitError::RateUnknown(options.input.clone()));
+    }
+    let mut splitter = Splitter {
+        is_copy: !template.has_channel() && options.channels.is_none(),
+        channels: options.channels.clone(),
+        apart: template.has_channel(),
+        rate,
+        gaps: gaps.unwrap_or_default(),
+        ..Splitter::into_channels()
+    };
+    let mut files = Files {
+        options,
+        template,
+        outputs: HashMap::new(),
+        rate,
+        error: None,
+    };
+    let mut deframer = recording.deframer(rate);
+    let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
+    let mut progress = run.progress(Some(recording.size));
+    let mut more = true;
+    while more && !run.is_stopped() {
+        let mut taken = Ok(());
+        more = blocks.step(&mut deframer, |chunk| {
+            if taken.is_ok() {
+                taken = splitter.take(chunk, &mut |made| files.put(&made));
+            }
+        })?;
+        taken.map_err(|(key, source)| SplitError::Thread {
+            path: options.input.clone(),
+            key,
+            source,
+        })?;
+        files.check(&splitter)?;
+        if progress.is_due() {
+            let line = format!("{} files", files.outputs.len());
+            progress.show(blocks.offset(), &line);
+        }
+    }
+    splitter.finish(&mut |made| files.put(&made));
+    files.check(&splitter)?;
+    let leading_bytes = blocks.leading().unwrap_or(0);
+    Ok(SplitReport {
+        schema: "evlbi.split/1",
+        input: options.input.clone(),
+        frame_length,
+        frame_rate: rate.map(FrameRate::get),
+        frames_per_frame: splitter.parts(),
+        frames: splitter.frames,
+        frames_left_out: splitter.left_out,
+        leading_bytes,
+        truncated_bytes: recording.truncated_tail(),
+        outputs: files.finish(!more)?,
+        interrupted: more,
+    })
+}
+
+/// Returns the length of the frames of a recording in VDIF.
+fn frames_of(recording: &Recording) -> Result<usize, SplitError> {
+    match (recording.format, recording.frame_length) {
+        (Format::Vdif, Some(length)) => Ok(length),
+        (format, _) => Err(SplitError::NotVdif {
+            path: recording.path.clone(),
+            format,
+        }),
+    }
+}
+
+/// Outputs by station, thread and channel.
+struct Files<'o> {
+    options: &'o SplitOptions,
+    template: Template,
+    outputs: HashMap<Place, (usize, Output)>,
+    /// Frames per second of a thread of the input.
+    rate: Option<FrameRate>,
+    /// First error.
+    error: Option<SplitError>,
+}
+
+impl Files<'_> {
+    fn put(&mut self, made: &Made<'_>) {
+        if self.error.is_none() {
+            self.error = self.write(made).err();
+        }
+    }
+
+    fn write(&mut self, made: &Made<'_>) -> Result<(), SplitError> {
+        let place = self.template.place(made.from, made.channel);
+        let length = made.frame_length;
+        if !self.outputs.contains_key(&place) {
+            if self.outputs.len() == MAX_FILES {
+                return Err(SplitError::Files(self.options.input.clone()));
+            }
+            let name = self.template.name(made.from, made.channel);
+            let path = Path::new(&name);
+            for path in [path, &gaps_beside(path)] {
+                if same_file(&self.options.input, path) {
+                    return Err(SplitError::Itself(path.to_owned()));
+                }
+            }
+            let output = Output::create(path, self.options.force, length, made.frame_rate)?;
+            self.outputs.insert(place, (length, output));
+        }
+        let Some((first, output)) = self.outputs.get_mut(&place) else {
+            return Ok(());
+        };
+        if *first != length {
+            return Err(SplitError::Lengths {
+                path: self.options.input.clone(),
+                output: output.path().to_owned(),
+                length: *first,
+                other: length,
+            });
+        }
+        Ok(output.put(made)?)
+    }
+}
+
+impl Files<'_> {
+    /// Returns the first error so far.
+    fn check(&mut self, splitter: &Splitter) -> Result<(), SplitError> {
+        if self.rate.is_none() && splitter.parts() > 1 {
+            return Err(SplitError::RateUnknown(self.options.input.clone()));
+        }
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Completes the outputs, in the order of their names.
+    fn finish(self, keep: bool) -> Result<Vec<MadeFile>, SplitError> {
+        let mut outputs: Vec<(Place, (usize, Output))> = self.outputs.into_iter().collect();
+        outputs.sort_unstable_by_key(|(place, _)| *place);
+        let made = outputs
+            .into_iter()
+            .map(|(_, (_, output))| output.finish(keep));
+        Ok(made.collect::<Result<_, _>>()?)
+    }
+}
+
+/// Formats a report as text.
+pub fn text(report: &SplitReport) -> String {
+    let left_out = match report.frames_left_out {
+        0 => String::new(),
+        frames => format!(", {} left out", show_count(frames)),
+    };
+    let mut pairs = vec![(
+        "frames",
+        format!(
+            "{} of {} bytes{left_out}",
+            show_count(report.frames),
+            report.frame_length
+        ),
+    )];
+    if report.frames_per_frame > 1 {
+        let text = format!(
+            "{} frames become one of each channel",
+            report.frames_per_frame
+        );
+        pairs.push(("together", text));
+    }
+    for (bytes, place) in [
+        (report.leading_bytes, "before the first whole frame"),
+        (report.truncated_bytes, "of a truncated last frame"),
+    ] {
+        if bytes > 0 {
+            pairs.push(("left out", format!("{} bytes {place}", show_count(bytes))));
+        }
+    }
+    pairs.extend(
+        report
+            .outputs
+            .iter()
+            .map(|made| ("output", made.to_string())),
+    );
+    if report.interrupted {
+        let text = "before the end of the input: no file was kept";
+        pairs.push(("interrupted", text.to_owned()));
+    }
+    lines(&pairs)
+}

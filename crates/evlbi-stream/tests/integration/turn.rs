@@ -1,0 +1,509 @@
+//! `split` and `join` rearrange channels, threads and stations, and keep times and losses.
+
+use evlbi_core::deframe::{Deframer, Settings};
+use evlbi_core::shed::Replace;
+use evlbi_net::file::Durability;
+use evlbi_net::run::Run;
+use evlbi_stream::drop::{DropOptions, drop};
+use evlbi_stream::join::{self, JoinOptions, join};
+use evlbi_stream::sink::{self, Files};
+use evlbi_stream::split::{self, SplitOptions, split};
+use evlbi_testkit::Room;
+use evlbi_testkit::recording::noise;
+use evlbi_testkit::result::refused;
+use evlbi_wire::fill;
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::validity::{Cause, Gaps, TimeGap};
+use evlbi_wire::vdif::{Extended, Header, Merged, Nict, SYNC, Shape, StationId, StreamKey};
+use serde::Serialize;
+use serde_json::Value;
+
+const RATE: u32 = 50;
+/// 2024-05-01T12:00:00Z.
+const START: i64 = 1_714_564_800;
+
+fn key(thread: u16) -> StreamKey {
+    StreamKey {
+        station: StationId::from_code(*b"Ef"),
+        thread,
+    }
+}
+
+fn shape(payload: usize, channels: u64, bits: u8) -> Shape {
+    Shape {
+        frame_length: payload + 32,
+        log2_channels: channels.trailing_zeros() as u8,
+        bits,
+        complex: false,
+        legacy: false,
+    }
+}
+
+fn time(number: u32) -> FrameTime {
+    FrameTime {
+        second: START + i64::from(number / RATE),
+        frame: number % RATE,
+    }
+}
+
+/// Returns a frame with noise. The extended words give the sample rate, so that they must stay.
+fn frame(shape: Shape, key: StreamKey, number: u32) -> Vec<u8> {
+    let mut header = Header::new(shape, key);
+    header.set_time(time(number)).unwrap();
+    let sample_rate = shape.samples_per_frame() * u64::from(RATE);
+    let nict = Nict {
+        complex_rate: sample_rate / 2,
+        sync: SYNC,
+        das: 7,
+    };
+    // A rate that is not a whole number of kHz does not fit.
+    let _ = header.set_extended(&Extended::Nict(nict));
+    let seed = u64::from(number) * 8 + u64::from(key.thread);
+    let mut bytes = noise(shape.frame_length, seed);
+    header.emit(&mut bytes);
+    bytes
+}
+
+/// Returns three seconds of a thread.
+fn thread(shape: Shape, key: StreamKey) -> Vec<u8> {
+    (0..150)
+        .flat_map(|number| frame(shape, key, number))
+        .collect()
+}
+
+#[track_caller]
+fn report<T: Serialize, E: std::error::Error>(result: Result<T, E>) -> Value {
+    serde_json::to_value(result.unwrap_or_else(|error| panic!("{error}"))).unwrap()
+}
+
+fn splits(input: &str, to: &str) -> SplitOptions {
+    SplitOptions {
+        input: input.into(),
+        to: to.into(),
+        ..SplitOptions::default()
+    }
+}
+
+fn joins(inputs: &[String], output: &str) -> JoinOptions {
+    JoinOptions {
+        inputs: inputs.iter().map(Into::into).collect(),
+        output: output.into(),
+        ..JoinOptions::default()
+    }
+}
+
+fn gaps(room: &Room, name: &str) -> Gaps {
+    serde_json::from_slice(&room.read(name)).unwrap()
+}
+
+fn all(room: &Room, count: u16) -> Vec<String> {
+    (0..count)
+        .map(|number| room.path(&format!("ch{number}.vdif")))
+        .collect()
+}
+
+/// Splits and joins a recording of which frames are missing; the result must be the same to the byte.
+fn there_and_back(shape: Shape, replace: Replace) {
+    let room = Room::new();
+    let channels = shape.channels() as u16;
+    std::fs::create_dir(room.path("before")).unwrap();
+    std::fs::create_dir(room.path("after")).unwrap();
+    let whole = room.write("whole.vdif", &thread(shape, key(3)));
+    let (before, after) = (room.path("before/scan.vdif"), room.path("after/scan.vdif"));
+    let shed = DropOptions {
+        input: whole.into(),
+        output: before.clone().into(),
+        shed: "random:10%".parse().unwrap(),
+        replace,
+        ..DropOptions::default()
+    };
+    drop(&shed, &Run::silent()).unwrap();
+    let done = report(split(
+        &splits(&before, &room.path("ch{channel}.vdif")),
+        &Run::silent(),
+    ));
+    assert_eq!(done["frames_left_out"], 0, "{done}");
+    assert_eq!(
+        done["outputs"].as_array().unwrap().len(),
+        usize::from(channels)
+    );
+    let options = JoinOptions {
+        frame: Some(shape.frame_length),
+        ..joins(&all(&room, channels), &after)
+    };
+    let done = report(join(&options, &Run::silent()));
+    assert_eq!(done["channels"], channels);
+    let read = |folder: &str, name: &str| room.read(&format!("{folder}/{name}"));
+    assert!(
+        read("before", "scan.vdif") == read("after", "scan.vdif"),
+        "{shape:?} {replace:?}"
+    );
+    let texts = ["before", "after"].map(|folder| read(folder, "scan.vdif.gaps.json"));
+    let [before, after] = texts.map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(before, after, "{shape:?} {replace:?}");
+}
+
+#[test]
+fn split_then_join_gives_the_same_bytes_and_gaps() {
+    // One frame per frame; two frames of which one is made of each channel.
+    for shape in [shape(8192, 16, 2), shape(8000, 16, 2), shape(160, 4, 8)] {
+        for replace in [Replace::Invalid, Replace::Nothing] {
+            there_and_back(shape, replace);
+        }
+    }
+}
+
+#[test]
+fn each_channel_has_its_samples_times_and_rate() {
+    let room = Room::new();
+    let shape = shape(160, 4, 8);
+    let recording = thread(shape, key(2));
+    let input = room.write("in.vdif", &recording);
+    let to = room.path("{station}-{thread}-{channel}.vdif");
+    let done = report(split(&splits(&input, &to), &Run::silent()));
+    assert_eq!(done["schema"], "evlbi.split/1");
+    assert_eq!(done["frames_per_frame"], 1);
+    for channel in 0..4 {
+        let bytes = room.read(&format!("Ef-2-{channel}.vdif"));
+        assert_eq!(bytes.len(), 150 * 72);
+        for (number, made) in bytes.chunks(72).enumerate() {
+            let header = Header::parse(made).unwrap();
+            assert_eq!(header.time(), time(number as u32));
+            assert_eq!(header.key(), key(8 + channel));
+            assert_eq!(header.frame_rate().map(FrameRate::get), Some(RATE));
+            let samples = &recording[number * 192 + 32..][..160];
+            let expected = samples.iter().skip(usize::from(channel)).step_by(4);
+            assert!(made[32..].iter().eq(expected));
+        }
+    }
+}
+
+#[test]
+fn chosen_channels_stay_together_or_are_separated() {
+    let room = Room::new();
+    let shape = shape(160, 4, 8);
+    let recording = thread(shape, key(0));
+    let input = room.write("in.vdif", &recording);
+    let chosen = |to: &str| SplitOptions {
+        channels: Some("1,3".parse().unwrap()),
+        ..splits(&input, &room.path(to))
+    };
+    report(split(&chosen("both.vdif"), &Run::silent()));
+    let bytes = room.read("both.vdif");
+    assert_eq!(Header::parse(&bytes).unwrap().shape().channels(), 2);
+    let expected = recording[32..192]
+        .chunks(4)
+        .flat_map(|samples| [samples[1], samples[3]]);
+    assert!(bytes[32..112].iter().copied().eq(expected));
+    report(split(&chosen("one{channel}.vdif"), &Run::silent()));
+    assert!(!std::path::Path::new(&room.path("one0.vdif")).exists());
+    assert_eq!(room.read("one3.vdif").len(), 150 * 72);
+    let three = SplitOptions {
+        channels: Some("0-2".parse().unwrap()),
+        ..splits(&input, &room.path("three.vdif"))
+    };
+    let text = refused(split(&three, &Run::silent()));
+    assert!(text.contains("3 channels do not fit one thread"), "{text}");
+}
+
+#[test]
+fn the_missing_part_of_a_frame_is_that_of_each_channel() {
+    let room = Room::new();
+    let shape = shape(160, 4, 8);
+    let mut recording = thread(shape, key(0));
+    fill::make(&mut recording[3 * 192 + 32 + 80..][..40]);
+    let input = room.write("in.vdif", &recording);
+    let to = room.path("ch{channel}.vdif");
+    let listed = Gaps {
+        frame_rate: FrameRate::new(RATE),
+        time: vec![TimeGap {
+            key: key(0),
+            start: time(3),
+            frames: 1,
+            first_byte: Some(3 * 192),
+            bytes: Some(80..120),
+            cause: Cause::Shed,
+        }],
+        ..Gaps::default()
+    };
+    // Listed, or found by the fill pattern alone.
+    for cause in [Cause::Shed, Cause::Lost] {
+        let path = room.path("in.vdif.gaps.json");
+        match cause {
+            Cause::Shed => std::fs::write(&path, serde_json::to_vec(&listed).unwrap()).unwrap(),
+            _ => std::fs::remove_file(&path).unwrap(),
+        }
+        let options = SplitOptions {
+            force: true,
+            ..splits(&input, &to)
+        };
+        report(split(&options, &Run::silent()));
+        for channel in 0..4 {
+            let name = format!("ch{channel}.vdif");
+            let bytes = room.read(&name);
+            let header = Header::parse(&bytes[3 * 72..]).unwrap();
+            assert!(!header.is_invalid());
+            assert!(fill::is_fill(&bytes[3 * 72 + 32 + 20..][..10]));
+            let gaps = gaps(&room, &format!("{name}.gaps.json")).time;
+            assert_eq!(gaps.len(), 1);
+            assert_eq!(
+                (gaps[0].start, gaps[0].bytes.clone()),
+                (time(3), Some(20..30))
+            );
+            assert_eq!((gaps[0].first_byte, gaps[0].cause), (Some(3 * 72), cause));
+        }
+    }
+    let options = joins(&all(&room, 4), &room.path("back.vdif"));
+    report(join(&options, &Run::silent()));
+    assert!(room.read("back.vdif") == recording);
+    assert_eq!(
+        gaps(&room, "back.vdif.gaps.json").time[0].bytes,
+        Some(80..120)
+    );
+}
+
+#[test]
+fn threads_and_stations_go_to_one_file_and_back() {
+    let room = Room::new();
+    let shape = shape(800, 1, 2);
+    let wb = StreamKey {
+        station: StationId::from_code(*b"Wb"),
+        thread: 0,
+    };
+    let keys = [key(0), key(5), wb];
+    let names = ["Ef-0.vdif", "Ef-5.vdif", "Wb-0.vdif"];
+    let inputs: Vec<String> = (keys.iter().zip(names))
+        .map(|(key, name)| room.write(name, &thread(shape, *key)))
+        .collect();
+    let options = JoinOptions {
+        keep_threads: true,
+        ..joins(&inputs, &room.path("all.vdif"))
+    };
+    let done = report(join(&options, &Run::silent()));
+    assert_eq!(done["schema"], "evlbi.join/1");
+    assert_eq!(done["threads"], 3);
+    let bytes = room.read("all.vdif");
+    let times = bytes
+        .chunks(832)
+        .map(|frame| Header::parse(frame).unwrap().time());
+    assert!(times.eq((0..150).flat_map(|number| [time(number); 3])));
+    let to = room.path("back-{station}-{thread}.vdif");
+    report(split(&splits(&room.path("all.vdif"), &to), &Run::silent()));
+    for name in names {
+        assert!(
+            room.read(&format!("back-{name}")) == room.read(name),
+            "{name}"
+        );
+    }
+    // By station: two channels of one, one channel of the other do not fit frames of one length.
+    let text = refused(join(
+        &joins(&inputs, &room.path("joined.vdif")),
+        &Run::silent(),
+    ));
+    assert!(text.contains("frames of different lengths"), "{text}");
+}
+
+#[test]
+fn a_joined_frame_is_valid_only_with_all_channels() {
+    let room = Room::new();
+    let shape = shape(800, 1, 2);
+    let whole = thread(shape, key(0));
+    let mut other = thread(shape, key(1));
+    other.drain(832 * 7..832 * 9);
+    let inputs = [room.write("a.vdif", &whole), room.write("b.vdif", &other)];
+    let done = report(join(
+        &joins(&inputs, &room.path("out.vdif")),
+        &Run::silent(),
+    ));
+    assert_eq!(done["frames_incomplete"], 2);
+    assert_eq!(done["output"]["invalid_frames"], 2);
+    let bytes = room.read("out.vdif");
+    let frames = bytes
+        .chunks(1632)
+        .map(|frame| Header::parse(frame).unwrap());
+    let invalid = frames.map(|header| header.is_invalid());
+    assert!(invalid.eq((0..150).map(|number| (7..9).contains(&number))));
+    let gaps = gaps(&room, "out.vdif.gaps.json").time;
+    assert_eq!((gaps.len(), gaps[0].start, gaps[0].frames), (1, time(7), 2));
+}
+
+#[test]
+fn merged_threads_that_are_missing_become_invalid_channels() {
+    let room = Room::new();
+    let shape = shape(160, 4, 8);
+    let mut recording = thread(shape, key(0));
+    for number in 0..150 {
+        let bytes = &mut recording[number * 192..][..32];
+        let mut header = Header::parse(bytes).unwrap();
+        let merged = Merged {
+            mask_length: 4,
+            sync: SYNC,
+            mask: if number == 60 { 0b1011 } else { 0b1111 },
+        };
+        header.set_extended(&Extended::Merged(merged)).unwrap();
+        header.emit(bytes);
+    }
+    let input = room.write("in.vdif", &recording);
+    report(split(
+        &splits(&input, &room.path("ch{channel}.vdif")),
+        &Run::silent(),
+    ));
+    for channel in 0..4 {
+        let bytes = room.read(&format!("ch{channel}.vdif"));
+        let headers = bytes.chunks(72).map(|frame| Header::parse(frame).unwrap());
+        for (number, header) in headers.enumerate() {
+            assert_eq!(header.is_invalid(), (channel, number) == (2, 60));
+            assert_eq!(header.edv(), Some(0));
+        }
+    }
+}
+
+#[test]
+fn a_live_stream_is_split_like_a_recording() {
+    let room = Room::new();
+    let mut recording = thread(shape(8000, 16, 2), key(0));
+    recording.drain(8032 * 9..8032 * 10);
+    let input = room.write("in.vdif", &recording);
+    report(split(
+        &splits(&input, &room.path("file-{station}-{channel}.vdif")),
+        &Run::silent(),
+    ));
+    let files = Files {
+        durability: Durability::Kernel,
+        force: false,
+        run: Run::silent(),
+    };
+    let mut sink = sink::open(&room.path("live-{station}-{channel}.vdif"), files).unwrap();
+    let mut deframer = Deframer::new(Settings::default());
+    let taken = deframer.walk(&recording, true, &mut |chunk| sink.take(chunk));
+    assert_eq!(taken, recording.len());
+    let report = sink.finish();
+    assert_eq!((report.unwritten_bytes, report.files.len()), (0, 16));
+    for channel in 0..16 {
+        let [live, file] =
+            ["live", "file"].map(|name| room.read(&format!("{name}-Ef-{channel}.vdif")));
+        assert!(live == file, "channel {channel}");
+    }
+}
+
+#[test]
+fn bad_input_is_refused_by_name() {
+    let room = Room::new();
+    let raw = room.write("raw", &noise(100_000, 1));
+    let good = room.write("good.vdif", &thread(shape(160, 4, 8), key(0)));
+    let three = room.write("three.vdif", &thread(shape(160, 4, 3), key(0)));
+    let odd = room.write("odd.vdif", &thread(shape(168, 16, 8), key(0)));
+    let late: Vec<u8> = (100..150)
+        .flat_map(|n| frame(shape(160, 4, 8), key(1), n))
+        .collect();
+    let late = room.write("late.vdif", &late);
+    let to = room.path("x{channel}.vdif");
+    let text = |options: &SplitOptions| refused(split(options, &Run::silent()));
+    for (options, expected) in [
+        (splits(&raw, &to), "raw is raw data, not VDIF"),
+        (
+            splits(&good, &room.path("y.vdif")),
+            "nothing would be split",
+        ),
+        (
+            splits(&good, &room.path("{band}.vdif")),
+            "unknown placeholder",
+        ),
+        (
+            splits(&three, &to),
+            "samples of 3 bits cannot be rearranged",
+        ),
+        (splits(&odd, &to), "do not hold a whole number of samples"),
+        (
+            SplitOptions {
+                channels: Some("9".parse().unwrap()),
+                ..splits(&good, &to)
+            },
+            "there is no channel 9: the channels are 0 to 3",
+        ),
+        (
+            SplitOptions {
+                channels: Some("0".parse().unwrap()),
+                ..splits(&good, &good)
+            },
+            "good.vdif is the input itself",
+        ),
+    ] {
+        let said = text(&options);
+        assert!(said.contains(expected), "{said}");
+    }
+    room.write("x0.vdif", b"here");
+    let said = text(&splits(&good, &to));
+    assert!(said.contains("x0.vdif exists"), "{said}");
+    assert!("4-".parse::<split::Channels>().is_err());
+    // Nothing is left of outputs that were refused.
+    assert!(!std::path::Path::new(&room.path("x1.vdif")).exists());
+
+    let wide = room.write("wide.vdif", &thread(shape(160, 2, 8), key(1)));
+    let out = room.path("out.vdif");
+    let text = |inputs: &[&String]| {
+        let inputs: Vec<String> = inputs.iter().map(|input| (*input).clone()).collect();
+        refused(join(&joins(&inputs, &out), &Run::silent()))
+    };
+    for (inputs, expected) in [
+        (vec![], "no recordings to join"),
+        (vec![&raw], "raw is not VDIF"),
+        (vec![&good, &good], "good.vdif is given twice"),
+        (
+            vec![&good, &wide],
+            "wide.vdif has 2 channels of 8-bit real samples, but",
+        ),
+        (vec![&good, &late], "late.vdif starts 2 s after"),
+    ] {
+        let said = text(&inputs);
+        assert!(said.contains(expected), "{said}");
+    }
+    let copy = room.write("copy.vdif", &thread(shape(160, 4, 8), key(0)));
+    let same = JoinOptions {
+        keep_threads: true,
+        ..joins(&[good.clone(), copy], &out)
+    };
+    let said = refused(join(&same, &Run::silent()));
+    assert!(
+        said.contains("both contain thread 0 of station Ef"),
+        "{said}"
+    );
+    let itself = joins(&[good.clone(), late.clone()], &late);
+    let said = refused(join(&itself, &Run::silent()));
+    assert!(said.contains("late.vdif is an input itself"), "{said}");
+    let frame = JoinOptions {
+        frame: Some(100),
+        ..joins(&[good], &out)
+    };
+    let said = refused(join(&frame, &Run::silent()));
+    assert!(said.contains("frames of 100 bytes do not divide"), "{said}");
+}
+
+#[test]
+fn a_truncated_last_frame_is_left_out_and_a_damaged_header_is_made() {
+    let room = Room::new();
+    let mut recording = thread(shape(160, 4, 8), key(0));
+    recording[5 * 192..5 * 192 + 32].fill(0x5a);
+    recording.truncate(149 * 192 + 50);
+    let input = room.write("in.vdif", &recording);
+    let to = room.path("ch{channel}.vdif");
+    let done = split(&splits(&input, &to), &Run::silent()).unwrap();
+    let text = split::text(&done);
+    assert!(
+        text.contains("50 bytes of a truncated last frame"),
+        "{text}"
+    );
+    let done = serde_json::to_value(done).unwrap();
+    assert_eq!(
+        (&done["frames"], &done["frames_left_out"]),
+        (&149.into(), &0.into())
+    );
+    assert_eq!(done["truncated_bytes"], 50);
+    assert_eq!(done["outputs"][0]["frames"], 149);
+    let out = room.path("out.vdif");
+    let done = join(&joins(&all(&room, 4), &out), &Run::silent()).unwrap();
+    let text = join::text(&done);
+    assert!(text.contains("4 channels each"), "{text}");
+    // The data of the frame is kept, and its header is the one that it had.
+    assert!(room.read("out.vdif") == thread(shape(160, 4, 8), key(0))[..149 * 192]);
+}

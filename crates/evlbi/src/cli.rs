@@ -75,7 +75,9 @@ impl Cli {
 const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Stream",
-        &["demo", "send", "recv", "drop", "inspect", "sky"],
+        &[
+            "demo", "send", "recv", "drop", "split", "join", "inspect", "sky",
+        ],
     ),
     ("Correlate", &["correlate", "fringe", "loss-curve"]),
     (
@@ -112,6 +114,10 @@ pub enum Command {
     Recv(streams::RecvArgs),
     /// Copy a recording without some of its frames or packets, by a policy
     Drop(recordings::DropArgs),
+    /// Split a recording into channels, threads or stations
+    Split(recordings::SplitArgs),
+    /// Join channels, threads or stations to one recording
+    Join(recordings::JoinArgs),
     /// Show a recording's format, threads, times, gaps, state counts and spectrum
     Inspect(recordings::InspectArgs),
     /// Write recordings of simulated stations
@@ -155,6 +161,8 @@ impl Command {
             Command::Send(args) => streams::send(args, program),
             Command::Recv(args) => streams::recv(args, program),
             Command::Drop(args) => recordings::drop(args, program),
+            Command::Split(args) => recordings::split(args, program),
+            Command::Join(args) => recordings::join(args, program),
             Command::Inspect(args) => recordings::inspect(&args, program),
             Command::Sky(args) => recordings::sky(args, program),
             Command::Correlate(args) => correlate::correlate(args, program),

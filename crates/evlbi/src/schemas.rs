@@ -20,9 +20,11 @@ use evlbi_probe::tcp::{ProbeTcp, matrix};
 use evlbi_probe::udp::{ProbeUdp, Sent};
 use evlbi_stream::drop::DropReport;
 use evlbi_stream::inspect;
+use evlbi_stream::join::JoinReport;
 use evlbi_stream::recv::RecvResult;
 use evlbi_stream::send::SendResult;
 use evlbi_stream::sky::SkyReport;
+use evlbi_stream::split::SplitReport;
 
 use crate::cli::Checked;
 use crate::demo::DemoResult;
@@ -52,6 +54,7 @@ outputs! {
     "evlbi.drop/1" ["drop"], DropReport;
     "evlbi.fringe/1" ["fringe"], FringeResult;
     "evlbi.inspect/1" ["inspect"], inspect::Report;
+    "evlbi.join/1" ["join"], JoinReport;
     "evlbi.live/1" ["correlate"], Integration;
     "evlbi.loss-curve/1" ["loss-curve"], LossCurve;
     "evlbi.matrix/1" ["report"], report::matrix::Matrix;
@@ -73,6 +76,7 @@ outputs! {
     "evlbi.run/1" ["run"], RunResult;
     "evlbi.send/1" ["send"], SendResult;
     "evlbi.sky/1" ["sky"], SkyReport;
+    "evlbi.split/1" ["split"], SplitReport;
 }
 
 /// A schema: its name, the commands that print what it describes, and how it is made.

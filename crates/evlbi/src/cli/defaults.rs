@@ -4,8 +4,10 @@ use clap::Parser;
 use evlbi_correlate::CorrelateOptions;
 use evlbi_correlate::loss_curve::LossCurveOptions;
 use evlbi_stream::drop::DropOptions;
+use evlbi_stream::join::JoinOptions;
 use evlbi_stream::recv::RecvOptions;
 use evlbi_stream::send::SendOptions;
+use evlbi_stream::split::SplitOptions;
 
 use super::{Cli, Command};
 use crate::demo::DemoOptions;
@@ -51,6 +53,26 @@ fn defaults_of_the_command_line_are_those_of_the_engines() {
         input: "IN".into(),
         output: "OUT".into(),
         ..DropOptions::default()
+    };
+    assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
+    let Command::Split(args) = parse("split IN --to OUT") else {
+        panic!("another command");
+    };
+    let parsed = SplitOptions::from(args);
+    let default = SplitOptions {
+        input: "IN".into(),
+        to: "OUT".into(),
+        ..SplitOptions::default()
+    };
+    assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
+    let Command::Join(args) = parse("join A B --to OUT") else {
+        panic!("another command");
+    };
+    let parsed = JoinOptions::from(args);
+    let default = JoinOptions {
+        inputs: ["A", "B"].map(Into::into).to_vec(),
+        output: "OUT".into(),
+        ..JoinOptions::default()
     };
     assert_eq!(format!("{parsed:?}"), format!("{default:?}"));
     let Command::Correlate(args) = parse("correlate A B") else {

@@ -1,13 +1,15 @@
-//! `evlbi drop`, `evlbi inspect` and `evlbi sky`.
+//! `evlbi drop`, `evlbi split`, `evlbi join`, `evlbi inspect` and `evlbi sky`.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{ArgAction, Args};
 use evlbi_core::shed::{Policy, Replace};
 use evlbi_stream::drop::{self, DropOptions};
 use evlbi_stream::inspect;
+use evlbi_stream::join::{self, JoinOptions};
 use evlbi_stream::sky::{self, SkyOptions};
+use evlbi_stream::split::{self, Channels, SplitOptions};
 use evlbi_wire::time::FrameRate;
 
 use super::choice::{REPLACEMENTS, UNITS, choice, name};
@@ -77,6 +79,105 @@ pub fn drop(args: DropArgs, program: &Program) -> Result<()> {
     let json = args.json;
     let report = drop::drop(&args.into(), program.run())?;
     output::print(json, &report, drop::text)?;
+    complete(report.interrupted)
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Names of --to:
+  'OUT-{channel}.vdif'              one file for each channel
+  'OUT-{station}-{thread}.vdif'     one file for each station or thread
+  OUT.vdif                          one file with the channels of --channels
+Channel C of thread T with N channels becomes thread T * N + C.
+
+Examples:
+  evlbi split scan1.vdif --to 'band-{channel}.vdif'
+  evlbi split scan1.vdif --channels 4-7 --to upper.vdif
+  # A live stream:
+  evlbi recv udp://0.0.0.0:2630 --to 'OUT-{station}-{channel}.vdif'")]
+pub struct SplitArgs {
+    /// Recording to read
+    pub input: PathBuf,
+    /// Name of the outputs, with {station}, {thread} and {channel}
+    #[arg(long)]
+    pub to: String,
+    /// Extract these channels of each thread, e.g. 0,2,4-7 [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub channels: Option<Channels>,
+    /// Frames per second of a thread, for a file that is too short to show it
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<FrameRate>,
+    /// Overwrite existing outputs
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+convert! {
+    SplitArgs => SplitOptions { input, to, channels, frame_rate, force } without [json]
+}
+
+/// Splits a recording into channels, threads and stations.
+pub fn split(args: SplitArgs, program: &Program) -> Result<()> {
+    if let Some(url) = args.input.to_str().filter(|input| input.contains("://")) {
+        bail!(
+            "{url} is a stream, not a recording: `evlbi recv {url} --to '{}'` splits it while it arrives",
+            args.to
+        );
+    }
+    let json = args.json;
+    let report = split::split(&args.into(), program.run())?;
+    output::print(json, &report, split::text)?;
+    complete(report.interrupted)
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+All threads of a station become one thread, with their channels in the order of the files and of the thread numbers. A joined frame
+is valid only if all its channels are; --threads loses nothing.
+
+Examples:
+  evlbi join band-0.vdif band-1.vdif band-2.vdif band-3.vdif --to scan1.vdif
+  # Four channels in frames of the length that they had before they were split:
+  evlbi join band-?.vdif --to scan1.vdif --frame 8032
+  # Threads and stations in one file:
+  evlbi join Ef.vdif Jb.vdif --to both.vdif --threads")]
+pub struct JoinArgs {
+    /// Recordings to read, in the order of their channels
+    #[arg(required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// Recording to write
+    #[arg(long = "to", value_name = "FILE")]
+    pub output: PathBuf,
+    /// Keep threads as they are, and put their frames in the order of time
+    #[arg(long = "threads", conflicts_with = "frame")]
+    pub keep_threads: bool,
+    /// Length of a joined frame in bytes, with its header [default: one frame for each of a thread]
+    #[arg(long, value_name = "BYTES")]
+    pub frame: Option<usize>,
+    /// Frames per second of a thread, for files that are too short to show it
+    #[arg(long, value_name = "N")]
+    pub frame_rate: Option<FrameRate>,
+    /// Overwrite an existing output
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+convert! {
+    JoinArgs => JoinOptions { inputs, output, keep_threads, frame, frame_rate, force }
+    without [json]
+}
+
+/// Joins channels, threads and stations of recordings.
+pub fn join(args: JoinArgs, program: &Program) -> Result<()> {
+    let json = args.json;
+    let report = join::join(&args.into(), program.run())?;
+    output::print(json, &report, join::text)?;
     complete(report.interrupted)
 }
 

@@ -5,9 +5,13 @@ use std::error::Error;
 use evlbi_net::file::OutputError;
 use evlbi_stream::control_socket::ListenError;
 use evlbi_stream::drop::DropError;
+use evlbi_stream::gaps::GapsError;
+use evlbi_stream::join::JoinError;
+use evlbi_stream::lane::LaneError;
 use evlbi_stream::recv::RecvError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::source::SourceError;
+use evlbi_stream::split::SplitError;
 use evlbi_wire::units::show_size;
 
 /// Remedy for a file that already exists.
@@ -20,6 +24,10 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_sender))
         .or_else(|| error.downcast_ref().and_then(of_receiver))
         .or_else(|| error.downcast_ref().and_then(of_drop))
+        .or_else(|| error.downcast_ref().and_then(of_split))
+        .or_else(|| error.downcast_ref().and_then(of_join))
+        .or_else(|| error.downcast_ref().and_then(of_gaps))
+        .or_else(|| error.downcast_ref().and_then(of_lane))
         .or_else(|| error.downcast_ref().and_then(of_listening))
 }
 
@@ -95,6 +103,60 @@ fn of_drop(error: &DropError) -> Option<String> {
             format!("{error}: choose --replace fill, random or nothing")
         }
         DropError::RateUnknown { is_raw: false, .. } => format!("{error}: give --frame-rate"),
+        _ => return None,
+    })
+}
+
+fn of_split(error: &SplitError) -> Option<String> {
+    Some(match error {
+        SplitError::RateUnknown(_) => format!("{error}: give --frame-rate"),
+        SplitError::One(_) => {
+            format!(
+                "{error}; add {{channel}}, {{thread}} or {{station}} to --to, or give --channels"
+            )
+        }
+        SplitError::NotVdif { .. } => {
+            format!("{error}: only VDIF can be split; `evlbi inspect` shows what it contains")
+        }
+        SplitError::Lengths { .. } => format!("{error}: add {{thread}} to --to"),
+        _ => return None,
+    })
+}
+
+fn of_join(error: &JoinError) -> Option<String> {
+    Some(match error {
+        JoinError::RateUnknown(_) => format!("{error}: give --frame-rate"),
+        JoinError::NotVdif(_) => {
+            format!("{error}: only VDIF can be joined; `evlbi inspect` shows what it contains")
+        }
+        JoinError::Starts { .. } => {
+            format!("{error}: give recordings of the same time, or --threads")
+        }
+        JoinError::SameThread { .. } => {
+            format!("{error}: leave --threads out to join them as channels")
+        }
+        JoinError::Differ { .. } => format!("{error}: join only recordings that are alike"),
+        _ => return None,
+    })
+}
+
+fn of_lane(error: &LaneError) -> Option<String> {
+    Some(match error {
+        LaneError::Count(_) => {
+            format!("{error}; choose other --channels, or add {{channel}} to --to")
+        }
+        LaneError::Threads(_) => format!("{error}; --threads keeps them as threads"),
+        LaneError::Thread { .. } => format!("{error}; leave {{channel}} out of --to"),
+        LaneError::FrameLength { .. } => format!("{error}: give another --frame, or none"),
+        _ => return None,
+    })
+}
+
+fn of_gaps(error: &GapsError) -> Option<String> {
+    Some(match error {
+        GapsError::Other { .. } => {
+            format!("{error}: move it away if it does not belong to the recording")
+        }
         _ => return None,
     })
 }

@@ -25,11 +25,15 @@ use evlbi_probe::watch::{StoreError, TablesError, WatchError};
 use evlbi_probe::{ConnectError, SessionError};
 use evlbi_stream::control_socket::ListenError;
 use evlbi_stream::drop::DropError;
+use evlbi_stream::join::JoinError;
+use evlbi_stream::lane::LaneError;
 use evlbi_stream::recv::RecvError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::sink::SinkError;
 use evlbi_stream::source::SourceError;
 use nix::errno::Errno;
+use evlbi_stream::split::SplitError;
+use evlbi_wire::vdif::{StationId, StreamKey};
 
 use crate::output::explain;
 
@@ -74,6 +78,31 @@ fn errors_name_the_remedies_of_the_command_line() {
     said(
         DropError::RateUnknown { path, is_raw },
         "fit: the bit rate of a.raw is unknown (it is neither VDIF, Mark 5B nor Mark 4)",
+    );
+    said(SplitError::from(there()), exists);
+    said(
+        SplitError::One("out.vdif".to_owned()),
+        "out.vdif names one file, and no channels are chosen: nothing would be split; add {channel}, {thread} or {station} to --to, or give --channels",
+    );
+    said(
+        SplitError::Thread {
+            path: "a.vdif".into(),
+            key: StreamKey::default(),
+            source: LaneError::Count(3),
+        },
+        "cannot split thread 0 of station 0 in a.vdif: 3 channels do not fit one thread: VDIF needs a power of two; choose other --channels, or add {channel} to --to",
+    );
+    said(
+        JoinError::Station {
+            station: StationId::from_code(*b"Ef"),
+            threads: 3,
+            source: LaneError::Threads(3),
+        },
+        "cannot join the 3 threads of station Ef: 3 threads cannot become the channels of one: VDIF needs a power of two; --threads keeps them as threads",
+    );
+    said(
+        JoinError::RateUnknown("a.vdif".into()),
+        "the frames per second of a.vdif are unknown: give --frame-rate",
     );
 }
 

@@ -1,4 +1,4 @@
-//! `drop`, `inspect` and `sky` as commands: output, and errors of options.
+//! `drop`, `split`, `join`, `inspect` and `sky` as commands: output, and errors of options.
 
 use evlbi_testkit::recording::{FRAME, noise, recording};
 use evlbi_testkit::result::assert_schema;
@@ -37,6 +37,43 @@ fn stations_are_simulated_shed_from_and_inspected() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(says), "{command:?}: {text}");
     }
+}
+
+/// Each option once; what comes of the data is tested in `evlbi-stream`.
+#[test]
+fn recordings_are_split_and_joined() {
+    let room = Room::new();
+    let plan = "duration = 0.1\nsample_rate = 400_000\nchannels = 4\npayload = 1000\n[[station]]\nname = \"Ef\"\n";
+    let plan = room.write("plan.toml", plan);
+    json(&["sky", &plan, "--out", &room.path("sky")]);
+    let (whole, to) = (room.path("sky/Ef.vdif"), room.path("{channel}.vdif"));
+    // Four frames become one of each channel, which needs the rate of this short recording.
+    let split = ["split", &whole, "--to", &to];
+    assert!(failure(&split).contains("--frame-rate"));
+    let split = [&split[..], &["--frame-rate", "400"]].concat();
+    assert_schema(&json(&split), "evlbi.split/1");
+    let said = failure(&split);
+    assert!(said.contains("0.vdif exists: give --force"), "{said}");
+    let split = [&split[..], &["--force", "--channels", "2,3"]].concat();
+    assert_eq!(json(&split)["outputs"].as_array().unwrap().len(), 2);
+
+    let again = room.path("again.vdif");
+    let files = ["0", "1", "2", "3"].map(|channel| room.path(&format!("{channel}.vdif")));
+    let mut join = vec!["join"];
+    join.extend(files.iter().map(String::as_str));
+    join.extend(["--to", &again, "--frame", "1032", "--frame-rate", "100"]);
+    assert_schema(&json(&join), "evlbi.join/1");
+    assert!(room.read("again.vdif") == room.read("sky/Ef.vdif"));
+    assert!(failure(&join).contains("--force"));
+    join.truncate(7);
+    join.extend(["--threads", "--force", "--frame-rate", "100"]);
+    assert_eq!(json(&join)["threads"], 4);
+
+    let said = failure(&["split", "udp://0.0.0.0:2630", "--to", "{channel}.vdif"]);
+    assert!(
+        said.contains("evlbi recv udp://0.0.0.0:2630 --to '{channel}.vdif'"),
+        "{said}"
+    );
 }
 
 /// However the channels are divided into threads, the output fits on a screen, and names the thread that differs.

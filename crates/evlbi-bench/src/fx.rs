@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use evlbi_core::turn::Turn;
 use evlbi_fx::codec::Codec;
 use evlbi_testkit::{Room, command};
 use rustfft::FftPlanner;
@@ -42,8 +43,9 @@ pub struct FxArgs {
 
 pub fn run(args: &FxArgs) -> Result<()> {
     let room = Recordings::new()?;
-    let scenes: [(&str, Scene<Recordings, FxArgs>); 4] = [
+    let scenes: [(&str, Scene<Recordings, FxArgs>); 5] = [
         ("steps", steps),
+        ("turn", turn),
         ("whole", whole),
         ("numpy", numpy),
         ("live", live),
@@ -159,6 +161,37 @@ fn steps(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
         ));
         let baseline = Figure::new(format!("a baseline, {what}"), product, UNIT);
         table.add(baseline.aim(Aim::AtMost(0.09)));
+    }
+    Ok(())
+}
+
+/// Measures splitting into channels and joining them, from memory to memory, with the frames of a recording.
+fn turn(_: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
+    const PAYLOAD: usize = 8192;
+    const FRAMES: usize = 1000;
+    for (bits, channels) in [(2, 4), (2, 8), (2, 16), (1, 16), (8, 16), (2, 64)] {
+        let turn = Turn::new(bits, channels).context("cannot be turned")?;
+        let from: Vec<u8> = (0..PAYLOAD).map(|n| (n * 97 >> 3) as u8).collect();
+        let mut to = vec![0; PAYLOAD];
+        let mut rate = |work: &dyn Fn(&[u8], &mut [u8])| {
+            let time = per_sample(args.runs, PAYLOAD * FRAMES, || {
+                for _ in 0..FRAMES {
+                    work(black_box(&from), black_box(&mut to));
+                }
+            });
+            8.0 / time
+        };
+        for (what, rate) in [
+            ("split", rate(&|from, to| turn.split(from, to))),
+            ("join", rate(&|from, to| turn.join(from, to))),
+        ] {
+            let what = format!("{what}, {channels} channels of {bits} bits");
+            let figure = Figure::new(what, rate, "Gbit/s a processor");
+            table.add(match (bits, channels) {
+                (2, 16) => figure.aim(Aim::AtLeast(8.0)),
+                _ => figure,
+            });
+        }
     }
     Ok(())
 }

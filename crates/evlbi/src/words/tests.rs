@@ -31,9 +31,9 @@ use evlbi_stream::recv::RecvError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::sink::SinkError;
 use evlbi_stream::source::SourceError;
-use nix::errno::Errno;
 use evlbi_stream::split::SplitError;
 use evlbi_wire::vdif::{StationId, StreamKey};
+use nix::errno::Errno;
 
 use crate::output::explain;
 

@@ -282,11 +282,13 @@ fn numbered<'a>(numbering: &dyn Numbering, datagrams: &[&'a [u8]]) -> Vec<(u64, 
     numbered.filter(|(_, data)| !data.is_empty()).collect()
 }
 
-/// Returns whether most of `count` datagrams have numbers that are close together and distinct.
+/// Returns whether most of `count` datagrams have numbers that are close together and distinct. A copy of each does not count: a
+/// mirror port of a switch may show both directions of a link.
 fn number_on(numbered: &[(u64, &[u8])], count: usize) -> bool {
-    let pairs = numbered.array_windows();
-    let close = pairs.filter(|[one, next]| follow(one.0, next.0)).count();
-    !numbered.is_empty() && 2 * (close + 1) > count
+    let pairs = || numbered.array_windows();
+    let close = pairs().filter(|[one, next]| follow(one.0, next.0)).count();
+    let copies = pairs().filter(|[one, next]| one == next).count();
+    !numbered.is_empty() && 2 * (close + 1) > count - copies.min(close)
 }
 
 fn follow(one: u64, next: u64) -> bool {

@@ -297,6 +297,27 @@ fn datagrams_without_consecutive_numbers_are_not_a_stream() {
     assert_eq!(receiver.admission.counters().received, 0);
 }
 
+/// As a mirror port shows them that copies both directions of a link. One datagram many times is not a stream.
+#[test]
+fn a_stream_may_arrive_twice() {
+    let with_frames = |number| datagram(number, number);
+    for (count, of) in [
+        (8, &with_frames as &dyn Fn(u64) -> Vec<u8>),
+        (100, &with_frames),
+        (100, &|number| raw(number, 64)),
+    ] {
+        let mut receiver = Receiver::new(None, 1);
+        for number in 0..count {
+            (0..2).for_each(|_| drop(receiver.take(1, &of(number))));
+        }
+        assert_end(&mut receiver, [count, 0, 0, 0, 0]);
+        assert_eq!(receiver.admission.counters().duplicates, count);
+    }
+    let mut receiver = Receiver::new(None, 1);
+    (0..200).for_each(|_| drop(receiver.take(1, &with_frames(7))));
+    assert_eq!(receiver.admission.sender(), None);
+}
+
 #[test]
 fn a_few_datagrams_are_a_stream_when_no_more_come() {
     let mut receiver = Receiver::new(None, 1);

@@ -35,6 +35,7 @@ mod field;
 pub mod fill;
 pub mod mark4;
 pub mod mark5b;
+pub mod naming;
 pub mod packet;
 pub mod pattern;
 pub mod probe;

@@ -3,15 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::header::Header;
 use super::{Tracks, track::TrackHeader};
 
-/// Sideband of a converter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Sideband of a converter, written as `U` or `L`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Sideband {
     /// Frequencies above that of the oscillator.
+    #[serde(rename = "U")]
     Upper,
     /// Frequencies below it.
+    #[serde(rename = "L")]
     Lower,
 }
 

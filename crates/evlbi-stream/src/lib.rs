@@ -4,7 +4,8 @@
 //! over the network; the crates above combine several streams.
 //!
 //! In the order of the data: [`source`] → [`send`] ~~~ [`recv`] → [`drain`] → [`sink`]. [`recording`] finds out the format of a file,
-//! [`inspect`] reports its content, [`mod@drop`] removes frames or packets from it as a loss would, [`split`] and [`join`] rearrange
+//! [`selection`] reads the settings of one input, [`channel_table`] gives their frequencies. [`inspect`] reports the
+//! content of a recording, [`mod@drop`] removes frames or packets from it as a loss would, [`split`] and [`join`] rearrange
 //! its channels, threads and stations. [`counters`] defines all counters; [`control_socket`] shows and changes a running stream.
 //!
 //! # Example
@@ -53,6 +54,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+pub mod channel_table;
 pub mod control_socket;
 pub mod counters;
 pub mod drain;
@@ -65,6 +67,7 @@ mod numbering;
 pub mod recording;
 pub mod recv;
 pub mod running;
+pub mod selection;
 pub mod send;
 pub mod sink;
 pub mod sky;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use evlbi_net::transport::Url;
+use evlbi_stream::selection::Selection;
 use serde_json::Value;
 
 use super::flow::Options;
@@ -198,6 +199,7 @@ pub const COMMANDS: [Command; 9] = [
         policies: &[
             ("files", OptionPolicy::Stations),
             ("model", OptionPolicy::Read),
+            ("channel-table", OptionPolicy::Read),
         ],
         left_out: &["no-lines"],
         ..TEST
@@ -389,5 +391,6 @@ impl<'f> Known<'f> {
 }
 
 fn url(value: &Value) -> Option<Url> {
-    value.as_str()?.parse().ok()
+    let (address, _) = Selection::split(value.as_str()?).ok()?;
+    address.parse().ok()
 }

@@ -1,29 +1,37 @@
 //! Iterates over the frames that go into a track, from a file or a stream.
 
-use evlbi_core::deframe::{Chunk, FrameState};
+use evlbi_core::deframe::{Chunk, FrameState, Layout};
+use evlbi_fx::unpack::Recorded;
 use evlbi_wire::time::FrameTime;
-use evlbi_wire::vdif::{Header, StreamKey};
+use evlbi_wire::vdif::StreamKey;
 
 /// A frame with its time and thread.
+#[derive(Clone)]
 pub struct Arrived<'a> {
-    pub header: Header,
+    /// Common properties of the frames of its stream.
+    pub layout: Layout,
     pub key: StreamKey,
     pub time: FrameTime,
     pub invalid: bool,
-    pub payload: &'a [u8],
+    /// Whether the header is damaged: thread and time are those of the next frame of the stream.
+    pub is_odd: bool,
+    pub header: &'a [u8],
+    pub samples: Recorded<'a>,
 }
 
 /// Returns the frames of a piece of a stream that have a time and a thread.
 pub fn arrived<'a>(chunk: Chunk<'a>) -> impl Iterator<Item = Arrived<'a>> {
     chunk.frames.iter().filter_map(move |frame| {
-        let bytes = &chunk.bytes[frame.bytes.clone()];
-        let header = Header::parse(bytes).ok()?;
+        let layout = chunk.layout?;
+        let begin = frame.bytes.start + layout.header_length;
         Some(Arrived {
-            payload: bytes.get(header.len()..).unwrap_or_default(),
-            header,
+            layout,
             key: frame.key?,
             time: frame.time?,
             invalid: matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost),
+            is_odd: frame.state == FrameState::Odd,
+            header: chunk.bytes.get(frame.bytes.start..begin)?,
+            samples: Recorded::new(chunk.bytes, begin..frame.bytes.end)?,
         })
     })
 }

@@ -10,21 +10,24 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use evlbi_core::deframe::Chunk;
+use evlbi_core::deframe::{self, Chunk};
 use evlbi_core::time::Nanos;
-use evlbi_fx::track::{Counts, Layout, LayoutError, Slab, Track, Trust};
+use evlbi_fx::track::{Counts, Layout, Slab, Track, Trust};
+use evlbi_fx::unpack::Recorded;
 use evlbi_net::clock::Clock;
 use evlbi_net::run::Run;
+use evlbi_stream::samples::{Samples, SamplesError};
+use evlbi_stream::selection::Selection;
 use evlbi_stream::sink::{Sink, SinkReport};
 use evlbi_wire::time::FrameTime;
-use evlbi_wire::vdif::{Header, StationId, StreamKey};
+use evlbi_wire::vdif::{StationId, StreamKey};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::arrived::{Arrived, arrived};
 use super::clocks::{Clocks, HOLD, RUN, Verdict};
-use super::plan::Shape;
 use super::run::Station;
-use super::station::{RateError, frame_number, frame_rate};
+use super::shape::Shape;
+use super::station::frame_number;
 use super::{Cause, CorrelateError};
 
 /// Frames judged together, so that locks are taken once per group.
@@ -45,6 +48,7 @@ const MAX_NAP: Duration = Duration::from_millis(16);
 /// Data of a stream, filled by the drain and emptied by the correlator.
 pub struct Feed {
     state: Mutex<State>,
+    selection: Selection,
     sample_rate: Option<u64>,
     trust: Trust,
     /// The times of all stations, and the index of this one.
@@ -76,7 +80,7 @@ pub struct State {
     /// Whether the stream had not arrived when the run began; it then belongs to the station of its first frame.
     is_of_anyone: bool,
     pub ended: bool,
-    pub error: Option<FormatError>,
+    pub error: Option<SamplesError>,
     /// Consecutive frames of each thread that are behind the thread's own data.
     behind: BTreeMap<u16, u32>,
     /// Frames of other stations, or with other bits or channels.
@@ -95,15 +99,18 @@ struct Judged<'a> {
 }
 
 struct Early {
-    header: Header,
+    layout: deframe::Layout,
     key: StreamKey,
     time: FrameTime,
     invalid: bool,
-    payload: Vec<u8>,
+    is_odd: bool,
+    header: Vec<u8>,
+    samples: Vec<u8>,
 }
 
 impl Feed {
     pub fn new(
+        selection: &Selection,
         sample_rate: Option<u64>,
         trust: Trust,
         epoch: &Arc<OnceLock<i64>>,
@@ -113,6 +120,7 @@ impl Feed {
     ) -> Arc<Feed> {
         Arc::new(Feed {
             state: Mutex::new(State::default()),
+            selection: selection.clone(),
             sample_rate,
             trust,
             epoch: Arc::clone(epoch),
@@ -175,14 +183,20 @@ impl Feed {
         if state.track.is_none() {
             let shape = Shape {
                 station: StationId::default(),
+                selection: self.selection.clone(),
                 ..like.clone()
             };
-            state.track = Some(Track::new(shape.layout, &shape.threads, self.trust));
+            state.track = Some(self.track(&shape));
             state.early.clear();
             state.is_of_anyone = true;
             state.shape = Some(shape);
         }
         state.shape.clone().unwrap_or_else(|| like.clone())
+    }
+
+    /// Returns an empty track for frames of this shape.
+    fn track(&self, shape: &Shape) -> Track {
+        Track::new(&shape.samples.unpacker, &shape.threads, self.trust)
     }
 
     /// Notes the end of the stream.
@@ -236,8 +250,15 @@ impl State {
             return;
         }
         if self.shape.is_none() {
-            match layout(&frame.header, feed.sample_rate) {
-                Ok(layout) => self.begin(layout, frame, feed.clock.now()),
+            let wanted = feed.selection.station.as_ref();
+            let is_other = wanted.is_some_and(|wanted| frame.key.station.to_string() != *wanted);
+            if frame.is_odd || is_other {
+                return;
+            }
+            let rate = frame.layout.frame_rate;
+            let (selection, given) = (&feed.selection, feed.sample_rate);
+            match Samples::of(selection, &frame.layout, frame.header, rate, given) {
+                Ok(samples) => self.begin(samples, frame, feed),
                 Err(error) => {
                     self.error = Some(error);
                     return;
@@ -245,11 +266,13 @@ impl State {
             }
         }
         self.early.push(Early {
-            header: frame.header,
+            layout: frame.layout,
             key: frame.key,
             time: frame.time,
             invalid: frame.invalid,
-            payload: frame.payload.to_vec(),
+            is_odd: frame.is_odd,
+            header: frame.header.to_vec(),
+            samples: frame.samples.samples().to_vec(),
         });
         if self.early.len() >= ENOUGH {
             self.learn(feed);
@@ -265,6 +288,9 @@ impl State {
         let Some(shape) = &mut self.shape else {
             return true;
         };
+        if shape.leaves_out(frame) {
+            return false;
+        }
         if self.is_of_anyone {
             shape.station = frame.key.station;
             self.is_of_anyone = !shape.owns(frame);
@@ -282,7 +308,7 @@ impl State {
         now: f64,
         frame: Arrived<'a>,
     ) -> Option<Judged<'a>> {
-        let layout = self.shape.as_ref()?.layout;
+        let layout = *self.shape.as_ref()?.layout();
         if !self.admits(&frame) {
             return None;
         }
@@ -308,12 +334,12 @@ impl State {
             return;
         };
         let Judged { frame, number, .. } = judged;
-        let layout = shape.layout;
+        let layout = shape.layout();
         let (samples, rate) = (layout.frame_samples(), layout.sample_rate());
         let end = number.saturating_add(1).saturating_mul(samples);
         let thread = frame.key.thread;
         if judged.is_new {
-            *track = Track::new(layout, &shape.threads, feed.trust);
+            *track = feed.track(shape);
             shape.first_second = frame.time.second;
             self.behind.clear();
         }
@@ -335,7 +361,7 @@ impl State {
             self.too_late += u64::from(self.needed > self.begins);
             return;
         }
-        track.push(thread, *number, frame.invalid, frame.payload);
+        track.push(thread, *number, frame.invalid, frame.samples.clone());
     }
 
     /// Keeps only the newest data while the run waits for other streams.
@@ -355,18 +381,20 @@ impl State {
     /// Discards all data from before the run that is not from its time, which begins in this UTC second.
     pub fn leave_out(&mut self, second: i64, feed: &Feed) {
         if let (Some(track), Some(shape)) = (&mut self.track, &mut self.shape) {
-            *track = Track::new(shape.layout, &shape.threads, feed.trust);
+            *track = feed.track(shape);
             shape.first_second = second;
         }
     }
 
-    fn begin(&mut self, layout: Layout, frame: &Arrived<'_>, now: Nanos) {
-        self.first = Some(now);
+    fn begin(&mut self, samples: Samples, frame: &Arrived<'_>, feed: &Feed) {
+        self.first = Some(feed.clock.now());
         self.shape = Some(Shape {
-            layout,
+            samples,
+            frames: frame.layout,
             threads: Vec::new(),
             station: frame.key.station,
             first_second: frame.time.second,
+            selection: feed.selection.clone(),
         });
     }
 
@@ -387,15 +415,25 @@ impl State {
             return;
         }
         let threads: BTreeSet<u16> = self.early.iter().map(|frame| frame.key.thread).collect();
-        shape.threads = threads.into_iter().collect();
-        self.track = Some(Track::new(shape.layout, &shape.threads, feed.trust));
+        let missing = feed.selection.threads.iter();
+        if let Some(missing) = missing.clone().find(|it| !threads.contains(it)) {
+            self.error = Some(SamplesError::not_there("thread", missing, &threads));
+            return;
+        }
+        shape.threads = match feed.selection.threads.as_slice() {
+            [] => threads.into_iter().collect(),
+            selected => selected.to_vec(),
+        };
+        self.track = Some(feed.track(shape));
         for early in std::mem::take(&mut self.early) {
             let frame = Arrived {
-                header: early.header,
+                layout: early.layout,
                 key: early.key,
                 time: early.time,
                 invalid: early.invalid,
-                payload: &early.payload,
+                is_odd: early.is_odd,
+                header: &early.header,
+                samples: Recorded::from(&early.samples),
             };
             let judged = self.judge(feed, &mut feed.clocks(), feed.now(), frame);
             judged.iter().for_each(|judged| self.place(feed, judged));
@@ -405,7 +443,7 @@ impl State {
     /// Returns the end of the newest data, in seconds since the epoch.
     pub fn newest(&self) -> Option<f64> {
         let (track, shape) = (self.track.as_ref()?, self.shape.as_ref()?);
-        Some(track.newest()? as f64 / shape.layout.sample_rate() as f64)
+        Some(track.newest()? as f64 / shape.layout().sample_rate() as f64)
     }
 
     /// Returns the seconds of data after the last that the correlator took.
@@ -429,21 +467,6 @@ impl State {
     }
 }
 
-/// Reasons why the frames of a stream cannot be correlated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FormatError {
-    /// Neither the headers nor the options contain the sample rate.
-    #[error("the headers do not contain the sample rate")]
-    NoRate,
-    /// The frames do not fit the sample rate.
-    #[error("{0}")]
-    Rate(#[from] RateError),
-    /// The coding of the samples is unknown.
-    #[error("{0}")]
-    Layout(#[from] LayoutError),
-}
-
 /// Reasons why streams cannot be correlated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -463,25 +486,17 @@ pub enum StreamError {
         /// Index of the stream among the URLs, from 1.
         number: usize,
         /// The problem with its frames.
-        source: FormatError,
+        source: SamplesError,
     },
     /// The stream can no longer be correlated.
     #[error("{0}")]
-    Format(#[from] FormatError),
+    Format(#[from] SamplesError),
     /// A stream ended before there was anything to correlate; the text names the stream.
     #[error("{0}")]
     Ended(String),
     /// A receiving thread panicked.
     #[error("the thread that empties a ring panicked")]
     Panicked,
-}
-
-fn layout(header: &Header, sample_rate: Option<u64>) -> Result<Layout, FormatError> {
-    let rate = match sample_rate {
-        Some(rate) => frame_rate(header, rate)?,
-        None => header.frame_rate().ok_or(FormatError::NoRate)?,
-    };
-    Ok(Layout::of(header, rate)?)
 }
 
 /// End of a run: data that had arrived when it is stopped is correlated for a while, unless the run is abandoned.
@@ -538,7 +553,7 @@ impl LiveStation {
         let over = over || self.ending.is_over();
         let mut state = self.feed.state();
         if let Some(error) = &state.error {
-            return Err((*error).into());
+            return Err(error.clone().into());
         }
         state.needed = Some(range.start);
         state.wanted = Some(range.end);
@@ -599,131 +614,6 @@ impl Station for LiveStation {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use evlbi_wire::time::FrameRate;
-    use evlbi_wire::vdif;
-
-    const SAMPLE_RATE: u64 = 16_000;
-    /// For frames of 800 bytes, 3200 samples each.
-    const FRAMES_A_SECOND: i64 = 5;
-    const WAIT: f64 = 5.0;
-    /// Midnight.
-    const START: i64 = 1_704_067_200;
-
-    fn push(feed: &Feed, number: i64) {
-        let shape = vdif::Shape {
-            frame_length: 832,
-            log2_channels: 0,
-            bits: 2,
-            complex: false,
-            legacy: false,
-        };
-        let station = StationId::from_code(*b"Ef");
-        let key = StreamKey { station, thread: 0 };
-        let rate = FrameRate::new(FRAMES_A_SECOND as u32).unwrap();
-        let time = FrameTime::from_index(START * FRAMES_A_SECOND + number, rate);
-        let mut header = Header::new(shape, key);
-        header.set_time(time).unwrap();
-        let frame = Arrived {
-            header,
-            key,
-            time,
-            invalid: false,
-            payload: &[0x55; 800],
-        };
-        feed.put(std::iter::once(frame));
-    }
-
-    /// Creates streams that start with these frames.
-    fn feeds<const N: usize>(first: [i64; N]) -> [Arc<Feed>; N] {
-        let clocks = Arc::new(Mutex::new(Clocks::new(N, WAIT)));
-        let (rate, epoch) = (Some(SAMPLE_RATE), Arc::new(OnceLock::from(START)));
-        let mut station = 0;
-        first.map(|first| {
-            let feed = Feed::new(rate, Trust::Exact, &epoch, &clocks, station, &Clock::real());
-            station += 1;
-            push(&feed, first);
-            feed.state().learn(&feed);
-            feed
-        })
-    }
-
-    /// While the run is at its start, data from before it is not late; later it is, and counted.
-    #[test]
-    fn frames_from_before_the_run_are_late_once_it_has_started() {
-        let [feed] = feeds([20]);
-        let sample = |number: i64| Some(number * SAMPLE_RATE as i64 / FRAMES_A_SECOND);
-        feed.state().begins = sample(20);
-        for (needed, late) in [(20, 0), (21, 1), (30, 2)] {
-            feed.state().needed = sample(needed);
-            push(&feed, 18);
-            assert_eq!(feed.state().late(), late);
-        }
-    }
-
-    /// Whatever the length of an integration, and however little other data may wait.
-    #[test]
-    fn data_that_the_correlator_waits_for_find_room() {
-        let [feed] = feeds([0]);
-        // An integration of 160 s.
-        let integration = 160;
-        feed.clocks().want(integration as f64);
-        let most = integration + WAIT as i64 + HOLD as i64;
-        for number in 1..=most * FRAMES_A_SECOND {
-            assert!(!feed.state().is_full(&feed.clocks()), "{number}");
-            push(&feed, number);
-        }
-        assert!(feed.state().is_full(&feed.clocks()));
-        // The correlator took that, and waits for the next one.
-        feed.clocks().want(2.0 * integration as f64);
-        assert!(!feed.state().is_full(&feed.clocks()));
-    }
-
-    /// A station that sends and is an hour behind does not stop the correlator, whichever station it is. The room for the other is enough
-    /// to continue, however short a period or a frame is, and however the stations' delays differ.
-    #[test]
-    fn a_station_that_is_behind_stops_nothing() {
-        let hour = 3600 * FRAMES_A_SECOND;
-        for (behind, delay) in [(0, 0), (1, 0), (0, 2), (0, -2)] {
-            let mut first = [hour - 3 * FRAMES_A_SECOND; 2];
-            first[behind] = 0;
-            let feeds = feeds(first);
-            feeds.iter().for_each(|feed| feed.state().keep_all());
-            let ending = Arc::new(Ending::new(Run::silent()));
-            let stations = feeds.each_ref().map(|feed| LiveStation {
-                feed: Arc::clone(feed),
-                layout: feed.state().shape.as_ref().unwrap().layout,
-                ending: Arc::clone(&ending),
-            });
-            let mut next = first;
-            let mut send = |station: usize| {
-                next[station] += 1;
-                push(&feeds[station], next[station]);
-            };
-            for period in 1..=50 {
-                // A hundredth of a second later.
-                let end = 3600 * SAMPLE_RATE as i64 + period * SAMPLE_RATE as i64 / 100;
-                for (at, station) in stations.iter().enumerate() {
-                    let later = if at == behind { 0 } else { delay };
-                    let end = end + later * SAMPLE_RATE as i64;
-                    let range = end - SAMPLE_RATE as i64 / 100..end;
-                    while station.has_come(&range).unwrap().is_none() {
-                        send(behind);
-                        let ahead = &feeds[1 - behind];
-                        let is_full = ahead.state().is_full(&ahead.clocks());
-                        let is_waited_for =
-                            || station.has_come(&range).is_ok_and(|come| come.is_none());
-                        assert!(!is_full || !is_waited_for(), "{behind}, {delay}, {period}");
-                        if !is_full {
-                            send(1 - behind);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
 mod instructions;
+#[cfg(test)]
+mod tests;

@@ -62,6 +62,7 @@ mod plan;
 mod result;
 mod run;
 mod series;
+mod shape;
 mod station;
 mod stream;
 mod tamper;
@@ -73,7 +74,7 @@ mod watch;
 use std::error::Error;
 use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use evlbi_fx::correlator::{Input, Setup, Sums};
@@ -83,7 +84,7 @@ use evlbi_fx::track::Layout;
 use evlbi_net::run::Run;
 use evlbi_stream::control_socket::Profile;
 
-pub use self::feed::{FormatError, StreamError};
+pub use self::feed::StreamError;
 pub use self::files::FileError;
 pub use self::lines::Integration;
 pub use self::live::{Correlating, Show, correlate_streams};
@@ -95,16 +96,16 @@ pub use self::pictures::PictureError;
 pub use self::plan::PlanError;
 pub use self::result::{BaselineResult, CorrelateResult, NoFringe, OffModel, text, write_csv};
 pub use self::series::{Amplitude, WindowError};
-pub use self::station::{RateError, RecordingError};
+pub use self::station::RecordingError;
 pub use self::stream::StreamResult;
 pub use self::tamper::Tamper;
 pub use self::visibilities::{Description, FrequencyDescription, VisibilityError};
 pub use self::watch::Watch;
 
 use self::job::Job;
-use self::plan::Shape;
 use self::result::{StationResult, baselines};
 use self::series::{Found, Series};
+use self::shape::Shape;
 use self::station::{StationFile, StationReader};
 use self::tamper::Tampered;
 use self::visibilities::VisibilityWriter;
@@ -156,7 +157,8 @@ pub struct Recordings {
 }
 
 impl Recordings {
-    /// Opens recordings, one per station. `options` describe their samples where the files do not.
+    /// Opens recordings, one per station. Settings of a single one follow `#` ([`evlbi_stream::selection`]), `options` describe the samples
+    /// of all where the files do not.
     ///
     /// # Errors
     /// Returns an error if one cannot be correlated.
@@ -171,7 +173,7 @@ impl Recordings {
             (None, None) => None,
         };
         let second = run.clock().second();
-        let open = |path: &String| StationFile::open(Path::new(path), rate, options.trust, second);
+        let open = |input: &String| StationFile::open(input, rate, options.trust, second);
         let files = paths.iter().map(open);
         let files = files.collect::<Result<Vec<StationFile>, RecordingError>>()?;
         Ok(Recordings {
@@ -183,7 +185,7 @@ impl Recordings {
 
     /// Returns the sample layout of a station's frames; `None` if there is no such station.
     pub fn layout(&self, station: usize) -> Option<&Layout> {
-        self.shapes.get(station).map(|shape| &shape.layout)
+        self.shapes.get(station).map(Shape::layout)
     }
 }
 

@@ -15,6 +15,7 @@ use evlbi_net::transport::Url;
 use evlbi_stream::counters::{self, RECEIVED, Received};
 use evlbi_stream::drain;
 use evlbi_stream::recv::{self, RecvOptions};
+use evlbi_stream::selection::Selection;
 use evlbi_wire::units::show_seconds;
 use parking_lot::Mutex;
 
@@ -24,8 +25,9 @@ use super::integrations::{Done, Integrations};
 use super::job::Job;
 use super::lines::{Integration, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
-use super::plan::{Shape, station_names};
+use super::plan::station_names;
 use super::result::StationResult;
+use super::shape::Shape;
 use super::stream::{Stream, StreamResult};
 use super::watch::{Watch, front};
 use super::{Cause, CorrelateError, Correlation};
@@ -43,12 +45,13 @@ pub struct Correlating {
     thread: Option<Thread<Result<Correlation, CorrelateError>>>,
 }
 
-/// Receives the streams of `urls` and correlates them until they end or the run is stopped. Passes each integration to `show`.
+/// Receives the streams of these URLs, each with its settings, and correlates them until they end or the run is stopped. Passes each
+/// integration to `show`.
 ///
 /// # Errors
 /// Returns an error if options are only for recordings, or a stream cannot be received.
 pub fn correlate_streams(
-    urls: &[Url],
+    inputs: &[(Url, Selection)],
     options: &CorrelateOptions,
     streams: &StreamOptions,
     run: &Run,
@@ -62,17 +65,20 @@ pub fn correlate_streams(
     }
     let ending = Arc::new(Ending::new(run.part()));
     let epoch = Arc::default();
-    let clocks = Clocks::new(urls.len(), streams.wait.as_secs_f64());
+    let clocks = Clocks::new(inputs.len(), streams.wait.as_secs_f64());
     let clocks = Arc::new(Mutex::new(clocks));
     let mut opened = Opened(Vec::new());
-    for (number, url) in urls.iter().enumerate() {
+    for (number, (url, selection)) in inputs.iter().enumerate() {
         let rate = options.sample_rate.map(|rate| rate.0.round() as u64);
-        let feed = Feed::new(rate, options.trust, &epoch, &clocks, number, run.clock());
-        opened.0.push(open(url, streams, feed, &ending.run)?);
+        let (trust, clock) = (options.trust, run.clock());
+        let feed = Feed::new(selection, rate, trust, &epoch, &clocks, number, clock);
+        opened
+            .0
+            .push(open(url, selection, streams, feed, &ending.run)?);
     }
     let watch = Arc::new(Watch::new(&opened.0, run.clock()));
     let work = Work {
-        urls: urls.iter().map(Url::to_string).collect(),
+        urls: inputs.iter().map(|(url, _)| url.to_string()).collect(),
         options: options.clone(),
         epoch,
         ending: Arc::clone(&ending),
@@ -188,7 +194,7 @@ impl Work {
         let shaped = streams.iter().zip(&shapes);
         let stations = shaped.map(|(stream, shape)| LiveStation {
             feed: Arc::clone(&stream.feed),
-            layout: shape.layout,
+            layout: *shape.layout(),
             ending: Arc::clone(&self.ending),
         });
         let mut stations: Vec<LiveStation> = stations.collect();
@@ -240,7 +246,7 @@ impl Work {
         let newest = newest.map(|station| station.feed.state().newest());
         let newest: Vec<Option<f64>> = newest.collect();
         for (number, newest) in newest.iter().enumerate() {
-            let rate = shapes[number].layout.sample_rate() as f64;
+            let rate = shapes[number].layout().sample_rate() as f64;
             if let Some(newest) = newest.map(|newest| (newest * rate).round() as i64) {
                 let end = job.plan.span(number, &(newest..newest))?.end;
                 job.spans[number].end = end.max(job.spans[number].start);
@@ -301,6 +307,7 @@ impl Work {
 /// Starts to receive a stream into `feed`.
 fn open(
     url: &Url,
+    selection: &Selection,
     streams: &StreamOptions,
     feed: Arc<Feed>,
     run: &Run,
@@ -315,7 +322,8 @@ fn open(
     let receive_options = receive_options.map_err(|error| StreamError::Receive(error.into()))?;
     let (receiving, opening) =
         receive::start(receive_options, run).map_err(|error| StreamError::Receive(error.into()))?;
-    let settings = recv::settings(&options, run.clock());
+    let mut settings = recv::settings(&options, run.clock());
+    settings.latest = selection.read_at(settings.latest);
     let sink = Box::new(Feeding(Arc::clone(&feed)));
     let drainer = run.clock().spawn("sink", {
         let (feed, run) = (Arc::clone(&feed), run.clone());
@@ -349,7 +357,7 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64
         .collect();
     let times = firsts.iter().zip(&states).zip(shapes.iter());
     let times = times.map(|((first, state), shape)| {
-        let earliest = (*first)? as f64 / shape.layout.sample_rate() as f64;
+        let earliest = (*first)? as f64 / shape.layout().sample_rate() as f64;
         Some((earliest, state.newest()?))
     });
     let times: Vec<Option<(f64, f64)>> = times.collect();
@@ -382,7 +390,7 @@ fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamEr
         let mut ended = Vec::new();
         for (number, stream) in streams.iter().enumerate() {
             let mut state = stream.feed.state();
-            if let Some(source) = state.error {
+            if let Some(source) = state.error.clone() {
                 let number = number + 1;
                 return Err(StreamError::Unfit { number, source });
             }
@@ -419,7 +427,7 @@ fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamEr
         if let Some(number) = ended.first()
             && streams.len() - ended.len() < 2
         {
-            let why = format!("stream {} ended before a VDIF frame arrived", number + 1);
+            let why = format!("stream {} ended before a frame arrived", number + 1);
             return Err(StreamError::Ended(why));
         }
         if let Some(number) = shapes.iter().position(Option::is_some)

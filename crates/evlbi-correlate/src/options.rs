@@ -29,6 +29,10 @@ pub struct CorrelateOptions {
     pub sideband: SideBand,
     /// Polarisations of the bands.
     pub polarisations: Polarisations,
+    /// Path of a table of frequencies, sidebands and polarisations ([`evlbi_stream::channel_table`]) instead of the three above.
+    pub channel_table: Option<PathBuf>,
+    /// Names of the stations whose recorded samples have the opposite sign.
+    pub invert: Vec<String>,
     /// Whether different polarisations are correlated too.
     pub cross_hands: bool,
     /// Samples per second of a band, if the recordings do not contain it.
@@ -65,6 +69,8 @@ impl Default for CorrelateOptions {
             freq: Vec::new(),
             sideband: SideBand::Upper,
             polarisations: Polarisations::default(),
+            channel_table: None,
+            invert: Vec::new(),
             cross_hands: false,
             sample_rate: None,
             channels: None,

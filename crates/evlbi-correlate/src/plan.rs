@@ -10,35 +10,17 @@ use evlbi_fx::delay::{Delay, Moment, OutsideModel, Polynomial};
 use evlbi_fx::difx::{self, DifxError, Model};
 use evlbi_fx::track::Layout;
 use evlbi_net::run::Run;
+use evlbi_stream::channel_table::{ChannelTable, TableError};
+use evlbi_stream::selection::{ChannelId, Selection};
 use evlbi_stream::source::{SourceError, read_plan};
+use evlbi_wire::mark4::Sideband;
 use evlbi_wire::vdif::StationId;
 
-use super::arrived::Arrived;
 use super::files::{FileError, read_text};
 use super::options::{CorrelateOptions, DelayTerms, Hertz, SideBand};
+use super::shape::Shape;
 
 const DAY: i64 = 86_400;
-
-/// Format of a station's data, in a file or a stream.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    /// Layout of its samples.
-    pub layout: Layout,
-    /// Its threads, ascending.
-    pub threads: Vec<u16>,
-    /// Station in its headers; frames of other stations are not its own.
-    pub station: StationId,
-    /// UTC second of its first frame.
-    pub first_second: i64,
-}
-
-impl Shape {
-    /// Returns whether a frame is from this station, with these bits and channels.
-    pub fn owns(&self, frame: &Arrived<'_>) -> bool {
-        let layout = Layout::of(&frame.header, self.layout.frame_rate);
-        frame.key.station == self.station && layout.ok() == Some(self.layout)
-    }
-}
 
 /// A setup before the length of the run is known.
 pub struct Plan {
@@ -112,6 +94,32 @@ pub enum PlanError {
         /// Its bands: threads times channels.
         bands: usize,
     },
+    /// The channel table cannot be used.
+    #[error("{0}")]
+    Table(#[from] TableError),
+    /// The channel table has no row for a channel.
+    #[error(
+        "the channel table has no row for thread {thread}, channel {channel} of station {station}"
+    )]
+    NoRow {
+        /// Name of the station.
+        station: String,
+        /// Thread.
+        thread: u16,
+        /// Channel.
+        channel: ChannelId,
+    },
+    /// Two inputs are given the same name.
+    #[error("two stations are named {0}: give them different names")]
+    SameName(String),
+    /// The options invert an unknown station.
+    #[error("unknown station {station} to invert: the stations are {}", stations.join(", "))]
+    UnknownInverted {
+        /// The unknown station.
+        station: String,
+        /// The known stations.
+        stations: Vec<String>,
+    },
     /// A flag names an unknown station.
     #[error("unknown station {station} in a flag: the stations are {}", stations.join(", "))]
     UnknownStation {
@@ -160,11 +168,24 @@ pub fn plan(
     if delays > recordings {
         return Err(PlanError::TooManyDelays { delays, recordings });
     }
-    match &options.model {
-        Some(sky) if is_sky(sky) => by_sky(files, shapes, sky, options),
-        Some(model) => by_model(shapes, model, options, run),
-        None => by_options(files, shapes, options),
+    let mut plan = match &options.model {
+        Some(sky) if is_sky(sky) => by_sky(files, shapes, sky, options)?,
+        Some(model) => by_model(shapes, model, options, run)?,
+        None => by_options(files, shapes, options)?,
+    };
+    for name in &options.invert {
+        let mut stations = plan.stations.iter_mut();
+        match stations.find(|station| station.name == *name) {
+            Some(station) => station.inverted = !station.inverted,
+            None => {
+                return Err(PlanError::UnknownInverted {
+                    station: name.clone(),
+                    stations: plan.stations.into_iter().map(|it| it.name).collect(),
+                });
+            }
+        }
     }
+    Ok(plan)
 }
 
 /// Sets stations up from the options. A station's bands are the channels of its threads, in order.
@@ -175,18 +196,22 @@ fn by_options(
 ) -> Result<Plan, PlanError> {
     let first = shapes.first().map_or(0, |shape| shape.first_second);
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
-    if options.freq.is_empty() && options.delay.iter().any(has_rate) {
+    let table = options.channel_table.as_deref();
+    let table = table.map(ChannelTable::read).transpose()?;
+    let has_frequencies = table.is_some() || !options.freq.is_empty();
+    if !has_frequencies && options.delay.iter().any(has_rate) {
         return Err(PlanError::NoFrequency);
     }
     let mut stations = Vec::new();
-    for (index, (shape, name)) in shapes.iter().zip(names(files, shapes)).enumerate() {
+    for (index, (shape, name)) in shapes.iter().zip(names(files, shapes)?).enumerate() {
         let mut delay = Delay::default();
         delay.add(given_delay(index, first, options));
         stations.push(StationSetup {
-            bands: bands(shape, &name, options)?,
+            bands: bands(shape, &name, options, table.as_ref())?,
             name,
-            layout: shape.layout,
+            layout: *shape.layout(),
             delay,
+            inverted: shape.selection.inverted,
         });
     }
     let products = products(&stations, options.cross_hands);
@@ -226,19 +251,22 @@ fn by_sky(
     let options = CorrelateOptions {
         freq: vec![Hertz(sky.sky_frequency)],
         sideband: SideBand::Upper,
+        channel_table: None,
         ..options.clone()
     };
     let mut plan = by_options(files, shapes, &options)?;
     for (number, (shape, station)) in shapes.iter().zip(&mut plan.stations).enumerate() {
-        let code = shape.station.to_string();
-        let known = match shape.station == StationId::default() {
-            // A stream that has not begun has no code yet.
-            true => sky.stations.get(number),
-            false => sky.stations.iter().find(|known| known.name == code),
+        let has_code = shape.station != StationId::default();
+        let name = match &shape.selection.name {
+            None if has_code => shape.station.to_string(),
+            _ => station.name.clone(),
         };
-        let known = known.ok_or_else(|| {
+        let known = sky.stations.iter().find(|known| known.name == name);
+        // A stream that has not begun has no code yet, and formats without codes have none.
+        let by_place = || sky.stations.get(number).filter(|_| !has_code);
+        let known = known.or_else(by_place).ok_or_else(|| {
             let path = path.display();
-            PlanError::Unfit(format!("{path} has no station {code}"))
+            PlanError::Unfit(format!("{path} has no station {name}"))
         })?;
         for terms in [&known.delay, &known.clock] {
             station.delay.add(Polynomial {
@@ -295,8 +323,9 @@ fn by_model(
         of_bands.push(frequencies.collect::<Vec<usize>>());
         stations.push(StationSetup {
             name: name.clone(),
-            layout: shape.layout,
+            layout: *shape.layout(),
             delay,
+            inverted: shape.selection.inverted,
             bands: recorded_bands(shape, stream, &job).map_err(|why| {
                 let beside = beside.display();
                 PlanError::Unfit(format!("station {name} in {beside}: {why}"))
@@ -396,9 +425,8 @@ fn recorded_bands(
     stream: &difx::Datastream,
     job: &difx::Input,
 ) -> Result<Vec<Band>, String> {
-    let layout = &shape.layout;
-    let channels = layout.channels;
-    let (named, there) = (stream.bands.len(), channels * shape.threads.len());
+    let layout = shape.layout();
+    let (named, there) = (stream.bands.len(), shape.places().len());
     if named > there {
         return Err(format!(
             "the job has {named} bands, but the recording has {there}"
@@ -414,7 +442,8 @@ fn recorded_bands(
         ));
     }
     let width = bandwidth(layout);
-    let bands = stream.bands.iter().enumerate().map(|(number, band)| {
+    let bands = stream.bands.iter().zip(shape.places());
+    let bands = bands.map(|(band, (lane, channel))| {
         let of = job.frequencies.get(band.frequency);
         let of = of.ok_or_else(|| format!("there is no frequency {}", band.frequency))?;
         if (of.bandwidth_hz - width).abs() > 0.5 {
@@ -424,8 +453,8 @@ fn recorded_bands(
             ));
         }
         Ok(Band {
-            lane: number / channels,
-            channel: number % channels,
+            lane,
+            channel,
             zero_hz: of.zero_hz,
             edge_hz: of.edge_hz(),
             polarisation: band.polarisation,
@@ -434,9 +463,75 @@ fn recorded_bands(
     bands.collect()
 }
 
-fn bands(shape: &Shape, station: &str, options: &CorrelateOptions) -> Result<Vec<Band>, PlanError> {
-    let layout = shape.layout;
-    let count = shape.threads.len() * layout.channels;
+/// Frequency and polarisation of a band.
+struct Tuning {
+    /// LO frequency, in Hz; 0 if unknown.
+    zero_hz: f64,
+    sideband: SideBand,
+    polarisation: char,
+}
+
+/// Returns the bands of a station: its channels, thread by thread, tuned as the table or the other options say.
+fn bands(
+    shape: &Shape,
+    station: &str,
+    options: &CorrelateOptions,
+    table: Option<&ChannelTable>,
+) -> Result<Vec<Band>, PlanError> {
+    let tunings = match table {
+        Some(table) => tunings_of_table(shape, station, table)?,
+        None => tunings_of_options(shape, station, options)?,
+    };
+    let (layout, width) = (shape.layout(), bandwidth(shape.layout()));
+    let bands = shape.places().zip(tunings);
+    let bands = bands.map(|((lane, channel), tuning)| {
+        let below = match (layout.complex, tuning.sideband) {
+            (true, _) => width / 2.0,
+            (false, SideBand::Upper) => 0.0,
+            (false, SideBand::Lower) => width,
+        };
+        Band {
+            lane,
+            channel,
+            zero_hz: tuning.zero_hz,
+            edge_hz: tuning.zero_hz - below,
+            polarisation: tuning.polarisation,
+        }
+    });
+    Ok(bands.collect())
+}
+
+fn tunings_of_table(
+    shape: &Shape,
+    station: &str,
+    table: &ChannelTable,
+) -> Result<Vec<Tuning>, PlanError> {
+    let tunings = shape.places().map(|(lane, channel)| {
+        let (thread, channel) = (shape.threads[lane], shape.samples.channels[channel]);
+        let row = table.row(station, thread, channel);
+        let row = row.ok_or_else(|| PlanError::NoRow {
+            station: station.to_owned(),
+            thread,
+            channel,
+        })?;
+        Ok(Tuning {
+            zero_hz: row.frequency_mhz * 1e6,
+            sideband: match row.sideband {
+                Sideband::Upper => SideBand::Upper,
+                Sideband::Lower => SideBand::Lower,
+            },
+            polarisation: row.polarisation,
+        })
+    });
+    tunings.collect()
+}
+
+fn tunings_of_options(
+    shape: &Shape,
+    station: &str,
+    options: &CorrelateOptions,
+) -> Result<Vec<Tuning>, PlanError> {
+    let count = shape.places().len();
     let polarisations = options.polarisations.of(count);
     let polarisations = polarisations.ok_or_else(|| PlanError::Polarisations {
         polarisations: options.polarisations.to_string(),
@@ -444,11 +539,8 @@ fn bands(shape: &Shape, station: &str, options: &CorrelateOptions) -> Result<Vec
         station: station.to_owned(),
         bands: count,
     })?;
-    let width = bandwidth(&layout);
-    let lanes = 0..shape.threads.len();
-    let all = lanes.flat_map(|lane| (0..layout.channels).map(move |channel| (lane, channel)));
-    let mut bands = Vec::new();
-    for ((lane, channel), (polarisation, frequency)) in all.zip(polarisations) {
+    let width = bandwidth(shape.layout());
+    let tunings = polarisations.into_iter().map(|(polarisation, frequency)| {
         let zero_hz = match options.freq.as_slice() {
             [] => 0.0,
             // The other bands follow without a gap.
@@ -458,20 +550,13 @@ fn bands(shape: &Shape, station: &str, options: &CorrelateOptions) -> Result<Vec
                 None => return Err(PlanError::TooFewFrequencies(several.len())),
             },
         };
-        let below = match (layout.complex, options.sideband) {
-            (true, _) => width / 2.0,
-            (false, SideBand::Upper) => 0.0,
-            (false, SideBand::Lower) => width,
-        };
-        bands.push(Band {
-            lane,
-            channel,
+        Ok(Tuning {
             zero_hz,
-            edge_hz: zero_hz - below,
+            sideband: options.sideband,
             polarisation,
-        });
-    }
-    Ok(bands)
+        })
+    });
+    tunings.collect()
 }
 
 /// Returns all pairs of stations in the order 1-2, 1-3, ...; for each, the bands of equal frequency, in equal polarisations or in all.
@@ -519,32 +604,43 @@ pub fn station_names(setup: &Setup) -> Vec<String> {
     stations.map(|station| station.name.clone()).collect()
 }
 
-/// Returns names for the stations: their codes if these differ, else those of the files.
-fn names(files: &[String], shapes: &[Shape]) -> Vec<String> {
-    let differ = |names: &[String]| HashSet::<&String>::from_iter(names).len() == names.len();
-    // A stream that has not arrived has no code yet.
-    let has_code = |shape: &Shape| shape.station != StationId::default();
+/// Returns names for the stations: the given ones, else their codes or, without a code, the names of the files. If these are alike, all
+/// that are not given are those of the files.
+fn names(files: &[String], shapes: &[Shape]) -> Result<Vec<String>, PlanError> {
+    let given = |shape: &Shape| shape.selection.name.clone();
+    let mut seen = HashSet::new();
+    if let Some(name) = shapes
+        .iter()
+        .filter_map(given)
+        .find(|name| !seen.insert(name.clone()))
+    {
+        return Err(PlanError::SameName(name));
+    }
+    let differ = |names: &Vec<String>| HashSet::<&String>::from_iter(names).len() == names.len();
     let numbered = |number: usize| format!("station {}", number + 1);
-    if shapes.iter().any(has_code) {
-        let shapes = shapes.iter().enumerate();
-        let codes = shapes.map(|(number, shape)| match has_code(shape) {
-            true => shape.station.to_string(),
-            false => numbered(number),
-        });
-        let codes: Vec<String> = codes.collect();
-        if differ(&codes) {
-            return codes;
-        }
-    }
-    let stem = |file: &String| {
-        let stem = Path::new(file).file_stem();
-        stem.map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+    let stem = |number: usize| {
+        // A stream has no file.
+        let file = files.get(number).filter(|file| !file.contains("://"))?;
+        let (path, _) = Selection::split(file).ok()?;
+        let stem = Path::new(&path).file_stem()?;
+        Some(stem.to_string_lossy().into_owned())
     };
-    let stems: Vec<String> = files.iter().map(stem).collect();
-    if differ(&stems) {
-        return stems;
-    }
-    (0..files.len()).map(numbered).collect()
+    let has_code = |shape: &Shape| shape.station != StationId::default();
+    let by = |name: &dyn Fn(usize, &Shape) -> Option<String>| -> Vec<String> {
+        let shapes = shapes.iter().enumerate();
+        let names = shapes.map(|(number, shape)| {
+            let name = given(shape).or_else(|| name(number, shape));
+            name.unwrap_or_else(|| numbered(number))
+        });
+        names.collect()
+    };
+    let codes = by(&|number, shape| match has_code(shape) {
+        true => Some(shape.station.to_string()),
+        false => stem(number),
+    });
+    let candidates = [codes, by(&|number, _| stem(number))];
+    let unlike = candidates.into_iter().find(differ);
+    Ok(unlike.unwrap_or_else(|| by(&|_, _| None)))
 }
 
 impl Plan {

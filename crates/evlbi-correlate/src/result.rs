@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::Correlation;
 use super::job::MIN_BLOCKS;
 use super::options::DelayTerms;
-use super::plan::Shape;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
+use super::shape::Shape;
 use super::stream::StreamResult;
 
 /// Factor by which a wider window of rates is wider.
@@ -197,11 +197,11 @@ impl StationResult {
             .map(|((station, source), (shape, counts))| StationResult {
                 name: station.name.clone(),
                 source: source.clone(),
-                sample_rate: shape.layout.sample_rate(),
-                bits: shape.layout.codec.bits(),
-                complex: shape.layout.complex,
+                sample_rate: shape.layout().sample_rate(),
+                bits: shape.layout().codec.bits(),
+                complex: shape.layout().complex,
                 threads: shape.threads.len(),
-                channels: shape.layout.channels,
+                channels: shape.samples.selected.len(),
                 frames: counts.frames,
                 late: counts.late,
                 duplicates: counts.duplicates,

@@ -297,6 +297,7 @@ impl<S: FnMut(i64, &Sums) -> Result<(), CorrelateError>> Order<S> {
 #[cfg(test)]
 mod tests {
     use evlbi_fx::track::{Track, Trust};
+    use evlbi_fx::unpack::Unpacker;
 
     use super::*;
     use crate::series::tests::setup;
@@ -343,7 +344,7 @@ mod tests {
         };
         let year = 365 * 86_400 * i64::from(layout.frame_rate.get());
         let mut stations = [0, 1].map(|station| {
-            let mut track = Track::new(layout, &[0], Trust::Exact);
+            let mut track = Track::new(&Unpacker::plain(layout), &[0], Trust::Exact);
             // They do not start and end together.
             for number in (10..14 + station).chain(year - station..year + 4) {
                 track.push(0, number, false, &[0x5a; 1000]);

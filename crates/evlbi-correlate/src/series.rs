@@ -482,6 +482,7 @@ pub(super) mod tests {
                 complex: false,
                 channels: 1,
                 payload: 1000,
+                replaced: 0,
                 frame_rate: FrameRate::new(4000).unwrap(),
             },
             delay: Delay::default(),
@@ -492,6 +493,7 @@ pub(super) mod tests {
                 edge_hz: 4.9e9,
                 polarisation: 'R',
             }],
+            inverted: false,
         };
         let input = |station| Input { station, band: 0 };
         let product = Product {

@@ -5,23 +5,29 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use evlbi_core::deframe::{Chunk, Deframer, Format};
-use evlbi_fx::track::{Counts, Layout, LayoutError, Slab, Track, Trust};
+use evlbi_core::deframe::{Chunk, Deframer};
+use evlbi_fx::track::{Counts, Slab, Track, Trust};
+use evlbi_fx::unpack::{Recorded, Unpacker};
 use evlbi_stream::recording::{self, Blocks, Recording, gaps_beside};
+use evlbi_stream::samples::{Samples, SamplesError};
+use evlbi_stream::selection::{Selection, SelectionError};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, TimeGap};
-use evlbi_wire::vdif::{self, Header};
+use evlbi_wire::vdif::{StationId, StreamKey};
 
 use super::arrived::arrived;
 use super::files::{FileError, read_text};
 use super::options::Flag;
-use super::plan::Shape;
 use super::run::Station;
+use super::shape::Shape;
 use super::tamper::{Tamper, Tampered};
 use super::{Cause, CorrelateError};
+use evlbi_wire::units::utc;
 
 /// Number of frames at or after the end of a range that show that the range is complete: frames may be out of order by about as many.
 const MARGIN: usize = 8;
+/// Maximum number of bytes in which the first frame of a station is searched for: as many as show which stations there are.
+const MAX_SEARCHED: u64 = 256 << 20;
 
 /// Reasons why a recording cannot be correlated.
 #[derive(Debug, thiserror::Error)]
@@ -33,24 +39,21 @@ pub enum RecordingError {
     /// The recording is not suitable; the text is the reason, with the path.
     #[error("{0}")]
     Unfit(String),
-    /// Neither the headers nor the options contain the sample rate.
-    #[error("the sample rate of {} is unknown", .0.display())]
-    NoRate(PathBuf),
-    /// The frames do not fit the sample rate.
-    #[error("{}", path.display())]
-    Rate {
+    /// The settings of the recording are not valid.
+    #[error("in {input}")]
+    Selection {
+        /// Path and settings.
+        input: String,
+        /// Reason.
+        source: SelectionError,
+    },
+    /// The samples are unknown, or the selected ones are not there.
+    #[error("cannot decode {}", path.display())]
+    Samples {
         /// Path of the recording.
         path: PathBuf,
         /// Reason.
-        source: RateError,
-    },
-    /// The coding of the samples is unknown.
-    #[error("cannot decode {}", path.display())]
-    Layout {
-        /// Path of the recording.
-        path: PathBuf,
-        /// The unknown feature of its headers.
-        source: LayoutError,
+        source: SamplesError,
     },
     /// The gaps file cannot be read.
     #[error("{0}")]
@@ -77,19 +80,6 @@ pub enum RecordingError {
     },
 }
 
-/// A sample rate at which a second is not a whole number of frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "sample rate {sample_rate}/s gives no whole number of frames per second at {samples} samples per frame"
-)]
-#[non_exhaustive]
-pub struct RateError {
-    /// Samples per second and channel.
-    pub sample_rate: u64,
-    /// Samples per channel in a frame.
-    pub samples: u64,
-}
-
 /// The recording of one station.
 pub struct StationFile {
     recording: Recording,
@@ -99,55 +89,84 @@ pub struct StationFile {
 }
 
 impl StationFile {
-    /// Opens the recording at `path` and the gaps file next to it, at this second (UTC since 1970). The rate is `sample_rate` if given,
-    /// otherwise it is detected.
+    /// Opens the recording that `input` names, with its settings, and the gaps file next to it, at this second (UTC since 1970). The rate
+    /// is `sample_rate` if given, otherwise it is detected.
     pub fn open(
-        path: &Path,
+        input: &str,
         sample_rate: Option<u64>,
         trust: Trust,
         second: i64,
     ) -> Result<StationFile, RecordingError> {
-        let recording = Recording::survey(path, None, second);
-        let mut recording = recording.map_err(|error| RecordingError::Read(error.into()))?;
-        let shown = path.display();
-        if recording.format != Format::Vdif {
-            let why = format!("{shown} is not VDIF: only VDIF can be correlated");
-            return Err(RecordingError::Unfit(why));
-        }
-        let header = first_header(&recording)?;
-        let path_of = || path.to_owned();
-        if let Some(rate) = sample_rate {
-            let rate = frame_rate(&header, rate).map_err(|source| RecordingError::Rate {
-                path: path_of(),
-                source,
-            })?;
-            recording.frame_rate = Some(rate);
-        }
-        let rate = recording.frame_rate;
-        let rate = rate.ok_or_else(|| RecordingError::NoRate(path_of()))?;
-        let layout = Layout::of(&header, rate).map_err(|source| RecordingError::Layout {
-            path: path_of(),
+        let split = Selection::split(input).map_err(|source| RecordingError::Selection {
+            input: input.to_owned(),
             source,
-        })?;
-        let station = header.key().station;
+        });
+        let (path, selection) = split?;
+        let path = Path::new(&path);
+        let unfit = |source| RecordingError::Samples {
+            path: path.to_owned(),
+            source,
+        };
+        let recording = Recording::survey(path, None, selection.read_at(second));
+        let mut recording = recording.map_err(|error| RecordingError::Read(error.into()))?;
+        let frames = recording.layout.ok_or_else(|| unfit(SamplesError::Raw))?;
+        let mut stations: Vec<StationId> = recording.keys.iter().map(|key| key.station).collect();
+        stations.sort_unstable();
+        stations.dedup();
+        let wanted = selection.station.as_ref().map(|wanted| {
+            let station = stations
+                .iter()
+                .find(|station| station.to_string() == *wanted);
+            let known = || SamplesError::not_there("station", wanted, &stations);
+            station.copied().ok_or_else(known)
+        });
+        let wanted = wanted.transpose().map_err(unfit)?;
+        let first = first_frame(&recording, wanted)?;
+        let first = first.ok_or_else(|| unfit(SamplesError::Header))?;
+        let samples = Samples::of(
+            &selection,
+            &frames,
+            &first.header,
+            recording.frame_rate,
+            sample_rate,
+        );
+        let samples = samples.map_err(unfit)?;
+        recording.frame_rate = Some(samples.unpacker.layout().frame_rate);
+        let station = first.key.station;
         let ours = recording.keys.iter().filter(|key| key.station == station);
         let mut threads: Vec<u16> = ours.map(|key| key.thread).collect();
         threads.sort_unstable();
+        if let Some(missing) = selection.threads.iter().find(|it| !threads.contains(it)) {
+            return Err(unfit(SamplesError::not_there("thread", missing, &threads)));
+        }
+        if !selection.threads.is_empty() {
+            threads.clone_from(&selection.threads);
+        }
         let gaps = match trust {
-            Trust::Exact => read_gaps(path, &layout)?,
+            Trust::Exact => read_gaps(path, &samples.unpacker)?,
             _ => None,
         };
-        let first = recording.first.ok_or_else(|| {
-            let why = format!("no frame of {shown} has a plausible time");
-            RecordingError::Unfit(why)
-        })?;
+        if wanted.is_some() {
+            recording.first = Some(first.time);
+        }
+        let first = recording.first.unwrap_or(first.time);
+        if !selection.is_year_of(first.second) {
+            let (shown, year) = (path.display(), selection.year.unwrap_or_default());
+            let time = utc(first.second as f64);
+            let why = format!(
+                "the times of {shown} cannot be of {year}: by its headers it begins at {time}"
+            );
+            return Err(RecordingError::Unfit(why));
+        }
         Ok(StationFile {
             recording,
             shape: Shape {
-                layout,
+                samples,
+                frames,
                 threads,
                 station,
                 first_second: first.second,
+                selection,
             },
             trust,
             gaps,
@@ -167,10 +186,10 @@ impl StationFile {
     /// Returns the samples from the first to the last, counted from the UTC second `epoch`.
     pub fn samples(&self, epoch: i64) -> Result<Range<i64>, RecordingError> {
         let number = |time: Option<FrameTime>| {
-            Some(frame_number(time?, epoch, self.shape.layout.frame_rate))
+            Some(frame_number(time?, epoch, self.shape.layout().frame_rate))
         };
         let (first, last) = (number(self.recording.first), number(self.recording.last));
-        let samples = self.shape.layout.frame_samples();
+        let samples = self.shape.layout().frame_samples();
         match (first, last) {
             (Some(first), Some(last)) if last >= first => Ok(first * samples..(last + 1) * samples),
             _ => Err(RecordingError::Unfit(format!(
@@ -190,10 +209,9 @@ impl StationFile {
         flags: impl IntoIterator<Item = &'a Flag>,
         since: i64,
     ) -> Result<StationReader, RecordingError> {
-        let Shape {
-            layout, threads, ..
-        } = &self.shape;
-        let mut track = Track::new(*layout, threads, self.trust);
+        let (layout, threads) = (self.shape.layout(), &self.shape.threads);
+        let unpacker = &self.shape.samples.unpacker;
+        let mut track = Track::new(unpacker, threads, self.trust);
         let (samples, frame_rate) = (layout.frame_samples(), layout.frame_rate);
         let there = self.samples(epoch)?;
         let there = there.start / samples..there.end / samples;
@@ -203,12 +221,10 @@ impl StationFile {
             // The part of the range that the recording covers.
             let first = begin.max(there.start);
             let end = begin.saturating_add_unsigned(gap.frames).min(there.end);
-            let bits = layout.bits() as i64;
             match &gap.bytes {
                 None => track.flag(gap.key.thread, first * samples..end * samples),
                 Some(bytes) => {
-                    let of = |byte: usize| byte as i64 * 8;
-                    let part = of(bytes.start) / bits..(of(bytes.end) + bits - 1) / bits;
+                    let part = unpacker.samples_of(bytes.clone());
                     for frame in first..end {
                         let at = frame * samples;
                         track.flag(gap.key.thread, at + part.start..at + part.end);
@@ -266,7 +282,7 @@ struct Feeder {
     tamper: Option<Tamper>,
     epoch: i64,
     shape: Shape,
-    /// Frames of other stations, or with other bits or channels.
+    /// Frames of other stations, or with other bits or channels, unless they are left out by the selection.
     others: u64,
 }
 
@@ -300,18 +316,21 @@ impl Station for StationReader {
 impl Feeder {
     fn take(&mut self, chunk: Chunk<'_>) {
         for frame in arrived(chunk) {
+            if self.shape.leaves_out(&frame) {
+                continue;
+            }
             if !self.shape.owns(&frame) {
                 self.others += 1;
                 continue;
             }
-            let number = frame_number(frame.time, self.epoch, self.shape.layout.frame_rate);
+            let number = frame_number(frame.time, self.epoch, self.shape.layout().frame_rate);
             let track = &mut self.track;
-            let mut push = |invalid: bool, payload: &[u8]| {
-                track.push(frame.key.thread, number, invalid, payload);
+            let mut push = |invalid: bool, samples: Recorded<'_>| {
+                track.push(frame.key.thread, number, invalid, samples);
             };
             match &mut self.tamper {
                 Some(tamper) => tamper.take(&frame, &mut push),
-                None => push(frame.invalid, frame.payload),
+                None => push(frame.invalid, frame.samples.clone()),
             }
         }
     }
@@ -324,43 +343,53 @@ pub fn frame_number(time: FrameTime, epoch: i64, rate: FrameRate) -> i64 {
     frames.saturating_add(i64::from(time.frame))
 }
 
-/// Returns the frame rate for a sample rate.
-pub fn frame_rate(header: &Header, sample_rate: u64) -> Result<FrameRate, RateError> {
-    let shape = header.shape();
-    shape.frame_rate(sample_rate).ok_or_else(|| RateError {
-        sample_rate,
-        samples: shape.samples_per_frame(),
-    })
-}
-
 /// Opens the file of a recording.
 fn open(recording: &Recording) -> Result<File, RecordingError> {
     let file = recording::open(&recording.path);
     file.map_err(|error| RecordingError::Read(error.into()))
 }
 
-/// Returns the header of the first frame.
-fn first_header(recording: &Recording) -> Result<Header, RecordingError> {
-    use std::os::unix::fs::FileExt;
-    let file = open(recording)?;
-    let length = recording.frame_length.unwrap_or(0) as u64;
-    let shape = recording.shape;
-    for number in 0..recording.frames().min(64) {
-        let mut bytes = [0; vdif::HEADER_LEN];
-        file.read_exact_at(&mut bytes, recording.leading + number * length)
-            .map_err(|error| RecordingError::Read(error.into()))?;
-        if let Ok(header) = Header::parse(&bytes)
-            && Some(header.shape()) == shape
-        {
-            return Ok(header);
-        }
-    }
-    let shown = recording.path.display();
-    let why = format!("{shown} starts with damaged frames");
-    Err(RecordingError::Unfit(why))
+/// An undamaged frame.
+struct FirstFrame {
+    key: StreamKey,
+    time: FrameTime,
+    header: Vec<u8>,
 }
 
-fn read_gaps(recording: &Path, layout: &Layout) -> Result<Option<Gaps>, RecordingError> {
+/// Returns the first undamaged frame of a station, or of any; one that is not marked invalid if there is one, as headers of others may be
+/// wrong.
+fn first_frame(
+    recording: &Recording,
+    station: Option<StationId>,
+) -> Result<Option<FirstFrame>, RecordingError> {
+    let mut blocks = Blocks::new(open(recording)?, recording.size.min(MAX_SEARCHED));
+    let mut deframer = recording.deframer(recording.frame_rate);
+    let (mut valid, mut invalid) = (None, None);
+    let mut is_over = false;
+    while valid.is_none() && !is_over {
+        let stepped = blocks.step(&mut deframer, |chunk| {
+            let ours = arrived(chunk).filter(|frame| {
+                !frame.is_odd && station.is_none_or(|station| frame.key.station == station)
+            });
+            for frame in ours {
+                let place = if frame.invalid {
+                    &mut invalid
+                } else {
+                    &mut valid
+                };
+                place.get_or_insert_with(|| FirstFrame {
+                    key: frame.key,
+                    time: frame.time,
+                    header: frame.header.to_vec(),
+                });
+            }
+        });
+        is_over = !stepped.map_err(|error| RecordingError::Read(error.into()))?;
+    }
+    Ok(valid.or(invalid))
+}
+
+fn read_gaps(recording: &Path, unpacker: &Unpacker) -> Result<Option<Gaps>, RecordingError> {
     let path = gaps_beside(recording);
     let text = match read_text(&path) {
         Ok(text) => text,
@@ -371,8 +400,9 @@ fn read_gaps(recording: &Path, layout: &Layout) -> Result<Option<Gaps>, Recordin
         Ok(gaps) => gaps,
         Err(source) => return Err(RecordingError::GapsFormat { path, source }),
     };
-    let is_other = |rate: FrameRate| rate != layout.frame_rate;
-    let is_beyond = |bytes: &Range<usize>| bytes.start > bytes.end || bytes.end > layout.payload;
+    let is_other = |rate: FrameRate| rate != unpacker.layout().frame_rate;
+    let length = unpacker.recorded_length();
+    let is_beyond = |bytes: &Range<usize>| bytes.start > bytes.end || bytes.end > length;
     let mut bytes = gaps.time.iter().flat_map(|gap| &gap.bytes);
     if gaps.frame_rate.is_some_and(is_other) || bytes.any(is_beyond) {
         return Err(RecordingError::OtherGaps {

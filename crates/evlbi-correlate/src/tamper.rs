@@ -1,6 +1,7 @@
 //! Damages frames between a file and the correlator, as a lossy path would.
 
 use evlbi_core::shed::{Replace, Shed, Unit};
+use evlbi_fx::unpack::Recorded;
 
 use super::arrived::Arrived;
 
@@ -52,11 +53,9 @@ impl Tamper {
         }
     }
 
-    /// Passes a frame or its replacement to `push`: whether it is invalid, and its payload.
-    pub(crate) fn take(&mut self, frame: &Arrived<'_>, push: &mut dyn FnMut(bool, &[u8])) {
-        let Arrived {
-            invalid, payload, ..
-        } = *frame;
+    /// Passes a frame or its replacement to `push`: whether it is invalid, and its samples.
+    pub(crate) fn take(&mut self, frame: &Arrived<'_>, push: &mut dyn FnMut(bool, Recorded<'_>)) {
+        let (invalid, payload) = (frame.invalid, frame.samples.samples());
         let unit = Unit::new(frame.key, Some(frame.time), payload);
         let shed = self.shed.decide(&unit);
         let out_of_step = self.loses_step && self.in_gap && !shed;
@@ -67,16 +66,16 @@ impl Tamper {
             return;
         }
         if !shed {
-            push(invalid, payload);
+            push(invalid, frame.samples.clone());
             return;
         }
         self.payload.resize(payload.len(), 0);
         match self.replace {
             Replace::Nothing => {}
-            Replace::Invalid => push(true, payload),
+            Replace::Invalid => push(true, frame.samples.clone()),
             Replace::Fill | Replace::Random => {
                 unit.replace(self.replace, self.seed, 0, 0, &mut self.payload);
-                push(invalid, &self.payload);
+                push(invalid, Recorded::from(&self.payload));
             }
         }
     }

@@ -30,3 +30,4 @@ pub mod quantise;
 pub mod sky;
 pub mod statistics;
 pub mod track;
+pub mod unpack;

@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use evlbi_wire::fill;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::Intervals;
 use evlbi_wire::vdif::Header;
 
 use crate::codec::{Codec, CodecError};
+use crate::unpack::{Recorded, Unpacker};
 
 /// Maximum number of frames per thread that are kept for later: beyond it a new frame replaces the latest one. A header with a
 /// damaged time must not fill the memory.
@@ -35,6 +35,8 @@ pub struct Layout {
     pub channels: usize,
     /// Length of a payload, in bytes.
     pub payload: usize,
+    /// Samples of a channel at the start of a frame that its header replaces: they are never valid.
+    pub replaced: usize,
     /// Frames per second of a thread.
     pub frame_rate: FrameRate,
 }
@@ -68,14 +70,19 @@ impl Layout {
             complex: shape.complex,
             channels: usize::try_from(shape.channels()).unwrap_or(usize::MAX),
             payload: shape.payload_length(),
+            replaced: 0,
             frame_rate,
         };
-        let bits = layout.bits();
-        if layout.payload == 0 || !(layout.payload * 8).is_multiple_of(bits) {
-            let payload = layout.payload;
+        layout.checked()
+    }
+
+    /// Returns this layout if a payload holds whole samples.
+    pub(crate) fn checked(self) -> Result<Layout, LayoutError> {
+        let (payload, bits) = (self.payload, self.bits());
+        if payload == 0 || bits == 0 || !(payload * 8).is_multiple_of(bits) {
             return Err(LayoutError::Shape { payload, bits });
         }
-        Ok(layout)
+        Ok(self)
     }
 
     /// Returns the components of a sample of all channels.
@@ -129,6 +136,7 @@ pub struct Counts {
 /// Recording of one station.
 #[derive(Debug)]
 pub struct Track {
+    unpacker: Unpacker,
     layout: Layout,
     trust: Trust,
     lanes: Vec<Lane>,
@@ -182,7 +190,7 @@ pub struct SlabLane {
 
 impl Track {
     /// Makes an empty recording of these threads.
-    pub fn new(layout: Layout, threads: &[u16], trust: Trust) -> Track {
+    pub fn new(unpacker: &Unpacker, threads: &[u16], trust: Trust) -> Track {
         let lane = |thread: &u16| Lane {
             thread: *thread,
             frames: VecDeque::new(),
@@ -191,7 +199,8 @@ impl Track {
             newest: i64::MIN,
         };
         Track {
-            layout,
+            layout: *unpacker.layout(),
+            unpacker: unpacker.clone(),
             trust,
             lanes: threads.iter().map(lane).collect(),
             first: i64::MIN,
@@ -217,14 +226,22 @@ impl Track {
         }
     }
 
-    /// Takes a frame. `number` is its index since 1970.
-    pub fn push(&mut self, thread: u16, number: i64, invalid: bool, payload: &[u8]) {
+    /// Takes the samples of a frame. `number` is its index since 1970.
+    pub fn push<'a>(
+        &mut self,
+        thread: u16,
+        number: i64,
+        invalid: bool,
+        recorded: impl Into<Recorded<'a>>,
+    ) {
+        let recorded = recorded.into();
+        let samples = recorded.samples();
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.thread == thread) else {
             self.counts.foreign += 1;
             return;
         };
         let is_time = |number: i64| number.checked_mul(self.layout.frame_samples()).is_some();
-        if payload.len() != self.layout.payload || !is_time(number.saturating_add(1)) {
+        if samples.len() != self.unpacker.recorded_length() || !is_time(number.saturating_add(1)) {
             self.counts.foreign += 1;
             return;
         }
@@ -244,17 +261,15 @@ impl Track {
             return;
         }
         let bad = bad_samples(
-            &self.layout,
+            &self.unpacker,
             self.trust,
             number,
             invalid,
-            payload,
+            &recorded,
             &lane.flags,
         );
-        let mut copy = lane.spare.pop().unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(payload);
-        let payload = copy;
+        let mut payload = lane.spare.pop().unwrap_or_default();
+        self.unpacker.unpack(samples, &mut payload);
         let held = Held {
             number,
             payload,
@@ -376,10 +391,11 @@ impl Lane {
             bytes.resize(missing, 0);
             bytes.extend_from_slice(&held.payload);
             let samples = layout.frame_samples();
-            let mut from = held.number * samples;
+            let first = held.number * samples;
+            let mut from = first + layout.replaced as i64;
             for bad in held.bad.iter().chain(std::iter::once(samples..samples)) {
-                good.insert(from..held.number * samples + bad.start);
-                from = held.number * samples + bad.end;
+                good.insert(from..first + bad.start);
+                from = from.max(first + bad.end);
             }
         }
         bytes.resize(count * layout.payload, 0);
@@ -389,28 +405,21 @@ impl Lane {
 
 /// Returns the invalid samples of a frame, by their numbers in it.
 fn bad_samples(
-    layout: &Layout,
+    unpacker: &Unpacker,
     trust: Trust,
     number: i64,
     invalid: bool,
-    payload: &[u8],
+    recorded: &Recorded<'_>,
     flags: &Intervals,
 ) -> Intervals {
-    let samples = layout.frame_samples();
+    let samples = unpacker.layout().frame_samples();
     if invalid && trust != Trust::Blind {
         return std::iter::once(0..samples).collect();
     }
     if trust != Trust::Exact {
         return Intervals::new();
     }
-    let bits = layout.bits() as i64;
-    let mut bad: Intervals = fill::find(payload)
-        .map(|run| {
-            // All samples that a part of the run belongs to.
-            let (from, to) = (run.start as i64 * 8, run.end as i64 * 8);
-            from.div_euclid(bits)..(to + bits - 1).div_euclid(bits)
-        })
-        .collect();
+    let mut bad = unpacker.filled(recorded);
     let offset = number * samples;
     let flagged = flags.within(offset..offset + samples);
     bad.extend(
@@ -431,9 +440,10 @@ mod tests {
             complex: false,
             channels: 1,
             payload: 16,
+            replaced: 0,
             frame_rate: FrameRate::new(100).unwrap(),
         };
-        Track::new(layout, &[0, 3], Trust::Exact)
+        Track::new(&Unpacker::plain(layout), &[0, 3], Trust::Exact)
     }
 
     #[test]

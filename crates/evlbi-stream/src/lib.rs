@@ -4,7 +4,7 @@
 //! over the network; the crates above combine several streams.
 //!
 //! In the order of the data: [`source`] → [`send`] ~~~ [`recv`] → [`drain`] → [`sink`]. [`recording`] finds out the format of a file,
-//! [`selection`] reads the settings of one input, [`channel_table`] gives their frequencies. [`inspect`] reports the
+//! [`selection`] reads the settings of one input, [`samples`] describes its samples, [`channel_table`] gives their frequencies. [`inspect`] reports the
 //! content of a recording, [`mod@drop`] removes frames or packets from it as a loss would, [`split`] and [`join`] rearrange
 //! its channels, threads and stations. [`counters`] defines all counters; [`control_socket`] shows and changes a running stream.
 //!
@@ -67,6 +67,7 @@ mod numbering;
 pub mod recording;
 pub mod recv;
 pub mod running;
+pub mod samples;
 pub mod selection;
 pub mod send;
 pub mod sink;

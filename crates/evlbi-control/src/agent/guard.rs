@@ -12,6 +12,7 @@ use evlbi_net::clock::Clock;
 use evlbi_net::responder;
 use evlbi_net::transport::{self, Listening, Local, OpenError, Place, Protocol, Url};
 use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
+use evlbi_stream::selection::Selection;
 use evlbi_stream::source::PATTERN;
 use evlbi_wire::units::show_size;
 use serde::{Deserialize, Serialize};
@@ -299,8 +300,7 @@ impl Guard<'_> {
             }
             OptionPolicy::Write => self.write(&value),
             OptionPolicy::Read => self.read(&value),
-            OptionPolicy::Stations if self.is_live => self.listen(&value),
-            OptionPolicy::Stations => self.read(&value),
+            OptionPolicy::Stations => self.station(&value),
             OptionPolicy::Listen => self.listen(&value),
             OptionPolicy::Destination => {
                 let mut url = transport::destination(&value)?;
@@ -336,6 +336,17 @@ impl Guard<'_> {
             return no("names no station: give sky:PLAN.toml/STATION");
         };
         Ok(format!("sky:{}/{station}", self.read(plan)?))
+    }
+
+    /// Applies the policy to the address of a station's recording or stream, and leaves its settings.
+    fn station(&mut self, value: &str) -> Result<String> {
+        let split = Selection::split(value).map_err(|error| error.to_string());
+        let (address, selection) = split?;
+        let address = match self.is_live {
+            true => self.listen(&address)?,
+            false => self.read(&address)?,
+        };
+        Ok(selection.join(&address))
     }
 
     /// Resolves an existing file below a readable directory.

@@ -16,7 +16,15 @@ fn feed() {
     let clocks = Arc::new(Mutex::new(Clocks::new(1, 5.0)));
     let rate = FRAMES_A_SECOND * SAMPLES as u64;
     let (epoch, clock) = (Arc::default(), Clock::real());
-    let feed = Feed::new(Some(rate), Trust::Exact, &epoch, &clocks, 0, &clock);
+    let feed = Feed::new(
+        &Selection::default(),
+        Some(rate),
+        Trust::Exact,
+        &epoch,
+        &clocks,
+        0,
+        &clock,
+    );
     let mut feeding = Feeding(Arc::clone(&feed));
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
@@ -29,7 +37,7 @@ fn feed() {
     feed.clocks()
         .begin(&[Some((0.0, newest))], newest, feed.now());
     feed.state().keep_all();
-    let layout = feed.state().shape.as_ref().expect("a shape").layout;
+    let layout = *feed.state().shape.as_ref().expect("a shape").layout();
     let mut station = LiveStation {
         feed: Arc::clone(&feed),
         layout,

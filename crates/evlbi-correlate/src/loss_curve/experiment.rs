@@ -208,7 +208,7 @@ impl Experiment<'_> {
             unit_bytes: frame,
             wire_bytes: frame,
             threads: shape.threads.clone(),
-            frame_rate: Some(shape.layout.frame_rate),
+            frame_rate: Some(shape.layout().frame_rate),
         };
         // Common shedding uses one seed, all other shedding one per station.
         let seed = match harm.shed {
@@ -228,7 +228,7 @@ impl Experiment<'_> {
     /// Returns the standard deviation of the fraction that a period loses: the choice of its frames is random.
     fn scatter(&self, kind: Kind, shed: f64) -> f64 {
         let shape = self.recordings.files[self.lossy].shape();
-        let a_second = f64::from(shape.layout.frame_rate.get()) * shape.threads.len() as f64;
+        let a_second = f64::from(shape.layout().frame_rate.get()) * shape.threads.len() as f64;
         let frames = (a_second * self.period_s).max(1.0);
         // Mean square over mean of the lengths of contiguous losses, in frames.
         let together = match kind {

@@ -167,7 +167,8 @@ fn correlated(
         let ports = streams.iter().enumerate();
         let ports = ports.map(|(number, stream)| port(number, stream, seed, &clock));
         let ports: Vec<Url> = ports.collect();
-        let correlating = correlate_streams(&ports, options, stream_options, &run, show).unwrap();
+        let correlating =
+            correlate_streams(&whole(&ports), options, stream_options, &run, show).unwrap();
         let senders = streams.iter().zip(&ports);
         let senders = senders.filter(|(stream, _)| !stream.source.is_empty());
         // The end of the correlator does not stop the senders.
@@ -576,7 +577,8 @@ fn connections_bring_every_frame() {
         let urls = [1, 2].map(|port| url(&format!("tcp://10.0.0.1:{port}")));
         let usual = StreamOptions::default();
         let show = Box::new(|_: &Integration| Ok(()));
-        let correlating = correlate_streams(&urls, &of_channels(64), &usual, &far, show).unwrap();
+        let correlating =
+            correlate_streams(&whole(&urls), &of_channels(64), &usual, &far, show).unwrap();
         let senders = streams
             .iter()
             .zip(&urls)

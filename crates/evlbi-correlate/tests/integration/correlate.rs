@@ -435,7 +435,7 @@ fn recordings_that_cannot_be_correlated_are_refused_with_a_reason() {
         ..CorrelateOptions::default()
     };
     for (jb, options, says) in [
-        (&text, &usual, "not VDIF"),
+        (&text, &usual, "neither VDIF, Mark 5B nor Mark 4"),
         (&room.path("none"), &usual, "cannot open"),
         (jb, &flagged("Xx:0s..1s"), "the stations are Ef, Jb"),
         (jb, &integrated(1), "shorter than a spectrum"),

@@ -14,6 +14,7 @@ use evlbi_net::run::{Note, Notes, Run};
 use evlbi_net::transport::Url;
 use evlbi_stream::control_socket::{Status, Watched};
 use evlbi_stream::recv::{RecvOptions, receive};
+use evlbi_stream::selection::Selection;
 use evlbi_stream::send::{Pace, SendOptions, Sending, send};
 use evlbi_stream::sky::{self, SkyOptions};
 use evlbi_testkit::result::{assert_schema, checked, number};
@@ -76,10 +77,13 @@ impl Notes for Noted {
 }
 
 impl Live {
-    /// Correlates the streams that arrive at `urls`, with this wait for a late station.
-    fn start(urls: &[impl AsRef<str>], options: &CorrelateOptions, wait: Duration) -> Live {
-        let urls = urls.iter().map(|url| url.as_ref().parse().unwrap());
-        let urls: Vec<Url> = urls.collect();
+    /// Correlates the streams that arrive at the URLs of `inputs`, with this wait for a late station.
+    fn start(inputs: &[impl AsRef<str>], options: &CorrelateOptions, wait: Duration) -> Live {
+        let inputs = inputs.iter().map(|input| {
+            let (url, selection) = Selection::split(input.as_ref()).unwrap();
+            (url.parse().unwrap(), selection)
+        });
+        let inputs: Vec<(Url, Selection)> = inputs.collect();
         let streams = StreamOptions {
             wait,
             ..StreamOptions::default()
@@ -97,7 +101,7 @@ impl Live {
             })
         };
         Live {
-            correlating: correlate_streams(&urls, options, &streams, &run, show).unwrap(),
+            correlating: correlate_streams(&inputs, options, &streams, &run, show).unwrap(),
             run,
             notes,
             shown,
@@ -441,5 +445,60 @@ name = "Jb"
     assert!(baseline["weight"].as_f64().unwrap() > 0.99, "{baseline}");
     for stream in 0..2 {
         assert_eq!(number(&last["streams"][stream], "lost"), 0, "{last}");
+    }
+}
+
+/// Streams of VDIF, Mark 5B and Mark 4 are correlated on arrival. Settings follow their URLs.
+#[test]
+fn streams_of_different_formats_are_correlated() {
+    let room = Room::new();
+    let plan = r#"
+        start = "2024-01-01T12:00:00Z"
+        duration = 1
+        sample_rate = 4e6
+        correlation = 0.3
+        edv = 1
+        channels = 2
+        [[station]]
+        name = "Ef"
+        [[station]]
+        name = "Jb"
+        format = "mark5b"
+        [[station]]
+        name = "On"
+        format = "mark4"
+        fan_out = 2
+        modulated = true
+    "#;
+    crate::sky(&room, plan);
+    let inputs = [
+        "tcp://127.0.0.1:0#channels=1",
+        "tcp://127.0.0.1:0#format=Mark5B-16-2-2&channels=1&name=Jb&year=2024",
+        "tcp://127.0.0.1:0#channels=1U&modulated&inverted&name=On",
+    ];
+    let live = Live::start(&inputs, &crate::channels(64), Duration::from_secs(60));
+    let files = ["Ef.vdif", "Jb.m5b", "On.m4"].iter().zip(live.places());
+    let senders = files.map(|(file, place)| {
+        let source = room.path(&format!("sky/{file}"));
+        begin(&SendOptions {
+            mtu: None,
+            ..sending_of(&source, &format!("tcp://{place}"))
+        })
+    });
+    let _senders: Vec<Sending> = senders.collect();
+    let (_, result) = live.end();
+    for baseline in result["baselines"].as_array().unwrap() {
+        let has = |name: &str| {
+            baseline["stations"]
+                .as_array()
+                .unwrap()
+                .contains(&name.into())
+        };
+        let weight = if has("On") { 0.992 } else { 1.0 };
+        crate::near(crate::number(baseline, "/weight"), weight, 0.01);
+        crate::near(crate::number(baseline, "/amplitude/corrected"), 0.3, 0.01);
+        let phase = if has("On") { std::f64::consts::PI } else { 0.0 };
+        crate::near(crate::number(baseline, "/phase_rad").abs(), phase, 0.02);
+        assert_eq!(baseline["bands"].as_array().map_or(1, Vec::len), 1);
     }
 }

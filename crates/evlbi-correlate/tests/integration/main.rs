@@ -3,6 +3,7 @@
 //! Put tests of what a user of the library relies on here.
 
 mod correlate;
+mod formats;
 mod live;
 mod models;
 mod options;

@@ -37,6 +37,8 @@ pub struct StationSetup {
     pub delay: Delay,
     /// Bands to use.
     pub bands: Vec<Band>,
+    /// Whether the recorded samples have the opposite sign: that turns all phases by half a turn.
+    pub inverted: bool,
 }
 
 /// One band of one station.

@@ -304,7 +304,11 @@ impl Spectrograph {
             }
         };
         let Place { re, im, stride } = tiles;
-        let start = turns + lowest * placed.residual;
+        let sign = match setup.stations()[input.station].inverted {
+            true => 0.5,
+            false => 0.0,
+        };
+        let start = turns + sign + lowest * placed.residual;
         let step = width * placed.residual;
         kernel::level(self.arch, ascending, start, step, stride, re, im);
     }

@@ -10,6 +10,7 @@ use super::*;
 use crate::delay::{Delay, Moment, Polynomial};
 use crate::sky::{SkyPlan, StationPlan};
 use crate::track::{Layout, Track, Trust};
+use crate::unpack::Unpacker;
 
 const START: i64 = 1_704_067_200;
 
@@ -34,7 +35,7 @@ pub fn record_with(plan: &SkyPlan, mut prepare: impl FnMut(&mut Track)) -> Vec<R
             let header = Header::parse(&frames).unwrap();
             let layout = Layout::of(&header, station.frame_rate()).unwrap();
             let threads: Vec<u16> = (0..station.threads()).collect();
-            let mut track = Track::new(layout, &threads, Trust::Exact);
+            let mut track = Track::new(&Unpacker::plain(layout), &threads, Trust::Exact);
             prepare(&mut track);
             for frame in frames.chunks(station.frame_length()) {
                 let header = Header::parse(frame).unwrap();
@@ -67,6 +68,7 @@ pub fn record_with(plan: &SkyPlan, mut prepare: impl FnMut(&mut Track)) -> Vec<R
                 layout,
                 delay: Delay::default(),
                 bands: bands.collect(),
+                inverted: false,
             };
             Recorded { track, setup }
         })
@@ -452,7 +454,7 @@ fn fill_inside_a_payload_is_found() {
         (Trust::Headers, 4000),
         (Trust::Blind, 4000),
     ] {
-        let mut track = Track::new(layout, &[0], trust);
+        let mut track = Track::new(&Unpacker::plain(layout), &[0], trust);
         track.push(0, 0, false, &payload);
         let found = &track.slab(0..4000).lanes[0].good;
         assert_eq!(found.total(), good, "{trust:?}");

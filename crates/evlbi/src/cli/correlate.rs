@@ -18,6 +18,7 @@ use evlbi_fx::correlator::CHANNELS;
 use evlbi_fx::track::Trust;
 use evlbi_net::file::{check_new, replace_json};
 use evlbi_net::transport::Url;
+use evlbi_stream::selection::Selection;
 use evlbi_wire::units;
 use parking_lot::Mutex;
 
@@ -47,8 +48,13 @@ const SIDE_BANDS: Choices<SideBand> = &[
 Delay of a station: how much later it receives than the reference, as seconds, seconds per second and so on, in the \
 seconds since the first recording's first second: --delay 0 --delay 1.5us,2e-12. A positive delay is later.
 
+Settings of one input follow its name: #station=CODE, #thread=0-3, #channels=4-7 (Mark 4: 0U,1L), #name=NAME, #format=NAME \
+(Mark5B-1024-16-2, MKIV1_4-512-8-2), #modulated, #inverted, #year=YEAR, joined by &. # in a file name is written %23.
+
 Examples:
   evlbi correlate Ef.vdif Jb.vdif On.vdif --freq 4.9G
+  # Mark 5B, whose headers do not contain channels and bits, and two channels of Mark 4:
+  evlbi correlate 'Ef.m5b#format=Mark5B-512-8-2&channels=0,2' 'Jb.m4#channels=0U,1U' --freq 4.9G
   # With a model of DiFX; the .input next to it is read, too:
   evlbi correlate S1.vdif S2.vdif --model job_1.im --out job_1.difx
   evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512")]
@@ -121,6 +127,12 @@ pub struct CorrelatorArgs {
     /// Polarisations of the bands in their order: RL alternates, 8X8Y is 8 bands of X and then 8 of Y
     #[arg(long, value_name = "LETTERS", default_value_t = CorrelateOptions::default().polarisations)]
     pub polarisations: Polarisations,
+    /// Table of the sky frequency, sideband and polarisation of each channel (TOML; see docs), instead of the three options above
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "freq", "sideband", "polarisations"])]
+    pub channel_table: Option<PathBuf>,
+    /// Reverse the sign of the samples of these stations: 1-bit recorders differ in it
+    #[arg(long, value_name = "STATIONS", value_delimiter = ',')]
+    pub invert: Vec<String>,
     /// Correlate different polarisations, too
     #[arg(long)]
     pub cross_hands: bool,
@@ -155,8 +167,8 @@ fn channels(text: &str) -> Result<usize, String> {
 
 convert! {
     CorrelatorArgs => CorrelateOptions {
-        model, delay, freq, sideband, polarisations, cross_hands, sample_rate, channels,
-        integration, delay_window, rate_window, flag, threads,
+        model, delay, freq, sideband, polarisations, channel_table, invert, cross_hands,
+        sample_rate, channels, integration, delay_window, rate_window, flag, threads,
     }
     over CorrelateOptions::default()
 }
@@ -256,16 +268,19 @@ fn correlate_live(
             Ok(())
         }
     };
-    let parsed = urls.iter().map(|url| match is_url(url) {
-        true => url.parse(),
-        false => Err(format!(
-            "{url} is not the URL of a stream, which --live needs: leave out --live for recordings"
-        )),
+    let parsed = urls.iter().map(|input| {
+        let (url, selection) = Selection::split(input).map_err(|error| error.to_string())?;
+        match is_url(&url) {
+            true => Ok((url.parse()?, selection)),
+            false => Err(format!(
+                "{url} is not the URL of a stream, which --live needs: leave out --live for recordings"
+            )),
+        }
     });
-    let urls = parsed.collect::<Result<Vec<Url>, String>>();
-    let urls = urls.map_err(Usage)?;
+    let inputs = parsed.collect::<Result<Vec<(Url, Selection)>, String>>();
+    let inputs = inputs.map_err(Usage)?;
     let (run, show) = (program.run(), Box::new(show));
-    let correlating = correlate_streams(&urls, options, &streams, run, show)?;
+    let correlating = correlate_streams(&inputs, options, &streams, run, show)?;
     let watch = correlating.watch();
     program.control_socket.on_status({
         let watch = Arc::clone(&watch);

@@ -6,10 +6,11 @@ use std::time::Duration;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
-    CorrelateOptions, DelayTerms, FormatError, NoFringe, OffModel, PlanError, RecordingError,
-    StreamError, Stretch, VisibilityError, WindowError,
+    CorrelateOptions, DelayTerms, NoFringe, OffModel, PlanError, RecordingError, StreamError,
+    Stretch, VisibilityError, WindowError,
 };
 use evlbi_fx::correlator::CHANNELS;
+use evlbi_stream::samples::SamplesError;
 use evlbi_wire::units::{show_hertz, show_seconds, span};
 
 /// Returns what to try where no fringe was found, in a line each. `options` say how the recordings were correlated; `None` if
@@ -137,14 +138,13 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_stream))
         .or_else(|| error.downcast_ref().and_then(of_loss_curve))
         .or_else(|| error.downcast_ref().and_then(of_recording))
-        .or_else(|| error.downcast_ref().and_then(of_format))
+        .or_else(|| error.downcast_ref().and_then(of_samples))
         .or_else(|| error.downcast_ref().and_then(of_visibilities))
         .or_else(|| error.downcast_ref().and_then(of_fringe))
 }
 
 fn of_recording(error: &RecordingError) -> Option<String> {
     Some(match error {
-        RecordingError::NoRate(_) => format!("{error}: give --sample-rate"),
         RecordingError::OtherGaps { .. } => {
             format!("{error}; remove it, or ignore it with --trust headers")
         }
@@ -152,9 +152,18 @@ fn of_recording(error: &RecordingError) -> Option<String> {
     })
 }
 
-fn of_format(error: &FormatError) -> Option<String> {
+fn of_samples(error: &SamplesError) -> Option<String> {
     Some(match error {
-        FormatError::NoRate => format!("{error}: give --sample-rate"),
+        SamplesError::NoRate => format!("{error}: give --sample-rate"),
+        SamplesError::NoFormat(_) => {
+            format!("{error}: add them to its name, e.g. #format=Mark5B-1024-16-2")
+        }
+        SamplesError::Channels(_) => format!(
+            "{error}: if the tracks are in the usual order, add their format to its name, e.g. #format=MKIV1_4-512-8-2"
+        ),
+        SamplesError::OtherRate { .. } => {
+            format!("{error}: correct --sample-rate or the format after `#`")
+        }
         _ => return None,
     })
 }
@@ -222,6 +231,18 @@ fn of_plan(error: &PlanError) -> Option<String> {
         )),
         PlanError::Polarisations { .. } => Some(format!(
             "{error}: give --polarisations with smaller blocks, e.g. 4X4Y for 8 bands"
+        )),
+        PlanError::NoRow {
+            station,
+            thread,
+            channel,
+        } => Some(format!(
+            "--channel-table has no row for thread {thread}, channel {channel} of station {station}: add one, or select other channels, e.g. #channels=0"
+        )),
+        PlanError::SameName(_) => Some(format!("{error}, e.g. #name=Da")),
+        PlanError::UnknownInverted { station, stations } => Some(format!(
+            "unknown station {station} in --invert: the stations are {}",
+            stations.join(", ")
         )),
         PlanError::UnknownStation { station, stations } => Some(format!(
             "unknown station {station} in --flag: the stations are {}",

@@ -7,7 +7,7 @@ use evlbi_control::{FileError, IdentityError};
 use evlbi_core::packetise::PacketiseError;
 use evlbi_core::shed::ShedError;
 use evlbi_correlate::fringe::FringeError;
-use evlbi_correlate::{CorrelateError, FormatError, PlanError, StreamError, WindowError};
+use evlbi_correlate::{CorrelateError, PlanError, StreamError, WindowError};
 use evlbi_host::doctor::DoctorError;
 use evlbi_net::capture::CaptureError;
 use evlbi_net::file::{OutputError, Writer, WriterOptions};
@@ -28,6 +28,7 @@ use evlbi_stream::drop::DropError;
 use evlbi_stream::join::JoinError;
 use evlbi_stream::lane::LaneError;
 use evlbi_stream::recv::RecvError;
+use evlbi_stream::samples::SamplesError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::sink::SinkError;
 use evlbi_stream::source::SourceError;
@@ -184,7 +185,7 @@ fn errors_of_libraries_use_the_words_of_the_command_line() {
     let plan = PlanError::TooFewFrequencies(2);
     let stream = StreamError::Unfit {
         number: 1,
-        source: FormatError::NoRate,
+        source: SamplesError::NoRate,
     };
     let up = ControlError::IsUp("near".into());
     let none = FringeError::NoDirectory("x".into());

@@ -223,7 +223,7 @@ const CASES: &[Case] = &[
         status: 1,
         check: |ended| {
             assert!(
-                ended.stderr.contains("ended before a VDIF frame"),
+                ended.stderr.contains("ended before a frame"),
                 "{}",
                 ended.stderr
             );

@@ -1,0 +1,65 @@
+//! What the frames of a station are, which of them are its own, and which of its channels are bands.
+
+use evlbi_core::deframe::{self, Format};
+use evlbi_fx::track::Layout;
+use evlbi_stream::samples::Samples;
+use evlbi_stream::selection::Selection;
+use evlbi_wire::vdif::{Header, StationId};
+
+use super::arrived::Arrived;
+
+/// Format of a station's data, in a file or a stream.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Its samples, and the channels of them that are used.
+    pub samples: Samples,
+    /// Common properties of its frames.
+    pub frames: deframe::Layout,
+    /// Its threads, in the order of its bands.
+    pub threads: Vec<u16>,
+    /// Station in its headers; frames of other stations are not its own.
+    pub station: StationId,
+    /// UTC second of its first frame.
+    pub first_second: i64,
+    /// Settings of the input.
+    pub selection: Selection,
+}
+
+impl Shape {
+    /// Returns the layout of its samples.
+    pub fn layout(&self) -> &Layout {
+        self.samples.unpacker.layout()
+    }
+
+    /// Returns whether a frame is from this station, with these bits and channels.
+    pub fn owns(&self, frame: &Arrived<'_>) -> bool {
+        let is_alike = || match frame.layout.format {
+            Format::Vdif if !frame.is_odd => {
+                let header = Header::parse(frame.header).ok();
+                let layout = header.map(|header| Layout::of(&header, self.layout().frame_rate));
+                layout == Some(Ok(*self.layout()))
+            }
+            format => {
+                let length = frame.samples.samples().len();
+                format == self.frames.format && length == self.samples.unpacker.recorded_length()
+            }
+        };
+        frame.key.station == self.station && is_alike()
+    }
+
+    /// Returns whether a frame is from another station or thread than the selected ones.
+    pub fn leaves_out(&self, frame: &Arrived<'_>) -> bool {
+        let Selection {
+            station, threads, ..
+        } = &self.selection;
+        (station.is_some() && frame.key.station != self.station)
+            || (!threads.is_empty() && !threads.contains(&frame.key.thread))
+    }
+
+    /// Returns the index of the thread and the channel of each band.
+    pub fn places(&self) -> impl ExactSizeIterator<Item = (usize, usize)> + '_ {
+        let channels = &self.samples.selected;
+        let count = self.threads.len() * channels.len();
+        (0..count).map(|number| (number / channels.len(), channels[number % channels.len()]))
+    }
+}

@@ -1,0 +1,281 @@
+//! Makes the payload of a track from the samples of a recorded frame, and finds which of them are not samples.
+//!
+//! A payload is a series of codes, time outermost, then channel. VDIF and Mark 5B record it as it is. Mark 4 spreads it over tracks, and
+//! its header replaces the first samples of each frame: they are zero in the payload, and never valid. Further orders of recorded samples
+//! belong here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use evlbi_wire::fill;
+use evlbi_wire::mark4::{self, Channels, Order, Tracks};
+use evlbi_wire::mark5b;
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::validity::Intervals;
+use evlbi_wire::vdif::Header;
+
+use crate::codec::Codec;
+use crate::track::{Layout, LayoutError};
+
+/// Bytes next to the samples of a frame in which a run of the fill pattern may start or end: two words and a part of a third.
+const CONTEXT: usize = 12;
+
+/// Samples of a frame as they were recorded.
+#[derive(Clone, Debug)]
+pub struct Recorded<'a> {
+    bytes: &'a [u8],
+    samples: Range<usize>,
+}
+
+impl<'a> Recorded<'a> {
+    /// Makes the samples at `samples` of `bytes`. The bytes next to them show whether a run of the fill pattern continues there.
+    /// `None` if the samples are not all in `bytes`.
+    pub fn new(bytes: &'a [u8], samples: Range<usize>) -> Option<Recorded<'a>> {
+        bytes.get(samples.clone())?;
+        Some(Recorded { bytes, samples })
+    }
+
+    /// Returns the samples.
+    pub fn samples(&self) -> &'a [u8] {
+        &self.bytes[self.samples.clone()]
+    }
+
+    /// Returns the runs of the fill pattern in the samples. Datagrams have even lengths, and may end within a word: if half of one follows
+    /// a run, it belongs to it.
+    fn fill(&self) -> impl Iterator<Item = Range<usize>> {
+        let Range { start, end } = self.samples;
+        let from = start.saturating_sub(CONTEXT);
+        let to = end.saturating_add(CONTEXT).min(self.bytes.len());
+        let bytes = &self.bytes[from..to];
+        let [first, second, ..] = fill::PATTERN.to_le_bytes();
+        let in_samples = move |run: Range<usize>| {
+            let has_half = bytes[run.end..].starts_with(&[first, second]);
+            let of = |place: usize| (from + place).clamp(start, end) - start;
+            of(run.start)..of(run.end + if has_half { 2 } else { 0 })
+        };
+        let runs = fill::find(bytes).map(in_samples);
+        runs.filter(|run| !run.is_empty())
+    }
+}
+
+/// The samples without the bytes next to them.
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Recorded<'a> {
+    fn from(samples: &'a T) -> Recorded<'a> {
+        let bytes = samples.as_ref();
+        Recorded {
+            bytes,
+            samples: 0..bytes.len(),
+        }
+    }
+}
+
+/// Converter of recorded samples into payloads of a layout.
+#[derive(Clone, Debug)]
+pub struct Unpacker {
+    layout: Layout,
+    tracks: Option<OnTracks>,
+}
+
+/// Samples on the tracks of Mark 4.
+#[derive(Clone, Debug)]
+struct OnTracks {
+    tracks: Tracks,
+    order: Arc<Order>,
+    is_modulated: bool,
+}
+
+impl Unpacker {
+    /// Makes an unpacker of frames whose samples are recorded as payloads of this layout.
+    pub fn plain(layout: Layout) -> Unpacker {
+        Unpacker {
+            layout,
+            tracks: None,
+        }
+    }
+
+    /// Makes an unpacker of VDIF frames with such a header.
+    ///
+    /// # Errors
+    /// Returns a [`LayoutError`] if the samples cannot be decoded.
+    pub fn vdif(header: &Header, frame_rate: FrameRate) -> Result<Unpacker, LayoutError> {
+        Ok(Unpacker::plain(Layout::of(header, frame_rate)?))
+    }
+
+    /// Makes an unpacker of Mark 5B frames, whose headers do not contain the number of channels and bits.
+    ///
+    /// # Errors
+    /// Returns a [`LayoutError`] if the samples cannot be decoded.
+    pub fn mark5b(
+        channels: usize,
+        bits: u8,
+        frame_rate: FrameRate,
+    ) -> Result<Unpacker, LayoutError> {
+        let layout = Layout {
+            codec: Codec::mark5b(bits)?,
+            complex: false,
+            channels,
+            payload: mark5b::PAYLOAD_LEN,
+            replaced: 0,
+            frame_rate,
+        };
+        Ok(Unpacker::plain(layout.checked()?))
+    }
+
+    /// Makes an unpacker of Mark 4 frames with these channels. The value 1 of 1-bit samples is positive, as in VDIF.
+    ///
+    /// # Errors
+    /// Returns a [`LayoutError`] if the samples cannot be decoded.
+    pub fn mark4(
+        channels: &Channels,
+        is_modulated: bool,
+        frame_rate: FrameRate,
+    ) -> Result<Unpacker, LayoutError> {
+        let tracks = channels.tracks();
+        let layout = Layout {
+            codec: Codec::vdif(channels.bits() as u8)?,
+            complex: false,
+            channels: channels.channels().len(),
+            payload: tracks.frame_length(),
+            replaced: mark4::HEADER_BITS * channels.fan_out(),
+            frame_rate,
+        };
+        Ok(Unpacker {
+            layout: layout.checked()?,
+            tracks: Some(OnTracks {
+                tracks,
+                order: Arc::new(Order::of(channels)),
+                is_modulated,
+            }),
+        })
+    }
+
+    /// Returns the layout of the payloads.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Returns the length of the recorded samples of a frame, in bytes.
+    pub fn recorded_length(&self) -> usize {
+        let of_tracks = |on: &OnTracks| on.tracks.payload_length();
+        self.tracks.as_ref().map_or(self.layout.payload, of_tracks)
+    }
+
+    /// Replaces `payload` by that of these recorded samples.
+    pub fn unpack(&self, recorded: &[u8], payload: &mut Vec<u8>) {
+        payload.clear();
+        let Some(on) = &self.tracks else {
+            payload.extend_from_slice(recorded);
+            return;
+        };
+        let header = on.tracks.header_length();
+        payload.resize(header, 0);
+        on.order.to_vdif(recorded, payload);
+        if on.is_modulated {
+            // The order changes within bit times, in which the modulation is the same for all bits.
+            mark4::modulate(&mut payload[header..], on.tracks);
+        }
+    }
+
+    /// Returns the numbers in a frame of the samples that a range of its recorded bytes belongs to.
+    pub fn samples_of(&self, bytes: Range<usize>) -> Range<i64> {
+        let (header, unit) = self
+            .tracks
+            .as_ref()
+            .map_or((0, 1), |on| (on.tracks.header_length(), on.tracks.bytes()));
+        let from = header + bytes.start / unit * unit;
+        let to = header + bytes.end.next_multiple_of(unit);
+        let bits = self.layout.bits();
+        (from * 8 / bits) as i64..(to * 8).div_ceil(bits) as i64
+    }
+
+    /// Returns the numbers in a frame of the samples that are fill pattern.
+    pub fn filled(&self, recorded: &Recorded<'_>) -> Intervals {
+        let runs = recorded.fill();
+        runs.map(|run| self.samples_of(run)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn mark4(
+        tracks: usize,
+        bits: usize,
+        fan_out: usize,
+        is_modulated: bool,
+    ) -> (Channels, Unpacker) {
+        let tracks = Tracks::new(tracks).unwrap();
+        let channels = Channels::usual(tracks, bits, fan_out).unwrap();
+        let rate = FrameRate::new(400).unwrap();
+        let unpacker = Unpacker::mark4(&channels, is_modulated, rate).unwrap();
+        (channels, unpacker)
+    }
+
+    /// Every order of tracks gives back the payload that was written, after the samples that the header replaces.
+    #[test]
+    fn tracks_become_the_payload_that_was_written() {
+        for (tracks, bits, fan_out) in [(64, 2, 4), (32, 1, 4), (32, 2, 2), (16, 2, 1), (8, 1, 1)] {
+            for is_modulated in [false, true] {
+                let (channels, unpacker) = mark4(tracks, bits, fan_out, is_modulated);
+                let (tracks, layout) = (channels.tracks(), *unpacker.layout());
+                assert_eq!(layout.frame_samples(), 20_000 * fan_out as i64);
+                assert_eq!(layout.replaced, 160 * fan_out);
+                let written = (0..tracks.payload_length()).map(|at| (at * at / 7) as u8);
+                let written: Vec<u8> = written.collect();
+                let mut recorded = Vec::new();
+                Order::of(&channels).to_tracks(&written, &mut recorded);
+                if is_modulated {
+                    mark4::modulate(&mut recorded, tracks);
+                }
+                assert_eq!(recorded.len(), unpacker.recorded_length());
+                let mut payload = vec![1; 3];
+                unpacker.unpack(&recorded, &mut payload);
+                let (header, samples) = payload.split_at(tracks.header_length());
+                assert!(header.iter().all(|byte| *byte == 0) && samples == written);
+                assert_eq!(payload.len(), layout.payload);
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_5b_payload_holds_whole_samples() {
+        let rate = FrameRate::new(6400).unwrap();
+        let layout = *Unpacker::mark5b(8, 2, rate).unwrap().layout();
+        assert_eq!(
+            (layout.frame_samples(), layout.sample_rate()),
+            (5000, 32_000_000)
+        );
+        assert!(Unpacker::mark5b(3, 2, rate).is_err());
+        assert!(Unpacker::mark5b(8, 4, rate).is_err());
+        assert!(Unpacker::mark5b(0, 2, rate).is_err());
+    }
+
+    proptest! {
+        /// Fill marks the bit times that it touches, also a part of a word at an edge of the frame if the run continues there.
+        #[test]
+        fn fill_marks_the_bit_times_that_it_touches(
+            tracks in prop::sample::select(vec![8usize, 16, 32, 64]),
+            start in 0usize..2000,
+            words in 2usize..300,
+            rest in prop::sample::select(vec![0usize, 2]),
+            begin in 0usize..2000,
+            noise in 1u8..0x11,
+        ) {
+            let (_, unpacker) = mark4(tracks, 1, 1, false);
+            let mut bytes = vec![noise; 4000];
+            let run = start..start + 4 * words + rest;
+            fill::make(&mut bytes[run.clone()]);
+            let samples = begin..4000 - 8;
+            let unit = tracks / 8;
+            let expected: Intervals = (run.start.max(begin)..run.end.min(samples.end))
+                .map(|byte| ((byte - begin) / unit) as i64 + 160)
+                .map(|time| time..time + 1)
+                .collect();
+            let recorded = Recorded::new(&bytes, samples).unwrap();
+            prop_assert_eq!(unpacker.filled(&recorded), expected);
+        }
+    }
+}

@@ -36,6 +36,8 @@ const GROUP: usize = 32;
 const ENOUGH: usize = 256;
 /// Time after the first frame at which the threads are detected from fewer frames.
 const LONG_ENOUGH: Nanos = Nanos(300_000_000);
+/// Time in which a selected station must arrive at an address, once others do.
+const ABSENT: Nanos = Nanos(2 * Nanos::SECOND.0);
 /// Time for which a stopped run correlates the data that had arrived.
 const AFTER_STOP: Nanos = Nanos(10 * Nanos::SECOND.0);
 /// A thread that is this many seconds behind itself for several consecutive frames was set back.
@@ -85,6 +87,9 @@ pub struct State {
     behind: BTreeMap<u16, u32>,
     /// Frames of other stations, or with other bits or channels.
     others: u64,
+    /// Stations before the wanted one, and the arrival of the first of them.
+    passed: BTreeSet<StationId>,
+    first_passed: Option<Nanos>,
 }
 
 /// A frame with an accepted time.
@@ -208,12 +213,17 @@ impl Feed {
     }
 }
 
-/// A sink that passes frames from the drain to a feed.
-pub struct Feeding(pub Arc<Feed>);
+/// A sink that passes frames from the drain to feeds, of which each takes its own.
+pub struct Feeding(pub Vec<Arc<Feed>>);
 
 impl Sink for Feeding {
     fn take(&mut self, chunk: Chunk<'_>) {
-        self.0.put(arrived(chunk));
+        // In small groups: a feed that is full waits for the correlator, which may wait for data of another.
+        for frames in chunk.frames.chunks(GROUP) {
+            for feed in &self.0 {
+                feed.put(arrived(Chunk { frames, ..chunk }));
+            }
+        }
     }
 
     fn finish(self: Box<Self>) -> SinkReport {
@@ -252,6 +262,9 @@ impl State {
         if self.shape.is_none() {
             let wanted = feed.selection.station.as_ref();
             let is_other = wanted.is_some_and(|wanted| frame.key.station.to_string() != *wanted);
+            if let Some(wanted) = wanted.filter(|_| is_other) {
+                self.pass(frame.key.station, wanted, feed.clock.now());
+            }
             if frame.is_odd || is_other {
                 return;
             }
@@ -278,6 +291,15 @@ impl State {
             self.learn(feed);
         }
         self.learn_in_time(feed);
+    }
+
+    /// Notes a frame of another station than the wanted one, which is not there if only others are for a while.
+    fn pass(&mut self, station: StationId, wanted: &str, now: Nanos) {
+        self.passed.insert(station);
+        let first = *self.first_passed.get_or_insert(now);
+        if now.since(first) >= ABSENT {
+            self.error = Some(SamplesError::not_there("station", wanted, &self.passed));
+        }
     }
 
     /// Returns whether a frame belongs to this stream.

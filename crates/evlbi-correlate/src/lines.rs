@@ -96,7 +96,7 @@ impl Integration {
         let mut lines = Vec::new();
         let mut shares = Vec::new();
         for (index, (stream, before)) in streams.iter().zip(seen).enumerate() {
-            let live = stream.receiving.watch().last();
+            let live = stream.watch.last();
             let (counters, old) = (&live.counters, &before.counters);
             let expected = counters.expected.saturating_sub(old.expected);
             // Late packets are no longer lost.

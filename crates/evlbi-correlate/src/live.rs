@@ -1,6 +1,6 @@
 //! Receives streams and correlates them as they arrive.
 //!
-//! Each stream has a receiver and a drain like those of `recv`; its frames go into a track. The correlator takes each dump when all
+//! Each address has a receiver and a drain like those of `recv`; the frames of each stream go into a track. The correlator takes each dump when all
 //! stations have data beyond it, or when the wait for the others is over. Data that arrives after that is late, and counted.
 
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::station_names;
 use super::result::StationResult;
 use super::shape::Shape;
-use super::stream::{Stream, StreamResult};
+use super::stream::{Reception, Stream, StreamResult};
 use super::watch::{Watch, front};
 use super::{Cause, CorrelateError, Correlation};
 
@@ -67,16 +67,13 @@ pub fn correlate_streams(
     let epoch = Arc::default();
     let clocks = Clocks::new(inputs.len(), streams.wait.as_secs_f64());
     let clocks = Arc::new(Mutex::new(clocks));
-    let mut opened = Opened(Vec::new());
-    for (number, (url, selection)) in inputs.iter().enumerate() {
+    let feeds = inputs.iter().enumerate().map(|(number, (_, selection))| {
         let rate = options.sample_rate.map(|rate| rate.0.round() as u64);
         let (trust, clock) = (options.trust, run.clock());
-        let feed = Feed::new(selection, rate, trust, &epoch, &clocks, number, clock);
-        opened
-            .0
-            .push(open(url, selection, streams, feed, &ending.run)?);
-    }
-    let watch = Arc::new(Watch::new(&opened.0, run.clock()));
+        Feed::new(selection, rate, trust, &epoch, &clocks, number, clock)
+    });
+    let opened = Opened::new(inputs, &feeds.collect::<Vec<_>>(), streams, &ending.run)?;
+    let watch = Arc::new(Watch::new(&opened.streams, run.clock()));
     let work = Work {
         urls: inputs.iter().map(|(url, _)| url.to_string()).collect(),
         options: options.clone(),
@@ -85,7 +82,8 @@ pub fn correlate_streams(
         watch: Arc::clone(&watch),
     };
     // Programs that wait for this message send to any of them.
-    let local = opened.0.iter().flat_map(|it| it.receiving.local());
+    let local = opened.receptions.iter();
+    let local = local.flat_map(|it| it.receiving.local());
     local.for_each(|local| run.listens(local));
     let correlating = move || work.run(opened, show);
     let thread = run.clock().spawn("correlate", correlating);
@@ -125,28 +123,74 @@ impl Drop for Correlating {
 }
 
 /// Streams that are received until this is dropped.
-struct Opened(Vec<Stream>);
+#[derive(Default)]
+struct Opened {
+    receptions: Vec<Reception>,
+    streams: Vec<Stream>,
+}
 
 impl Opened {
-    /// Stops the receivers. Data in the rings is still taken.
-    fn stop(&self) {
-        for stream in &self.0 {
-            stream.feed.is_closed.store(true, Ordering::Relaxed);
-            stream.receiving.stop();
+    /// Starts to receive. Inputs that select parts of the same address share its socket, its ring and its drain.
+    fn new(
+        inputs: &[(Url, Selection)],
+        feeds: &[Arc<Feed>],
+        options: &StreamOptions,
+        run: &Run,
+    ) -> Result<Opened, CorrelateError> {
+        let address = |number: usize| (inputs[number].0.to_string(), inputs[number].1.year);
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for number in 0..inputs.len() {
+            let is_shared = |group: &&mut Vec<usize>| {
+                let mut both = [number, group[0]].into_iter();
+                both.all(|it| inputs[it].1.is_part()) && address(number) == address(group[0])
+            };
+            match groups.iter_mut().find(is_shared) {
+                Some(group) => group.push(number),
+                None => groups.push(vec![number]),
+            }
         }
+        let mut opened = Opened::default();
+        let mut streams = Vec::new();
+        for group in groups {
+            let (url, selection) = &inputs[group[0]];
+            let ours = group.iter().map(|number| Arc::clone(&feeds[*number]));
+            let reception = open(url, selection, options, ours.collect(), run)?;
+            streams.extend(group.iter().map(|number| {
+                let stream = Stream {
+                    reception: opened.receptions.len(),
+                    watch: reception.receiving.watch(),
+                    feed: Arc::clone(&feeds[*number]),
+                };
+                (*number, stream)
+            }));
+            opened.receptions.push(reception);
+        }
+        streams.sort_by_key(|(number, _)| *number);
+        opened.streams = streams.into_iter().map(|(_, stream)| stream).collect();
+        Ok(opened)
     }
 
+    /// Stops the receivers. Data in the rings is still taken.
+    fn stop(&self) {
+        for stream in &self.streams {
+            stream.feed.is_closed.store(true, Ordering::Relaxed);
+        }
+        let receptions = self.receptions.iter();
+        receptions.for_each(|reception| reception.receiving.stop());
+    }
+
+    /// Returns the report of each reception.
     fn finish(mut self) -> Result<Vec<ReceiveReport>, StreamError> {
-        let streams = std::mem::take(&mut self.0);
-        streams.into_iter().map(finish).collect()
+        let receptions = std::mem::take(&mut self.receptions);
+        receptions.into_iter().map(finish).collect()
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
         self.stop();
-        for stream in self.0.drain(..) {
-            let _ = finish(stream);
+        for reception in self.receptions.drain(..) {
+            let _ = finish(reception);
         }
     }
 }
@@ -179,7 +223,7 @@ impl Work {
     }
 
     fn correlate(&self, opened: Opened, mut show: Show) -> Result<Correlation, CorrelateError> {
-        let (options, run, streams) = (&self.options, &self.ending.run, &opened.0);
+        let (options, run, streams) = (&self.options, &self.ending.run, &opened.streams);
         let mut shapes = wait_for_shapes(streams, run)?;
         let epoch = self.epoch.get().copied();
         let epoch = epoch.ok_or_else(|| StreamError::Ended("no stream has a time".into()))?;
@@ -254,10 +298,12 @@ impl Work {
         }
         job.range.end = last;
         let front = front(&newest);
+        let receptions: Vec<usize> = streams.iter().map(|stream| stream.reception).collect();
         let reports = opened.finish()?;
         let counts = counts?;
-        let parts = reports.iter().zip(&counts).zip(reasons).enumerate();
-        let results = parts.map(|(number, ((report, counts), reason))| {
+        let parts = receptions.iter().zip(&counts).zip(reasons).enumerate();
+        let results = parts.map(|(number, ((reception, counts), reason))| {
+            let report = &reports[*reception];
             let (received, feed) = (Received::total(report), &stations[number].feed);
             StreamResult {
                 station: names[number].clone(),
@@ -304,14 +350,14 @@ impl Work {
     }
 }
 
-/// Starts to receive a stream into `feed`.
+/// Starts to receive at an address, for these feeds.
 fn open(
     url: &Url,
     selection: &Selection,
     streams: &StreamOptions,
-    feed: Arc<Feed>,
+    feeds: Vec<Arc<Feed>>,
     run: &Run,
-) -> Result<Stream, CorrelateError> {
+) -> Result<Reception, CorrelateError> {
     let options = RecvOptions {
         from: url.clone(),
         idle: streams.idle,
@@ -324,27 +370,23 @@ fn open(
         receive::start(receive_options, run).map_err(|error| StreamError::Receive(error.into()))?;
     let mut settings = recv::settings(&options, run.clock());
     settings.latest = selection.read_at(settings.latest);
-    let sink = Box::new(Feeding(Arc::clone(&feed)));
+    let sink = Box::new(Feeding(feeds.clone()));
     let drainer = run.clock().spawn("sink", {
-        let (feed, run) = (Arc::clone(&feed), run.clone());
+        let run = run.clone();
         move || {
             let drained = drain::all(&opening, settings, sink, &run);
-            feed.end();
+            feeds.iter().for_each(|feed| feed.end());
             drained
         }
     });
     let drainer = drainer.map_err(CorrelateError::Spawn)?;
-    Ok(Stream {
-        receiving,
-        drainer,
-        feed,
-    })
+    Ok(Reception { receiving, drainer })
 }
 
-fn finish(stream: Stream) -> Result<ReceiveReport, StreamError> {
-    let drained = stream.drainer.wait();
+fn finish(reception: Reception) -> Result<ReceiveReport, StreamError> {
+    let drained = reception.drainer.wait();
     drained.map_err(|_| StreamError::Panicked)?;
-    Ok(stream.receiving.join())
+    Ok(reception.receiving.join())
 }
 
 /// Begins with the streams whose times agree; the others join when their times are right. Returns the first sample of each, counted from

@@ -3,17 +3,24 @@
 use std::sync::Arc;
 
 use evlbi_net::clock::Thread;
-use evlbi_net::receive::Receiving;
+use evlbi_net::receive::{Receiving, Watch};
 use evlbi_stream::counters;
 use evlbi_stream::drain::Drained;
 use serde::Serialize;
 
 use super::feed::Feed;
 
-/// A stream with its receiver.
-pub(super) struct Stream {
+/// What is received at one address: the streams of one station, or of several inputs that select their parts of it.
+pub(super) struct Reception {
     pub(super) receiving: Receiving,
     pub(super) drainer: Thread<Drained>,
+}
+
+/// A stream of one input.
+pub(super) struct Stream {
+    /// Index of its reception.
+    pub(super) reception: usize,
+    pub(super) watch: Arc<Watch>,
     pub(super) feed: Arc<Feed>,
 }
 
@@ -22,6 +29,7 @@ pub(super) struct Stream {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamResult {
     pub(super) station: String,
+    /// Counters of all that was received at its address, also for other inputs.
     #[serde(flatten)]
     pub(super) counts: counters::Counts,
     /// Frames that arrived after the wait for them was over.

@@ -36,7 +36,7 @@ struct Watched {
 impl Watch {
     pub(super) fn new(streams: &[Stream], clock: &Clock) -> Watch {
         let watched = streams.iter().map(|stream| Watched {
-            watch: stream.receiving.watch(),
+            watch: Arc::clone(&stream.watch),
             feed: Arc::clone(&stream.feed),
             rate: Mutex::new(Rate::from(clock.now())),
         });

@@ -17,8 +17,10 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, StreamKey};
 use serde::Serialize;
 
-use self::thread::{Gap, Sampling, Thread, ThreadReport};
+use self::thread::{Described, Gap, Sampling, Thread, ThreadReport};
 use crate::recording::{self, Blocks, Recording, RecordingError};
+use crate::samples::Samples;
+use crate::selection::Selection;
 use evlbi_wire::units;
 
 pub use self::picture::text_in_full;
@@ -37,6 +39,8 @@ pub struct Report {
     /// Length of the file, in bytes.
     bytes: u64,
     format: Format,
+    /// Name of the format as mark5access has them: format, rate without headers in Mbit/s, channels, bits.
+    format_name: Option<String>,
     /// Format of raw data that is known, but not read.
     not_read: Option<String>,
     /// VDIF version number.
@@ -130,16 +134,21 @@ impl Moment {
     }
 }
 
-/// Reads the recording at `path`; `given` is the number of frames per second of a thread, if the file does not contain it.
+/// Reads the recording at `path`. `selection` describes its samples where the headers do not, and its year; `given` is the number of frames per second of a thread, if the file does not contain it.
 ///
 /// # Errors
 /// Returns an error if it cannot be read.
-pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Report, RecordingError> {
-    let recording = Recording::survey(path, given, run.clock().second())?;
-    let mut walked = walk(&recording, recording.frame_rate, run)?;
+pub fn inspect(
+    path: &Path,
+    selection: &Selection,
+    given: Option<FrameRate>,
+    run: &Run,
+) -> Result<Report, RecordingError> {
+    let recording = Recording::survey(path, given, selection.read_at(run.clock().second()))?;
+    let mut walked = walk(&recording, selection, recording.frame_rate, run)?;
     if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
         // The rate was found after the survey's part of the file: count the frames before it again.
-        walked = walk(&recording, walked.frame_rate, run)?;
+        walked = walk(&recording, selection, walked.frame_rate, run)?;
     }
     Ok(report(&recording, given, &walked))
 }
@@ -148,6 +157,7 @@ pub fn inspect(path: &Path, given: Option<FrameRate>, run: &Run) -> Result<Repor
 struct Content {
     format: Format,
     frame_rate: Option<FrameRate>,
+    described: Described,
     sampling: Sampling,
     /// In order of appearance.
     threads: Vec<Thread>,
@@ -158,10 +168,11 @@ struct Content {
 }
 
 impl Content {
-    fn new(recording: &Recording, frame_rate: Option<FrameRate>) -> Content {
+    fn new(recording: &Recording, selection: &Selection, frame_rate: Option<FrameRate>) -> Content {
         Content {
             format: recording.format,
             frame_rate,
+            described: describe(recording, selection, frame_rate),
             sampling: Sampling::new(recording.frames(), recording.keys.len()),
             threads: Vec::new(),
             by_key: HashMap::new(),
@@ -199,8 +210,10 @@ impl Content {
             self.version = header.map(|header| header.version());
         }
         let (threads, frame_rate) = (&mut self.threads, self.frame_rate);
+        let described = &self.described;
         let index = *self.by_key.entry(key).or_insert_with(|| {
-            threads.push(Thread::new(key, header, frame_rate, threads.len()));
+            let place = threads.len();
+            threads.push(Thread::new(key, header, described, frame_rate, place));
             threads.len() - 1
         });
         let thread = &mut threads[index];
@@ -212,6 +225,20 @@ impl Content {
             thread.sample(payload, self.sampling);
         }
     }
+}
+
+/// Describes the samples of Mark 5B and Mark 4.
+fn describe(
+    recording: &Recording,
+    selection: &Selection,
+    frame_rate: Option<FrameRate>,
+) -> Described {
+    let layout = recording.layout.filter(|it| it.format != Format::Vdif)?;
+    let mut header = vec![0; layout.header_length];
+    if let Some(first) = &recording.mark4 {
+        first.emit(&mut header);
+    }
+    Some(Samples::of(selection, &layout, &header, frame_rate, None))
 }
 
 /// Formats a report for people in at most 40 lines: each thread and channel if they fit, else those that are alike together.
@@ -244,12 +271,13 @@ struct Walked {
 
 fn walk(
     recording: &Recording,
+    selection: &Selection,
     frame_rate: Option<FrameRate>,
     run: &Run,
 ) -> Result<Walked, RecordingError> {
     let mut deframer = recording.deframer(frame_rate);
     let mut blocks = Blocks::new(recording::open(&recording.path)?, recording.size);
-    let mut content = Content::new(recording, frame_rate);
+    let mut content = Content::new(recording, selection, frame_rate);
     let mut progress = run.progress(Some(recording.size));
     let mut more = true;
     while more && !run.is_stopped() {
@@ -285,11 +313,15 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
     let lengths = recording.frame_length.zip(header_length);
     let payload = lengths.map(|(frame, header)| frame.saturating_sub(header));
     let sampled = threads.iter().any(|thread| thread.sampled > 0);
+    let described = content.described.as_ref().and_then(|it| it.as_ref().ok());
+    let name = described.zip(recording.layout);
+    let name = name.and_then(|(samples, layout)| samples.format(&layout));
     Report {
         schema: "evlbi.inspect/1",
         file: recording.path.clone(),
         bytes: recording.size,
         format: recording.format,
+        format_name: name.map(|name| name.to_string()),
         not_read: recording.relative.map(|relative| relative.to_string()),
         version: content.version,
         frame_length: recording.frame_length,

@@ -179,6 +179,11 @@ impl Selection {
         }
     }
 
+    /// Returns whether it selects a part of an input by station, thread or channel.
+    pub fn is_part(&self) -> bool {
+        self.station.is_some() || !self.threads.is_empty() || !self.channels.is_empty()
+    }
+
     /// Returns a second at which headers without a complete year were read, in UTC seconds since 1970-01-01: the end of the year if
     /// it is known, otherwise `now`.
     pub fn read_at(&self, now: i64) -> i64 {

@@ -25,7 +25,7 @@ fn feed() {
         0,
         &clock,
     );
-    let mut feeding = Feeding(Arc::clone(&feed));
+    let mut feeding = Feeding(vec![Arc::clone(&feed)]);
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef"], THREADS as u16, FRAME, FRAMES_A_SECOND);
     // The run starts with the first data, however long that took.

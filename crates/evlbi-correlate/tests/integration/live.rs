@@ -1,6 +1,7 @@
 //! Streams that are correlated on arrival over real sockets of this host.
 
 use std::net::UdpSocket;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_stream::selection::Selection;
 use evlbi_stream::send::{Pace, SendOptions, Sending, send};
 use evlbi_stream::sky::{self, SkyOptions};
-use evlbi_testkit::result::{assert_schema, checked, number};
+use evlbi_stream::source::read_plan;
+use evlbi_testkit::result::{assert_schema, checked, number, refused};
 use evlbi_testkit::{Room, buffer, processor, until};
 use evlbi_wire::vtp;
 use parking_lot::Mutex;
@@ -501,4 +503,80 @@ fn streams_of_different_formats_are_correlated() {
         crate::near(crate::number(baseline, "/phase_rad").abs(), phase, 0.02);
         assert_eq!(baseline["bands"].as_array().map_or(1, Vec::len), 1);
     }
+}
+
+/// Both stations in one stream, frame by frame.
+fn shared_stream(room: &Room, plan: &str) -> String {
+    let [ef, jb] = ["Ef", "Jb"].map(|station| {
+        let station = read_plan(Path::new(plan)).unwrap().station(station);
+        let station = station.unwrap();
+        let mut frames = vec![0; station.total_frames() as usize * station.frame_length()];
+        station.generator().fill(&mut frames);
+        (frames, station.frame_length())
+    });
+    let frames = ef.0.chunks(ef.1).zip(jb.0.chunks(jb.1));
+    let both: Vec<u8> = frames.flat_map(|(ef, jb)| [ef, jb].concat()).collect();
+    room.write("both.vdif", both)
+}
+
+/// Inputs that select their stations from one stream share its socket, and are correlated like the same parts of a recording.
+#[test]
+fn stations_of_one_stream_share_its_socket() {
+    let room = Room::new();
+    let file = shared_stream(&room, &short_plan(&room));
+    let options = CorrelateOptions {
+        channels: Some(64),
+        integration: Some(Duration::from_millis(200)),
+        sample_rate: Some(Hertz(RATE)),
+        rate_window: Some(Hertz(1e-3)),
+        ..CorrelateOptions::default()
+    };
+    let parts = ["#station=Ef&name=Ea", "#station=Jb"];
+    let live = Live::start(
+        &parts.map(|part| format!("{HERE}{part}")),
+        &options,
+        PATIENT,
+    );
+    let [place] = live.places().try_into().unwrap();
+    let sent = sent_by(begin(&sending_of(&file, &format!("udp://{place}"))));
+    until("all arrives", || live.arrived(0) >= sent);
+    let (_, last) = live.stop();
+    let whole = correlated(&parts.map(|part| format!("{file}{part}")), &options);
+    for result in [&last, &whole] {
+        let names = [0, 1].map(|station| result["stations"][station]["name"].clone());
+        assert_eq!(names, ["Ea", "Jb"]);
+        for station in [0, 1] {
+            let of = |count: &str| number(&result["stations"][station], count);
+            assert_eq!((of("frames"), of("foreign")), (10 * INTEGRATIONS as u64, 0));
+        }
+    }
+    assert_all(&last, [sent; 2], "late_frames");
+    let snr = |result: &Value| result["baselines"][0]["snr"].as_f64().unwrap();
+    assert!(snr(&last) > 50.0 && (snr(&last) / snr(&whole) - 1.0).abs() < 0.05);
+}
+
+/// A station that a stream does not contain is refused with those that it contains.
+#[test]
+fn a_station_that_is_not_in_a_stream_is_refused() {
+    let room = Room::new();
+    shared_stream(&room, &plan(&room, 60.0, 16e3, 800));
+    let options = CorrelateOptions::default();
+    let parts = ["#station=Ef", "#station=Cm"];
+    let live = Live::start(
+        &parts.map(|part| format!("{HERE}{part}")),
+        &options,
+        PATIENT,
+    );
+    let [place] = live.places().try_into().unwrap();
+    let bytes = room.read("both.vdif");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // For 3 s: a station may begin later than the others.
+    for (number, frame) in (0..).zip(bytes.chunks(832)) {
+        let datagram = [&vtp::header(number)[..], frame].concat();
+        // Once the station is refused, nobody listens.
+        let _ = socket.send_to(&datagram, &place);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let error = refused(live.correlating.join());
+    assert!(error.contains("Cm") && error.contains("Ef, Jb"), "{error}");
 }

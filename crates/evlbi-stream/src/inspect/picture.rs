@@ -100,13 +100,15 @@ fn format(report: &Report) -> String {
         Some((length, header)) => format!("frames of {length} bytes, {header} of them header"),
         None => String::new(),
     };
+    let name = report.format_name.as_ref();
+    let name = name.map_or_else(String::new, |name| format!(" ({name})"));
     match report.format {
         Format::Vdif => format!("VDIF version {}, {frames}", report.version.unwrap_or(0)),
         Format::Mark5b => format!(
-            "Mark 5B, {frames}; the time code repeats: dates are the latest possible ones in the past"
+            "Mark 5B{name}, {frames}; the time code repeats: dates are the latest possible ones in the past"
         ),
         Format::Mark4 => format!(
-            "Mark 4, {frames}; the time code has one digit of the year: dates are the latest possible ones in the past"
+            "Mark 4{name}, {frames}; the time code has one digit of the year: dates are the latest possible ones in the past"
         ),
         Format::Raw => match &report.not_read {
             Some(known) => format!("raw: {known}, which cannot be read"),
@@ -234,7 +236,8 @@ fn samples(thread: &ThreadReport, every: u64) -> String {
                 _ => " im",
             };
             lines.push(format!(
-                "  channel {number:>2}{name}  {}  mean {:+.3}  rms {:.3}",
+                "  channel {:>2}{name}  {}  mean {:+.3}  rms {:.3}",
+                thread.channel_names.get(number).map_or("", String::as_str),
                 levels(&component.counts),
                 component.mean,
                 component.rms

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Moment, extended};
+use crate::samples::{Samples, SamplesError};
 
 /// Maximum number of sampled frames per thread.
 const SAMPLED: u64 = 64;
@@ -58,6 +59,9 @@ pub struct Gap {
     pub frames: u64,
 }
 
+/// Description of the samples of Mark 5B or Mark 4, or the reason why there is none; `None` for VDIF, whose headers describe them.
+pub type Described = Option<Result<Samples, SamplesError>>;
+
 /// Content of a thread.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -82,10 +86,12 @@ pub struct ThreadReport {
     pub first: Option<Moment>,
     /// Time of the latest frame.
     pub last: Option<Moment>,
-    /// Bits per sample, or per component if complex; `None` for Mark 5B, whose headers do not contain it.
+    /// Bits per sample, or per component if complex; `None` for Mark 5B, whose headers do not contain it, unless its format is given.
     pub bits: Option<u8>,
     /// Number of channels.
     pub channels: Option<u64>,
+    /// Names of the channels: converter and sideband in Mark 4, else their numbers.
+    pub channel_names: Vec<String>,
     /// Whether samples are complex.
     pub complex: Option<bool>,
     /// Whether headers are short (legacy, 16 bytes).
@@ -114,8 +120,11 @@ type Unsampled = Box<dyn Error + Send + Sync>;
 /// Results of a thread so far.
 pub struct Thread {
     key: StreamKey,
-    /// Header of the first frame; `None` for Mark 5B.
+    /// Header of the first frame; `None` unless it is VDIF.
     header: Option<Header>,
+    described: Described,
+    /// Payload of a frame of Mark 4.
+    payload: Vec<u8>,
     frames: u64,
     invalid: u64,
     pub duplicates: u64,
@@ -136,12 +145,15 @@ impl Thread {
     pub fn new(
         key: StreamKey,
         header: Option<Header>,
+        described: &Described,
         rate: Option<FrameRate>,
         place: usize,
     ) -> Thread {
         Thread {
             key,
             header,
+            described: described.clone(),
+            payload: Vec::new(),
             frames: 0,
             invalid: 0,
             duplicates: 0,
@@ -149,7 +161,7 @@ impl Thread {
             numbering: rate.unwrap_or(UNKNOWN_RATE),
             seen: Intervals::new(),
             ends: None,
-            samples: statistics(header.as_ref(), place),
+            samples: statistics(header.as_ref(), described, place),
             sampled: 0,
             next_sample: 0,
         }
@@ -159,7 +171,7 @@ impl Thread {
     pub fn describe(&mut self, header: Header, place: usize) {
         if self.frames == self.invalid && self.frames > 0 {
             self.header = Some(header);
-            self.samples = statistics(Some(&header), place);
+            self.samples = statistics(Some(&header), &None, place);
         }
     }
 
@@ -184,7 +196,14 @@ impl Thread {
             return;
         }
         if let Ok((_, statistics)) = &mut self.samples {
-            statistics.add(payload);
+            match &self.described {
+                Some(Ok(samples)) => {
+                    samples.unpacker.unpack(payload, &mut self.payload);
+                    let replaced = self.payload.len() - samples.unpacker.recorded_length();
+                    statistics.add(&self.payload[replaced..]);
+                }
+                _ => statistics.add(payload),
+            }
             self.sampled += 1;
             self.next_sample = self.frames - 1 + sampling.every;
         }
@@ -230,7 +249,16 @@ impl Thread {
     /// Returns all results of the thread.
     pub fn report(&self, rate: Option<FrameRate>) -> ThreadReport {
         let shape = self.header.map(|header| header.shape());
+        let described = self.described.as_ref().and_then(|it| it.as_ref().ok());
+        let layout = described.map(|samples| samples.unpacker.layout());
         let samples_per_frame = shape.map(|shape| shape.samples_per_frame());
+        let samples_per_frame = samples_per_frame.or(layout.map(|it| it.frame_samples() as u64));
+        let bits = shape.map(|shape| shape.bits);
+        let channels = shape.map(|shape| shape.channels());
+        let complex = shape.map(|shape| shape.complex);
+        let complex = complex.or(layout.map(|layout| layout.complex));
+        let names = described.map(|samples| samples.channels.iter().map(ToString::to_string));
+        let numbered = || (0..channels.unwrap_or(0).min(4096)).map(|number| number.to_string());
         let counted = || samples_per_frame?.checked_mul(u64::from(rate?.get()));
         let told = self.header.and_then(|header| header.sample_rate());
         let sample_rate = told.or_else(counted).filter(|rate| *rate > 0);
@@ -245,15 +273,16 @@ impl Thread {
             backward: self.backward,
             first: self.ends.map(|(first, _)| Moment::new(first, rate)),
             last: self.ends.map(|(_, last)| Moment::new(last, rate)),
-            bits: shape.map(|shape| shape.bits),
-            channels: shape.map(|shape| shape.channels()),
-            complex: shape.map(|shape| shape.complex),
+            bits: bits.or(layout.map(|layout| layout.codec.bits())),
+            channels: channels.or(layout.map(|layout| layout.channels as u64)),
+            channel_names: names.map_or_else(|| numbered().collect(), Iterator::collect),
+            complex,
             legacy: shape.map(|shape| shape.legacy),
             samples_per_frame,
             sample_rate,
             bandwidth: sample_rate
-                .zip(shape)
-                .map(|(rate, shape)| rate as f64 / if shape.complex { 1.0 } else { 2.0 }),
+                .zip(complex)
+                .map(|(rate, complex)| rate as f64 / if complex { 1.0 } else { 2.0 }),
             extended: self.header.and_then(|header| extended::describe(&header)),
             sampled_frames: self.sampled,
             note: self.note(),
@@ -263,12 +292,12 @@ impl Thread {
     }
 
     fn note(&self) -> Option<String> {
-        match (&self.samples, self.header) {
+        match (&self.samples, &self.described) {
             (Err(why), _) => Some(why.to_string()),
-            (Ok(_), None) => Some(format!(
+            (Ok(_), Some(Err(_))) => Some(format!(
                 "Mark 5B headers do not contain the channels: all are counted together, as {MARK5B_BITS} bits"
             )),
-            (Ok(_), Some(_)) => None,
+            (Ok(_), _) => None,
         }
     }
 
@@ -286,7 +315,7 @@ impl Thread {
             Ok((_, statistics)) if self.sampled > 0 => statistics.channels(),
             _ => Vec::new(),
         };
-        if self.header.is_none() {
+        if matches!(self.described, Some(Err(_))) {
             // The joint spectrum of all channels would describe none of them.
             for channel in &mut channels {
                 channel.spectrum.clear();
@@ -296,19 +325,29 @@ impl Thread {
     }
 }
 
-/// Returns the counter for the samples of frames with this header, or the reason why there is none.
-fn statistics(header: Option<&Header>, place: usize) -> Result<(Codec, Statistics), Unsampled> {
+/// Returns the counter for the samples of frames with this header or of this description, or the reason why there is none.
+fn statistics(
+    header: Option<&Header>,
+    described: &Described,
+    place: usize,
+) -> Result<(Codec, Statistics), Unsampled> {
     if place >= THREADS_SAMPLED {
         let why = format!("only the first {THREADS_SAMPLED} threads are sampled");
         return Err(why.into());
     }
-    let Some(header) = header else {
-        let codec = Codec::mark5b(MARK5B_BITS)?;
-        return Ok((codec, Statistics::new(codec, 1, false)?));
+    let (codec, channels, complex) = match (header, described) {
+        (Some(header), _) => {
+            let shape = header.shape();
+            shape.check()?;
+            (Codec::of(header)?, shape.channels(), shape.complex)
+        }
+        (None, Some(Ok(samples))) => {
+            let layout = samples.unpacker.layout();
+            (layout.codec, layout.channels as u64, false)
+        }
+        (None, Some(Err(SamplesError::NoFormat(_)))) => (Codec::mark5b(MARK5B_BITS)?, 1, false),
+        (None, Some(Err(error))) => return Err(error.clone().into()),
+        (None, None) => return Err("no header is undamaged".into()),
     };
-    let shape = header.shape();
-    shape.check()?;
-    let codec = Codec::of(header)?;
-    let statistics = Statistics::new(codec, shape.channels(), shape.complex)?;
-    Ok((codec, statistics))
+    Ok((codec, Statistics::new(codec, channels, complex)?))
 }

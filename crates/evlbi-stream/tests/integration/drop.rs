@@ -7,6 +7,7 @@ use evlbi_core::shed::Replace;
 use evlbi_net::run::Run;
 use evlbi_stream::drop::{DropOptions, drop};
 use evlbi_stream::inspect::{inspect, text};
+use evlbi_stream::selection::Selection;
 use evlbi_testkit::Room;
 use evlbi_testkit::recording::{
     FRAME, HEADER, RATE, frame, frame_range, key, noise, recording, time,
@@ -244,7 +245,15 @@ fn a_truncated_recording_loses_its_last_part() {
     assert_eq!(found["leading_bytes"], 100);
     assert_eq!(found["trailing_bytes"], 700);
     assert_eq!(found["frames"], 150);
-    let found = text(&inspect(Path::new(&input), None, &Run::silent()).unwrap());
+    let found = text(
+        &inspect(
+            Path::new(&input),
+            &Selection::default(),
+            None,
+            &Run::silent(),
+        )
+        .unwrap(),
+    );
     assert!(
         found.contains("700 bytes of a truncated last frame"),
         "{found}"
@@ -334,7 +343,12 @@ fn other_files_are_refused() {
         (&empty, "empty"),
         ("/dev/null", "not a file"),
     ] {
-        let error = refused(inspect(Path::new(path), None, &Run::silent()));
+        let error = refused(inspect(
+            Path::new(path),
+            &Selection::default(),
+            None,
+            &Run::silent(),
+        ));
         assert!(error.contains(says), "{path}: {error}");
     }
 }

@@ -7,6 +7,7 @@ use evlbi_core::shed::Replace;
 use evlbi_net::run::Run;
 use evlbi_stream::drop::DropOptions;
 use evlbi_stream::inspect::{inspect, text};
+use evlbi_stream::selection::Selection;
 use evlbi_testkit::recording::{FRAME, HEADER, RATE, START, frame, frame_range, key, recording};
 use evlbi_testkit::result::{assert_schema, shown};
 use evlbi_testkit::{Room, need};
@@ -19,7 +20,12 @@ use crate::drop::{dropped, not_dropped, shed};
 
 #[track_caller]
 pub fn inspected(path: &str) -> Value {
-    shown(inspect(Path::new(path), None, &Run::silent()))
+    shown(inspect(
+        Path::new(path),
+        &Selection::default(),
+        None,
+        &Run::silent(),
+    ))
 }
 
 #[test]
@@ -187,7 +193,15 @@ fn text_is_raw() {
     let found = inspected(&input);
     assert_eq!(found["format"], "raw");
     assert_eq!(found["frames"], 0);
-    let found = text(&inspect(Path::new(&input), None, &Run::silent()).unwrap());
+    let found = text(
+        &inspect(
+            Path::new(&input),
+            &Selection::default(),
+            None,
+            &Run::silent(),
+        )
+        .unwrap(),
+    );
     assert!(
         found.contains("neither VDIF, Mark 5B nor Mark 4"),
         "{found}"
@@ -225,6 +239,7 @@ fn a_geodetic_recording_of_64_channels() {
     }
     let found = shown(inspect(
         Path::new(&file),
+        &Selection::default(),
         FrameRate::new(1600),
         &Run::silent(),
     ));

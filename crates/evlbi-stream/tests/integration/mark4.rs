@@ -32,7 +32,7 @@ fn recorded(room: &Room, channels: u32, format: &str) -> String {
     report["files"][0]["file"].as_str().unwrap().to_owned()
 }
 
-/// The recordings of `baseband`: tracks, frame rate and the time of the first frame.
+/// The recordings of `baseband`: name of the format, channels, frame rate and the time of the first frame.
 #[test]
 fn recordings_of_stations_are_recognised() {
     let Some(python) = python("baseband") else {
@@ -41,10 +41,18 @@ fn recordings_of_stations_are_recognised() {
     let folder = "import baseband.data, os; print(os.path.dirname(baseband.data.__file__), end='')";
     let output = command(python).args(["-c", folder]).output().unwrap();
     let folder = String::from_utf8(output.stdout).unwrap();
-    for (name, tracks, frame_rate, leading, first) in [
-        ("sample.m4", 64, 400, 2696, "2014-06-16T07:38:12.475Z"),
+    for (name, format, tracks, frame_rate, leading, first) in [
+        (
+            "sample.m4",
+            "MKIV1_4-512-8-2",
+            64,
+            400,
+            2696,
+            "2014-06-16T07:38:12.475Z",
+        ),
         (
             "sample_32track.m4",
+            "MKIV1_4-256-4-2",
             32,
             400,
             9656,
@@ -52,6 +60,7 @@ fn recordings_of_stations_are_recognised() {
         ),
         (
             "sample_32track_fanout2.m4",
+            "MKIV1_2-256-8-2",
             32,
             400,
             17_436,
@@ -59,6 +68,7 @@ fn recordings_of_stations_are_recognised() {
         ),
         (
             "sample_16track.m4",
+            "MKIV1_4-128-2-2",
             16,
             400,
             22_124,
@@ -66,6 +76,7 @@ fn recordings_of_stations_are_recognised() {
         ),
         (
             "sample_64track_fanout2_ft.m4",
+            "MKIV1_2-1024-16-2",
             64,
             800,
             124_288,
@@ -77,6 +88,18 @@ fn recordings_of_stations_are_recognised() {
         assert_eq!(found["frame_length"], 2500 * tracks, "{name}");
         assert_eq!(found["frame_rate"], frame_rate, "{name}");
         assert_eq!(found["frame_rate_from"], "header", "{name}");
+        assert_eq!(found["format_name"], format, "{name}");
+        let thread = &found["threads"][0];
+        let channels = thread["channels"].as_u64().unwrap() as usize;
+        assert!(format.ends_with(&format!("-{channels}-2")), "{name}");
+        let statistics = thread["statistics"].as_array().unwrap();
+        assert_eq!(thread["channel_names"].as_array().unwrap().len(), channels);
+        for channel in statistics {
+            // Noise at the level for which samplers are set.
+            let rms = channel["components"][0]["rms"].as_f64().unwrap();
+            assert!((1.5..2.5).contains(&rms), "{name}: {rms}");
+        }
+        assert_eq!(statistics.len(), channels, "{name}");
         assert_eq!(found["leading_bytes"], leading, "{name}");
         assert_eq!(found["first"]["utc"], first, "{name}");
         assert_eq!(

@@ -8,6 +8,7 @@ use evlbi_core::shed::{Policy, Replace};
 use evlbi_stream::drop::{self, DropOptions};
 use evlbi_stream::inspect;
 use evlbi_stream::join::{self, JoinOptions};
+use evlbi_stream::selection::Selection;
 use evlbi_stream::sky::{self, SkyOptions};
 use evlbi_stream::split::{self, Channels, SplitOptions};
 use evlbi_wire::time::FrameRate;
@@ -15,6 +16,7 @@ use evlbi_wire::time::FrameRate;
 use super::choice::{REPLACEMENTS, UNITS, choice, name};
 use crate::output;
 use crate::program::{Program, complete};
+use crate::status::Usage;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -186,9 +188,12 @@ pub fn join(args: JoinArgs, program: &Program) -> Result<()> {
 Examples:
   evlbi inspect scan1.vdif
   # A recording of less than a second:
-  evlbi inspect scan1.vdif --frame-rate 4000 --json")]
+  evlbi inspect scan1.vdif --frame-rate 4000 --json
+  # Mark 5B, whose headers do not contain channels and bits; Mark 4 of another decade:
+  evlbi inspect 'scan1.m5b#format=Mark5B-512-8-2'
+  evlbi inspect 'scan1.m4#year=2006'")]
 pub struct InspectArgs {
-    /// Recording to inspect
+    /// Recording to inspect; #format=NAME, #modulated and #year=YEAR after it describe it (write # in its name as %23)
     pub file: PathBuf,
     /// Frames per second of a thread, for a file that is too short to show it
     #[arg(long, value_name = "N")]
@@ -203,7 +208,21 @@ pub struct InspectArgs {
 
 /// Shows the contents of a recording.
 pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
-    let report = inspect::inspect(&args.file, args.frame_rate, program.run())?;
+    let settings = args.file.to_str().filter(|file| file.contains('#'));
+    let (file, selection) = match settings {
+        Some(file) => {
+            let (file, selection) =
+                Selection::split(file).map_err(|error| Usage(error.to_string()))?;
+            (file.into(), selection)
+        }
+        None => (args.file.clone(), Selection::default()),
+    };
+    if selection.is_part() {
+        let why =
+            "inspect shows the whole recording: leave out station, thread and channels after #";
+        bail!(Usage(why.to_owned()));
+    }
+    let report = inspect::inspect(&file, &selection, args.frame_rate, program.run())?;
     let text = match args.all {
         true => inspect::text_in_full,
         false => inspect::text,

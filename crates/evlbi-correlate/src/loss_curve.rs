@@ -10,22 +10,21 @@ mod picture;
 mod theory;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use evlbi_core::shed::Replace;
-use evlbi_fx::correlator::Input;
 use evlbi_fx::loss::Ratios;
 use evlbi_net::file::{OutputError, check_new, replace_json};
 use evlbi_net::run::Run;
 use evlbi_plot::name;
 use serde::Serialize;
 
-use self::experiment::Experiment;
+use self::experiment::{Baseline, Experiment};
 use crate::files::{FileError, make_directory};
 use crate::pictures::{self, PictureError};
 use crate::series::Dump;
-use crate::{Amplitude, CorrelateError, CorrelateOptions, Correlation};
+use crate::{Amplitude, CorrelateError, CorrelateOptions};
 
 /// Losses measured in a range, in addition to its ends.
 const STEPS: [f64; 12] = [
@@ -89,20 +88,23 @@ pub enum LossCurveError {
         /// Number of recordings.
         recordings: usize,
     },
-    /// The delay model belongs to its first two stations, which are not the ones to correlate.
-    #[error("the recordings are not those of the delay model's first two stations")]
-    OtherThanModel,
+    /// No station is named that loses data.
+    #[error("no station is named that loses data")]
+    NoLoss,
     /// No knowledge of the correlator is given.
     #[error("no knowledge of the correlator is named")]
     NoKnowledge,
     /// The run was stopped before the complete recordings were correlated.
     #[error("interrupted before the complete recordings were correlated")]
     Interrupted,
-    /// The complete recordings show no fringe.
+    /// The complete recordings of a baseline show no fringe.
     #[error(
-        "the complete recordings show no fringe (signal-to-noise ratio {snr:.1}), so the effect of loss cannot be measured"
+        "the complete recordings of {} show no fringe (signal-to-noise ratio {snr:.1}), so the effect of loss cannot be measured",
+        stations.join("-")
     )]
     NoFringe {
+        /// Its stations.
+        stations: [String; 2],
         /// Signal-to-noise ratio of the highest peak.
         snr: f64,
     },
@@ -163,19 +165,19 @@ impl Knows {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Where {
-    /// One of the two.
+    /// Those of [`LossCurveOptions::station`].
     One,
-    /// Both.
+    /// All.
     Both,
 }
 
 /// Options of [`measure()`].
 #[derive(Clone, Debug)]
 pub struct LossCurveOptions {
-    /// Paths of the recordings, of which two are correlated: that of `station` and the first other.
+    /// Paths of the recordings.
     pub files: Vec<String>,
-    /// Number of the station that loses data, from 1.
-    pub station: u8,
+    /// Numbers of the stations that lose data, from 1.
+    pub station: Vec<u8>,
     /// Fractions of lost data.
     pub loss: Losses,
     /// How frames are shed; one curve each.
@@ -198,7 +200,7 @@ impl Default for LossCurveOptions {
     fn default() -> LossCurveOptions {
         LossCurveOptions {
             files: Vec::new(),
-            station: 2,
+            station: vec![2],
             loss: DEFAULT_LOSSES.parse().unwrap_or(Losses(Vec::new())),
             shed: vec![Kind::Every, Kind::Bunch, Kind::Random],
             replace: vec![Replace::Nothing, Replace::Fill],
@@ -218,6 +220,16 @@ impl LossCurveOptions {
         let at_both = [Kind::Random, Kind::Common].map(|shed| (shed, Where::Both));
         at_one.chain(at_both).collect()
     }
+
+    /// Returns the names of all pictures' files, without suffix.
+    fn stems(&self) -> BTreeSet<String> {
+        let losing = self.losing().into_iter();
+        let of = |(shed, at): (Kind, Where)| {
+            let pairs = pairs(self.files.len()).into_iter();
+            pairs.map(move |pair| stem(at, shed, pair))
+        };
+        losing.flat_map(of).collect()
+    }
 }
 
 /// Result of [`measure()`]: amplitude, weight and noise against loss.
@@ -225,14 +237,18 @@ impl LossCurveOptions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LossCurve {
     schema: &'static str,
-    stations: [String; 2],
-    /// The station that loses data; both do in curves of both.
+    stations: Vec<String>,
+    /// The first station that loses data; all do in curves of both.
     lossy: String,
+    /// All stations that lose data, unless the curve is of both.
+    lossy_stations: Vec<String>,
     knows: Vec<Knows>,
     seed: u64,
     period_s: f64,
-    /// Result of the complete recordings.
+    /// Result of the complete recordings, for the first baseline that loses data.
     lossless: Point,
+    /// The same for each baseline.
+    lossless_baselines: Vec<Lossless>,
     curves: Vec<Curve>,
     /// Conclusions, as sentences.
     conclusions: Vec<String>,
@@ -252,12 +268,24 @@ struct Harm {
     at: Where,
 }
 
-/// Points with the same damage at different losses.
+/// Result of a baseline's complete recordings.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct Lossless {
+    baseline: [String; 2],
+    #[serde(flatten)]
+    point: Point,
+}
+
+/// Points of a baseline with the same damage at different losses.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Curve {
     #[serde(flatten)]
     harm: Harm,
+    baseline: [String; 2],
+    /// Stations of the baseline that lose data.
+    lossy_stations: Vec<String>,
     points: Vec<Point>,
     /// Minimum loss at which more than 1 % of the periods deviate from the theory by more than 5 standard errors.
     breaks_at: Option<f64>,
@@ -334,10 +362,7 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
     if let Some(directory) = &asked.out {
         make_directory(directory)?;
         if pictures::ARE_DRAWN {
-            let losing = asked.losing();
-            let stems: BTreeSet<String> =
-                losing.iter().map(|(shed, at)| stem(*at, *shed)).collect();
-            pictures::check(directory, stems, asked.force)?;
+            pictures::check(directory, asked.stems(), asked.force)?;
         }
     }
     // Points take hours, so each is saved once it is measured.
@@ -348,24 +373,25 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
     let result = measure_all(asked, run, &keep)?;
     keep(&result)?;
     if let Some(directory) = asked.out.as_ref().filter(|_| pictures::ARE_DRAWN) {
-        let mut drawn = Vec::new();
-        for Harm { at, shed, .. } in result.curves.iter().map(|curve| curve.harm) {
-            if drawn.contains(&(at, shed)) {
-                continue;
-            }
-            drawn.push((at, shed));
-            let (place, shown, pair) = (name(&at), name(&shed), result.stations.join("-"));
-            let title = format!("Loss at {place} of {pair}, shed {shown}");
-            let figure = picture::figure(&result.curves, at, shed, &title);
-            pictures::write(&figure, directory, &stem(at, shed), asked.force)?;
-        }
+        result.draw(directory, asked.force)?;
     }
     Ok(result)
 }
 
-/// Returns the name of a picture's files, without suffix.
-fn stem(at: Where, shed: Kind) -> String {
-    format!("{}-{}", name(&at), name(&shed))
+/// Returns the name of a picture's files, without suffix. `pair` are the numbers of the baseline's stations, if there are several
+/// baselines.
+fn stem(at: Where, shed: Kind, pair: Option<[usize; 2]>) -> String {
+    let pair = pair.map_or_else(String::new, |[a, b]| format!("-{a}-{b}"));
+    format!("{}-{}{pair}", name(&at), name(&shed))
+}
+
+/// Returns the numbers of the stations of each baseline; none if there is only one.
+fn pairs(stations: usize) -> Vec<Option<[usize; 2]>> {
+    let of = |a: usize| (a + 1..=stations).map(move |b| Some([a, b]));
+    match stations {
+        ..=2 => vec![None],
+        _ => (1..=stations).flat_map(of).collect(),
+    }
 }
 
 /// Measures all curves for each knowledge, until the run is stopped; calls `keep` with the result after each point.
@@ -385,15 +411,23 @@ fn measure_all(
     let all: Vec<(&Experiment<'_>, Harm, f64)> = all.collect();
     let mut progress = run.progress(Some(all.len() as u64));
     let first = experiments.first().ok_or(LossCurveError::NoKnowledge)?;
+    let lossy = first.first_lossy().ok_or(LossCurveError::NoLoss)?;
+    let lossy_stations = first.lossy_names();
+    let lossless = |baseline: &Baseline| Lossless {
+        baseline: baseline.names.clone(),
+        point: baseline.lossless(),
+    };
     let mut result = LossCurve {
         schema: "evlbi.loss-curve/1",
         stations: first.stations.clone(),
-        lossy: first.stations[first.lossy].clone(),
+        lossy: lossy_stations.first().cloned().unwrap_or_default(),
+        lossy_stations,
         knows: asked.knows.clone(),
         seed: asked.seed,
         period_s: first.period_s,
         conclusions: Vec::new(),
-        lossless: first.measure(&first.whole, 0.0, (0.0, 0.0), Vec::new(), None),
+        lossless: lossy.lossless(),
+        lossless_baselines: first.baselines.iter().map(lossless).collect(),
         curves: Vec::new(),
         finished: false,
         interrupted: false,
@@ -402,11 +436,14 @@ fn measure_all(
     let silenced = run.silenced();
     let count = all.len();
     for (done, (experiment, harm, loss)) in (1..).zip(all) {
-        let Some(point) = experiment.point(harm, loss, &silenced)? else {
+        let Some(points) = experiment.point(harm, loss, &silenced)? else {
             result.interrupted = true;
             break;
         };
-        result.add(harm, point);
+        for (baseline, point) in experiment.baselines.iter().zip(points) {
+            let lossy = experiment.losing(baseline, harm);
+            result.add(harm, &baseline.names, lossy, point);
+        }
         keep(&result)?;
         if progress.is_due() {
             progress.show(done, &format!("{done} of {count} points"));
@@ -419,10 +456,11 @@ fn measure_all(
 
 impl LossCurve {
     /// Adds a point to its curve.
-    fn add(&mut self, harm: Harm, point: Point) {
+    fn add(&mut self, harm: Harm, baseline: &[String; 2], lossy: Vec<String>, point: Point) {
         let is_broken = point.periods_off.is_some_and(|off| off > MAX_OFF);
         let breaks_at = is_broken.then_some(point.loss);
-        match self.curves.iter_mut().find(|curve| curve.harm == harm) {
+        let is_of = |curve: &&mut Curve| curve.harm == harm && curve.baseline == *baseline;
+        match self.curves.iter_mut().find(is_of) {
             Some(curve) => {
                 // Only the periods of the highest loss are kept.
                 if let Some(before) = curve.points.last_mut() {
@@ -433,17 +471,47 @@ impl LossCurve {
             }
             None => self.curves.push(Curve {
                 harm,
+                baseline: baseline.clone(),
+                lossy_stations: lossy,
                 points: vec![point],
                 breaks_at,
             }),
         }
     }
-}
 
-/// Returns the inputs of the pair's first product.
-pub fn inputs(found: &Correlation) -> [Input; 2] {
-    let product = found.setup.products()[0];
-    [product.a, product.b]
+    /// Draws the curves of each policy, place and baseline.
+    fn draw(&self, directory: &Path, force: bool) -> Result<(), PictureError> {
+        let mut drawn = Vec::new();
+        let harms = self.curves.iter().map(|curve| curve.harm);
+        let kinds = harms.map(|Harm { at, shed, .. }| (at, shed));
+        for (at, shed) in kinds {
+            if drawn.contains(&(at, shed)) {
+                continue;
+            }
+            drawn.push((at, shed));
+            for (pair, shown) in pairs(self.stations.len())
+                .into_iter()
+                .zip(&self.lossless_baselines)
+            {
+                let baseline = &shown.baseline;
+                let is_of = |curve: &&Curve| {
+                    (curve.harm.at, curve.harm.shed) == (at, shed) && curve.baseline == *baseline
+                };
+                let curves: Vec<&Curve> = self.curves.iter().filter(is_of).collect();
+                let (place, kind) = (name(&at), name(&shed));
+                let title = format!("Loss at {place} of {}, shed {kind}", baseline.join("-"));
+                let figure = picture::figure(&curves, &title);
+                pictures::write(&figure, directory, &stem(at, shed, pair), force)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a curve is of a baseline that loses nothing, and whose results are those of the complete recordings.
+    fn is_unchanged(&self, curve: &Curve) -> bool {
+        let is_same = |point: &Point| point.ratio.valid == 1.0 && point.ratio.weight == 1.0;
+        curve.lossy_stations.is_empty() && curve.points.iter().all(is_same)
+    }
 }
 
 /// Formats points as lines of a table.
@@ -474,36 +542,60 @@ fn rows(points: &[Point]) -> String {
 
 /// Formats a result as text: a table of each curve, and the conclusions at the end. Identical curves share a table.
 pub fn text(result: &LossCurve) -> String {
-    let mut shown = format!(
-        "{}: amplitude {:.6}, signal-to-noise ratio {:.1} without loss; periods of {:.3} s\n",
-        result.stations.join("-"),
-        result.lossless.amplitude.valid,
-        result.lossless.snr,
-        result.period_s
-    );
+    let mut shown = String::new();
+    for Lossless { baseline, point } in &result.lossless_baselines {
+        shown += &format!(
+            "{}: amplitude {:.6}, signal-to-noise ratio {:.1} without loss; periods of {:.3} s\n",
+            baseline.join("-"),
+            point.amplitude.valid,
+            point.snr,
+            result.period_s
+        );
+    }
     // A correlator that knows the loss sees no difference between replacements.
-    let mut tables: Vec<(Harm, String, String)> = Vec::new();
-    for Curve { harm, points, .. } in &result.curves {
-        let (rows, replacement) = (rows(points), name(&harm.replace));
-        let is_same = |(other, _, shown): &&mut (Harm, String, String)| {
-            let replace = other.replace;
-            *other == Harm { replace, ..*harm } && *shown == rows
+    let mut tables: Vec<(&Curve, String, String)> = Vec::new();
+    let mut unchanged = BTreeSet::new();
+    for curve in &result.curves {
+        if result.is_unchanged(curve) {
+            unchanged.insert(curve.baseline.join("-"));
+            continue;
+        }
+        let (rows, replacement) = (rows(&curve.points), name(&curve.harm.replace));
+        let is_same = |(other, _, shown): &&mut (&Curve, String, String)| {
+            let replace = other.harm.replace;
+            other.harm
+                == Harm {
+                    replace,
+                    ..curve.harm
+                }
+                && other.baseline == curve.baseline
+                && *shown == rows
         };
         match tables.iter_mut().find(is_same) {
             Some((_, replacements, _)) => *replacements += &format!(" or {replacement}"),
-            None => tables.push((*harm, replacement, rows)),
+            None => tables.push((curve, replacement, rows)),
         }
     }
-    for (harm, replacements, rows) in tables {
+    for (curve, replacements, rows) in tables {
+        let harm = curve.harm;
+        let is_pair = result.stations.len() == 2;
         let place = match harm.at {
-            Where::One => &result.lossy,
-            Where::Both => "both",
+            Where::One => result.lossy_stations.join(" and "),
+            Where::Both if is_pair => "both".to_owned(),
+            Where::Both => "all stations".to_owned(),
+        };
+        let baseline = match is_pair {
+            true => String::new(),
+            false => format!("{}: ", curve.baseline.join("-")),
         };
         shown += &format!(
-            "\n{} at {place}, replaced by {replacements}; the correlator {}\n{HEAD}\n{rows}",
+            "\n{baseline}{} at {place}, replaced by {replacements}; the correlator {}\n{HEAD}\n{rows}",
             name(&harm.shed),
             harm.knows.label()
         );
+    }
+    for baseline in unchanged {
+        shown += &format!("\n{baseline}: unchanged wherever only other stations lose data\n");
     }
     if !result.conclusions.is_empty() {
         shown += "\nConclusions:";

@@ -90,7 +90,7 @@ fn is_invalid(cause: &(dyn Error + 'static)) -> bool {
             PlanError::TooManyDelays { .. },
             SetupError::Channels(_),
             StreamError::Flags | StreamError::Visibilities,
-            LossCurveError::NoStation { .. } | LossCurveError::NoKnowledge,
+            LossCurveError::NoStation { .. } | LossCurveError::NoKnowledge | LossCurveError::NoLoss,
             ProbeUdpError::NoPace | ProbeUdpError::NoTasks | ProbeUdpError::TooMany(_),
             ProbeTcpError::NotOne | ProbeTcpError::NoRate | ProbeTcpError::LateBackground,
             ProbeLatencyError::Short(_),

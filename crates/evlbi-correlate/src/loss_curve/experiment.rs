@@ -1,7 +1,5 @@
 //! Measures the points for one knowledge of the loss: damages, correlates and compares the recordings.
 
-use std::path::PathBuf;
-
 use evlbi_core::shed::{Policy, PolicyError, Replace, Shed, ShedError, Stream};
 use evlbi_fx::track::Trust;
 use evlbi_net::run::Run;
@@ -10,7 +8,7 @@ use super::{
     Harm, Kind, Knows, LossCurveError, LossCurveOptions, Measures, Point, WEIGHT_CUT, Where, theory,
 };
 use crate::plan;
-use crate::series::{Dump, Found};
+use crate::series::{Dump, Found, pair};
 use crate::tamper::Tampered;
 use crate::{
     Along, Cause, CorrelateError, CorrelateOptions, Correlation, Recordings, Tamper, correlate,
@@ -47,14 +45,25 @@ pub(super) struct Experiment<'a> {
     knows: Knows,
     recordings: Recordings,
     options: CorrelateOptions,
-    /// Index of the station that loses data.
-    pub(super) lossy: usize,
-    pub(super) whole: Found,
-    /// Spectra of both stations, without loss.
-    spectra: [Vec<f64>; 2],
-    whole_mean: f64,
-    pub(super) stations: [String; 2],
+    /// Whether each station loses data in curves of [`Where::One`].
+    lossy: Vec<bool>,
+    pub(super) stations: Vec<String>,
+    /// In the order 1-2, 1-3, and so on.
+    pub(super) baselines: Vec<Baseline>,
     pub(super) period_s: f64,
+}
+
+/// Result of a baseline's complete recordings.
+pub(super) struct Baseline {
+    /// Index of its first product.
+    product: usize,
+    stations: [usize; 2],
+    pub(super) names: [String; 2],
+    whole: Found,
+    /// Spectra of both stations.
+    spectra: [Vec<f64>; 2],
+    /// Mean amplitude of the periods.
+    mean: f64,
 }
 
 impl Experiment<'_> {
@@ -63,50 +72,76 @@ impl Experiment<'_> {
         knows: Knows,
         run: &Run,
     ) -> Result<Experiment<'a>, LossCurveError> {
-        let (station, files) = (usize::from(asked.station), &asked.files);
-        if !(1..=files.len()).contains(&station) {
+        let recordings = asked.files.len();
+        let is_there = |station: u8| (1..=recordings).contains(&usize::from(station));
+        if let Some(station) = asked.station.iter().copied().find(|it| !is_there(*it)) {
             return Err(LossCurveError::NoStation {
-                station: asked.station,
-                recordings: files.len(),
+                station,
+                recordings,
             });
         }
-        // The first of the others is its partner.
-        let partner = usize::from(station == 1);
-        let mut pair = [partner, station - 1];
-        pair.sort_unstable();
-        let paths = pair.map(|index| files[index].clone());
+        let lossy = (1..=recordings)
+            .map(|number| asked.station.iter().any(|it| usize::from(*it) == number));
         let mut options = asked.correlate.clone();
-        let is_job = |model: &PathBuf| !plan::is_sky(model);
-        if options.model.as_ref().is_some_and(is_job) && pair != [0, 1] {
-            return Err(LossCurveError::OtherThanModel);
-        }
-        let delays = pair.iter().filter_map(|index| options.delay.get(*index));
-        options.delay = delays.cloned().collect();
         options.trust = match knows {
             Knows::All => Trust::Exact,
             Knows::Headers | Knows::Papers => Trust::Headers,
         };
-        let recordings = Recordings::open(&paths, &options, run)?;
+        let recordings = Recordings::open(&asked.files, &options, run)?;
         let whole = correlate(&recordings, &options, run, &mut ())?;
-        let found = whole.find(0);
         if whole.interrupted {
             return Err(LossCurveError::Interrupted);
         }
-        if found.fringe.false_alarm > 1e-3 {
-            return Err(LossCurveError::NoFringe { snr: found.snr });
-        }
+        let stations = plan::station_names(&whole.setup);
+        let baseline = |(product, pair): (usize, [usize; 2])| {
+            let found = whole.find(product);
+            let names = pair.map(|station| stations[station].clone());
+            if found.fringe.false_alarm > 1e-3 {
+                return Err(LossCurveError::NoFringe {
+                    stations: names,
+                    snr: found.snr,
+                });
+            }
+            Ok(Baseline {
+                product,
+                stations: pair,
+                names,
+                spectra: theory::spectra(&whole, product),
+                mean: mean(&whole.series.dumps_at(product, &found.fringe), 0.0),
+                whole: found,
+            })
+        };
+        // The first product of each.
+        let pairs = whole.setup.products().iter().map(pair).enumerate();
+        let mut pairs: Vec<(usize, [usize; 2])> = pairs.collect();
+        pairs.sort_by_key(|(_, pair)| *pair);
+        pairs.dedup_by_key(|(_, pair)| *pair);
+        let baselines = pairs.into_iter().map(baseline);
         Ok(Experiment {
             asked,
             knows,
-            lossy: usize::from(station - 1 == pair[1]),
-            stations: [0, 1].map(|place| whole.setup.stations()[place].name.clone()),
+            lossy: lossy.collect(),
+            baselines: baselines.collect::<Result<Vec<Baseline>, LossCurveError>>()?,
+            stations,
             period_s: whole.series.dump_seconds,
             recordings,
             options,
-            spectra: theory::spectra(&whole),
-            whole_mean: mean(&whole.series.dumps_at(0, &found.fringe), 0.0),
-            whole: found,
         })
+    }
+
+    /// Returns the names of the stations that lose data in curves of [`Where::One`].
+    pub(super) fn lossy_names(&self) -> Vec<String> {
+        let names = self.stations.iter().zip(&self.lossy);
+        names
+            .filter(|(_, lossy)| **lossy)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// Returns the first baseline with a station that loses data.
+    pub(super) fn first_lossy(&self) -> Option<&Baseline> {
+        let is_lossy = |baseline: &&Baseline| baseline.stations.iter().any(|it| self.lossy[*it]);
+        self.baselines.iter().find(is_lossy)
     }
 
     /// Returns all points: the policies and replacements at one station; then at both, independent and in common.
@@ -136,30 +171,44 @@ impl Experiment<'_> {
     }
 
     fn loses(&self, station: usize, harm: Harm) -> bool {
-        harm.at == Where::Both || station == self.lossy
+        harm.at == Where::Both || self.lossy[station]
     }
 
-    /// Measures a point; `None` if the run is stopped.
+    /// Returns the names of a baseline's stations that lose data.
+    pub(super) fn losing(&self, baseline: &Baseline, harm: Harm) -> Vec<String> {
+        let stations = baseline.stations.iter().zip(&baseline.names);
+        let losing = stations.filter(|(station, _)| self.loses(**station, harm));
+        losing.map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Measures a point of each baseline; `None` if the run is stopped.
     pub(super) fn point(
         &self,
         harm: Harm,
         loss: f64,
         run: &Run,
-    ) -> Result<Option<Point>, CorrelateError> {
+    ) -> Result<Option<Vec<Point>>, CorrelateError> {
         let mut harming = (self, harm, loss);
         let found = correlate(&self.recordings, &self.options, run, &mut harming)?;
         if found.interrupted {
             return Ok(None);
         }
-        let lossy = (0..2).filter(|station| self.loses(*station, harm));
-        let done: Vec<Tampered> = lossy
+        let baselines = self.baselines.iter();
+        let points = baselines.map(|baseline| self.point_of(baseline, &found, harm, loss));
+        Ok(Some(points.collect()))
+    }
+
+    fn point_of(&self, baseline: &Baseline, found: &Correlation, harm: Harm, loss: f64) -> Point {
+        let losing = baseline.stations.map(|station| self.loses(station, harm));
+        let stations = baseline.stations.into_iter();
+        let done: Vec<Tampered> = stations
             .filter_map(|station| found.tampered(station))
             .collect();
         let mean = |share: fn(&Tampered) -> f64| {
             done.iter().map(share).sum::<f64>() / done.len().max(1) as f64
         };
         let (shed, lost) = (mean(|harm| harm.shed), mean(|harm| harm.lost));
-        let delay = self.delay_between(&found);
+        let delay = delay_between(found, baseline.stations);
         // The replacement as the correlator sees it.
         let known = Harm {
             replace: match self.knows {
@@ -169,26 +218,22 @@ impl Experiment<'_> {
             ..harm
         };
         let predict = |shed: f64| {
-            let ratios = theory::predict(&found, &self.spectra, known, self.lossy, shed, delay);
+            let shed = theory::Shed {
+                losing,
+                shed,
+                delay,
+            };
+            let ratios = theory::predict(found, baseline, known, shed);
             ratios.map(Measures::from)
         };
         let theory = predict(shed).map(|here| {
             let slope = predict(shed + STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
-            (here, slope / STEP * self.scatter(harm.shed, shed))
+            (here, slope / STEP * self.scatter(baseline, harm.shed, shed))
         });
-        let fringe = &self.whole.fringe;
-        let (here, periods) = (found.find_at(0, fringe), found.series.dumps_at(0, fringe));
-        let point = self.measure(&here, loss, (shed, lost), periods, theory);
-        Ok(Some(point))
-    }
-
-    fn delay_between(&self, found: &Correlation) -> f64 {
-        let middle = found.setup.middle(found.first_block());
-        let late = |station: usize| {
-            let late = found.setup.stations()[station].delay.about(middle);
-            late.map_or(0.0, |(late, _)| late)
-        };
-        (late(0) - late(1)).abs()
+        let (product, fringe) = (baseline.product, &baseline.whole.fringe);
+        let here = found.find_at(product, fringe);
+        let periods = found.series.dumps_at(product, fringe);
+        baseline.measure(&here, loss, (shed, lost), periods, theory)
     }
 
     fn tamper(&self, station: usize, harm: Harm, loss: f64) -> Result<Tamper, HarmError> {
@@ -226,8 +271,9 @@ impl Experiment<'_> {
     }
 
     /// Returns the standard deviation of the fraction that a period loses: the choice of its frames is random.
-    fn scatter(&self, kind: Kind, shed: f64) -> f64 {
-        let shape = self.recordings.files[self.lossy].shape();
+    fn scatter(&self, baseline: &Baseline, kind: Kind, shed: f64) -> f64 {
+        let lossy = baseline.stations.into_iter().find(|it| self.lossy[*it]);
+        let shape = self.recordings.files[lossy.unwrap_or(baseline.stations[0])].shape();
         let a_second = f64::from(shape.layout().frame_rate.get()) * shape.threads.len() as f64;
         let frames = (a_second * self.period_s).max(1.0);
         // Mean square over mean of the lengths of contiguous losses, in frames.
@@ -240,8 +286,30 @@ impl Experiment<'_> {
         // Plus the effect of frames cut by the ends of the period.
         (shed * (1.0 - shed) * together / frames).sqrt() + 1.0 / frames
     }
+}
 
-    pub(super) fn measure(
+/// Returns how much later one of a pair receives than the other, in seconds.
+fn delay_between(found: &Correlation, pair: [usize; 2]) -> f64 {
+    let middle = found.setup.middle(found.first_block());
+    let [first, second] = pair.map(|station| {
+        let late = found.setup.stations()[station].delay.about(middle);
+        late.map_or(0.0, |(late, _)| late)
+    });
+    (first - second).abs()
+}
+
+impl Baseline {
+    /// Returns the point without loss.
+    pub(super) fn lossless(&self) -> Point {
+        self.measure(&self.whole, 0.0, (0.0, 0.0), Vec::new(), None)
+    }
+
+    /// Returns its stations' spectra without loss, and the index of its first product.
+    pub(super) fn bands(&self) -> (&[Vec<f64>; 2], usize) {
+        (&self.spectra, self.product)
+    }
+
+    fn measure(
         &self,
         here: &Found,
         loss: f64,
@@ -259,8 +327,8 @@ impl Experiment<'_> {
         };
         let theory_of_periods = theory.filter(|_| !periods.is_empty());
         let off = theory_of_periods.map(|(theory, scatter)| {
-            let scatter = scatter * self.whole_mean;
-            let expected = theory.valid * self.whole_mean;
+            let scatter = scatter * self.mean;
+            let expected = theory.valid * self.mean;
             let with_data = || periods.iter().filter(|period| period.weight > 0.0);
             let off = |period: &&Dump| {
                 (period.amplitude - expected).abs() > OFF * period.error.hypot(scatter)
@@ -279,8 +347,8 @@ impl Experiment<'_> {
             ratio,
             theory: theory.map(|(theory, _)| theory),
             periods_off: off,
-            mean_of_periods: mean(&periods, 0.0) / self.whole_mean,
-            mean_of_heavy_periods: mean(&periods, WEIGHT_CUT) / self.whole_mean,
+            mean_of_periods: mean(&periods, 0.0) / self.mean,
+            mean_of_heavy_periods: mean(&periods, WEIGHT_CUT) / self.mean,
             light_periods: periods.iter().filter(is_light).count(),
             periods,
         }

@@ -2,13 +2,11 @@
 
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, name};
 
-use super::{Curve, Kind, Measures, Point, Where};
+use super::{Curve, Measures, Point};
 use crate::series::Dump;
 
-/// Draws the curves of a policy at a place, one panel per quantity.
-pub(super) fn figure(curves: &[Curve], at: Where, shed: Kind, title: &str) -> Figure {
-    let is_of = |curve: &&Curve| (curve.harm.at, curve.harm.shed) == (at, shed);
-    let curves: Vec<&Curve> = curves.iter().filter(is_of).collect();
+/// Draws the curves of a policy at a place for a baseline, one panel per quantity.
+pub(super) fn figure(curves: &[&Curve], title: &str) -> Figure {
     type Get = fn(&Measures) -> f64;
     let measures: [(&str, Get); 4] = [
         ("amplitude by all samples", |m| m.all),

@@ -4,7 +4,8 @@ use evlbi_core::shed::Replace;
 use evlbi_fx::correlator::{Input, Rotation};
 use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
 
-use super::{Curve, Harm, Kind, Knows, Point, Where, inputs};
+use super::experiment::Baseline;
+use super::{Curve, Harm, Kind, Knows, Point, Where};
 use crate::Correlation;
 
 /// Length of the time blocks of common shedding, in seconds.
@@ -12,27 +13,45 @@ pub(super) const COMMON_CELL: f64 = 0.1;
 /// Fraction by which two shed fractions may differ to be compared.
 const NEAR: f64 = 0.1;
 
-/// Predicts the loss `shed` of a pair whose stations receive `delay` seconds apart, and whose bands have the shapes `spectra` without loss.
+/// Loss of a baseline.
+#[derive(Clone, Copy)]
+pub(super) struct Shed {
+    /// Whether each of its stations loses data.
+    pub(super) losing: [bool; 2],
+    /// Fraction that such a station loses.
+    pub(super) shed: f64,
+    /// Time by which one of them receives later than the other, in seconds.
+    pub(super) delay: f64,
+}
+
+impl Shed {
+    fn lost(self, kind: Kind) -> Lost {
+        match (self.losing, kind) {
+            ([true, true], Kind::Common) => {
+                Lost::at_same_spread_times(self.shed, self.delay, COMMON_CELL)
+            }
+            (losing, _) => {
+                let [a, b] = losing.map(|loses| if loses { self.shed } else { 0.0 });
+                Lost::independent(a, b)
+            }
+        }
+    }
+}
+
+/// Predicts the ratios of a baseline with this loss.
 pub(super) fn predict(
     found: &Correlation,
-    spectra: &[Vec<f64>; 2],
+    baseline: &Baseline,
     harm: Harm,
-    lossy: usize,
-    shed: f64,
-    delay: f64,
+    shed: Shed,
 ) -> Option<Ratios> {
     let replaced = match harm.replace {
         Replace::Nothing | Replace::Invalid => Replaced::Flagged,
         Replace::Random => Replaced::Random,
         Replace::Fill => Replaced::Fill,
     };
-    let lost = match (harm.at, harm.shed) {
-        (Where::Both, Kind::Common) => Lost::at_same_spread_times(shed, delay, COMMON_CELL),
-        (Where::Both, _) => Lost::independent(shed, shed),
-        (Where::One, _) if lossy == 0 => Lost::independent(shed, 0.0),
-        (Where::One, _) => Lost::independent(0.0, shed),
-    };
-    let samples = inputs(found).map(|input| {
+    let (spectra, product) = baseline.bands();
+    let samples = inputs(found, product).map(|input| {
         let layout = &found.setup.stations()[input.station].layout;
         Samples {
             codec: layout.codec,
@@ -42,6 +61,7 @@ pub(super) fn predict(
             turn: turn(found, input),
         }
     });
+    let lost = shed.lost(harm.shed);
     loss::predicted(replaced, lost, samples, [&spectra[0], &spectra[1]])
 }
 
@@ -65,9 +85,9 @@ fn is_reversed(found: &Correlation, input: Input) -> bool {
     band.edge_hz < band.zero_hz && !layout.complex
 }
 
-/// Returns the power spectra of both stations from zero to half of the sample rate; for complex samples from minus half of it.
-pub(super) fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
-    inputs(found).map(|input| {
+/// Returns the power spectra of a product's stations from zero to half of the sample rate; for complex samples from minus half of it.
+pub(super) fn spectra(found: &Correlation, product: usize) -> [Vec<f64>; 2] {
+    inputs(found, product).map(|input| {
         let mut power = found.series.input(input).power.clone();
         if is_reversed(found, input) {
             power.reverse();
@@ -76,14 +96,25 @@ pub(super) fn spectra(found: &Correlation) -> [Vec<f64>; 2] {
     })
 }
 
-/// Returns the conclusions from the curves as sentences.
+/// Returns the inputs of a product.
+fn inputs(found: &Correlation, product: usize) -> [Input; 2] {
+    let product = found.setup.products()[product];
+    [product.a, product.b]
+}
+
+/// Returns the conclusions from the curves of baselines that lose data as sentences.
 pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
     let mut said = Vec::new();
+    let lossy = || {
+        curves
+            .iter()
+            .filter(|curve| !curve.lossy_stations.is_empty())
+    };
     // The point of a curve with the loss closest to 10 %.
     let nearest = |harm: &dyn Fn(Harm) -> bool| {
         let distance = |point: &&Point| (point.loss - 0.1).abs();
-        let points = &curves.iter().find(|curve| harm(curve.harm))?.points;
-        let points = points.iter();
+        let is_of = |curve: &&Curve| curve.lossy_stations.len() == 1 && harm(curve.harm);
+        let points = lossy().find(is_of)?.points.iter();
         points.min_by(|a, b| distance(a).total_cmp(&distance(b)))
     };
     let cost = |point: &Point, what: &str| {
@@ -107,7 +138,7 @@ pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
         let what = format!("replaced by {shown} that the correlator treats as data");
         said.extend(nearest(&taken).map(|point| cost(point, &what)));
     }
-    let known_by = |knows: Knows| curves.iter().filter(move |curve| curve.harm.knows == knows);
+    let known_by = |knows: Knows| lossy().filter(move |curve| curve.harm.knows == knows);
     let points = known_by(Knows::Papers).flat_map(|curve| &curve.points);
     let steps = points.filter(|point| point.lost > point.shed);
     let steps = steps.map(|point| point.lost / point.shed);

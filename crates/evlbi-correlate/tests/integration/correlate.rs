@@ -448,7 +448,7 @@ fn recordings_that_cannot_be_correlated_are_refused_with_a_reason() {
     assert!(said.contains("not a directory"), "{said}");
     let third = LossCurveOptions {
         files: owned(&[ef, jb]),
-        station: 3,
+        station: vec![3],
         ..LossCurveOptions::default()
     };
     let said = refused(measure(&third, &Run::silent()));

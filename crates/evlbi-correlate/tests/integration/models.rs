@@ -80,9 +80,8 @@ fn the_plan_of_a_simulated_sky_is_the_model_of_its_recordings() {
     near(number(&found, "/baselines/0/delay_s"), -1e-6, 1e-8);
     let fringe = &fringes(&[ef, on], by_model(&model))["fringes"][0];
     near(number(fringe, "/delay_s"), 0.0, 1e-9);
-    // Any two of the stations.
     let lossy = LossCurveOptions {
-        station: 3,
+        station: vec![3],
         loss: "10%".parse().unwrap(),
         shed: vec![Kind::Random],
         replace: vec![Replace::Nothing],
@@ -90,7 +89,7 @@ fn the_plan_of_a_simulated_sky_is_the_model_of_its_recordings() {
         ..LossCurveOptions::default()
     };
     let lossy = curve(&[ef, jb, on], lossy);
-    assert_eq!(lossy["stations"], json!(["Ef", "On"]));
+    assert_eq!(lossy["stations"], json!(["Ef", "Jb", "On"]));
     let other = room.write("other.toml", PLAN.replace("\"On\"", "\"Wb\""));
     let said = not_correlated(&[ef, on], &by_model(&other));
     assert!(said.contains("has no station On"), "{said}");

@@ -391,21 +391,23 @@ const KNOWLEDGE: Choices<Knows> = &[
 
 #[derive(Args)]
 #[command(after_help = "\
-For each point frames of one station (or of both) are shed while reading, the rest is correlated, and the result is \
-compared with theory. Ratios are relative to the whole recordings. Lost frames that are replaced by random bytes or the \
+For each point frames of one station (or of --station's, or of all) are shed while reading, the rest is correlated, and \
+each baseline is compared with theory. Ratios are relative to the whole recordings. Lost frames that are replaced by random bytes or the \
 fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows the gaps \
 ignores them (--knows all). Both are shown; --knows papers loses one more frame after each gap.
 
 Examples:
   evlbi loss-curve Ef.vdif Jb.vdif --model sky.toml --loss 5%
-  evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill")]
+  evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill
+  # Three stations, of which the third loses data: one of three baselines does not change
+  evlbi loss-curve Ef.vdif Wb.vdif Jb.vdif --station 3 --loss 5%,20%")]
 pub struct LossCurveArgs {
-    /// Recordings; two are correlated: that of --station and the first other
+    /// Recordings, one per station; there are curves of each baseline
     #[arg(required = true, num_args = 2..=32)]
     pub files: Vec<String>,
-    /// Number of the station that loses data, from 1
-    #[arg(long, value_name = "N", default_value_t = LossCurveOptions::default().station, value_parser = clap::value_parser!(u8).range(1..=32))]
-    pub station: u8,
+    /// Numbers of the stations that lose data, from 1
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = LossCurveOptions::default().station, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub station: Vec<u8>,
     /// Lost fractions: a list or a range
     #[arg(long, value_name = "FRACTIONS", default_value = DEFAULT_LOSSES)]
     pub loss: Losses,

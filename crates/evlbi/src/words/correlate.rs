@@ -276,9 +276,6 @@ fn of_loss_curve(error: &LossCurveError) -> Option<String> {
         LossCurveError::NoFringe { .. } => Some(format!(
             "{error}: find it first with `evlbi correlate`, which lists what to try"
         )),
-        LossCurveError::OtherThanModel => Some(
-            "--model: give the two recordings of the first two stations of the DiFX job".into(),
-        ),
         _ => None,
     }
 }

@@ -24,6 +24,7 @@ use self::experiment::{Baseline, Experiment};
 use crate::files::{FileError, make_directory};
 use crate::pictures::{self, PictureError};
 use crate::series::Dump;
+pub use crate::tamper::{Search, SearchError};
 use crate::{Amplitude, CorrelateError, CorrelateOptions};
 
 /// Losses measured in a range, in addition to its ends.
@@ -91,6 +92,17 @@ pub enum LossCurveError {
     /// No station is named that loses data.
     #[error("no station is named that loses data")]
     NoLoss,
+    /// Lengths of packets are given, and whole frames are shed.
+    #[error("lengths of packets are given, but whole frames are shed")]
+    NoPackets,
+    /// Frames do not consist of whole packets.
+    #[error("frames of {frame} bytes do not consist of whole packets of {packet} bytes")]
+    Packet {
+        /// Length of a packet, in bytes.
+        packet: usize,
+        /// Length of a frame, header included, in bytes.
+        frame: usize,
+    },
     /// No knowledge of the correlator is given.
     #[error("no knowledge of the correlator is named")]
     NoKnowledge,
@@ -184,6 +196,12 @@ pub struct LossCurveOptions {
     pub shed: Vec<Kind>,
     /// Replacements for shed frames; one curve each.
     pub replace: Vec<Replace>,
+    /// Whether packets are shed, not frames.
+    pub by_packet: bool,
+    /// Lengths of the packets, in bytes; one curve each. By default an eighth of a frame, or the largest whole part below that.
+    pub packet: Vec<usize>,
+    /// What the reader does with frames whose header is lost; one curve each.
+    pub search: Vec<Search>,
     /// Knowledge of the correlator; one curve each.
     pub knows: Vec<Knows>,
     /// Seed of all random choices.
@@ -204,6 +222,9 @@ impl Default for LossCurveOptions {
             loss: DEFAULT_LOSSES.parse().unwrap_or(Losses(Vec::new())),
             shed: vec![Kind::Every, Kind::Bunch, Kind::Random],
             replace: vec![Replace::Nothing, Replace::Fill],
+            by_packet: false,
+            packet: Vec::new(),
+            search: vec![Search::Flywheel],
             knows: vec![Knows::All, Knows::Headers],
             seed: 1,
             correlate: CorrelateOptions::default(),
@@ -266,6 +287,30 @@ struct Harm {
     shed: Kind,
     replace: Replace,
     at: Where,
+    /// Length of the shed packets in bytes; `None` if whole frames are shed.
+    packet: Option<usize>,
+    /// What the reader does with frames whose header is lost: `flywheel`, `drop` or `drop:N`.
+    search: Search,
+}
+
+impl Harm {
+    /// Returns the packets that are shed, for a sentence; nothing for frames.
+    fn packets(self) -> String {
+        let shown = |packet: usize| format!(", packets of {packet} bytes");
+        self.packet.map_or_else(String::new, shown)
+    }
+
+    /// Returns what the reader does without a header, for a sentence; nothing if that is not to be mentioned.
+    fn reader(self) -> String {
+        match (self.search, self.packet) {
+            (Search::Flywheel, None) => String::new(),
+            (Search::Flywheel, Some(_)) => "; frames without a header are kept".to_owned(),
+            (Search::Drop(0), _) => "; frames without a header are dropped".to_owned(),
+            (Search::Drop(more), _) => {
+                format!("; frames without a header are dropped, and {more} more after each")
+            }
+        }
+    }
 }
 
 /// Result of a baseline's complete recordings.
@@ -297,9 +342,9 @@ struct Curve {
 struct Point {
     /// Requested loss fraction.
     loss: f64,
-    /// Fraction of the frames that was shed, averaged over the stations that lost some.
+    /// Fraction of the frames or packets that was shed, averaged over the stations that lost some.
     shed: f64,
-    /// The same, including frames that were skipped after a gap.
+    /// Fraction of the samples that was lost, including those of frames that the reader dropped.
     lost: f64,
     amplitude: Amplitude,
     /// Relative standard error of an amplitude.
@@ -589,9 +634,11 @@ pub fn text(result: &LossCurve) -> String {
             false => format!("{}: ", curve.baseline.join("-")),
         };
         shown += &format!(
-            "\n{baseline}{} at {place}, replaced by {replacements}; the correlator {}\n{HEAD}\n{rows}",
+            "\n{baseline}{} at {place}{}, replaced by {replacements}; the correlator {}{}\n{HEAD}\n{rows}",
             name(&harm.shed),
-            harm.knows.label()
+            harm.packets(),
+            harm.knows.label(),
+            harm.reader(),
         );
     }
     for baseline in unchanged {

@@ -1,82 +1,255 @@
-//! Damages frames between a file and the correlator, as a lossy path would.
+//! Damages frames between a file and the correlator, as a lossy path and a reader that searches for headers would.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
 
 use evlbi_core::shed::{Replace, Shed, Unit};
 use evlbi_fx::unpack::Recorded;
+use serde::Serialize;
 
 use super::arrived::Arrived;
 
-/// A stage that sheds frames of one station and replaces them.
-pub struct Tamper {
-    shed: Shed,
-    replace: Replace,
-    /// Whether the reader loses step at each gap and recovers one frame later.
-    loses_step: bool,
-    /// Frames taken, and frames that the reader does not get.
-    frames: u64,
-    lost: u64,
-    /// Whether the previous frame was shed.
-    in_gap: bool,
-    seed: u64,
-    payload: Vec<u8>,
+/// What a reader does with frames whose header is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub enum Search {
+    /// It continues by prediction, as this program's decoder does: the frame keeps its time and its other data.
+    #[default]
+    Flywheel,
+    /// It drops such a frame, and this many after it: it needs more headers until it is in step again.
+    Drop(u32),
 }
 
-/// Effect of tampering on a station's frames.
+/// Reason why a text is no header search.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid header search `{0}`: give flywheel, drop, or drop:N to drop N more frames after each frame without a header"
+)]
+pub struct SearchError(String);
+
+impl FromStr for Search {
+    type Err = SearchError;
+
+    fn from_str(text: &str) -> Result<Search, SearchError> {
+        let number = text.strip_prefix("drop:").map(str::parse);
+        match (text, number) {
+            ("flywheel", _) => Ok(Search::Flywheel),
+            ("drop", _) => Ok(Search::Drop(0)),
+            (_, Some(Ok(more))) => Ok(Search::Drop(more)),
+            _ => Err(SearchError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Search::Flywheel => f.write_str("flywheel"),
+            Search::Drop(0) => f.write_str("drop"),
+            Search::Drop(more) => write!(f, "drop:{more}"),
+        }
+    }
+}
+
+impl From<Search> for String {
+    fn from(search: Search) -> String {
+        search.to_string()
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Search {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Search".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// How frames are damaged, and what their reader does about it.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Damage {
+    /// Replacement for what is shed.
+    pub(crate) replace: Replace,
+    /// Length of the packets of a frame that are shed, header included; `None` sheds whole frames, of which a replacement keeps the
+    /// header.
+    pub(crate) packet: Option<usize>,
+    /// What the reader does with frames whose header is lost.
+    pub(crate) search: Search,
+}
+
+/// A stage that sheds frames or packets of one station and replaces them.
+pub struct Tamper {
+    shed: Shed,
+    damage: Damage,
+    seed: u64,
+    /// Frames left that the reader drops until it is in step again.
+    to_drop: u32,
+    /// Bytes of samples so far.
+    bytes: u64,
+    missing: u64,
+    replaced: u64,
+    /// The current frame, damaged, and its damaged bytes.
+    frame: Vec<u8>,
+    parts: Vec<Range<usize>>,
+}
+
+/// Effect of tampering on a station's frames, as fractions from 0 to 1.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Tampered {
-    /// Fraction of the frames that was shed, from 0 to 1.
+    /// Frames or packets that were shed.
     pub shed: f64,
-    /// Fraction of the frames that the reader did not get.
+    /// Samples that the reader did not get, or dropped.
+    pub missing: f64,
+    /// Samples that the reader got replaced.
+    pub replaced: f64,
+    /// Both.
     pub lost: f64,
 }
 
 impl Tamper {
-    /// Creates a stage with the policy `shed`. With `loses_step` the first frame after each gap is lost too.
-    pub fn new(shed: Shed, replace: Replace, seed: u64, loses_step: bool) -> Tamper {
+    /// Creates a stage with the policy `shed`.
+    pub(crate) fn new(shed: Shed, damage: Damage, seed: u64) -> Tamper {
         Tamper {
             shed,
-            replace,
-            // Replaced frames leave no gap.
-            loses_step: loses_step && replace == Replace::Nothing,
-            frames: 0,
-            lost: 0,
-            in_gap: false,
+            damage,
             seed,
-            payload: Vec::new(),
+            to_drop: 0,
+            bytes: 0,
+            missing: 0,
+            replaced: 0,
+            frame: Vec::new(),
+            parts: Vec::new(),
         }
     }
 
     /// Returns the effect so far.
     pub(crate) fn done(&self) -> Tampered {
+        let fraction = |bytes: u64| bytes as f64 / self.bytes.max(1) as f64;
         Tampered {
             shed: self.shed.report().fraction,
-            lost: self.lost as f64 / self.frames.max(1) as f64,
+            missing: fraction(self.missing),
+            replaced: fraction(self.replaced),
+            lost: fraction(self.missing + self.replaced),
         }
     }
 
     /// Passes a frame or its replacement to `push`: whether it is invalid, and its samples.
     pub(crate) fn take(&mut self, frame: &Arrived<'_>, push: &mut dyn FnMut(bool, Recorded<'_>)) {
-        let (invalid, payload) = (frame.invalid, frame.samples.samples());
-        let unit = Unit::new(frame.key, Some(frame.time), payload);
-        let shed = self.shed.decide(&unit);
-        let out_of_step = self.loses_step && self.in_gap && !shed;
-        self.in_gap = shed;
-        self.frames += 1;
-        self.lost += u64::from(shed || out_of_step);
-        if out_of_step {
+        let Damage {
+            replace, search, ..
+        } = self.damage;
+        let (header, samples) = (frame.header.len(), frame.samples.samples());
+        let unit = Unit::new(frame.key, Some(frame.time), samples);
+        self.decide(&unit, header, samples.len());
+        let all = samples.len() as u64;
+        self.bytes += all;
+        // A frame that is marked invalid has its header.
+        let is_cut =
+            replace != Replace::Invalid && self.parts.iter().any(|part| part.start < header);
+        if self.is_dropped(search, is_cut) {
+            self.missing += all;
             return;
         }
-        if !shed {
-            push(invalid, frame.samples.clone());
+        if self.parts.is_empty() {
+            push(frame.invalid, frame.samples.clone());
             return;
         }
-        self.payload.resize(payload.len(), 0);
-        match self.replace {
-            Replace::Nothing => {}
-            Replace::Invalid => push(true, frame.samples.clone()),
-            Replace::Fill | Replace::Random => {
-                unit.replace(self.replace, self.seed, 0, 0, &mut self.payload);
-                push(invalid, Recorded::from(&self.payload));
+        let in_samples = |at: usize| at.saturating_sub(header);
+        let lost = self
+            .parts
+            .iter()
+            .map(|part| in_samples(part.end) - in_samples(part.start));
+        let lost = lost.sum::<usize>() as u64;
+        match replace {
+            Replace::Invalid => {
+                self.missing += all;
+                push(true, frame.samples.clone());
             }
+            Replace::Nothing => {
+                self.missing += lost;
+                let parts = self.parts.iter_mut();
+                parts.for_each(|part| *part = in_samples(part.start)..in_samples(part.end));
+                if lost < all {
+                    push(frame.invalid, frame.samples.clone().without(&self.parts));
+                }
+            }
+            Replace::Fill | Replace::Random => {
+                self.replaced += lost;
+                self.frame.clear();
+                self.frame.extend_from_slice(frame.header);
+                self.frame.extend_from_slice(samples);
+                for part in &self.parts {
+                    let number = in_samples(part.start) as u64;
+                    let bytes = &mut self.frame[part.clone()];
+                    unit.replace(replace, self.seed, number, 0, bytes);
+                }
+                let samples = header..self.frame.len();
+                if let Some(samples) = Recorded::new(&self.frame, samples) {
+                    push(frame.invalid, samples);
+                }
+            }
+        }
+    }
+
+    /// Decides which bytes of a frame are shed.
+    fn decide(&mut self, unit: &Unit, header: usize, samples: usize) {
+        self.parts.clear();
+        let length = header + samples;
+        let Some(packet) = self.damage.packet else {
+            if self.shed.decide(unit) {
+                let start = match self.damage.replace {
+                    Replace::Nothing => 0,
+                    _ => header,
+                };
+                self.parts.push(start..length);
+            }
+            return;
+        };
+        for start in (0..length).step_by(packet.max(1)) {
+            if self.shed.decide(unit) {
+                let end = length.min(start + packet);
+                match self.parts.last_mut() {
+                    Some(part) if part.end == start => part.end = end,
+                    _ => self.parts.push(start..end),
+                }
+            }
+        }
+    }
+
+    /// Returns whether the reader drops the next frame, of which the header is lost or not.
+    fn is_dropped(&mut self, search: Search, is_cut: bool) -> bool {
+        let Search::Drop(more) = search else {
+            return false;
+        };
+        match is_cut {
+            true => {
+                self.to_drop = more;
+                true
+            }
+            false => {
+                let is_out_of_step = self.to_drop > 0;
+                self.to_drop = self.to_drop.saturating_sub(1);
+                is_out_of_step
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_searches_are_read_as_they_are_shown() {
+        for search in [Search::Flywheel, Search::Drop(0), Search::Drop(3)] {
+            assert_eq!(search.to_string().parse(), Ok(search));
+        }
+        for bad in ["", "drop:", "drop:-1", "fly"] {
+            assert!(bad.parse::<Search>().is_err(), "{bad}");
         }
     }
 }

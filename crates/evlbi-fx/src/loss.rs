@@ -127,6 +127,20 @@ pub struct Ratios {
     pub snr: f64,
 }
 
+impl Ratios {
+    /// Returns the ratios if further samples, chosen independently, are flagged.
+    pub fn flagged(self, lost: Lost) -> Ratios {
+        let overlap = lost.overlap();
+        Ratios {
+            amplitude_by_all: self.amplitude_by_all * overlap,
+            amplitude_by_autos: self.amplitude_by_autos * quotient(overlap, lost.autos([0.0; 2])),
+            amplitude_by_overlap: self.amplitude_by_overlap,
+            weight: self.weight * overlap,
+            snr: self.snr * overlap.sqrt(),
+        }
+    }
+}
+
 /// Predicts the ratios for a baseline of two stations with such samples and band shapes. `spectra` is the power of each station,
 /// in any units, in any number of averaged channels: from zero to half of the sample rate for real samples, from minus to plus
 /// half of it for complex ones. Returns `None` if fill coincides with fill.

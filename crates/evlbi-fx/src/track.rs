@@ -416,10 +416,11 @@ fn bad_samples(
     if invalid && trust != Trust::Blind {
         return std::iter::once(0..samples).collect();
     }
+    let mut bad = unpacker.missing(recorded);
     if trust != Trust::Exact {
-        return Intervals::new();
+        return bad;
     }
-    let mut bad = unpacker.filled(recorded);
+    bad.extend(unpacker.filled(recorded).iter());
     let offset = number * samples;
     let flagged = flags.within(offset..offset + samples);
     bad.extend(

@@ -25,6 +25,7 @@ const CONTEXT: usize = 12;
 pub struct Recorded<'a> {
     bytes: &'a [u8],
     samples: Range<usize>,
+    missing: &'a [Range<usize>],
 }
 
 impl<'a> Recorded<'a> {
@@ -32,7 +33,16 @@ impl<'a> Recorded<'a> {
     /// `None` if the samples are not all in `bytes`.
     pub fn new(bytes: &'a [u8], samples: Range<usize>) -> Option<Recorded<'a>> {
         bytes.get(samples.clone())?;
-        Some(Recorded { bytes, samples })
+        Some(Recorded {
+            bytes,
+            samples,
+            missing: &[],
+        })
+    }
+
+    /// Returns these samples without those at byte ranges that did not arrive.
+    pub fn without(self, missing: &'a [Range<usize>]) -> Recorded<'a> {
+        Recorded { missing, ..self }
     }
 
     /// Returns the samples.
@@ -65,6 +75,7 @@ impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Recorded<'a> {
         Recorded {
             bytes,
             samples: 0..bytes.len(),
+            missing: &[],
         }
     }
 }
@@ -186,6 +197,12 @@ impl Unpacker {
         let to = header + bytes.end.next_multiple_of(unit);
         let bits = self.layout.bits();
         (from * 8 / bits) as i64..(to * 8).div_ceil(bits) as i64
+    }
+
+    /// Returns the numbers in a frame of the samples that did not arrive.
+    pub fn missing(&self, recorded: &Recorded<'_>) -> Intervals {
+        let ranges = recorded.missing.iter().filter(|range| !range.is_empty());
+        ranges.map(|range| self.samples_of(range.clone())).collect()
     }
 
     /// Returns the numbers in a frame of the samples that are fill pattern.

@@ -90,7 +90,7 @@ fn is_invalid(cause: &(dyn Error + 'static)) -> bool {
             PlanError::TooManyDelays { .. },
             SetupError::Channels(_),
             StreamError::Flags | StreamError::Visibilities,
-            LossCurveError::NoStation { .. } | LossCurveError::NoKnowledge | LossCurveError::NoLoss,
+            LossCurveError::NoStation { .. } | LossCurveError::NoKnowledge | LossCurveError::NoLoss | LossCurveError::NoPackets | LossCurveError::Packet { .. },
             ProbeUdpError::NoPace | ProbeUdpError::NoTasks | ProbeUdpError::TooMany(_),
             ProbeTcpError::NotOne | ProbeTcpError::NoRate | ProbeTcpError::LateBackground,
             ProbeLatencyError::Short(_),

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::plan;
 use crate::series::{Dump, Found, pair};
-use crate::tamper::Tampered;
+use crate::station::StationFile;
+use crate::tamper::{Damage, Search, Tampered};
 use crate::{
     Along, Cause, CorrelateError, CorrelateOptions, Correlation, Recordings, Tamper, correlate,
 };
@@ -18,7 +19,9 @@ use crate::{
 const OFF: f64 = 5.0;
 /// Step of the loss for the slope of the theory.
 const STEP: f64 = 1e-3;
-/// Mean length of a burst, in frames.
+/// Minimum number of packets of a frame, unless their length is given.
+const PARTS: usize = 8;
+/// Mean length of a burst, in frames or packets.
 const BURST: f64 = 8.0;
 
 impl Along for (&Experiment<'_>, Harm, f64) {
@@ -45,6 +48,8 @@ pub(super) struct Experiment<'a> {
     knows: Knows,
     recordings: Recordings,
     options: CorrelateOptions,
+    /// Lengths of the packets that are shed, or `None` for frames.
+    packets: Vec<Option<usize>>,
     /// Whether each station loses data in curves of [`Where::One`].
     lossy: Vec<bool>,
     pub(super) stations: Vec<String>,
@@ -82,12 +87,14 @@ impl Experiment<'_> {
         }
         let lossy = (1..=recordings)
             .map(|number| asked.station.iter().any(|it| usize::from(*it) == number));
+        let lossy: Vec<bool> = lossy.collect();
         let mut options = asked.correlate.clone();
         options.trust = match knows {
             Knows::All => Trust::Exact,
             Knows::Headers | Knows::Papers => Trust::Headers,
         };
         let recordings = Recordings::open(&asked.files, &options, run)?;
+        let packets = packets(asked, &recordings, &lossy)?;
         let whole = correlate(&recordings, &options, run, &mut ())?;
         if whole.interrupted {
             return Err(LossCurveError::Interrupted);
@@ -120,7 +127,8 @@ impl Experiment<'_> {
         Ok(Experiment {
             asked,
             knows,
-            lossy: lossy.collect(),
+            packets,
+            lossy,
             baselines: baselines.collect::<Result<Vec<Baseline>, LossCurveError>>()?,
             stations,
             period_s: whole.series.dump_seconds,
@@ -158,16 +166,26 @@ impl Experiment<'_> {
         let mut points = Vec::new();
         for (shed, at) in self.asked.losing() {
             for replace in self.asked.replace.iter().filter(|it| !again(**it)) {
-                let harm = Harm {
-                    knows: self.knows,
-                    shed,
-                    replace: *replace,
-                    at,
-                };
-                points.extend(self.asked.loss.0.iter().map(|loss| (harm, *loss)));
+                for (packet, search) in self.cuts() {
+                    let harm = Harm {
+                        knows: self.knows,
+                        shed,
+                        replace: *replace,
+                        at,
+                        packet,
+                        search,
+                    };
+                    points.extend(self.asked.loss.0.iter().map(|loss| (harm, *loss)));
+                }
             }
         }
         points
+    }
+
+    /// Returns each length of packets with each header search.
+    fn cuts(&self) -> impl Iterator<Item = (Option<usize>, Search)> + '_ {
+        let packets = self.packets.iter();
+        packets.flat_map(|packet| self.asked.search.iter().map(|search| (*packet, *search)))
     }
 
     fn loses(&self, station: usize, harm: Harm) -> bool {
@@ -208,27 +226,30 @@ impl Experiment<'_> {
             done.iter().map(share).sum::<f64>() / done.len().max(1) as f64
         };
         let (shed, lost) = (mean(|harm| harm.shed), mean(|harm| harm.lost));
-        let delay = delay_between(found, baseline.stations);
-        // The replacement as the correlator sees it.
-        let known = Harm {
-            replace: match self.knows {
-                Knows::All => Replace::Nothing,
-                Knows::Headers | Knows::Papers => harm.replace,
-            },
-            ..harm
+        let is_replaced = matches!(harm.replace, Replace::Fill | Replace::Random);
+        let (replaced, missing) = match self.knows {
+            Knows::All => (0.0, lost),
+            Knows::Headers => (mean(|harm| harm.replaced), mean(|harm| harm.missing)),
+            Knows::Papers if is_replaced => (shed, 0.0),
+            Knows::Papers => (0.0, shed),
         };
-        let predict = |shed: f64| {
-            let shed = theory::Shed {
+        let delay = delay_between(found, baseline.stations);
+        let predict = |more: f64| {
+            let lost = theory::Shed {
                 losing,
-                shed,
+                replaced: replaced + if replaced > 0.0 { more } else { 0.0 },
+                missing: missing + if replaced > 0.0 { 0.0 } else { more },
                 delay,
             };
-            let ratios = theory::predict(found, baseline, known, shed);
+            let ratios = theory::predict(found, baseline, harm, lost);
             ratios.map(Measures::from)
         };
-        let theory = predict(shed).map(|here| {
-            let slope = predict(shed + STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
-            (here, slope / STEP * self.scatter(baseline, harm.shed, shed))
+        let theory = predict(0.0).map(|here| {
+            let slope = predict(STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
+            (
+                here,
+                slope / STEP * self.scatter(baseline, harm, replaced + missing),
+            )
         });
         let (product, fringe) = (baseline.product, &baseline.whole.fringe);
         let here = found.find_at(product, fringe);
@@ -247,11 +268,11 @@ impl Experiment<'_> {
         .parse()?;
         let file = &self.recordings.files[station];
         let shape = file.shape();
-        let frame = file.frame_length() as u64;
+        let unit = harm.packet.unwrap_or(file.frame_length()) as u64;
         let stream = Stream {
             rate: None,
-            unit_bytes: frame,
-            wire_bytes: frame,
+            unit_bytes: unit,
+            wire_bytes: unit,
             threads: shape.threads.clone(),
             frame_rate: Some(shape.layout().frame_rate),
         };
@@ -262,30 +283,83 @@ impl Experiment<'_> {
         };
         let replace = match harm.replace {
             // A correlator with the list of gaps ignores the data there.
-            Replace::Random if self.knows == Knows::All => Replace::Invalid,
+            Replace::Random if self.knows == Knows::All => match harm.packet {
+                None => Replace::Invalid,
+                Some(_) => Replace::Nothing,
+            },
             other => other,
         };
         let shed = Shed::new(policy, seed, &stream)?;
-        let loses_step = self.knows == Knows::Papers;
-        Ok(Tamper::new(shed, replace, seed, loses_step))
+        let damage = Damage {
+            replace,
+            packet: harm.packet,
+            search: match (self.knows, harm.search) {
+                (Knows::Papers, Search::Flywheel | Search::Drop(0)) => Search::Drop(1),
+                (_, search) => search,
+            },
+        };
+        Ok(Tamper::new(shed, damage, seed))
     }
 
     /// Returns the standard deviation of the fraction that a period loses: the choice of its frames is random.
-    fn scatter(&self, baseline: &Baseline, kind: Kind, shed: f64) -> f64 {
+    fn scatter(&self, baseline: &Baseline, harm: Harm, lost: f64) -> f64 {
         let lossy = baseline.stations.into_iter().find(|it| self.lossy[*it]);
-        let shape = self.recordings.files[lossy.unwrap_or(baseline.stations[0])].shape();
-        let a_second = f64::from(shape.layout().frame_rate.get()) * shape.threads.len() as f64;
-        let frames = (a_second * self.period_s).max(1.0);
-        // Mean square over mean of the lengths of contiguous losses, in frames.
-        let together = match kind {
+        let file = &self.recordings.files[lossy.unwrap_or(baseline.stations[0])];
+        let shape = file.shape();
+        let a_frame =
+            (file.frame_length() / harm.packet.unwrap_or(file.frame_length())).max(1) as f64;
+        let a_second =
+            f64::from(shape.layout().frame_rate.get()) * shape.threads.len() as f64 * a_frame;
+        let units = (a_second * self.period_s).max(1.0);
+        // Mean square over mean of the lengths of contiguous losses, in frames or packets.
+        let together = match harm.shed {
             Kind::Every | Kind::Random => 1.0,
             Kind::Bunch => 7.0,
             Kind::Burst => 2.0 * BURST - 1.0,
             Kind::Common => a_second * theory::COMMON_CELL,
         };
+        // Or as many as the reader drops.
+        let dropped = match harm.search {
+            Search::Flywheel => 0.0,
+            Search::Drop(more) => a_frame * f64::from(more + 1),
+        };
         // Plus the effect of frames cut by the ends of the period.
-        (shed * (1.0 - shed) * together / frames).sqrt() + 1.0 / frames
+        (lost * (1.0 - lost) * together.max(dropped) / units).sqrt() + a_frame / units
     }
+}
+
+/// Returns the lengths of the packets to shed, which must be whole parts of the frames of all stations that lose data.
+fn packets(
+    asked: &LossCurveOptions,
+    recordings: &Recordings,
+    lossy: &[bool],
+) -> Result<Vec<Option<usize>>, LossCurveError> {
+    if !asked.by_packet {
+        return match asked.packet.is_empty() {
+            true => Ok(vec![None]),
+            false => Err(LossCurveError::NoPackets),
+        };
+    }
+    let frames = recordings.files.iter().map(StationFile::frame_length);
+    let mut lossy = frames.clone().zip(lossy).filter(|(_, lossy)| **lossy);
+    let packets = match (asked.packet.as_slice(), lossy.next()) {
+        ([], Some((frame, _))) => vec![part(frame, PARTS)],
+        (packets, _) => packets.to_vec(),
+    };
+    for packet in packets.iter().copied() {
+        let is_whole = |frame: &usize| packet > 0 && frame.is_multiple_of(packet);
+        if let Some(frame) = frames.clone().find(|frame| !is_whole(frame)) {
+            return Err(LossCurveError::Packet { packet, frame });
+        }
+    }
+    Ok(packets.into_iter().map(Some).collect())
+}
+
+/// Returns the maximum length of packets of which at least `parts` equal ones make a frame.
+fn part(frame: usize, parts: usize) -> usize {
+    let lengths = (1..=frame / parts).rev();
+    let mut whole = lengths.filter(|length| frame.is_multiple_of(*length));
+    whole.next().unwrap_or(frame)
 }
 
 /// Returns how much later one of a pair receives than the other, in seconds.

@@ -2,7 +2,7 @@
 
 use evlbi_plot::{Axis, Figure, Panel, Series, Style, Unit, name};
 
-use super::{Curve, Measures, Point};
+use super::{Curve, Measures, Point, Search};
 use crate::series::Dump;
 
 /// Draws the curves of a policy at a place for a baseline, one panel per quantity.
@@ -36,11 +36,14 @@ fn series(curve: &Curve, get: fn(&Measures) -> f64) -> [Series; 2] {
         let theory = point.theory.as_ref()?;
         Some((point.shed * 100.0, get(theory)))
     });
-    let name = format!(
-        "{} ({})",
-        name(&curve.harm.replace),
-        name(&curve.harm.knows)
-    );
+    let harm = curve.harm;
+    let mut name = format!("{} ({})", name(&harm.replace), name(&harm.knows));
+    if let Some(packet) = harm.packet {
+        name += &format!(", {packet} B");
+    }
+    if harm.search != Search::Flywheel {
+        name += &format!(", {}", harm.search);
+    }
     let measured = Series {
         error: Some(curve.points.iter().map(error).collect()),
         ..Series::new(&name, Style::Dots, found.collect())

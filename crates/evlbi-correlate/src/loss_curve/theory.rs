@@ -18,20 +18,23 @@ const NEAR: f64 = 0.1;
 pub(super) struct Shed {
     /// Whether each of its stations loses data.
     pub(super) losing: [bool; 2],
-    /// Fraction that such a station loses.
-    pub(super) shed: f64,
+    /// Fraction of its samples that such a station gets replaced.
+    pub(super) replaced: f64,
+    /// Fraction that it knows to be missing.
+    pub(super) missing: f64,
     /// Time by which one of them receives later than the other, in seconds.
     pub(super) delay: f64,
 }
 
 impl Shed {
-    fn lost(self, kind: Kind) -> Lost {
+    /// Returns the loss of the baseline if its stations lose `fraction`.
+    fn lost(self, kind: Kind, fraction: f64) -> Lost {
         match (self.losing, kind) {
             ([true, true], Kind::Common) => {
-                Lost::at_same_spread_times(self.shed, self.delay, COMMON_CELL)
+                Lost::at_same_spread_times(fraction, self.delay, COMMON_CELL)
             }
             (losing, _) => {
-                let [a, b] = losing.map(|loses| if loses { self.shed } else { 0.0 });
+                let [a, b] = losing.map(|loses| if loses { fraction } else { 0.0 });
                 Lost::independent(a, b)
             }
         }
@@ -61,8 +64,17 @@ pub(super) fn predict(
             turn: turn(found, input),
         }
     });
-    let lost = shed.lost(harm.shed);
-    loss::predicted(replaced, lost, samples, [&spectra[0], &spectra[1]])
+    let predicted = |replaced: Replaced, fraction: f64| {
+        let lost = shed.lost(harm.shed, fraction);
+        loss::predicted(replaced, lost, samples, [&spectra[0], &spectra[1]])
+    };
+    if shed.replaced == 0.0 {
+        return predicted(Replaced::Flagged, shed.missing);
+    }
+    // Of the samples that are not missing.
+    let fraction = shed.replaced / (1.0 - shed.missing).max(shed.replaced);
+    let ratios = predicted(replaced, fraction)?;
+    Some(ratios.flagged(shed.lost(harm.shed, shed.missing)))
 }
 
 /// Returns the frequency shift of a station's samples by fringe stopping, as a fraction of the sample rate.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{ArgAction, Args};
 use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
-use evlbi_correlate::loss_curve::{self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses};
+use evlbi_correlate::loss_curve::{
+    self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses, Search,
+};
 use evlbi_correlate::{
     Cause, Chunk, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration,
     NoFringe, Polarisations, Recordings, SideBand, StreamOptions, StreamResult, Stretch,
@@ -22,7 +24,7 @@ use evlbi_stream::selection::Selection;
 use evlbi_wire::units;
 use parking_lot::Mutex;
 
-use super::choice::{Choices, REPLACEMENTS, choice, length, name, names, time, within};
+use super::choice::{Choices, REPLACEMENTS, UNITS, choice, length, name, names, time, within};
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
 use crate::status::Usage;
@@ -399,6 +401,8 @@ ignores them (--knows all). Both are shown; --knows papers loses one more frame 
 Examples:
   evlbi loss-curve Ef.vdif Jb.vdif --model sky.toml --loss 5%
   evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill
+  # Packets: what does a reader lose that drops each frame of which the packet with the header was lost?
+  evlbi loss-curve Ef.m4 Jb.m4 --unit packet --search flywheel,drop --replace fill --loss 20%
   # Three stations, of which the third loses data: one of three baselines does not change
   evlbi loss-curve Ef.vdif Wb.vdif Jb.vdif --station 3 --loss 5%,20%")]
 pub struct LossCurveArgs {
@@ -417,6 +421,15 @@ pub struct LossCurveArgs {
     /// Replacement for shed data
     #[arg(long, value_parser = choice(REPLACEMENTS), value_delimiter = ',', default_values = names(REPLACEMENTS, &LossCurveOptions::default().replace))]
     pub replace: Vec<Replace>,
+    /// Shed whole frames or packets of them: a packet may contain the header, samples or both
+    #[arg(long = "unit", value_name = "UNIT", action = ArgAction::Set, value_parser = choice(UNITS), default_value = name(UNITS, LossCurveOptions::default().by_packet))]
+    pub by_packet: bool,
+    /// Bytes of a packet with --unit packet, a whole part of a frame; one curve for each [default: an eighth of a frame, or the largest part below that]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = packet)]
+    pub packet: Vec<usize>,
+    /// Treat frames whose header is lost so; one curve for each: flywheel keeps their other data, drop drops them, drop:N also the next N frames
+    #[arg(long, value_name = "SEARCH", value_delimiter = ',', default_values_t = LossCurveOptions::default().search)]
+    pub search: Vec<Search>,
     /// Knowledge of the loss in the correlator: one curve for each
     #[arg(long, value_parser = choice(KNOWLEDGE), value_delimiter = ',', default_values = names(KNOWLEDGE, &LossCurveOptions::default().knows))]
     pub knows: Vec<Knows>,
@@ -438,10 +451,15 @@ pub struct LossCurveArgs {
 
 convert! {
     LossCurveArgs => LossCurveOptions {
-        files, station, loss, shed, replace, knows, seed, out, force,
+        files, station, loss, shed, replace, by_packet, packet, search, knows, seed, out, force,
     }
     with [options] { correlate: options.into() }
     without [json]
+}
+
+fn packet(text: &str) -> Result<usize, String> {
+    let why = "bytes are no packet: give 1 to 16777216";
+    within(text, 1..=1 << 24, why)
 }
 
 /// Measures the curves that are asked for.

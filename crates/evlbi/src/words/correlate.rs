@@ -273,6 +273,12 @@ fn of_loss_curve(error: &LossCurveError) -> Option<String> {
         } => Some(format!(
             "--station {station} is not among the {recordings} recordings"
         )),
+        LossCurveError::NoPackets => {
+            Some("--packet needs --unit packet: whole frames are shed otherwise".into())
+        }
+        LossCurveError::Packet { packet, frame } => Some(format!(
+            "--packet {packet}: frames of {frame} bytes do not consist of whole packets of this length; give a divisor of {frame}"
+        )),
         LossCurveError::NoFringe { .. } => Some(format!(
             "{error}: find it first with `evlbi correlate`, which lists what to try"
         )),

@@ -5,6 +5,7 @@
 mod correlate;
 mod formats;
 mod live;
+mod loss;
 mod models;
 mod options;
 mod swin;

@@ -1,0 +1,212 @@
+//! `loss-curve` on several stations, packets of frames and lost headers.
+
+use evlbi_core::shed::Replace;
+use evlbi_correlate::CorrelateOptions;
+use evlbi_correlate::loss_curve::{Kind, Knows, LossCurveOptions, Search, measure, text};
+use evlbi_net::run::Run;
+use evlbi_testkit::Room;
+use evlbi_testkit::result::refused;
+use serde_json::{Value, json};
+
+use crate::{channels, curve, near, number, owned, sky};
+
+const PLAN: &str = r#"
+start = "2024-01-01T12:00:00Z"
+duration = 0.8
+sample_rate = 4e6
+correlation = 0.5
+payload = 1000
+edv = 1
+[[station]]
+name = "Ef"
+[[station]]
+name = "Jb"
+"#;
+
+/// Options of one curve of random loss at the second station.
+fn options() -> LossCurveOptions {
+    LossCurveOptions {
+        loss: "20%".parse().unwrap(),
+        shed: vec![Kind::Random],
+        replace: vec![Replace::Nothing],
+        knows: vec![Knows::All],
+        correlate: CorrelateOptions {
+            threads: Some(1),
+            ..channels(64)
+        },
+        ..LossCurveOptions::default()
+    }
+}
+
+/// Returns the curves at one place.
+fn at<'a>(result: &'a Value, place: &'a str) -> impl Iterator<Item = &'a Value> {
+    let curves = result["curves"].as_array().unwrap();
+    curves.iter().filter(move |curve| curve["at"] == place)
+}
+
+/// Of three stations one loses data: two baselines do as theory says, and the third is as it was.
+#[test]
+fn a_baseline_without_loss_does_not_change() {
+    let room = Room::new();
+    sky(&room, &format!("{PLAN}[[station]]\nname = \"On\"\n"));
+    let files = ["Ef", "Jb", "On"].map(|name| room.path(&format!("sky/{name}.vdif")));
+    let options = LossCurveOptions {
+        files: files.to_vec(),
+        ..options()
+    };
+    let result = measure(&options, &Run::silent()).unwrap();
+    let shown = text(&result);
+    assert!(shown.contains("\nEf-On: unchanged"), "{shown}");
+    let result = serde_json::to_value(&result).unwrap();
+    assert_eq!(result["stations"], json!(["Ef", "Jb", "On"]));
+    assert_eq!(result["lossless_baselines"].as_array().unwrap().len(), 3);
+    assert_eq!(result["lossless"]["snr"], result["lossless_baselines"][0]["snr"]);
+    let mut baselines = Vec::new();
+    for curve in at(&result, "one") {
+        let point = &curve["points"][0];
+        let is_lossy = curve["lossy_stations"] == json!(["Jb"]);
+        baselines.push((curve["baseline"].clone(), is_lossy));
+        let kept = 1.0 - number(point, "/shed");
+        for measure in ["all", "autos", "valid", "weight", "snr"] {
+            let ratio = number(point, &format!("/ratio/{measure}"));
+            let theory = number(point, &format!("/theory/{measure}"));
+            match is_lossy {
+                true => near(ratio, theory, 0.02),
+                false => assert_eq!([ratio, theory], [1.0, 1.0]),
+            }
+        }
+        near(number(point, "/ratio/weight"), kept, 1e-3);
+    }
+    let named = |a: &str, b: &str, lossy: bool| (json!([a, b]), lossy);
+    let expected = [
+        named("Ef", "Jb", true),
+        named("Ef", "On", false),
+        named("Jb", "On", true),
+    ];
+    assert_eq!(baselines, expected);
+    // Two lose different samples.
+    let result = curve(
+        &[&files[0], &files[1], &files[2]],
+        LossCurveOptions {
+            station: vec![2, 3],
+            ..options
+        },
+    );
+    assert_eq!(result["lossy_stations"], json!(["Jb", "On"]));
+    let both = at(&result, "one").find(|curve| curve["baseline"] == json!(["Jb", "On"]));
+    let point = &both.unwrap()["points"][0];
+    near(number(point, "/ratio/weight"), number(point, "/theory/weight"), 0.02);
+    near(number(point, "/theory/weight"), 0.64, 0.02);
+}
+
+/// A fifth of the packets of a Mark 4 recording is lost, evenly over the places in a frame. Frames of which the packet with the header
+/// is lost keep their other seven packets, or are dropped.
+#[test]
+fn a_lost_header_costs_a_packet_or_a_frame() {
+    let room = Room::new();
+    sky(&room, &format!("{PLAN}format = \"mark4\"\n"));
+    let files = [room.path("sky/Ef.vdif"), room.path("sky/Jb.m4")];
+    let options = LossCurveOptions {
+        shed: vec![Kind::Every],
+        replace: vec![Replace::Nothing, Replace::Fill, Replace::Random],
+        knows: vec![Knows::All, Knows::Headers],
+        by_packet: true,
+        search: vec![Search::Flywheel, Search::Drop(0), Search::Drop(1)],
+        ..options()
+    };
+    let result = curve(&[&files[0], &files[1]], options);
+    near(number(&result, "/lossless/weight"), 0.992, 1e-4);
+    // In five frames eight packets of 2500 bytes are lost, two of them in the frame whose header is lost.
+    let (frame, packet) = (20_000.0 - 160.0, 2500.0);
+    let dropped = (4.0 * frame - 6.0 * packet) / (5.0 * frame);
+    let mut seen = 0;
+    for curve in at(&result, "one") {
+        let (point, search) = (&curve["points"][0], curve["search"].as_str().unwrap());
+        let what = format!("{} {} {search}", curve["knows"], curve["replace"]);
+        seen += 1;
+        assert_eq!(curve["packet"], 2500, "{what}");
+        near(number(point, "/shed"), 0.2, 1e-9);
+        let kept = 1.0 - number(point, "/lost");
+        match search {
+            "flywheel" => near(kept, 0.8, 1e-9),
+            "drop" => near(kept, dropped, 1e-9),
+            // The next frame is dropped, too.
+            _ => assert!(kept < dropped - 0.1, "{what}: {kept}"),
+        }
+        let weight = number(point, "/ratio/weight");
+        match (curve["knows"].as_str().unwrap(), search) {
+            ("all", _) => near(weight, kept, 1e-3),
+            // Replaced samples look valid.
+            (_, "flywheel") => near(weight, 1.0, 1e-3),
+            (_, "drop") => near(weight, 0.8, 1e-3),
+            _ => near(weight, 0.6, 0.03),
+        }
+        for measure in ["all", "autos", "valid", "weight", "snr"] {
+            let ratio = number(point, &format!("/ratio/{measure}"));
+            let theory = number(point, &format!("/theory/{measure}"));
+            assert!((ratio - theory).abs() < 0.02, "{what} {measure}: {ratio}, theory {theory}");
+        }
+    }
+    // A correlator that knows only headers sees missing packets as one that knows all.
+    assert_eq!(seen, 9 + 6);
+}
+
+/// Packets of VDIF and Mark 5B.
+#[test]
+fn packets_of_other_formats_are_lost_alike() {
+    let room = Room::new();
+    let plan = PLAN.replace("sample_rate = 4e6", "sample_rate = 8e6");
+    sky(&room, &format!("{plan}format = \"mark5b\"\n"));
+    let files = [room.path("sky/Ef.vdif"), room.path("sky/Jb.m5b")];
+    for station in [1, 2] {
+        let options = LossCurveOptions {
+            station: vec![station],
+            replace: vec![Replace::Fill, Replace::Invalid],
+            by_packet: true,
+            ..options()
+        };
+        let result = curve(&[&files[0], &files[1]], options);
+        let frame = [1032.0, 10_016.0][usize::from(station) - 1];
+        for curve in at(&result, "one") {
+            let point = &curve["points"][0];
+            assert_eq!(curve["packet"], json!((frame / 8.0) as usize));
+            let kept = 1.0 - number(point, "/lost");
+            near(number(point, "/ratio/weight"), kept, 1e-3);
+            let is_marked = curve["replace"] == "invalid";
+            // A frame of which a packet is lost is marked as a whole.
+            let expected = if is_marked { 0.8f64.powi(8) } else { 0.8 };
+            near(kept, expected, 0.02);
+        }
+    }
+}
+
+#[test]
+fn packets_that_do_not_fit_are_refused() {
+    let room = Room::new();
+    sky(&room, PLAN);
+    let files = ["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif")));
+    let whole = LossCurveOptions {
+        files: owned(&[&files[0], &files[1]]),
+        ..options()
+    };
+    let packets = |packet: Vec<usize>, by_packet: bool| LossCurveOptions {
+        packet,
+        by_packet,
+        ..whole.clone()
+    };
+    for (options, says) in [
+        (packets(vec![100], true), "frames of 1032 bytes"),
+        (packets(vec![0], true), "packets of 0 bytes"),
+        (packets(vec![129], false), "whole frames are shed"),
+        (
+            LossCurveOptions {
+                station: Vec::new(),
+                ..whole.clone()
+            },
+            "no station",
+        ),
+    ] {
+        let said = refused(measure(&options, &Run::silent()));
+        assert!(said.contains(says), "{said}");
+    }
+}

@@ -518,7 +518,7 @@ impl Deframer {
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {
                 let until = match layout.format {
-                    // The next header is looked at before each frame.
+                    // One at a time: the next header is checked before each frame.
                     Format::Mark4 => span.at + length,
                     _ => whole_until,
                 };

@@ -80,7 +80,7 @@ use std::sync::Arc;
 use evlbi_fx::correlator::{Input, Setup, Sums};
 use evlbi_fx::delay::OutsideModel;
 use evlbi_fx::fringe::{Fringe, Window, at};
-use evlbi_fx::track::Layout;
+use evlbi_fx::layout::Layout;
 use evlbi_net::run::Run;
 use evlbi_stream::control_socket::Profile;
 

@@ -200,7 +200,7 @@ pub struct LossCurveOptions {
     pub by_packet: bool,
     /// Lengths of the packets, in bytes; one curve each. By default an eighth of a frame, or the largest whole part below that.
     pub packet: Vec<usize>,
-    /// What the reader does with frames whose header is lost; one curve each.
+    /// Treatment of frames whose header is lost, by the reader; one curve each.
     pub search: Vec<Search>,
     /// Knowledge of the correlator; one curve each.
     pub knows: Vec<Knows>,
@@ -289,7 +289,7 @@ struct Harm {
     at: Where,
     /// Length of the shed packets in bytes; `None` if whole frames are shed.
     packet: Option<usize>,
-    /// What the reader does with frames whose header is lost: `flywheel`, `drop` or `drop:N`.
+    /// Treatment of frames whose header is lost, by the reader: `flywheel`, `drop` or `drop:N`.
     search: Search,
 }
 

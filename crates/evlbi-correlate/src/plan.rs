@@ -8,7 +8,7 @@ use std::sync::Arc;
 use evlbi_fx::correlator::{Band, Input, Product, Setup, SetupError, StationSetup};
 use evlbi_fx::delay::{Delay, Moment, OutsideModel, Polynomial};
 use evlbi_fx::difx::{self, DifxError, Model};
-use evlbi_fx::track::Layout;
+use evlbi_fx::layout::Layout;
 use evlbi_net::run::Run;
 use evlbi_stream::channel_table::{ChannelTable, TableError};
 use evlbi_stream::selection::{ChannelId, Selection};

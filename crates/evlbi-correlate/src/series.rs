@@ -470,7 +470,7 @@ pub(super) mod tests {
     use evlbi_fx::codec::Codec;
     use evlbi_fx::correlator::{Band, StationSetup};
     use evlbi_fx::delay::Delay;
-    use evlbi_fx::track::Layout;
+    use evlbi_fx::layout::Layout;
     use evlbi_wire::time::FrameRate;
 
     /// Returns a setup of two stations at 16 MHz without delay.

@@ -1,7 +1,8 @@
-//! What the frames of a station are, which of them are its own, and which of its channels are bands.
+//! Format of a station's frames: which frames are its own, and which of its channels are bands. Further properties of a station's
+//! data, in a file or a stream, belong here.
 
 use evlbi_core::deframe::{self, Format};
-use evlbi_fx::track::Layout;
+use evlbi_fx::layout::Layout;
 use evlbi_stream::samples::Samples;
 use evlbi_stream::selection::Selection;
 use evlbi_wire::vdif::{Header, StationId};

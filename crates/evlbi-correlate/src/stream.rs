@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::feed::Feed;
 
-/// What is received at one address: the streams of one station, or of several inputs that select their parts of it.
+/// Receiver and drain of one address: of one stream, or of several that inputs select from it.
 pub(super) struct Reception {
     pub(super) receiving: Receiving,
     pub(super) drainer: Thread<Drained>,

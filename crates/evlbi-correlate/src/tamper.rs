@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::arrived::Arrived;
 
-/// What a reader does with frames whose header is lost.
+/// Treatment of frames whose header is lost, by a reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub enum Search {
@@ -21,7 +21,7 @@ pub enum Search {
     Drop(u32),
 }
 
-/// Reason why a text is no header search.
+/// Text that is not a header search.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid header search `{0}`: give flywheel, drop, or drop:N to drop N more frames after each frame without a header"
@@ -77,7 +77,7 @@ pub(crate) struct Damage {
     /// Length of the packets of a frame that are shed, header included; `None` sheds whole frames, of which a replacement keeps the
     /// header.
     pub(crate) packet: Option<usize>,
-    /// What the reader does with frames whose header is lost.
+    /// Treatment of frames whose header is lost.
     pub(crate) search: Search,
 }
 

@@ -25,6 +25,7 @@ pub mod correlator;
 pub mod delay;
 pub mod difx;
 pub mod fringe;
+pub mod layout;
 pub mod loss;
 pub mod quantise;
 pub mod sky;

@@ -6,11 +6,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::Intervals;
-use evlbi_wire::vdif::Header;
 
-use crate::codec::{Codec, CodecError};
+use crate::layout::Layout;
 use crate::unpack::{Recorded, Unpacker};
 
 /// Maximum number of frames per thread that are kept for later: beyond it a new frame replaces the latest one. A header with a
@@ -23,90 +21,6 @@ const MIN_SPARE: usize = 1024;
 const MANY: usize = 1024;
 /// Number of frames by which a thread must be ahead before it stops waiting for others.
 const FAR: usize = 1 << 14;
-
-/// Layout of samples in the frames of a station.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Coding of the samples.
-    pub codec: Codec,
-    /// Whether samples have a real and an imaginary component.
-    pub complex: bool,
-    /// Channels per thread.
-    pub channels: usize,
-    /// Length of a payload, in bytes.
-    pub payload: usize,
-    /// Samples of a channel at the start of a frame that its header replaces: they are never valid.
-    pub replaced: usize,
-    /// Frames per second of a thread.
-    pub frame_rate: FrameRate,
-}
-
-/// Reason why the frames of a station cannot be correlated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// Unsupported coding.
-    #[error(transparent)]
-    Codec(#[from] CodecError),
-    /// Payload that does not contain whole samples.
-    #[error("a payload of {payload} bytes does not hold whole samples of {bits} bits")]
-    Shape {
-        /// Length of the payload, in bytes.
-        payload: usize,
-        /// Bits of a sample of all channels.
-        bits: usize,
-    },
-}
-
-impl Layout {
-    /// Returns the layout of frames with such a header.
-    ///
-    /// # Errors
-    /// Returns a [`LayoutError`] if the samples cannot be decoded.
-    pub fn of(header: &Header, frame_rate: FrameRate) -> Result<Layout, LayoutError> {
-        let shape = header.shape();
-        let layout = Layout {
-            codec: Codec::of(header)?,
-            complex: shape.complex,
-            channels: usize::try_from(shape.channels()).unwrap_or(usize::MAX),
-            payload: shape.payload_length(),
-            replaced: 0,
-            frame_rate,
-        };
-        layout.checked()
-    }
-
-    /// Returns this layout if a payload holds whole samples.
-    pub(crate) fn checked(self) -> Result<Layout, LayoutError> {
-        let (payload, bits) = (self.payload, self.bits());
-        if payload == 0 || bits == 0 || !(payload * 8).is_multiple_of(bits) {
-            return Err(LayoutError::Shape { payload, bits });
-        }
-        Ok(self)
-    }
-
-    /// Returns the components of a sample of all channels.
-    pub fn components(&self) -> usize {
-        self.channels
-            .saturating_mul(if self.complex { 2 } else { 1 })
-    }
-
-    /// Returns the bits of a sample of all channels.
-    pub fn bits(&self) -> usize {
-        self.components()
-            .saturating_mul(usize::from(self.codec.bits()))
-    }
-
-    /// Returns the samples of a channel in a frame.
-    pub fn frame_samples(&self) -> i64 {
-        (self.payload * 8 / self.bits()) as i64
-    }
-
-    /// Returns the samples of a channel per second.
-    pub fn sample_rate(&self) -> i64 {
-        self.frame_samples() * i64::from(self.frame_rate.get())
-    }
-}
 
 /// Sources of the validity of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

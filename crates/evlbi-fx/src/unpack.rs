@@ -15,7 +15,7 @@ use evlbi_wire::validity::Intervals;
 use evlbi_wire::vdif::Header;
 
 use crate::codec::Codec;
-use crate::track::{Layout, LayoutError};
+use crate::layout::{Layout, LayoutError};
 
 /// Bytes next to the samples of a frame in which a run of the fill pattern may start or end: two words and a part of a third.
 const CONTEXT: usize = 12;

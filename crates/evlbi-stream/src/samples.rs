@@ -1,10 +1,10 @@
 //! Describes the samples of a recording or stream: channels, bits, rate, and how frames contain them. The headers are used where they
 //! show it, otherwise the settings of the input.
 //!
-//! What depends on the format of frames and concerns samples belongs here; [`evlbi_fx::unpack`] makes payloads of them.
+//! Further facts about samples that depend on the format of frames belong here; [`evlbi_fx::unpack`] makes payloads of them.
 
 use evlbi_core::deframe::{Format, Layout};
-use evlbi_fx::track::LayoutError;
+use evlbi_fx::layout::LayoutError;
 use evlbi_fx::unpack::Unpacker;
 use evlbi_wire::mark4::{self, ChannelError, Channels};
 use evlbi_wire::naming::{FormatName, Recorder};

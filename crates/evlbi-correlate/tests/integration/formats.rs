@@ -224,7 +224,7 @@ fn mark_4_has_a_loss_curve() {
         loss: "20%".parse().unwrap(),
         shed: vec![Kind::Every],
         replace: vec![Replace::Nothing, Replace::Fill],
-        station: 2,
+        station: vec![2],
         correlate: delayed(64, &[]),
         ..LossCurveOptions::default()
     };

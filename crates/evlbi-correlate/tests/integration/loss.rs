@@ -60,7 +60,10 @@ fn a_baseline_without_loss_does_not_change() {
     let result = serde_json::to_value(&result).unwrap();
     assert_eq!(result["stations"], json!(["Ef", "Jb", "On"]));
     assert_eq!(result["lossless_baselines"].as_array().unwrap().len(), 3);
-    assert_eq!(result["lossless"]["snr"], result["lossless_baselines"][0]["snr"]);
+    assert_eq!(
+        result["lossless"]["snr"],
+        result["lossless_baselines"][0]["snr"]
+    );
     let mut baselines = Vec::new();
     for curve in at(&result, "one") {
         let point = &curve["points"][0];
@@ -95,7 +98,11 @@ fn a_baseline_without_loss_does_not_change() {
     assert_eq!(result["lossy_stations"], json!(["Jb", "On"]));
     let both = at(&result, "one").find(|curve| curve["baseline"] == json!(["Jb", "On"]));
     let point = &both.unwrap()["points"][0];
-    near(number(point, "/ratio/weight"), number(point, "/theory/weight"), 0.02);
+    near(
+        number(point, "/ratio/weight"),
+        number(point, "/theory/weight"),
+        0.02,
+    );
     near(number(point, "/theory/weight"), 0.64, 0.02);
 }
 
@@ -144,7 +151,10 @@ fn a_lost_header_costs_a_packet_or_a_frame() {
         for measure in ["all", "autos", "valid", "weight", "snr"] {
             let ratio = number(point, &format!("/ratio/{measure}"));
             let theory = number(point, &format!("/theory/{measure}"));
-            assert!((ratio - theory).abs() < 0.02, "{what} {measure}: {ratio}, theory {theory}");
+            assert!(
+                (ratio - theory).abs() < 0.02,
+                "{what} {measure}: {ratio}, theory {theory}"
+            );
         }
     }
     // A correlator that knows only headers sees missing packets as one that knows all.

@@ -3,7 +3,7 @@
 use std::ops::{Range, RangeInclusive};
 
 use crate::delay::{Delay, Moment, OutsideModel};
-use crate::track::Layout;
+use crate::layout::Layout;
 
 /// Minimum and maximum number of channels of a spectrum.
 pub const CHANNELS: RangeInclusive<usize> = 4..=1 << 20;

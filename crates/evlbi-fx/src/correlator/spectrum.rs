@@ -10,7 +10,8 @@ use rustfft::{Fft, FftPlanner};
 use super::block::{Block, Good, Placed};
 use super::kernel::{self, TILE};
 use super::setup::{Input, Rotation, Setup};
-use crate::track::{Layout, Slab};
+use crate::layout::Layout;
+use crate::track::Slab;
 
 /// Calculator of spectra.
 pub struct Spectrograph {

@@ -8,8 +8,9 @@ use rustfft::num_complex::Complex64;
 
 use super::*;
 use crate::delay::{Delay, Moment, Polynomial};
+use crate::layout::Layout;
 use crate::sky::{SkyPlan, StationPlan};
-use crate::track::{Layout, Track, Trust};
+use crate::track::{Track, Trust};
 use crate::unpack::Unpacker;
 
 const START: i64 = 1_704_067_200;

@@ -401,7 +401,7 @@ ignores them (--knows all). Both are shown; --knows papers loses one more frame 
 Examples:
   evlbi loss-curve Ef.vdif Jb.vdif --model sky.toml --loss 5%
   evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill
-  # Packets: what does a reader lose that drops each frame of which the packet with the header was lost?
+  # Packets, of a reader that drops frames whose header was lost:
   evlbi loss-curve Ef.m4 Jb.m4 --unit packet --search flywheel,drop --replace fill --loss 20%
   # Three stations, of which the third loses data: one of three baselines does not change
   evlbi loss-curve Ef.vdif Wb.vdif Jb.vdif --station 3 --loss 5%,20%")]
@@ -458,7 +458,7 @@ convert! {
 }
 
 fn packet(text: &str) -> Result<usize, String> {
-    let why = "bytes are no packet: give 1 to 16777216";
+    let why = "is not a length of a packet: give 1 to 16777216 bytes";
     within(text, 1..=1 << 24, why)
 }
 

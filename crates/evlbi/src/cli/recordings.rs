@@ -137,7 +137,7 @@ pub fn split(args: SplitArgs, program: &Program) -> Result<()> {
 
 #[derive(Args)]
 #[command(after_help = "\
-All threads of a station become one thread, with their channels in the order of the files and of the thread numbers. A joined frame
+All threads of a station become one thread, with their channels in the order of the files and of the thread numbers. A joined frame \
 is valid only if all its channels are; --threads loses nothing.
 
 Examples:

@@ -130,7 +130,8 @@ struct Opened {
 }
 
 impl Opened {
-    /// Starts to receive. Inputs that select parts of the same address share its socket, its ring and its drain.
+    /// Starts to receive. Inputs that select parts of the same address share its socket, its ring and its drain. Port 0 is another one
+    /// for each.
     fn new(
         inputs: &[(Url, Selection)],
         feeds: &[Arc<Feed>],
@@ -141,8 +142,10 @@ impl Opened {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for number in 0..inputs.len() {
             let is_shared = |group: &&mut Vec<usize>| {
-                let mut both = [number, group[0]].into_iter();
-                both.all(|it| inputs[it].1.is_part()) && address(number) == address(group[0])
+                let mut both = [number, group[0]].map(|it| &inputs[it]).into_iter();
+                let is_any = |url: &Url| url.host().is_some_and(|host| host.port == 0);
+                both.all(|(url, selection)| selection.is_part() && !is_any(url))
+                    && address(number) == address(group[0])
             };
             match groups.iter_mut().find(is_shared) {
                 Some(group) => group.push(number),

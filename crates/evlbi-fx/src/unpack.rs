@@ -281,7 +281,9 @@ mod tests {
             begin in 0usize..2000,
             noise in 1u8..0x11,
         ) {
-            let (_, unpacker) = mark4(tracks, 1, 1, false);
+            // 64 channels have no names.
+            let fan_out = tracks.div_ceil(32);
+            let (_, unpacker) = mark4(tracks, 1, fan_out, false);
             let mut bytes = vec![noise; 4000];
             let run = start..start + 4 * words + rest;
             fill::make(&mut bytes[run.clone()]);
@@ -289,7 +291,7 @@ mod tests {
             let unit = tracks / 8;
             let expected: Intervals = (run.start.max(begin)..run.end.min(samples.end))
                 .map(|byte| ((byte - begin) / unit) as i64 + 160)
-                .map(|time| time..time + 1)
+                .map(|time| time * fan_out as i64..(time + 1) * fan_out as i64)
                 .collect();
             let recorded = Recorded::new(&bytes, samples).unwrap();
             prop_assert_eq!(unpacker.filled(&recorded), expected);

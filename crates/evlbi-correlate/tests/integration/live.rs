@@ -505,6 +505,12 @@ fn streams_of_different_formats_are_correlated() {
     }
 }
 
+/// An address of this host that no socket has.
+fn free() -> String {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    format!("udp://{}", socket.local_addr().unwrap())
+}
+
 /// Both stations in one stream, frame by frame.
 fn shared_stream(room: &Room, plan: &str) -> String {
     let [ef, jb] = ["Ef", "Jb"].map(|station| {
@@ -532,8 +538,9 @@ fn stations_of_one_stream_share_its_socket() {
         ..CorrelateOptions::default()
     };
     let parts = ["#station=Ef&name=Ea", "#station=Jb"];
+    let here = free();
     let live = Live::start(
-        &parts.map(|part| format!("{HERE}{part}")),
+        &parts.map(|part| format!("{here}{part}")),
         &options,
         PATIENT,
     );
@@ -562,8 +569,9 @@ fn a_station_that_is_not_in_a_stream_is_refused() {
     shared_stream(&room, &plan(&room, 60.0, 16e3, 800));
     let options = CorrelateOptions::default();
     let parts = ["#station=Ef", "#station=Cm"];
+    let here = free();
     let live = Live::start(
-        &parts.map(|part| format!("{HERE}{part}")),
+        &parts.map(|part| format!("{here}{part}")),
         &options,
         PATIENT,
     );

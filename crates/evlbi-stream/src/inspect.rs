@@ -327,7 +327,7 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         frame_length: recording.frame_length,
         header_length,
         frame_rate: rate.map(FrameRate::get),
-        frame_rate_from: rate.map(|rate| origin(given, threads, rate)),
+        frame_rate_from: rate.map(|rate| origin(given, recording, threads, rate)),
         bit_rate: stream_rate(recording.frame_length),
         payload_rate: stream_rate(payload),
         seconds: rate.zip(first.zip(last)).map(|(rate, (first, last))| {
@@ -355,11 +355,17 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
     }
 }
 
-fn origin(given: Option<FrameRate>, threads: &[Thread], rate: FrameRate) -> RateOrigin {
-    let is_told = |thread: &Thread| thread.told_rate() == Some(rate);
+fn origin(
+    given: Option<FrameRate>,
+    recording: &Recording,
+    threads: &[Thread],
+    rate: FrameRate,
+) -> RateOrigin {
+    let of_all = recording.layout.and_then(|layout| layout.frame_rate);
+    let told = threads.iter().filter_map(Thread::told_rate);
     match given {
         Some(_) => RateOrigin::Given,
-        None if threads.iter().any(is_told) => RateOrigin::Header,
+        None if told.chain(of_all).any(|told| told == rate) => RateOrigin::Header,
         None => RateOrigin::Counted,
     }
 }

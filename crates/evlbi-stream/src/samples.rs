@@ -6,7 +6,7 @@
 use evlbi_core::deframe::{Format, Layout};
 use evlbi_fx::layout::LayoutError;
 use evlbi_fx::unpack::Unpacker;
-use evlbi_wire::mark4::{self, ChannelError, Channels};
+use evlbi_wire::mark4::{self, ChannelError, Channels, TrackHeader};
 use evlbi_wire::naming::{FormatName, Recorder};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::Header;
@@ -73,7 +73,7 @@ impl SamplesError {
     /// Returns an error that a part of an input is not there, which has only these.
     pub fn not_there<T: ToString>(
         what: &'static str,
-        wanted: impl ToString,
+        wanted: &(impl ToString + ?Sized),
         known: impl IntoIterator<Item = T>,
     ) -> SamplesError {
         let known: Vec<String> = known.into_iter().map(|it| it.to_string()).collect();
@@ -260,7 +260,7 @@ fn mark4_channels(
 ) -> Result<(Channels, FrameRate), SamplesError> {
     let tracks = layout.tracks().ok_or(SamplesError::Header)?;
     let header = mark4::Header::parse(header, tracks).map_err(|_| SamplesError::Header)?;
-    if header.tracks().iter().any(|track| track.is_rolled()) {
+    if header.tracks().iter().any(TrackHeader::is_rolled) {
         return Err(SamplesError::Rolled);
     }
     let rate = layout.frame_rate.ok_or(SamplesError::NoRate)?;

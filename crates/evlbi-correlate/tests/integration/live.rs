@@ -578,13 +578,14 @@ fn a_station_that_is_not_in_a_stream_is_refused() {
     let [place] = live.places().try_into().unwrap();
     let bytes = room.read("both.vdif");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // For 3 s: a station may begin later than the others.
-    for (number, frame) in (0..).zip(bytes.chunks(832)) {
+    socket.connect(place).unwrap();
+    // For a while, since a station may begin later than the others.
+    let mut frames = (0..).zip(bytes.chunks(832).cycle());
+    until("nobody listens", || {
+        let (number, frame) = frames.next().unwrap();
         let datagram = [&vtp::header(number)[..], frame].concat();
-        // Once the station is refused, nobody listens.
-        let _ = socket.send_to(&datagram, &place);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        socket.send(&datagram).is_err()
+    });
     let error = refused(live.correlating.join());
     assert!(error.contains("Cm") && error.contains("Ef, Jb"), "{error}");
 }

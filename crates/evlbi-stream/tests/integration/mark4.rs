@@ -147,7 +147,7 @@ fn replaced_packets_of_mark4_are_counted_to_the_word() {
         assert_eq!(found["fill"]["bytes"], lost * packet - in_headers);
         assert_eq!(
             (&found["missing_frames"], &found["frames"]),
-            (&json!(0), &json!(80))
+            (&json!(0), &json!(20))
         );
     }
 }

@@ -171,7 +171,7 @@ fn turn(_: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     const FRAMES: usize = 1000;
     for (bits, channels) in [(2, 4), (2, 8), (2, 16), (1, 16), (8, 16), (2, 64)] {
         let turn = Turn::new(bits, channels).context("cannot be turned")?;
-        let from: Vec<u8> = (0..PAYLOAD).map(|n| (n * 97 >> 3) as u8).collect();
+        let from: Vec<u8> = (0..PAYLOAD).map(|n| ((n * 97) >> 3) as u8).collect();
         let mut to = vec![0; PAYLOAD];
         let mut rate = |work: &dyn Fn(&[u8], &mut [u8])| {
             let time = per_sample(args.runs, PAYLOAD * FRAMES, || {

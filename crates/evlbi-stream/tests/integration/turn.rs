@@ -108,7 +108,7 @@ fn there_and_back(shape: Shape, replace: Replace) {
     let channels = shape.channels() as u16;
     std::fs::create_dir(room.path("before")).unwrap();
     std::fs::create_dir(room.path("after")).unwrap();
-    let whole = room.write("whole.vdif", &thread(shape, key(3)));
+    let whole = room.write("whole.vdif", thread(shape, key(3)));
     let (before, after) = (room.path("before/scan.vdif"), room.path("after/scan.vdif"));
     let shed = DropOptions {
         input: whole.into(),
@@ -273,7 +273,7 @@ fn threads_and_stations_go_to_one_file_and_back() {
     let keys = [key(0), key(5), wb];
     let names = ["Ef-0.vdif", "Ef-5.vdif", "Wb-0.vdif"];
     let inputs: Vec<String> = (keys.iter().zip(names))
-        .map(|(key, name)| room.write(name, &thread(shape, *key)))
+        .map(|(key, name)| room.write(name, thread(shape, *key)))
         .collect();
     let options = JoinOptions {
         keep_threads: true,
@@ -389,10 +389,10 @@ fn a_live_stream_is_split_like_a_recording() {
 #[test]
 fn bad_input_is_refused_by_name() {
     let room = Room::new();
-    let raw = room.write("raw", &noise(100_000, 1));
-    let good = room.write("good.vdif", &thread(shape(160, 4, 8), key(0)));
-    let three = room.write("three.vdif", &thread(shape(160, 4, 3), key(0)));
-    let odd = room.write("odd.vdif", &thread(shape(168, 16, 8), key(0)));
+    let raw = room.write("raw", noise(100_000, 1));
+    let good = room.write("good.vdif", thread(shape(160, 4, 8), key(0)));
+    let three = room.write("three.vdif", thread(shape(160, 4, 3), key(0)));
+    let odd = room.write("odd.vdif", thread(shape(168, 16, 8), key(0)));
     let late: Vec<u8> = (100..150)
         .flat_map(|n| frame(shape(160, 4, 8), key(1), n))
         .collect();
@@ -439,7 +439,7 @@ fn bad_input_is_refused_by_name() {
     // Nothing is left of outputs that were refused.
     assert!(!std::path::Path::new(&room.path("x1.vdif")).exists());
 
-    let wide = room.write("wide.vdif", &thread(shape(160, 2, 8), key(1)));
+    let wide = room.write("wide.vdif", thread(shape(160, 2, 8), key(1)));
     let out = room.path("out.vdif");
     let text = |inputs: &[&String]| {
         let inputs: Vec<String> = inputs.iter().map(|input| (*input).clone()).collect();
@@ -458,7 +458,7 @@ fn bad_input_is_refused_by_name() {
         let said = text(&inputs);
         assert!(said.contains(expected), "{said}");
     }
-    let copy = room.write("copy.vdif", &thread(shape(160, 4, 8), key(0)));
+    let copy = room.write("copy.vdif", thread(shape(160, 4, 8), key(0)));
     let same = JoinOptions {
         keep_threads: true,
         ..joins(&[good.clone(), copy], &out)

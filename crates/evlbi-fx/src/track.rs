@@ -347,7 +347,10 @@ fn bad_samples(
 
 #[cfg(test)]
 mod tests {
+    use evlbi_wire::time::FrameRate;
+
     use super::*;
+    use crate::codec::Codec;
 
     fn track() -> Track {
         let layout = Layout {

@@ -2,8 +2,6 @@
 //!
 //! To add another kind of sink, see CONTRIBUTING.md, "How to add".
 
-mod template;
-
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, TryLockError};
 use std::io;
@@ -21,13 +19,10 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 use thiserror::Error;
 
-pub(crate) use self::template::{Place, Template};
 use crate::lane::{LaneError, Made};
 use crate::recording::result_beside;
 use crate::split::Splitter;
-
-/// Maximum number of files per stream. Damaged headers must not fill a directory.
-pub(crate) const MAX_FILES: usize = 256;
+use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
 /// Maximum time for which pieces too small for a direct write are buffered.
 const HELD: Duration = Duration::from_millis(250);
@@ -65,9 +60,9 @@ pub enum SinkError {
         /// Reason.
         source: WriteError,
     },
-    /// A template contains an unknown placeholder.
-    #[error("unknown placeholder in `{0}`: use {{station}}, {{thread}} or {{channel}}")]
-    Template(String),
+    /// The name has an unknown placeholder.
+    #[error("{0}")]
+    Template(#[from] TemplateError),
     /// The named pipe had no reader while there was something to record.
     #[error(
         "no program opened the named pipe {} to read before the end, so nothing was recorded",

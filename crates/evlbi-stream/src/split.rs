@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::gaps::{self, GapsError};
 use crate::lane::{Lane, LaneError, Made, MadeFile, Output, Piece};
 use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
-use crate::sink::{MAX_FILES, Place, SinkError, Template};
+use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
 /// Maximum number of a channel that can be chosen.
 const MAX_CHANNEL: u16 = 1023;
@@ -52,7 +52,7 @@ pub enum SplitError {
     One(String),
     /// The name of the outputs is not valid.
     #[error("{0}")]
-    Name(#[from] SinkError),
+    Name(#[from] TemplateError),
     /// A thread cannot be split.
     #[error("cannot split thread {} of station {} in {}", key.thread, key.station, path.display())]
     Thread {

@@ -2,7 +2,14 @@
 
 use evlbi_wire::vdif::{StationId, StreamKey};
 
-use super::SinkError;
+/// Maximum number of files per stream or recording. Damaged headers must not fill a directory.
+pub(crate) const MAX_FILES: usize = 256;
+
+/// A name with an unknown placeholder.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown placeholder in `{0}`: use {{station}}, {{thread}} or {{channel}}")]
+#[non_exhaustive]
+pub struct TemplateError(pub String);
 
 /// Station, thread and channel of a file, as far as its name contains them.
 pub type Place = (Option<StationId>, Option<u16>, Option<u16>);
@@ -15,13 +22,13 @@ impl Template {
     ///
     /// # Errors
     /// Returns an error if it contains another placeholder.
-    pub fn new(text: &str) -> Result<Template, SinkError> {
+    pub fn new(text: &str) -> Result<Template, TemplateError> {
         let names = ["{station}", "{thread}", "{channel}"];
         let rest = names
             .iter()
             .fold(text.to_owned(), |text, name| text.replace(name, ""));
         if rest.contains(['{', '}']) {
-            return Err(SinkError::Template(text.to_owned()));
+            return Err(TemplateError(text.to_owned()));
         }
         Ok(Template(text.to_owned()))
     }

@@ -6,6 +6,7 @@
 //! Put here further ways to damage recordings, and conclusions from curves; the theory is in [`evlbi_fx::loss`].
 
 mod experiment;
+mod map;
 mod picture;
 mod theory;
 
@@ -35,6 +36,9 @@ const STEPS: [f64; 12] = [
 const MAX_OFF: f64 = 0.01;
 /// Minimum weight of a period for the mean with a cut.
 const WEIGHT_CUT: f64 = 0.5;
+
+/// Difference of two amplitudes of the same samples: stations share transforms, and with them rounding.
+const ROUNDING: f64 = 1e-6;
 
 /// Heading of the table of a curve.
 const HEAD: &str = "    loss     shed     lost       all    autos    valid   weight      SNR   theory:      all    autos    valid      SNR  off";
@@ -200,8 +204,11 @@ pub struct LossCurveOptions {
     pub by_packet: bool,
     /// Lengths of the packets, in bytes; one curve each. By default an eighth of a frame, or the largest whole part below that.
     pub packet: Vec<usize>,
-    /// Treatment of frames whose header is lost, by the reader; one curve each.
+    /// Treatments of frames whose header is lost; one curve each. By default only [`Search::Flywheel`].
     pub search: Vec<Search>,
+    /// Whether to map amplitudes over header search, length of packets and loss. Only [`LossCurveOptions::station`] lose data then, and
+    /// always packets; by default there are several header searches and lengths.
+    pub map: bool,
     /// Knowledge of the correlator; one curve each.
     pub knows: Vec<Knows>,
     /// Seed of all random choices.
@@ -224,7 +231,8 @@ impl Default for LossCurveOptions {
             replace: vec![Replace::Nothing, Replace::Fill],
             by_packet: false,
             packet: Vec::new(),
-            search: vec![Search::Flywheel],
+            search: Vec::new(),
+            map: false,
             knows: vec![Knows::All, Knows::Headers],
             seed: 1,
             correlate: CorrelateOptions::default(),
@@ -239,7 +247,10 @@ impl LossCurveOptions {
     fn losing(&self) -> Vec<(Kind, Where)> {
         let at_one = self.shed.iter().map(|shed| (*shed, Where::One));
         let at_both = [Kind::Random, Kind::Common].map(|shed| (shed, Where::Both));
-        at_one.chain(at_both).collect()
+        match self.map {
+            true => at_one.collect(),
+            false => at_one.chain(at_both).collect(),
+        }
     }
 
     /// Returns the names of all pictures' files, without suffix.
@@ -249,7 +260,18 @@ impl LossCurveOptions {
             let pairs = pairs(self.files.len()).into_iter();
             pairs.map(move |pair| stem(at, shed, pair))
         };
-        losing.flat_map(of).collect()
+        let stems = losing.flat_map(of);
+        let map = pairs(self.files.len()).into_iter().map(map_stem);
+        stems.chain(map.filter(|_| self.map)).collect()
+    }
+
+    /// Returns the header searches to measure.
+    fn searches(&self) -> Vec<Search> {
+        match (self.search.as_slice(), self.map) {
+            ([], false) => vec![Search::Flywheel],
+            ([], true) => [vec![Search::Flywheel], [0, 2, 8].map(Search::Drop).to_vec()].concat(),
+            (searches, _) => searches.to_vec(),
+        }
     }
 }
 
@@ -271,6 +293,9 @@ pub struct LossCurve {
     /// The same for each baseline.
     lossless_baselines: Vec<Lossless>,
     curves: Vec<Curve>,
+    /// Map of the amplitudes, if one was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    map: Vec<map::Cell>,
     /// Conclusions, as sentences.
     conclusions: Vec<String>,
     /// Whether all points were measured; false while it runs, or if it was interrupted.
@@ -289,7 +314,8 @@ struct Harm {
     at: Where,
     /// Length of the shed packets in bytes; `None` if whole frames are shed.
     packet: Option<usize>,
-    /// Treatment of frames whose header is lost, by the reader: `flywheel`, `drop` or `drop:N`.
+    /// Treatment of frames whose header is lost: `flywheel`, `drop` or `drop:N`.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     search: Search,
 }
 
@@ -362,9 +388,22 @@ struct Point {
     /// The same over the periods with half of their data or more.
     mean_of_heavy_periods: f64,
     light_periods: usize,
+    /// Mean amplitude of the periods with less than half of their data, relative to that without loss; `None` if there are none.
+    light_amplitude: Option<f64>,
+    /// Period of the highest amplitude; `None` if no period has data.
+    highest: Option<Highest>,
     /// Periods of the highest loss of a curve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     periods: Vec<Dump>,
+}
+
+/// Period of the highest amplitude.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct Highest {
+    /// Amplitude relative to the mean of those without loss.
+    amplitude: f64,
+    weight: f64,
 }
 
 /// Quantities that change with loss.
@@ -426,8 +465,15 @@ pub fn measure(asked: &LossCurveOptions, run: &Run) -> Result<LossCurve, LossCur
 /// Returns the name of a picture's files, without suffix. `pair` are the numbers of the baseline's stations, if there are several
 /// baselines.
 fn stem(at: Where, shed: Kind, pair: Option<[usize; 2]>) -> String {
-    let pair = pair.map_or_else(String::new, |[a, b]| format!("-{a}-{b}"));
-    format!("{}-{}{pair}", name(&at), name(&shed))
+    format!("{}-{}{}", name(&at), name(&shed), suffix(pair))
+}
+
+fn map_stem(pair: Option<[usize; 2]>) -> String {
+    format!("map{}", suffix(pair))
+}
+
+fn suffix(pair: Option<[usize; 2]>) -> String {
+    pair.map_or_else(String::new, |[a, b]| format!("-{a}-{b}"))
 }
 
 /// Returns the numbers of the stations of each baseline; none if there is only one.
@@ -474,6 +520,7 @@ fn measure_all(
         lossless: lossy.lossless(),
         lossless_baselines: first.baselines.iter().map(lossless).collect(),
         curves: Vec::new(),
+        map: Vec::new(),
         finished: false,
         interrupted: false,
     };
@@ -495,6 +542,10 @@ fn measure_all(
         }
     }
     result.conclusions = theory::conclusions(&result.curves);
+    if asked.map {
+        result.map = map::cells(&result.curves);
+        result.conclusions.extend(map::conclusions(&result.map));
+    }
     result.finished = !result.interrupted;
     Ok(result)
 }
@@ -549,12 +600,27 @@ impl LossCurve {
                 pictures::write(&figure, directory, &stem(at, shed, pair), force)?;
             }
         }
+        for (pair, shown) in pairs(self.stations.len())
+            .into_iter()
+            .zip(&self.lossless_baselines)
+        {
+            let cells = self
+                .map
+                .iter()
+                .filter(|cell| cell.baseline == shown.baseline);
+            let cells: Vec<&map::Cell> = cells.collect();
+            if !cells.is_empty() {
+                let figure = map::figure(&cells, &shown.baseline.join("-"));
+                pictures::write(&figure, directory, &map_stem(pair), force)?;
+            }
+        }
         Ok(())
     }
 
     /// Returns whether a curve is of a baseline that loses nothing, and whose results are those of the complete recordings.
     fn is_unchanged(&self, curve: &Curve) -> bool {
-        let is_same = |point: &Point| point.ratio.valid == 1.0 && point.ratio.weight == 1.0;
+        let is_same = |ratio: f64| (ratio - 1.0).abs() < ROUNDING;
+        let is_same = |point: &Point| is_same(point.ratio.valid) && is_same(point.ratio.weight);
         curve.lossy_stations.is_empty() && curve.points.iter().all(is_same)
     }
 }
@@ -643,6 +709,9 @@ pub fn text(result: &LossCurve) -> String {
     }
     for baseline in unchanged {
         shown += &format!("\n{baseline}: unchanged wherever only other stations lose data\n");
+    }
+    if !result.map.is_empty() {
+        shown += &map::text(&result.map);
     }
     if !result.conclusions.is_empty() {
         shown += "\nConclusions:";

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::arrived::Arrived;
 
-/// Treatment of frames whose header is lost, by a reader.
+/// Treatment of frames whose header is lost, by their reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub enum Search {
@@ -21,7 +21,7 @@ pub enum Search {
     Drop(u32),
 }
 
-/// Text that is not a header search.
+/// Reason why a header search cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid header search `{0}`: give flywheel, drop, or drop:N to drop N more frames after each frame without a header"
@@ -55,17 +55,6 @@ impl fmt::Display for Search {
 impl From<Search> for String {
     fn from(search: Search) -> String {
         search.to_string()
-    }
-}
-
-#[cfg(feature = "schema")]
-impl schemars::JsonSchema for Search {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Search".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        String::json_schema(generator)
     }
 }
 

@@ -5,7 +5,8 @@ use evlbi_fx::track::Trust;
 use evlbi_net::run::Run;
 
 use super::{
-    Harm, Kind, Knows, LossCurveError, LossCurveOptions, Measures, Point, WEIGHT_CUT, Where, theory,
+    Harm, Highest, Kind, Knows, LossCurveError, LossCurveOptions, Measures, Point, WEIGHT_CUT,
+    Where, theory,
 };
 use crate::plan;
 use crate::series::{Dump, Found, pair};
@@ -21,6 +22,8 @@ const OFF: f64 = 5.0;
 const STEP: f64 = 1e-3;
 /// Minimum number of packets of a frame, unless their length is given.
 const PARTS: usize = 8;
+/// The same for each row of a map.
+const MAP_PARTS: [usize; 3] = [2, 8, 32];
 /// Mean length of a burst, in frames or packets.
 const BURST: f64 = 8.0;
 
@@ -185,7 +188,23 @@ impl Experiment<'_> {
     /// Returns each length of packets with each header search.
     fn cuts(&self) -> impl Iterator<Item = (Option<usize>, Search)> + '_ {
         let packets = self.packets.iter();
-        packets.flat_map(|packet| self.asked.search.iter().map(|search| (*packet, *search)))
+        packets.flat_map(|packet| {
+            let searches = self.asked.searches().into_iter();
+            searches.map(move |search| (*packet, search))
+        })
+    }
+
+    /// Returns the length of the packets of frames of this length. If those that are shed do not divide it, as of a station that
+    /// only loses data in curves of both, there are as many per frame.
+    fn packet(&self, frame: usize, harm: Harm) -> Option<usize> {
+        let packet = harm.packet?;
+        if frame.is_multiple_of(packet) {
+            return Some(packet);
+        }
+        let mut files = self.recordings.files.iter().zip(&self.lossy);
+        let lossy = files.find(|(_, lossy)| **lossy);
+        let parts = lossy.map_or(PARTS, |(file, _)| file.frame_length() / packet);
+        Some(part(frame, parts))
     }
 
     fn loses(&self, station: usize, harm: Harm) -> bool {
@@ -223,7 +242,8 @@ impl Experiment<'_> {
             .filter_map(|station| found.tampered(station))
             .collect();
         let mean = |share: fn(&Tampered) -> f64| {
-            done.iter().map(share).sum::<f64>() / done.len().max(1) as f64
+            let sum = done.iter().map(share).fold(0.0, |sum, share| sum + share);
+            sum / done.len().max(1) as f64
         };
         let (shed, lost) = (mean(|harm| harm.shed), mean(|harm| harm.lost));
         let is_replaced = matches!(harm.replace, Replace::Fill | Replace::Random);
@@ -241,8 +261,7 @@ impl Experiment<'_> {
                 missing: missing + if replaced > 0.0 { 0.0 } else { more },
                 delay,
             };
-            let ratios = theory::predict(found, baseline, harm, lost);
-            ratios.map(Measures::from)
+            theory::predict(found, baseline, harm, lost)
         };
         let theory = predict(0.0).map(|here| {
             let slope = predict(STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
@@ -268,7 +287,8 @@ impl Experiment<'_> {
         .parse()?;
         let file = &self.recordings.files[station];
         let shape = file.shape();
-        let unit = harm.packet.unwrap_or(file.frame_length()) as u64;
+        let packet = self.packet(file.frame_length(), harm);
+        let unit = packet.unwrap_or(file.frame_length()) as u64;
         let stream = Stream {
             rate: None,
             unit_bytes: unit,
@@ -292,7 +312,7 @@ impl Experiment<'_> {
         let shed = Shed::new(policy, seed, &stream)?;
         let damage = Damage {
             replace,
-            packet: harm.packet,
+            packet,
             search: match (self.knows, harm.search) {
                 (Knows::Papers, Search::Flywheel | Search::Drop(0)) => Search::Drop(1),
                 (_, search) => search,
@@ -306,8 +326,8 @@ impl Experiment<'_> {
         let lossy = baseline.stations.into_iter().find(|it| self.lossy[*it]);
         let file = &self.recordings.files[lossy.unwrap_or(baseline.stations[0])];
         let shape = file.shape();
-        let a_frame =
-            (file.frame_length() / harm.packet.unwrap_or(file.frame_length())).max(1) as f64;
+        let packets = |packet: usize| (file.frame_length() / packet).max(1);
+        let a_frame = harm.packet.map_or(1, packets) as f64;
         let a_second =
             f64::from(shape.layout().frame_rate.get()) * shape.threads.len() as f64 * a_frame;
         let units = (a_second * self.period_s).max(1.0);
@@ -328,25 +348,27 @@ impl Experiment<'_> {
     }
 }
 
-/// Returns the lengths of the packets to shed, which must be whole parts of the frames of all stations that lose data.
+/// Returns the lengths of the packets to shed. Given ones must be whole parts of the frames of the stations that lose data.
 fn packets(
     asked: &LossCurveOptions,
     recordings: &Recordings,
     lossy: &[bool],
 ) -> Result<Vec<Option<usize>>, LossCurveError> {
-    if !asked.by_packet {
+    if !(asked.by_packet || asked.map) {
         return match asked.packet.is_empty() {
             true => Ok(vec![None]),
             false => Err(LossCurveError::NoPackets),
         };
     }
     let frames = recordings.files.iter().map(StationFile::frame_length);
-    let mut lossy = frames.clone().zip(lossy).filter(|(_, lossy)| **lossy);
-    let packets = match (asked.packet.as_slice(), lossy.next()) {
-        ([], Some((frame, _))) => vec![part(frame, PARTS)],
+    let frames = frames.zip(lossy).filter(|(_, lossy)| **lossy);
+    let frames = frames.map(|(frame, _)| frame);
+    let packets = match (asked.packet.as_slice(), frames.clone().next()) {
+        ([], Some(frame)) if asked.map => MAP_PARTS.map(|parts| part(frame, parts)).into(),
+        ([], Some(frame)) => vec![part(frame, PARTS)],
         (packets, _) => packets.to_vec(),
     };
-    for packet in packets.iter().copied() {
+    for packet in asked.packet.iter().copied() {
         let is_whole = |frame: &usize| packet > 0 && frame.is_multiple_of(packet);
         if let Some(frame) = frames.clone().find(|frame| !is_whole(frame)) {
             return Err(LossCurveError::Packet { packet, frame });
@@ -410,6 +432,11 @@ impl Baseline {
             with_data().filter(off).count() as f64 / with_data().count().max(1) as f64
         });
         let is_light = |period: &&Dump| period.weight < WEIGHT_CUT;
+        let with_data = || periods.iter().filter(|period| period.weight > 0.0);
+        let amplitudes = with_data().filter(is_light).map(|period| period.amplitude);
+        let count = amplitudes.clone().count();
+        let light = (count > 0).then(|| amplitudes.sum::<f64>() / count as f64);
+        let highest = with_data().max_by(|a, b| a.amplitude.total_cmp(&b.amplitude));
         Point {
             loss,
             shed,
@@ -424,6 +451,11 @@ impl Baseline {
             mean_of_periods: mean(&periods, 0.0) / self.mean,
             mean_of_heavy_periods: mean(&periods, WEIGHT_CUT) / self.mean,
             light_periods: periods.iter().filter(is_light).count(),
+            light_amplitude: light.map(|amplitude| amplitude / self.mean),
+            highest: highest.map(|period| Highest {
+                amplitude: period.amplitude / self.mean,
+                weight: period.weight,
+            }),
             periods,
         }
     }

@@ -2,10 +2,10 @@
 
 use evlbi_core::shed::Replace;
 use evlbi_fx::correlator::{Input, Rotation};
-use evlbi_fx::loss::{self, Lost, Ratios, Replaced, Samples};
+use evlbi_fx::loss::{self, Lost, Replaced, Samples};
 
 use super::experiment::Baseline;
-use super::{Curve, Harm, Kind, Knows, Point, Where};
+use super::{Curve, Harm, Kind, Knows, Measures, Point, Where};
 use crate::Correlation;
 
 /// Length of the time blocks of common shedding, in seconds.
@@ -47,7 +47,7 @@ pub(super) fn predict(
     baseline: &Baseline,
     harm: Harm,
     shed: Shed,
-) -> Option<Ratios> {
+) -> Option<Measures> {
     let replaced = match harm.replace {
         Replace::Nothing | Replace::Invalid => Replaced::Flagged,
         Replace::Random => Replaced::Random,
@@ -69,12 +69,23 @@ pub(super) fn predict(
         loss::predicted(replaced, lost, samples, [&spectra[0], &spectra[1]])
     };
     if shed.replaced == 0.0 {
-        return predicted(Replaced::Flagged, shed.missing);
+        return predicted(Replaced::Flagged, shed.missing).map(Measures::from);
+    }
+    // The theory of fill is that of payloads in the order of the recorded bytes, which Mark 4 spreads over its tracks.
+    let is_spread = |input: Input| found.setup.stations()[input.station].layout.replaced > 0;
+    let mut lossy = inputs(found, product).into_iter().zip(shed.losing);
+    if replaced == Replaced::Fill && lossy.any(|(input, loses)| loses && is_spread(input)) {
+        return None;
     }
     // Of the samples that are not missing.
     let fraction = shed.replaced / (1.0 - shed.missing).max(shed.replaced);
     let ratios = predicted(replaced, fraction)?;
-    Some(ratios.flagged(shed.lost(harm.shed, shed.missing)))
+    let of_all = ratios.flagged(shed.lost(harm.shed, shed.missing));
+    Some(Measures {
+        // Of the samples that look valid.
+        valid: Measures::from(ratios).valid,
+        ..Measures::from(of_all)
+    })
 }
 
 /// Returns the frequency shift of a station's samples by fringe stopping, as a fraction of the sample rate.

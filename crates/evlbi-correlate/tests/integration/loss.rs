@@ -73,10 +73,11 @@ fn a_baseline_without_loss_does_not_change() {
         for measure in ["all", "autos", "valid", "weight", "snr"] {
             let ratio = number(point, &format!("/ratio/{measure}"));
             let theory = number(point, &format!("/theory/{measure}"));
-            match is_lossy {
-                true => near(ratio, theory, 0.02),
-                false => assert_eq!([ratio, theory], [1.0, 1.0]),
-            }
+            near(ratio, theory, if is_lossy { 0.02 } else { 1e-6 });
+        }
+        if !is_lossy {
+            assert_eq!(number(point, "/ratio/weight"), 1.0);
+            assert_eq!(number(point, "/lost").to_bits(), 0f64.to_bits());
         }
         near(number(point, "/ratio/weight"), kept, 1e-3);
     }
@@ -103,7 +104,7 @@ fn a_baseline_without_loss_does_not_change() {
         number(point, "/theory/weight"),
         0.02,
     );
-    near(number(point, "/theory/weight"), 0.64, 0.02);
+    near(number(point, "/theory/weight"), 0.64, 0.05);
 }
 
 /// A fifth of the packets of a Mark 4 recording is lost, evenly over the places in a frame. Frames of which the packet with the header
@@ -148,6 +149,12 @@ fn a_lost_header_costs_a_packet_or_a_frame() {
             (_, "drop") => near(weight, 0.8, 1e-3),
             _ => near(weight, 0.6, 0.03),
         }
+        // There is no theory of fill on tracks that is taken for samples.
+        let is_fill = curve["replace"] == "fill" && curve["knows"] == "headers";
+        assert_eq!(point["theory"].is_null(), is_fill, "{what}");
+        if is_fill {
+            continue;
+        }
         for measure in ["all", "autos", "valid", "weight", "snr"] {
             let ratio = number(point, &format!("/ratio/{measure}"));
             let theory = number(point, &format!("/theory/{measure}"));
@@ -167,25 +174,28 @@ fn packets_of_other_formats_are_lost_alike() {
     let room = Room::new();
     let plan = PLAN.replace("sample_rate = 4e6", "sample_rate = 8e6");
     sky(&room, &format!("{plan}format = \"mark5b\"\n"));
-    let files = [room.path("sky/Ef.vdif"), room.path("sky/Jb.m5b")];
-    for station in [1, 2] {
+    let jb = format!("{}#format=Mark5B-16-1-2&year=2024", room.path("sky/Jb.m5b"));
+    let files = [room.path("sky/Ef.vdif"), jb];
+    // Fill of VDIF in whole words; of Mark 5B in eighths of a frame, as usual.
+    for (station, packet, parts) in [(1, vec![172], 6), (2, Vec::new(), 8)] {
         let options = LossCurveOptions {
             station: vec![station],
+            packet,
             replace: vec![Replace::Fill, Replace::Invalid],
             by_packet: true,
             ..options()
         };
         let result = curve(&[&files[0], &files[1]], options);
-        let frame = [1032.0, 10_016.0][usize::from(station) - 1];
+        let frame = [1032, 10_016][usize::from(station) - 1];
         for curve in at(&result, "one") {
             let point = &curve["points"][0];
-            assert_eq!(curve["packet"], json!((frame / 8.0) as usize));
+            assert_eq!(curve["packet"], json!(frame / parts));
             let kept = 1.0 - number(point, "/lost");
             near(number(point, "/ratio/weight"), kept, 1e-3);
             let is_marked = curve["replace"] == "invalid";
             // A frame of which a packet is lost is marked as a whole.
-            let expected = if is_marked { 0.8f64.powi(8) } else { 0.8 };
-            near(kept, expected, 0.02);
+            let expected = if is_marked { 0.8f64.powi(parts) } else { 0.8 };
+            near(kept, expected, 0.05);
         }
     }
 }
@@ -218,5 +228,53 @@ fn packets_that_do_not_fit_are_refused() {
     ] {
         let said = refused(measure(&options, &Run::silent()));
         assert!(said.contains(says), "{said}");
+    }
+}
+
+/// The map shows every header search, packet length and loss, in JSON, text and a picture.
+#[test]
+fn a_map_shows_amplitudes_over_search_packets_and_loss() {
+    let room = Room::new();
+    sky(&room, &format!("{PLAN}format = \"mark4\"\n"));
+    let out = room.path("map");
+    let options = LossCurveOptions {
+        files: vec![room.path("sky/Ef.vdif"), room.path("sky/Jb.m4")],
+        loss: "5%,30%".parse().unwrap(),
+        replace: vec![Replace::Fill],
+        knows: vec![Knows::Headers],
+        map: true,
+        out: Some((&out).into()),
+        correlate: CorrelateOptions {
+            integration: Some(std::time::Duration::from_millis(100)),
+            ..options().correlate
+        },
+        ..options()
+    };
+    let result = measure(&options, &Run::silent()).unwrap();
+    let shown = text(&result);
+    assert!(
+        shown.contains("Hypothesis about the hardware correlator of 2006"),
+        "{shown}"
+    );
+    let result = serde_json::to_value(&result).unwrap();
+    let cells = result["map"].as_array().unwrap();
+    // Four searches, three lengths of packets, two losses.
+    assert_eq!(cells.len(), 4 * 3 * 2, "{shown}");
+    let of = |search: &str| {
+        let is_of = |cell: &&Value| {
+            cell["search"] == search && cell["loss"] == 0.3 && cell["packet"] == 2500
+        };
+        cells.iter().find(is_of).unwrap().clone()
+    };
+    // Only a reader that drops frames has periods with little data.
+    assert!(of("flywheel")["light_amplitude"].is_null());
+    assert!(number(&of("drop:2"), "/light_amplitude") > 0.0);
+    let conclusions = result["conclusions"].to_string();
+    assert!(
+        conclusions.contains("keeps frames without a header: no amplitude rises"),
+        "{conclusions}"
+    );
+    if cfg!(feature = "pictures") {
+        assert!(room.text("map/map.svg").contains("Hypothesis"));
     }
 }

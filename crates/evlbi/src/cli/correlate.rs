@@ -393,17 +393,22 @@ const KNOWLEDGE: Choices<Knows> = &[
 
 #[derive(Args)]
 #[command(after_help = "\
-For each point frames of one station (or of --station's, or of all) are shed while reading, the rest is correlated, and \
-each baseline is compared with theory. Ratios are relative to the whole recordings. Lost frames that are replaced by random bytes or the \
-fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows the gaps \
-ignores them (--knows all). Both are shown; --knows papers loses one more frame after each gap.
+For each point frames of the stations of --station (or of all) are shed while reading, the rest is correlated, and each \
+baseline is compared with theory. Ratios are relative to the whole recordings. Lost frames that are replaced by random \
+bytes or the fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows \
+the gaps ignores them (--knows all). Both are shown; --knows papers loses one more frame after each gap.
+
+--map tests a hypothesis about the hardware correlator of 2006, whose amplitudes rose at low weight: that it dropped \
+frames without a header. The decoder of this program keeps them (flywheel).
 
 Examples:
   evlbi loss-curve Ef.vdif Jb.vdif --model sky.toml --loss 5%
   evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill
-  # Packets, of a reader that drops frames whose header was lost:
+  # Packets instead of frames, with a reader that keeps frames without a header and one that drops them:
   evlbi loss-curve Ef.m4 Jb.m4 --unit packet --search flywheel,drop --replace fill --loss 20%
-  # Three stations, of which the third loses data: one of three baselines does not change
+  # Where amplitudes rise at low weight, as a picture:
+  evlbi loss-curve Ef.m4 Jb.m4 --map --shed random --replace fill --knows headers --integration 100ms --out map
+  # Three stations, of which the third loses data: one of three baselines does not change:
   evlbi loss-curve Ef.vdif Wb.vdif Jb.vdif --station 3 --loss 5%,20%")]
 pub struct LossCurveArgs {
     /// Recordings, one per station; there are curves of each baseline
@@ -421,15 +426,19 @@ pub struct LossCurveArgs {
     /// Replacement for shed data
     #[arg(long, value_parser = choice(REPLACEMENTS), value_delimiter = ',', default_values = names(REPLACEMENTS, &LossCurveOptions::default().replace))]
     pub replace: Vec<Replace>,
-    /// Shed whole frames or packets of them: a packet may contain the header, samples or both
+    /// Shed whole frames, or packets of frames, which contain the header, samples or both
     #[arg(long = "unit", value_name = "UNIT", action = ArgAction::Set, value_parser = choice(UNITS), default_value = name(UNITS, LossCurveOptions::default().by_packet))]
     pub by_packet: bool,
-    /// Bytes of a packet with --unit packet, a whole part of a frame; one curve for each [default: an eighth of a frame, or the largest part below that]
+    /// With --unit packet: length of a packet, a divisor of the frame length; one curve for each [default: an eighth of a frame, or the largest divisor below that]
     #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = packet)]
     pub packet: Vec<usize>,
-    /// Treat frames whose header is lost so; one curve for each: flywheel keeps their other data, drop drops them, drop:N also the next N frames
-    #[arg(long, value_name = "SEARCH", value_delimiter = ',', default_values_t = LossCurveOptions::default().search)]
+    /// Choose what becomes of frames whose header is lost: flywheel keeps their other data, drop drops them, drop:N the next N frames, too; one curve for each [default: flywheel]
+    #[arg(long, value_name = "SEARCH", value_delimiter = ',')]
     pub search: Vec<Search>,
+    /// Map where amplitudes rise at low weight, over header search, packet length and loss: sheds packets at --station only
+    /// [defaults: --search flywheel,drop,drop:2,drop:8, packets of 1/2, 1/8 and 1/32 frame]
+    #[arg(long)]
+    pub map: bool,
     /// Knowledge of the loss in the correlator: one curve for each
     #[arg(long, value_parser = choice(KNOWLEDGE), value_delimiter = ',', default_values = names(KNOWLEDGE, &LossCurveOptions::default().knows))]
     pub knows: Vec<Knows>,
@@ -451,14 +460,14 @@ pub struct LossCurveArgs {
 
 convert! {
     LossCurveArgs => LossCurveOptions {
-        files, station, loss, shed, replace, by_packet, packet, search, knows, seed, out, force,
+        files, station, loss, shed, replace, by_packet, packet, search, map, knows, seed, out, force,
     }
     with [options] { correlate: options.into() }
     without [json]
 }
 
 fn packet(text: &str) -> Result<usize, String> {
-    let why = "is not a length of a packet: give 1 to 16777216 bytes";
+    let why = "is not possible: give a packet length of 1 to 16777216 bytes";
     within(text, 1..=1 << 24, why)
 }
 

@@ -229,6 +229,22 @@ fn recordings_that_cannot_be_correlated_are_reported() {
             vec!["loss-curve", ef, jb, "--loss", "95%"],
             "between 0 and 90",
         ),
+        (
+            vec!["loss-curve", ef, jb, "--station", "2,3"],
+            "--station 3",
+        ),
+        (
+            vec!["loss-curve", ef, jb, "--packet", "129"],
+            "needs --unit packet",
+        ),
+        (
+            vec!["loss-curve", ef, jb, "--unit", "packet", "--packet", "100"],
+            "give a divisor of 1032",
+        ),
+        (
+            vec!["loss-curve", ef, jb, "--search", "drop:x"],
+            "flywheel, drop",
+        ),
     ] {
         let said = failure(&arguments);
         assert!(said.contains(says), "{arguments:?}: {said}");

@@ -149,7 +149,7 @@ fn a_lost_header_costs_a_packet_or_a_frame() {
             (_, "drop") => near(weight, 0.8, 1e-3),
             _ => near(weight, 0.6, 0.03),
         }
-        // There is no theory of fill on tracks that is taken for samples.
+        // There is no theory of fill on tracks that counts as samples.
         let is_fill = curve["replace"] == "fill" && curve["knows"] == "headers";
         assert_eq!(point["theory"].is_null(), is_fill, "{what}");
         if is_fill {

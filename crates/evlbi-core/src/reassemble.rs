@@ -202,7 +202,7 @@ mod tests {
             let found = reassembly.add(fragment, ms(90))?;
             Some(found.to_vec())
         });
-        assert_eq!(whole.collect::<Vec<_>>(), [two.clone()]);
+        assert_eq!(whole.collect::<Vec<_>>(), std::slice::from_ref(&two));
         assert_eq!(reassembly.counts(), Counts::default());
         // The identification returns: the old fragments are gone.
         let again = payload(3, 4000);
@@ -211,7 +211,7 @@ mod tests {
             let found = reassembly.add(fragment, ms(101))?;
             Some(found.to_vec())
         });
-        assert_eq!(whole.collect::<Vec<_>>(), [again.clone()]);
+        assert_eq!(whole.collect::<Vec<_>>(), std::slice::from_ref(&again));
         assert_eq!(reassembly.counts().incomplete, 1);
     }
 

@@ -74,4 +74,4 @@ pub mod sink;
 pub mod sky;
 pub mod source;
 pub mod split;
-mod template;
+pub mod template;

@@ -3,7 +3,7 @@
 use evlbi_wire::vdif::{StationId, StreamKey};
 
 /// Maximum number of files per stream or recording. Damaged headers must not fill a directory.
-pub(crate) const MAX_FILES: usize = 256;
+pub const MAX_FILES: usize = 256;
 
 /// A name with an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

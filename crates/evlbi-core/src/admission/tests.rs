@@ -308,13 +308,17 @@ fn a_stream_may_arrive_twice() {
     ] {
         let mut receiver = Receiver::new(None, 1);
         for number in 0..count {
-            (0..2).for_each(|_| drop(receiver.take(1, &of(number))));
+            for _ in 0..2 {
+                receiver.take(1, &of(number));
+            }
         }
         assert_end(&mut receiver, [count, 0, 0, 0, 0]);
         assert_eq!(receiver.admission.counters().duplicates, count);
     }
     let mut receiver = Receiver::new(None, 1);
-    (0..200).for_each(|_| drop(receiver.take(1, &with_frames(7))));
+    for _ in 0..200 {
+        receiver.take(1, &with_frames(7));
+    }
     assert_eq!(receiver.admission.sender(), None);
 }
 

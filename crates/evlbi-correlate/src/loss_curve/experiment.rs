@@ -261,7 +261,7 @@ impl Experiment<'_> {
                 missing: missing + if replaced > 0.0 { 0.0 } else { more },
                 delay,
             };
-            theory::predict(found, baseline, harm, lost)
+            theory::predict(found, (&baseline.spectra, baseline.product), harm, lost)
         };
         let theory = predict(0.0).map(|here| {
             let slope = predict(STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
@@ -398,11 +398,6 @@ impl Baseline {
     /// Returns the point without loss.
     pub(super) fn lossless(&self) -> Point {
         self.measure(&self.whole, 0.0, (0.0, 0.0), Vec::new(), None)
-    }
-
-    /// Returns its stations' spectra without loss, and the index of its first product.
-    pub(super) fn bands(&self) -> (&[Vec<f64>; 2], usize) {
-        (&self.spectra, self.product)
     }
 
     fn measure(

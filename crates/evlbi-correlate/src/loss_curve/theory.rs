@@ -4,7 +4,6 @@ use evlbi_core::shed::Replace;
 use evlbi_fx::correlator::{Input, Rotation};
 use evlbi_fx::loss::{self, Lost, Replaced, Samples};
 
-use super::experiment::Baseline;
 use super::{Curve, Harm, Kind, Knows, Measures, Point, Where};
 use crate::Correlation;
 
@@ -41,10 +40,11 @@ impl Shed {
     }
 }
 
-/// Predicts the ratios of a baseline with this loss.
+/// Predicts the ratios of a baseline with this loss. `spectra` are those of its stations without loss, `product` is the index of its
+/// first product.
 pub(super) fn predict(
     found: &Correlation,
-    baseline: &Baseline,
+    (spectra, product): (&[Vec<f64>; 2], usize),
     harm: Harm,
     shed: Shed,
 ) -> Option<Measures> {
@@ -53,7 +53,6 @@ pub(super) fn predict(
         Replace::Random => Replaced::Random,
         Replace::Fill => Replaced::Fill,
     };
-    let (spectra, product) = baseline.bands();
     let samples = inputs(found, product).map(|input| {
         let layout = &found.setup.stations()[input.station].layout;
         Samples {

@@ -369,7 +369,7 @@ mod tests {
             ("MKIV1_4-576-8-2", "a track records"),
             ("MKIV1_3-512-8-2", "invalid format"),
             ("Mark5B-384-3-2", "6 bits of all channels"),
-            ("Mark5B-1-16-2", "whole number of samples"),
+            ("Mark5B-512-3-2", "whole number of samples"),
             ("Mark5B-1024-0-2", "must be 1 or more"),
             ("Mark5B-1024-16", "e.g. MKIV1_4-512-8-2"),
             ("512-8-2", "e.g. MKIV1_4-512-8-2"),

@@ -404,10 +404,10 @@ frames without a header. The decoder of this program keeps them (flywheel).
 Examples:
   evlbi loss-curve Ef.vdif Jb.vdif --model sky.toml --loss 5%
   evlbi loss-curve Ef.vdif Jb.vdif --loss 0.5%..20% --shed every,bunch --replace nothing,fill
-  # Packets instead of frames, with a reader that keeps frames without a header and one that drops them:
+  # Packets, with a reader that keeps frames without a header and one that drops them:
   evlbi loss-curve Ef.m4 Jb.m4 --unit packet --search flywheel,drop --replace fill --loss 20%
   # Where amplitudes rise at low weight, as a picture:
-  evlbi loss-curve Ef.m4 Jb.m4 --map --shed random --replace fill --knows headers --integration 100ms --out map
+  evlbi loss-curve Ef.m4 Jb.m4 --map --shed random --replace fill --knows headers --out map
   # Three stations, of which the third loses data: one of three baselines does not change:
   evlbi loss-curve Ef.vdif Wb.vdif Jb.vdif --station 3 --loss 5%,20%")]
 pub struct LossCurveArgs {

@@ -98,9 +98,9 @@ fn recordings_of_stations_are_recognised() {
         let statistics = thread["statistics"].as_array().unwrap();
         assert_eq!(thread["channel_names"].as_array().unwrap().len(), channels);
         for channel in statistics {
-            // Noise at the level for which samplers are set.
+            // Noise; that of the last station has hardly a sample of the higher magnitude.
             let rms = channel["components"][0]["rms"].as_f64().unwrap();
-            assert!((1.5..2.5).contains(&rms), "{name}: {rms}");
+            assert!((1.0..2.5).contains(&rms), "{name}: {rms}");
         }
         assert_eq!(statistics.len(), channels, "{name}");
         assert_eq!(found["leading_bytes"], leading, "{name}");

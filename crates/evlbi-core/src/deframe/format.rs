@@ -107,7 +107,6 @@ impl Layout {
             key: head.key(),
             time: head.time(),
             is_invalid: head.is_invalid(),
-            frame_rate: head.frame_rate().or(self.frame_rate),
         })
     }
 
@@ -146,8 +145,6 @@ pub struct Stamp {
     pub time: FrameTime,
     /// Whether the frame is marked invalid.
     pub is_invalid: bool,
-    /// Frames per second that the header gives.
-    pub frame_rate: Option<FrameRate>,
 }
 
 /// Header of a frame.

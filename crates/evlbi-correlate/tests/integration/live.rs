@@ -505,10 +505,15 @@ fn streams_of_different_formats_are_correlated() {
     }
 }
 
-/// An address of this host that no socket has.
-fn free() -> String {
+/// Correlates parts of the stream that arrives at an address of this host that no socket has; returns the address, too.
+fn share(parts: [&str; 2], options: &CorrelateOptions) -> (Live, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    format!("udp://{}", socket.local_addr().unwrap())
+    let here = socket.local_addr().unwrap();
+    drop(socket);
+    let inputs = parts.map(|part| format!("udp://{here}{part}"));
+    let live = Live::start(&inputs, options, PATIENT);
+    let [place] = live.places().try_into().unwrap();
+    (live, place)
 }
 
 /// Both stations in one stream, frame by frame.
@@ -538,13 +543,7 @@ fn stations_of_one_stream_share_its_socket() {
         ..CorrelateOptions::default()
     };
     let parts = ["#station=Ef&name=Ea", "#station=Jb"];
-    let here = free();
-    let live = Live::start(
-        &parts.map(|part| format!("{here}{part}")),
-        &options,
-        PATIENT,
-    );
-    let [place] = live.places().try_into().unwrap();
+    let (live, place) = share(parts, &options);
     let sent = sent_by(begin(&sending_of(&file, &format!("udp://{place}"))));
     until("all arrives", || live.arrived(0) >= sent);
     let (_, last) = live.stop();
@@ -569,13 +568,7 @@ fn a_station_that_is_not_in_a_stream_is_refused() {
     shared_stream(&room, &plan(&room, 60.0, 16e3, 800));
     let options = CorrelateOptions::default();
     let parts = ["#station=Ef", "#station=Cm"];
-    let here = free();
-    let live = Live::start(
-        &parts.map(|part| format!("{here}{part}")),
-        &options,
-        PATIENT,
-    );
-    let [place] = live.places().try_into().unwrap();
+    let (live, place) = share(parts, &options);
     let bytes = room.read("both.vdif");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(place).unwrap();

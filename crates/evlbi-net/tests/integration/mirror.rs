@@ -14,7 +14,7 @@ use evlbi_net::udp::{ReceiverOptions, SenderOptions};
 use evlbi_testkit::netns::{Wire, as_root_of_its_own, mirror_port, pair_with, paths};
 use evlbi_testkit::{buffer, name, until};
 
-/// What [`mirror_port`] shows.
+/// URL of the interface at which [`mirror_port`] shows the stream.
 const SHOWN: &str = "mirror://eth1?udp=2630";
 
 fn open(namespace: &Namespace, url: &str, with: &InOptions) -> Box<dyn Incoming> {

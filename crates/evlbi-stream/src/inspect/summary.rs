@@ -114,10 +114,9 @@ fn channels(threads: &[ThreadReport]) -> Option<String> {
             group.places.entry(place).or_default().push(number);
         }
     }
-    let first = threads
-        .iter()
-        .find(|thread| !thread.statistics.is_empty())?;
-    let scale = scale(&first.statistics[0], first.sample_rate);
+    if groups.is_empty() {
+        return None;
+    }
     let mut rows = Vec::new();
     for group in &groups {
         let mut by_channels: BTreeMap<&[usize], Vec<usize>> = BTreeMap::new();
@@ -132,10 +131,17 @@ fn channels(threads: &[ThreadReport]) -> Option<String> {
             rows.push(row);
         }
     }
-    let spectrum = format!("spectrum, {scale}");
-    let heads = [
-        "station", "threads", "channels", "levels", "mean", "rms", &spectrum,
-    ];
+    let mut heads = vec!["station", "threads", "channels", "levels", "mean", "rms"];
+    // Frames of few samples have no spectrum.
+    let spectrum = threads.iter().find_map(|thread| {
+        let mut channels = thread.statistics.iter();
+        let channel = channels.find(|channel| !channel.spectrum.is_empty())?;
+        Some(format!("spectrum, {}", scale(channel, thread.sample_rate)))
+    });
+    heads.extend(spectrum.as_deref());
+    for row in &mut rows {
+        row.truncate(heads.len());
+    }
     Some(table(&heads, rows, &[0, 1, 2, 3, 6], "kinds of channels"))
 }
 

@@ -12,7 +12,7 @@ use evlbi_testkit::recording::{FRAME, HEADER, RATE, START, frame, frame_range, k
 use evlbi_testkit::result::{assert_schema, shown};
 use evlbi_testkit::{Room, need};
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::{Header, StationId};
+use evlbi_wire::vdif::{Header, Shape, StationId};
 use evlbi_wire::{fill, mark5b};
 use serde_json::Value;
 
@@ -81,6 +81,38 @@ fn gaps_duplicates_and_invalid_frames_are_found() {
         .map(|c| c.as_u64().unwrap())
         .sum();
     assert_eq!(total, thread["sampled_frames"].as_u64().unwrap() * 4000);
+}
+
+/// A frame of one sample of each channel shows their levels only.
+#[test]
+fn frames_of_few_samples_have_no_spectrum() {
+    let room = Room::new();
+    let shape = Shape {
+        frame_length: HEADER + 64,
+        log2_channels: 6,
+        bits: 4,
+        complex: true,
+        legacy: false,
+    };
+    let mut bytes = Vec::new();
+    for number in 0..5 {
+        let mut header = Header::new(shape, key(0));
+        let time = FrameTime {
+            second: START,
+            frame: number,
+        };
+        header.set_time(time).unwrap();
+        let mut frame = vec![0x9a; shape.frame_length];
+        header.emit(&mut frame);
+        bytes.extend(frame);
+    }
+    let input = room.write("in.vdif", &bytes);
+    let all = Selection::default();
+    let report = inspect(Path::new(&input), &all, None, &Run::silent()).unwrap();
+    let shown = text(&report);
+    assert!(shown.contains("64 channels, 4-bit complex"), "{shown}");
+    assert!(shown.contains("levels"), "{shown}");
+    assert!(!shown.contains("spectrum"), "{shown}");
 }
 
 #[test]

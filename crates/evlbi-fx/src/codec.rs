@@ -1,7 +1,7 @@
 //! Samples in payloads: the codes that samplers write, and their values.
 //!
-//! VDIF and Mark 5B payloads are both a series of codes of 1, 2, 4 or 8 bits, starting with the lowest bits of the first byte. A
-//! complete sample contains one component per channel, or two (real, imaginary) if samples are complex; complete samples follow
+//! VDIF and Mark 5B payloads are both a series of codes of 1, 2, 4 or 8 bits, starting with the lowest bits of the first byte; VDIF
+//! samples of other widths are converted ([`words`]). A complete sample contains one component per channel, or two (real, imaginary) if samples are complex; complete samples follow
 //! each other without a gap. So a payload decodes to *interleaved components*: time outermost, then channel, then real and
 //! imaginary.
 //!
@@ -10,10 +10,12 @@
 mod levels;
 #[cfg(test)]
 mod tests;
+pub mod words;
 
 use evlbi_wire::vdif;
 
 pub use self::levels::HIGH;
+use self::words::Words;
 
 /// Threshold between the two magnitudes of 2-bit samples, in units of the rms of the signal: the one at which Gaussian noise
 /// keeps most of its signal-to-noise ratio (0.8825). Cooper (1970).
@@ -43,6 +45,8 @@ enum Kind {
     Vdif8,
     Mark5b1,
     Mark5b2,
+    /// VDIF of this many bits, converted.
+    Words(u8),
 }
 
 impl Codec {
@@ -74,19 +78,28 @@ impl Codec {
         })
     }
 
-    /// Returns the coding of the payload after `header`.
+    /// Returns the coding of the samples after `header`.
     pub fn of(header: &vdif::Header) -> Result<Codec, CodecError> {
         let bits = header.shape().bits;
         if header.edv() == Some(MARK5B_EDV) {
             Codec::mark5b(bits)
         } else {
-            Codec::vdif(bits)
+            Ok(Codec::vdif(bits).unwrap_or(Codec(Kind::Words(bits))))
         }
     }
 
-    /// Returns the bits of a component.
+    /// Returns how words contain the samples, if payloads must be converted before they are decoded.
+    pub(crate) fn words(self, is_complex: bool) -> Option<Words> {
+        match self.0 {
+            Kind::Words(bits) => Some(Words::of(bits, is_complex)),
+            _ => None,
+        }
+    }
+
+    /// Returns the bits of a component as it is recorded.
     pub fn bits(self) -> u8 {
         match self.0 {
+            Kind::Words(bits) => bits,
             Kind::Vdif1 | Kind::Mark5b1 => 1,
             Kind::Vdif2 | Kind::Mark5b2 => 2,
             Kind::Vdif4 => 4,
@@ -94,13 +107,25 @@ impl Codec {
         }
     }
 
-    /// Returns the value of each code, indexed by the code.
+    /// Returns the bits of a component in a payload that can be decoded.
+    pub fn width(self) -> u8 {
+        match self.0 {
+            Kind::Words(_) => words::WIDTH,
+            _ => self.bits(),
+        }
+    }
+
+    /// Returns the value of each code, indexed by the code; of more than 8 bits, that of their highest 8 bits.
     pub fn levels(self) -> &'static [f32] {
         match self.0 {
             Kind::Vdif1 => &levels::VDIF_1,
             Kind::Vdif2 => &levels::VDIF_2,
             Kind::Vdif4 => &levels::VDIF_4,
-            Kind::Vdif8 => &levels::VDIF_8,
+            Kind::Words(3) => &levels::VDIF_3,
+            Kind::Words(5) => &levels::VDIF_5,
+            Kind::Words(6) => &levels::VDIF_6,
+            Kind::Words(7) => &levels::VDIF_7,
+            Kind::Vdif8 | Kind::Words(_) => &levels::VDIF_8,
             Kind::Mark5b1 => &levels::MARK5B_1,
             Kind::Mark5b2 => &levels::MARK5B_2,
         }
@@ -116,7 +141,7 @@ impl Codec {
 
     /// Returns the number of components in `bytes` bytes of payload.
     pub fn components(self, bytes: usize) -> usize {
-        bytes.saturating_mul(8 / usize::from(self.bits()))
+        bytes.saturating_mul(8) / usize::from(self.width())
     }
 
     /// Decodes the components of `payload` into `values`, as many as there are and fit, and returns their number. The rest of
@@ -129,23 +154,28 @@ impl Codec {
             Kind::Vdif8 => decode(&levels::VDIF_8_TABLE, payload, values),
             Kind::Mark5b1 => decode(&levels::MARK5B_1_TABLE, payload, values),
             Kind::Mark5b2 => decode(&levels::MARK5B_2_TABLE, payload, values),
+            Kind::Words(_) => words::decode(payload, values),
         }
     }
 
-    /// Returns the codes of the components of `payload`, in the order of [`Codec::decode`].
-    pub fn codes(self, payload: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    /// Calls `each` with the codes of the components of `payload`, as indices of [`Codec::levels`], in the order of [`Codec::decode`].
+    pub fn codes(self, payload: &[u8], mut each: impl FnMut(u8)) {
+        if let Kind::Words(bits) = self.0 {
+            words::codes(bits, payload).for_each(each);
+            return;
+        }
         let bits = self.bits();
         let mask = u8::MAX >> (8 - bits);
-        payload.iter().flat_map(move |byte| {
-            (0..8)
-                .step_by(usize::from(bits))
-                .map(move |low| byte >> low & mask)
-        })
+        for byte in payload {
+            for low in (0..8).step_by(usize::from(bits)) {
+                each(byte >> low & mask);
+            }
+        }
     }
 
     /// Encodes `values`, a signal of rms `sigma` about zero, into `payload`: as many whole bytes as the values fill and fit.
     /// Returns their number. 1 bit: the sign. 2 bits: the sign, and whether the magnitude is [`THRESHOLD`] sigma or more. 4 and 8
-    /// bits: the nearest level, with 2.95 and 35.5 levels per sigma.
+    /// bits: the nearest level, with 2.95 and 35.5 levels per sigma. Payloads of other widths are not encoded: nothing is written.
     pub fn encode(self, values: &[f32], sigma: f32, payload: &mut [u8]) -> usize {
         let threshold = THRESHOLD * sigma;
         let two = |value: f32| {
@@ -170,6 +200,7 @@ impl Codec {
                 let code = two(value);
                 code >> 1 | (code & 1) << 1
             }),
+            Kind::Words(_) => 0,
         }
     }
 }

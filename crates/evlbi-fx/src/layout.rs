@@ -3,6 +3,7 @@
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::Header;
 
+use crate::codec::words;
 use crate::codec::{Codec, CodecError};
 
 /// Layout of samples in the frames of a station.
@@ -14,7 +15,7 @@ pub struct Layout {
     pub complex: bool,
     /// Channels per thread.
     pub channels: usize,
-    /// Length of a payload, in bytes.
+    /// Length of a payload that can be decoded, in bytes.
     pub payload: usize,
     /// Samples of a channel at the start of a frame that its header replaces: they are never valid.
     pub replaced: usize,
@@ -37,6 +38,16 @@ pub enum LayoutError {
         /// Bits of a sample of all channels.
         bits: usize,
     },
+    /// Several channels with a width that divides no word.
+    #[error(
+        "{channels} channels of {bits} bits: VDIF has no order for several channels unless their bits are a power of two"
+    )]
+    Order {
+        /// Number of channels.
+        channels: usize,
+        /// Bits of a component.
+        bits: u8,
+    },
 }
 
 impl Layout {
@@ -46,7 +57,7 @@ impl Layout {
     /// Returns a [`LayoutError`] if the samples cannot be decoded.
     pub fn of(header: &Header, frame_rate: FrameRate) -> Result<Layout, LayoutError> {
         let shape = header.shape();
-        let layout = Layout {
+        let mut layout = Layout {
             codec: Codec::of(header)?,
             complex: shape.complex,
             channels: usize::try_from(shape.channels()).unwrap_or(usize::MAX),
@@ -54,6 +65,15 @@ impl Layout {
             replaced: 0,
             frame_rate,
         };
+        if let Some(words) = layout.codec.words(shape.complex) {
+            let (channels, bits) = (layout.channels, shape.bits);
+            if channels > 1 && !bits.is_power_of_two() {
+                return Err(LayoutError::Order { channels, bits });
+            }
+            let all = layout.payload / words::BYTES * words.components();
+            let components = layout.components();
+            layout.payload = all / components * components * words::BYTES;
+        }
         layout.checked()
     }
 
@@ -72,10 +92,10 @@ impl Layout {
             .saturating_mul(if self.complex { 2 } else { 1 })
     }
 
-    /// Returns the bits of a sample of all channels.
+    /// Returns the bits of a sample of all channels in a payload that can be decoded.
     pub fn bits(&self) -> usize {
         self.components()
-            .saturating_mul(usize::from(self.codec.bits()))
+            .saturating_mul(usize::from(self.codec.width()))
     }
 
     /// Returns the samples of a channel in a frame.

@@ -248,8 +248,13 @@ fn fill_lines(samples: Samples) -> Vec<Line> {
 fn fill_pattern(samples: Samples) -> Vec<Complex64> {
     let mut word = [0; 4];
     fill::make(&mut word);
+    let mut payload = word.to_vec();
+    if let Some(words) = samples.codec.words(samples.complex) {
+        payload.clear();
+        words.unpack(&word, &mut payload);
+    }
     let mut values = [0.0; 32];
-    let count = samples.codec.decode(&word, &mut values);
+    let count = samples.codec.decode(&payload, &mut values);
     let components = if samples.complex { 2 } else { 1 };
     let component = |time: usize, part: usize| {
         let stride = samples.channels % count;

@@ -88,7 +88,7 @@ impl Statistics {
     /// Adds the samples of a payload. Components of an incomplete last sample are skipped.
     pub fn add(&mut self, payload: &[u8]) {
         // Whole bytes, as the longest transform is a multiple of eight samples.
-        let bits = self.channels * self.group * usize::from(self.codec.bits());
+        let bits = self.channels * self.group * usize::from(self.codec.width());
         for piece in payload.chunks(MAX / 8 * bits) {
             self.add_piece(piece);
         }
@@ -98,10 +98,12 @@ impl Statistics {
         let stride = self.channels * self.group;
         let components = self.codec.components(piece.len()) / stride * stride;
         let codes = self.codec.levels().len();
-        let counters = (0..stride).cycle();
-        for (counter, code) in counters.zip(self.codec.codes(piece)).take(components) {
-            self.counts[counter * codes + usize::from(code)] += 1;
-        }
+        let mut counters = (0..stride).cycle().take(components);
+        self.codec.codes(piece, |code| {
+            if let Some(counter) = counters.next() {
+                self.counts[counter * codes + usize::from(code)] += 1;
+            }
+        });
         self.values.resize(components, 0.0);
         self.codec.decode(piece, &mut self.values);
         self.spectra.add(&self.values);

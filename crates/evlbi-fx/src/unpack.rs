@@ -1,8 +1,8 @@
 //! Makes the payload of a track from the samples of a recorded frame, and finds which of them are not samples.
 //!
-//! A payload is a series of codes, time outermost, then channel. VDIF and Mark 5B record it as it is. Mark 4 spreads it over tracks, and
-//! its header replaces the first samples of each frame: they are zero in the payload, and never valid. Further orders of recorded samples
-//! belong here.
+//! A payload is a series of codes, time outermost, then channel. VDIF and Mark 5B record it as it is, except VDIF with samples whose
+//! bits have no tables ([`words`](crate::codec::words)). Mark 4 spreads it over tracks, and its header replaces the first samples of each
+//! frame: they are zero in the payload, and never valid. Further orders of recorded samples belong here.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use evlbi_wire::validity::Intervals;
 use evlbi_wire::vdif::Header;
 
 use crate::codec::Codec;
+use crate::codec::words::{self, Words};
 use crate::layout::{Layout, LayoutError};
 
 /// Bytes next to the samples of a frame in which a run of the fill pattern may start or end: two words and a part of a third.
@@ -84,7 +85,18 @@ impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Recorded<'a> {
 #[derive(Clone, Debug)]
 pub struct Unpacker {
     layout: Layout,
-    tracks: Option<OnTracks>,
+    /// Length of the recorded samples of a frame, in bytes.
+    recorded: usize,
+    place: Place,
+}
+
+/// Place of the samples in a frame.
+#[derive(Clone, Debug)]
+enum Place {
+    /// That in the payload.
+    Payload,
+    Tracks(OnTracks),
+    Words(Words),
 }
 
 /// Samples on the tracks of Mark 4.
@@ -100,7 +112,8 @@ impl Unpacker {
     pub fn plain(layout: Layout) -> Unpacker {
         Unpacker {
             layout,
-            tracks: None,
+            recorded: layout.payload,
+            place: Place::Payload,
         }
     }
 
@@ -109,7 +122,16 @@ impl Unpacker {
     /// # Errors
     /// Returns a [`LayoutError`] if the samples cannot be decoded.
     pub fn vdif(header: &Header, frame_rate: FrameRate) -> Result<Unpacker, LayoutError> {
-        Ok(Unpacker::plain(Layout::of(header, frame_rate)?))
+        let layout = Layout::of(header, frame_rate)?;
+        let plain = Unpacker::plain(layout);
+        Ok(match layout.codec.words(layout.complex) {
+            Some(words) => Unpacker {
+                recorded: header.shape().payload_length(),
+                place: Place::Words(words),
+                ..plain
+            },
+            None => plain,
+        })
     }
 
     /// Makes an unpacker of Mark 5B frames, whose headers do not contain the number of channels and bits.
@@ -152,7 +174,8 @@ impl Unpacker {
         };
         Ok(Unpacker {
             layout: layout.checked()?,
-            tracks: Some(OnTracks {
+            recorded: tracks.payload_length(),
+            place: Place::Tracks(OnTracks {
                 tracks,
                 order: Arc::new(Order::of(channels)),
                 is_modulated,
@@ -167,36 +190,52 @@ impl Unpacker {
 
     /// Returns the length of the recorded samples of a frame, in bytes.
     pub fn recorded_length(&self) -> usize {
-        let of_tracks = |on: &OnTracks| on.tracks.payload_length();
-        self.tracks.as_ref().map_or(self.layout.payload, of_tracks)
+        self.recorded
     }
 
     /// Replaces `payload` by that of these recorded samples.
     pub fn unpack(&self, recorded: &[u8], payload: &mut Vec<u8>) {
         payload.clear();
-        let Some(on) = &self.tracks else {
-            payload.extend_from_slice(recorded);
-            return;
-        };
-        let header = on.tracks.header_length();
-        payload.resize(header, 0);
-        on.order.to_vdif(recorded, payload);
-        if on.is_modulated {
-            // The order changes within bit times, in which the modulation is the same for all bits.
-            mark4::modulate(&mut payload[header..], on.tracks);
+        match &self.place {
+            Place::Payload => payload.extend_from_slice(recorded),
+            Place::Words(words) => {
+                words.unpack(recorded, payload);
+                payload.truncate(self.layout.payload);
+            }
+            Place::Tracks(on) => {
+                let header = on.tracks.header_length();
+                payload.resize(header, 0);
+                on.order.to_vdif(recorded, payload);
+                if on.is_modulated {
+                    // The order changes within bit times, in which the modulation is the same for all bits.
+                    mark4::modulate(&mut payload[header..], on.tracks);
+                }
+            }
         }
     }
 
     /// Returns the numbers in a frame of the samples that a range of its recorded bytes belongs to.
     pub fn samples_of(&self, bytes: Range<usize>) -> Range<i64> {
-        let (header, unit) = self
-            .tracks
-            .as_ref()
-            .map_or((0, 1), |on| (on.tracks.header_length(), on.tracks.bytes()));
-        let from = header + bytes.start / unit * unit;
-        let to = header + bytes.end.next_multiple_of(unit);
-        let bits = self.layout.bits();
-        (from * 8 / bits) as i64..(to * 8).div_ceil(bits) as i64
+        // Bytes that belong together, their bits in the payload, and bits of the payload before them.
+        let (unit, bits, before) = match &self.place {
+            Place::Payload => (1, 8, 0),
+            Place::Words(words) => (
+                words::BYTES,
+                words.components() * usize::from(words::WIDTH),
+                0,
+            ),
+            Place::Tracks(on) => (
+                on.tracks.bytes(),
+                on.tracks.count(),
+                on.tracks.header_length() * 8,
+            ),
+        };
+        let from = before + bytes.start / unit * bits;
+        let to = before + bytes.end.div_ceil(unit) * bits;
+        let sample = self.layout.bits();
+        let all = self.layout.frame_samples();
+        let of = |bit: usize| (bit as i64).min(all);
+        of(from / sample)..of(to.div_ceil(sample))
     }
 
     /// Returns the numbers in a frame of the samples that did not arrive.
@@ -214,6 +253,7 @@ impl Unpacker {
 
 #[cfg(test)]
 mod tests {
+    use evlbi_wire::vdif;
     use proptest::prelude::*;
 
     use super::*;
@@ -268,6 +308,50 @@ mod tests {
         assert!(Unpacker::mark5b(3, 2, rate).is_err());
         assert!(Unpacker::mark5b(8, 4, rate).is_err());
         assert!(Unpacker::mark5b(0, 2, rate).is_err());
+    }
+
+    /// Samples of 12 bits are two to a word, and those of fill are found by their words.
+    #[test]
+    fn words_of_samples_become_a_payload() {
+        let header = |log2_channels: u8, bits: u8| {
+            let shape = vdif::Shape {
+                frame_length: vdif::HEADER_LEN + 64,
+                log2_channels,
+                bits,
+                complex: false,
+                legacy: false,
+            };
+            Header::new(shape, vdif::StreamKey::default())
+        };
+        let rate = FrameRate::new(400).unwrap();
+        let unpacker = Unpacker::vdif(&header(0, 12), rate).unwrap();
+        assert_eq!(
+            (
+                unpacker.recorded_length(),
+                unpacker.layout().frame_samples()
+            ),
+            (64, 32)
+        );
+        assert_eq!(unpacker.layout().codec.bits(), 12);
+        let mut recorded = [0u8; 64];
+        recorded[60..].copy_from_slice(&0x00ff_f000u32.to_le_bytes());
+        fill::make(&mut recorded[8..20]);
+        let mut payload = vec![1];
+        unpacker.unpack(&recorded, &mut payload);
+        let mut values = vec![0.0; 32];
+        assert_eq!(unpacker.layout().codec.decode(&payload, &mut values), 32);
+        assert!(values[30] < -3.6 && values[31] > 3.6, "{values:?}");
+        let filled = unpacker.filled(&Recorded::from(&recorded));
+        assert_eq!(filled, std::iter::once(4..10).collect());
+        // Of four channels of 16 bits, a word has two.
+        let unpacker = Unpacker::vdif(&header(2, 16), rate).unwrap();
+        assert_eq!(unpacker.layout().frame_samples(), 8);
+        assert_eq!(unpacker.samples_of(12..16), 1..2);
+        let error = Unpacker::vdif(&header(2, 12), rate).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "4 channels of 12 bits: VDIF has no order for several channels unless their bits are a power of two"
+        );
     }
 
     proptest! {

@@ -9,6 +9,7 @@ use evlbi_correlate::CorrelateOptions;
 use evlbi_correlate::loss_curve::{Kind, LossCurveOptions};
 use evlbi_testkit::Room;
 use evlbi_wire::fill;
+use evlbi_wire::vdif::{Header, Shape};
 use serde_json::Value;
 
 use crate::{correlated, curve, delayed, near, not_correlated, number, sky};
@@ -100,6 +101,67 @@ fn stations_of_different_formats_correlate() {
     };
     let modelled = correlated(&[&on, &jb], &options);
     near(number(&modelled["baselines"][0], "/delay_s"), 0.0, 1e-9);
+}
+
+/// Writes the samples of a recording of 8 bits with more bits: `RECORDING.wide`.
+fn widened(recording: &str, bits: u8) -> String {
+    let read = fs::read(recording).unwrap();
+    let mut written = Vec::new();
+    let mut rest = &read[..];
+    while let Ok(mut header) = Header::parse(rest) {
+        let (frame, next) = rest.split_at(header.frame_length());
+        rest = next;
+        let shape = header.shape();
+        let per_word = 32 / usize::from(bits);
+        let payload = &frame[shape.header_length()..];
+        let words = payload.chunks(per_word).map(|codes| {
+            let placed = codes.iter().zip(0u32..);
+            placed.fold(0, |word, (code, place)| {
+                let wide = u32::from(*code) << (bits - 8) | 1 << (bits - 9);
+                word | wide << (place * u32::from(bits))
+            })
+        });
+        let words: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        let frame_length = shape.header_length() + words.len();
+        header.set_shape(Shape {
+            frame_length,
+            bits,
+            ..shape
+        });
+        let begin = written.len();
+        written.resize(begin + shape.header_length(), 0);
+        header.emit(&mut written[begin..]);
+        written.extend(words);
+    }
+    let path = format!("{recording}.{bits}");
+    fs::write(&path, written).unwrap();
+    path
+}
+
+/// Samples of many bits, which 32-bit words contain with or without unused bits, correlate as the 8 bits in them.
+#[test]
+fn samples_of_any_width_correlate() {
+    for (channels, complex, widths) in [
+        (1, false, &[12, 16, 32][..]),
+        (1, true, &[12, 16]),
+        (4, false, &[16, 32]),
+    ] {
+        let room = Room::new();
+        let plan = format!(
+            "start = '2024-01-01T12:00:00Z'\nduration = 0.1\nsample_rate = 1e6\nbits = 8\ncomplex = {complex}\n\
+             channels = {channels}\nedv = 1\npayload = 1600\n[[station]]\nname = 'Ef'\n[[station]]\nname = 'Jb'\ndelay = [2e-6]\n"
+        );
+        let at = stations(&room, &plan);
+        let plain = pair([&at("Ef.vdif"), &at("Jb.vdif")]);
+        assert!(number(&plain, "/snr") > 20.0, "{plain}");
+        for bits in widths {
+            let wide = pair([&widened(&at("Ef.vdif"), *bits), &at("Jb.vdif")]);
+            for measure in ["/weight", "/amplitude/valid", "/snr"] {
+                near(number(&wide, measure) / number(&plain, measure), 1.0, 1e-3);
+            }
+            near(number(&wide, "/delay_s"), number(&plain, "/delay_s"), 1e-10);
+        }
+    }
 }
 
 /// Headers of one track rate replace the same samples of both stations; those half a frame apart replace others.

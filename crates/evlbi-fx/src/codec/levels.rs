@@ -18,6 +18,11 @@ pub(super) static VDIF_2: [f32; 4] = [-HIGH, -1.0, 1.0, HIGH];
 pub(super) static VDIF_4: [f32; 16] = linear(8.0, STEPS_4);
 /// Zero is between the codes 127 and 128.
 pub(super) static VDIF_8: [f32; 256] = linear(127.5, STEPS_8);
+/// The range is that of 8 bits.
+pub(super) static VDIF_3: [f32; 8] = linear(3.5, STEPS_8 / 32.0);
+pub(super) static VDIF_5: [f32; 32] = linear(15.5, STEPS_8 / 8.0);
+pub(super) static VDIF_6: [f32; 64] = linear(31.5, STEPS_8 / 4.0);
+pub(super) static VDIF_7: [f32; 128] = linear(63.5, STEPS_8 / 2.0);
 pub(super) static MARK5B_1: [f32; 2] = [1.0, -1.0];
 pub(super) static MARK5B_2: [f32; 4] = [-HIGH, 1.0, -1.0, HIGH];
 

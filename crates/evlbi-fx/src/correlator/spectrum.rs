@@ -164,7 +164,7 @@ impl Spectrograph {
             return;
         }
         let bits = layout.bits() as i64;
-        let code = i64::from(layout.codec.bits());
+        let code = i64::from(layout.codec.width());
         let bytes = slab.lanes.get(lane).map_or(&[][..], |lane| &lane.bytes);
         let from = (placed.first - slab.first) * bits;
         let components = self.plans[input.station].length * layout.components();

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::num::NonZeroU32;
 
-use evlbi_fx::codec::Codec;
 use evlbi_fx::statistics::{ChannelStatistics, Statistics};
+use evlbi_fx::unpack::Unpacker;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Intervals;
 use evlbi_wire::vdif::{Header, StreamKey};
@@ -123,7 +123,7 @@ pub struct Thread {
     /// Header of the first frame; `None` unless it is VDIF.
     header: Option<Header>,
     described: Described,
-    /// Payload of a frame of Mark 4.
+    /// Payload of the last sampled frame.
     payload: Vec<u8>,
     frames: u64,
     invalid: u64,
@@ -134,7 +134,7 @@ pub struct Thread {
     seen: Intervals,
     ends: Option<(FrameTime, FrameTime)>,
     /// Counter of the samples, or the reason why there is none.
-    samples: Result<(Codec, Statistics), Unsampled>,
+    samples: Result<(Unpacker, Statistics), Unsampled>,
     pub sampled: u64,
     /// Frames until the next sampled one.
     next_sample: u64,
@@ -195,15 +195,11 @@ impl Thread {
         if self.frames <= self.next_sample || self.sampled == sampling.most {
             return;
         }
-        if let Ok((_, statistics)) = &mut self.samples {
-            match &self.described {
-                Some(Ok(samples)) => {
-                    samples.unpacker.unpack(payload, &mut self.payload);
-                    let replaced = self.payload.len() - samples.unpacker.recorded_length();
-                    statistics.add(&self.payload[replaced..]);
-                }
-                _ => statistics.add(payload),
-            }
+        if let Ok((unpacker, statistics)) = &mut self.samples {
+            unpacker.unpack(payload, &mut self.payload);
+            let layout = unpacker.layout();
+            let replaced = layout.replaced * layout.bits() / 8;
+            statistics.add(self.payload.get(replaced..).unwrap_or_default());
             self.sampled += 1;
             self.next_sample = self.frames - 1 + sampling.every;
         }
@@ -302,10 +298,10 @@ impl Thread {
     }
 
     fn levels(&self) -> Vec<f32> {
-        let Ok((codec, _)) = &self.samples else {
+        let Ok((unpacker, _)) = &self.samples else {
             return Vec::new();
         };
-        let mut levels = codec.levels().to_vec();
+        let mut levels = unpacker.layout().codec.levels().to_vec();
         levels.sort_by(f32::total_cmp);
         levels
     }
@@ -330,24 +326,24 @@ fn statistics(
     header: Option<&Header>,
     described: &Described,
     place: usize,
-) -> Result<(Codec, Statistics), Unsampled> {
+) -> Result<(Unpacker, Statistics), Unsampled> {
     if place >= THREADS_SAMPLED {
         let why = format!("only the first {THREADS_SAMPLED} threads are sampled");
         return Err(why.into());
     }
-    let (codec, channels, complex) = match (header, described) {
+    let unpacker = match (header, described) {
         (Some(header), _) => {
-            let shape = header.shape();
-            shape.check()?;
-            (Codec::of(header)?, shape.channels(), shape.complex)
+            header.shape().check()?;
+            Unpacker::vdif(header, UNKNOWN_RATE)?
         }
-        (None, Some(Ok(samples))) => {
-            let layout = samples.unpacker.layout();
-            (layout.codec, layout.channels as u64, false)
+        (None, Some(Ok(samples))) => samples.unpacker.clone(),
+        (None, Some(Err(SamplesError::NoFormat(_)))) => {
+            Unpacker::mark5b(1, MARK5B_BITS, UNKNOWN_RATE)?
         }
-        (None, Some(Err(SamplesError::NoFormat(_)))) => (Codec::mark5b(MARK5B_BITS)?, 1, false),
         (None, Some(Err(error))) => return Err(error.clone().into()),
         (None, None) => return Err("no header is undamaged".into()),
     };
-    Ok((codec, Statistics::new(codec, channels, complex)?))
+    let layout = unpacker.layout();
+    let statistics = Statistics::new(layout.codec, layout.channels as u64, layout.complex)?;
+    Ok((unpacker, statistics))
 }

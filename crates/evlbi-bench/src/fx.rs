@@ -2,7 +2,7 @@
 //! can be correlated live.
 
 use std::hint::black_box;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -10,7 +10,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use evlbi_core::turn::Turn;
 use evlbi_fx::codec::Codec;
+use evlbi_fx::unpack::Unpacker;
 use evlbi_testkit::{Room, command};
+use evlbi_wire::mark4::{Channels, Tracks};
+use evlbi_wire::time::FrameRate;
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex32;
 use serde_json::Value;
@@ -21,6 +24,8 @@ use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
 
 /// The same correlation of two stations in numpy (with scipy's transforms, if available).
 const NUMPY: &str = include_str!("fx.py");
+/// Decoding of a recording by baseband.
+const BASEBAND: &str = include_str!("decode.py");
 const STATIONS: [&str; 8] = ["Ef", "Jb", "On", "Mc", "Tr", "Wb", "Nt", "Hh"];
 /// Samples per second of the recordings.
 const RATE: f64 = 64e6;
@@ -43,8 +48,9 @@ pub struct FxArgs {
 
 pub fn run(args: &FxArgs) -> Result<()> {
     let room = Recordings::new()?;
-    let scenes: [(&str, Scene<Recordings, FxArgs>); 5] = [
+    let scenes: [(&str, Scene<Recordings, FxArgs>); 6] = [
         ("steps", steps),
+        ("formats", formats),
         ("turn", turn),
         ("whole", whole),
         ("numpy", numpy),
@@ -59,23 +65,19 @@ struct Recordings(Room);
 impl Recordings {
     fn new() -> Result<Recordings> {
         let room = Recordings(Room::new());
-        room.plan("plan.toml", RATE, SECONDS)?;
         eprintln!("making the recordings of {} stations", STATIONS.len());
-        let mut sky = command(EVLBI);
-        sky.args(["sky", &room.0.path("plan.toml"), "--out"]);
-        sky.arg(room.0.folder());
-        Program::start("evlbi sky", &mut sky)?.finish()?;
+        room.make("plan.toml", &plan(RATE, SECONDS))?;
         Ok(room)
     }
 
-    fn plan(&self, name: &str, rate: f64, seconds: f64) -> Result<()> {
-        let mut plan = format!(
-            "start = \"2024-01-01T00:00:00Z\"\nduration = {seconds:.3}\nsample_rate = {rate:.0}.0\nedv = 1\n"
-        );
-        for station in STATIONS {
-            plan += &format!("[[station]]\nname = \"{station}\"\n");
-        }
-        Ok(std::fs::write(self.0.path(name), plan)?)
+    /// Makes the recordings of a plan, which is kept under a name.
+    fn make(&self, name: &str, plan: &str) -> Result<()> {
+        std::fs::write(self.0.path(name), plan)?;
+        let mut sky = command(EVLBI);
+        sky.args(["sky", &self.0.path(name), "--out"]);
+        sky.arg(self.0.folder());
+        Program::start("evlbi sky", &mut sky)?.finish()?;
+        Ok(())
     }
 
     fn file(&self, station: &str) -> String {
@@ -84,17 +86,38 @@ impl Recordings {
 
     /// Returns the CPU time of `evlbi correlate` for the first `stations`, in seconds.
     fn correlate(&self, stations: usize, options: &[&str]) -> Result<f64> {
-        let before = children_cpu();
-        let mut correlate = command(EVLBI);
         let files = STATIONS.iter().take(stations);
-        correlate
-            .arg("correlate")
-            .args(files.map(|station| self.file(station)))
-            .args(["--threads", "1"])
-            .args(options);
-        Program::start("evlbi correlate", &mut correlate)?.finish()?;
-        Ok(children_cpu() - before)
+        let files: Vec<String> = files.map(|station| self.file(station)).collect();
+        correlate(&files, options)
     }
+}
+
+/// Returns a plan of all stations.
+fn plan(rate: f64, seconds: f64) -> String {
+    let mut plan = format!(
+        "start = \"2024-01-01T00:00:00Z\"\nduration = {seconds:.3}\nsample_rate = {rate:.0}.0\nedv = 1\n"
+    );
+    for station in STATIONS {
+        plan += &format!("[[station]]\nname = \"{station}\"\n");
+    }
+    plan
+}
+
+/// Returns the CPU time of `evlbi correlate` for these recordings, in seconds.
+fn correlate(files: &[String], options: &[&str]) -> Result<f64> {
+    let before = children_cpu();
+    let mut correlate = command(EVLBI);
+    correlate.arg("correlate").args(files);
+    correlate.args(["--threads", "1"]).args(options);
+    Program::start("evlbi correlate", &mut correlate)?.finish()?;
+    Ok(children_cpu() - before)
+}
+
+/// Returns the first line that a Python program prints; `None` if it fails.
+fn printed(python: &Path, program: &str) -> Option<String> {
+    let output = Command::new(python).args(["-c", program]).output().ok()?;
+    let text = output.status.success().then_some(output.stdout)?;
+    Some(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
 /// Returns the time of `work` per sample, in nanoseconds: the median of some runs.
@@ -162,6 +185,99 @@ fn steps(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
         let baseline = Figure::new(format!("a baseline, {what}"), product, UNIT);
         table.add(baseline.aim(Aim::AtMost(0.09)));
     }
+    Ok(())
+}
+
+/// Measures decoding of Mark 4 and of VDIF, each next to baseband's, and correlation of the same samples recorded in both.
+fn formats(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
+    const CHANNELS: usize = 8;
+    const BITS: usize = 2;
+    const FAN_OUT: usize = 4;
+    /// Samples of each channel per second and in all.
+    const RATE: u64 = 32_000_000;
+    const FRAMES: u32 = 400;
+    /// Formats, the ending of their files, and two stations each.
+    const KINDS: [(&str, &str, [&str; 2]); 2] = [
+        ("mark4", "m4", ["Ma", "Mb"]),
+        ("vdif", "vdif", ["Va", "Vb"]),
+    ];
+    let tracks = Tracks::new(CHANNELS * BITS * FAN_OUT).context("no such tracks")?;
+    let channels = Channels::usual(tracks, BITS, FAN_OUT)?;
+    let rate = FrameRate::new(FRAMES).context("no such frame rate")?;
+    let on_tracks = Unpacker::mark4(&channels, false, rate)?;
+    let plain = Unpacker::plain(*on_tracks.layout());
+    let mut plan = format!(
+        "start = \"2024-01-01T00:00:00Z\"\nduration = 1.0\nsample_rate = {RATE}.0\nchannels = {CHANNELS}\nedv = 1\n"
+    );
+    for (kind, _, stations) in KINDS {
+        for station in stations {
+            plan += &format!(
+                "[[station]]\nname = \"{station}\"\nformat = \"{kind}\"\nfan_out = {FAN_OUT}\n"
+            );
+        }
+    }
+    room.make("formats.toml", &plan)?;
+    let files = KINDS.map(|(_, ending, stations)| {
+        stations.map(|station| room.0.path(&format!("{station}.{ending}")))
+    });
+    let bytes: Vec<u8> = (0..tracks.payload_length())
+        .map(|n| ((n * 97) >> 3) as u8)
+        .collect();
+    let mut decoded = [Vec::new(), Vec::new()];
+    let codec = plain.layout().codec;
+    let mut values = vec![0.0; 2048];
+    let mut payload = Vec::new();
+    for _ in 0..args.runs {
+        for (times, unpacker) in decoded.iter_mut().zip([&on_tracks, &plain]) {
+            times.push(per_sample(
+                3,
+                50 * tracks.payload_length() * 8 / BITS,
+                || {
+                    for _ in 0..50 {
+                        unpacker.unpack(black_box(&bytes), &mut payload);
+                        for block in payload.chunks_exact(512) {
+                            black_box(codec.decode(black_box(block), &mut values));
+                        }
+                    }
+                },
+            ));
+        }
+    }
+    let decoded = decoded.map(|mut times| median(&mut times));
+    let version = printed(&args.python, "import baseband; print(baseband.__version__)");
+    match &version {
+        Some(version) => table.version("baseband", version),
+        None => table.misses("baseband (cargo xtask setup, or --python PYTHON)"),
+    }
+    for (((kind, ..), ours), files) in KINDS.iter().zip(decoded).zip(&files) {
+        let mut figure = Figure::new(format!("decoding {kind}"), ours, "ns per sample");
+        if version.is_some() {
+            let rate = RATE.to_string();
+            let read = [BASEBAND, kind, &files[0], &rate];
+            let mut python = command(&args.python);
+            let theirs = Program::start("baseband", python.arg("-c").args(read))?.finish()?;
+            figure = figure.beside("baseband", theirs.trim().parse()?);
+        }
+        table.add(figure);
+    }
+    let [mark4, vdif] = decoded;
+    let figure = Figure::new("decoding mark4, of the time for vdif", mark4 / vdif, "");
+    table.add(figure.aim(Aim::AtMost(3.0)));
+    let mut costs = [Vec::new(), Vec::new()];
+    for _ in 0..args.runs {
+        for (costs, files) in costs.iter_mut().zip(&files) {
+            costs.push(correlate(files, &[])?);
+        }
+    }
+    let rates = costs
+        .map(|mut costs| (RATE as usize * CHANNELS * BITS * 2) as f64 / 1e9 / median(&mut costs));
+    for ((kind, ..), rate) in KINDS.iter().zip(rates) {
+        let what = format!("2 stations of {CHANNELS} channels, {kind}");
+        table.add(Figure::new(what, rate, "Gbit/s a processor"));
+    }
+    let [mark4, vdif] = rates;
+    let figure = Figure::new("correlating mark4, of the rate for vdif", mark4 / vdif, "");
+    table.add(figure.aim(Aim::AtLeast(0.6)));
     Ok(())
 }
 
@@ -235,11 +351,9 @@ fn whole(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
 /// Measures the same two recordings, here and in numpy, in turn.
 fn numpy(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let version = ["-c", "import numpy; print(numpy.__version__)"];
-    let version = Command::new(&args.python).args(version).output();
-    let version = version.ok().filter(|output| output.status.success());
+    let version = printed(&args.python, "import numpy; print(numpy.__version__)");
     match &version {
-        Some(output) => table.version("numpy", String::from_utf8_lossy(&output.stdout).trim()),
+        Some(version) => table.version("numpy", version),
         None => table.misses("numpy (cargo xtask setup, or --python PYTHON)"),
     }
     for _ in 0..args.runs {
@@ -286,7 +400,8 @@ fn live(room: &Recordings, _: &FxArgs, table: &mut Table) -> Result<()> {
 /// Returns whether two streams of this rate are correlated without anything lost or late.
 fn stream(room: &Recordings, megabits: u32) -> Result<bool> {
     const SECONDS: f64 = 8.0;
-    room.plan("live.toml", f64::from(megabits) * 1e6 / 2.0, SECONDS)?;
+    let plan = plan(f64::from(megabits) * 1e6 / 2.0, SECONDS);
+    std::fs::write(room.0.path("live.toml"), plan)?;
     let mut correlator = command(EVLBI);
     correlator.arg("correlate").args(["udp://127.0.0.1:0"; 2]);
     correlator.args(["--live", "--json", "--idle", "3s", "--wait", "3s"]);

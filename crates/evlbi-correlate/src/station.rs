@@ -1,14 +1,14 @@
 //! Reads a recording for the correlator: frame by frame into a track, with the gaps of its gaps file.
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use evlbi_core::deframe::{Chunk, Deframer};
 use evlbi_fx::track::{Counts, Slab, Track, Trust};
-use evlbi_fx::unpack::{Recorded, Unpacker};
-use evlbi_stream::recording::{self, Blocks, Recording, gaps_beside};
+use evlbi_fx::unpack::Recorded;
+use evlbi_stream::gaps::{self, GapsError};
+use evlbi_stream::recording::{self, Blocks, Recording};
 use evlbi_stream::samples::{Samples, SamplesError};
 use evlbi_stream::selection::{Selection, SelectionError};
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -16,7 +16,6 @@ use evlbi_wire::validity::{Gaps, TimeGap};
 use evlbi_wire::vdif::{StationId, StreamKey};
 
 use super::arrived::arrived;
-use super::files::{FileError, read_text};
 use super::options::Flag;
 use super::run::Station;
 use super::shape::Shape;
@@ -55,29 +54,9 @@ pub enum RecordingError {
         /// Reason.
         source: SamplesError,
     },
-    /// The gaps file cannot be read.
+    /// The gaps file cannot be used.
     #[error("{0}")]
-    Gaps(#[from] FileError),
-    /// The gaps file is damaged.
-    #[error("in {}", path.display())]
-    GapsFormat {
-        /// Path of the gaps file.
-        path: PathBuf,
-        /// The damage.
-        source: serde_json::Error,
-    },
-    /// The gaps file belongs to another recording.
-    #[error(
-        "gaps file {} does not match {}: frame rate or byte ranges differ",
-        gaps.display(),
-        recording.display()
-    )]
-    OtherGaps {
-        /// Path of the gaps file.
-        gaps: PathBuf,
-        /// Path of the recording next to it.
-        recording: PathBuf,
-    },
+    Gaps(#[from] GapsError),
 }
 
 /// The recording of one station.
@@ -143,7 +122,7 @@ impl StationFile {
             threads.clone_from(&selection.threads);
         }
         let gaps = match trust {
-            Trust::Exact => read_gaps(path, &samples.unpacker)?,
+            Trust::Exact => gaps::read_beside(path, recording.frame_rate, &frames)?,
             _ => None,
         };
         if wanted.is_some() {
@@ -387,28 +366,4 @@ fn first_frame(
         is_over = !stepped.map_err(|error| RecordingError::Read(error.into()))?;
     }
     Ok(valid.or(invalid))
-}
-
-fn read_gaps(recording: &Path, unpacker: &Unpacker) -> Result<Option<Gaps>, RecordingError> {
-    let path = gaps_beside(recording);
-    let text = match read_text(&path) {
-        Ok(text) => text,
-        Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let gaps: Gaps = match serde_json::from_str(&text) {
-        Ok(gaps) => gaps,
-        Err(source) => return Err(RecordingError::GapsFormat { path, source }),
-    };
-    let is_other = |rate: FrameRate| rate != unpacker.layout().frame_rate;
-    let length = unpacker.recorded_length();
-    let is_beyond = |bytes: &Range<usize>| bytes.start > bytes.end || bytes.end > length;
-    let mut bytes = gaps.time.iter().flat_map(|gap| &gap.bytes);
-    if gaps.frame_rate.is_some_and(is_other) || bytes.any(is_beyond) {
-        return Err(RecordingError::OtherGaps {
-            gaps: path,
-            recording: recording.to_owned(),
-        });
-    }
-    Ok(Some(gaps))
 }

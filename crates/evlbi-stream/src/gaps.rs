@@ -1,11 +1,13 @@
-//! Gaps files of recordings that are made from others: written frame by frame, so that they take no memory however long the recording
+//! Gaps files: read next to a recording, and written frame by frame next to one that is made, so that they take no memory however long it
 //! is.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use evlbi_core::deframe::Layout;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, SequenceGap, TimeGap};
 use evlbi_wire::vdif::StreamKey;
@@ -35,7 +37,7 @@ pub enum GapsError {
     },
     /// It belongs to another recording.
     #[error(
-        "gaps file {} does not match {}: frame rate or frame length differ",
+        "gaps file {} does not match {}: frame rate, frame length or byte ranges differ",
         gaps.display(),
         recording.display()
     )]
@@ -54,7 +56,7 @@ pub enum GapsError {
 pub fn read_beside(
     recording: &Path,
     frame_rate: Option<FrameRate>,
-    frame_length: usize,
+    layout: &Layout,
 ) -> Result<Option<Gaps>, GapsError> {
     let path = gaps_beside(recording);
     let text = match std::fs::read(&path) {
@@ -66,14 +68,14 @@ pub fn read_beside(
         Ok(gaps) => gaps,
         Err(source) => return Err(GapsError::Format { path, source }),
     };
-    let is_other = match (gaps.frame_rate, frame_rate) {
-        (Some(theirs), Some(ours)) => theirs != ours,
-        _ => false,
-    };
-    if is_other
+    let is_other_rate = |theirs| frame_rate.is_some_and(|ours| ours != theirs);
+    let payload = layout.frame_length - layout.header_length;
+    let is_beyond = |bytes: &Range<usize>| bytes.start > bytes.end || bytes.end > payload;
+    if gaps.frame_rate.is_some_and(is_other_rate)
         || gaps
             .frame_length
-            .is_some_and(|length| length != frame_length)
+            .is_some_and(|it| it != layout.frame_length)
+        || gaps.time.iter().flat_map(|gap| &gap.bytes).any(is_beyond)
     {
         return Err(GapsError::Other {
             gaps: path,
@@ -181,4 +183,59 @@ fn after(run: &TimeGap, rate: Option<FrameRate>) -> Option<FrameTime> {
         second: run.start.second,
         frame: run.start.frame.checked_add(run.frames.try_into().ok()?)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use evlbi_core::deframe::Format;
+    use evlbi_testkit::Room;
+    use evlbi_wire::validity::Cause;
+
+    use super::*;
+
+    #[test]
+    fn a_gaps_file_of_other_frames_is_refused() {
+        let room = Room::new();
+        let recording = room.path("a.vdif");
+        let layout = Layout {
+            format: Format::Vdif,
+            frame_length: 1032,
+            header_length: 32,
+            version: 0,
+            frame_rate: None,
+        };
+        let is_read = |rate, length, bytes| {
+            let gap = TimeGap {
+                key: StreamKey::default(),
+                start: FrameTime {
+                    second: 5,
+                    frame: 0,
+                },
+                frames: 1,
+                first_byte: None,
+                bytes: Some(bytes),
+                cause: Cause::Lost,
+            };
+            let gaps = Gaps {
+                frame_rate: rate,
+                frame_length: length,
+                time: vec![gap],
+                ..Gaps::default()
+            };
+            room.write("a.vdif.gaps.json", serde_json::to_vec(&gaps).unwrap());
+            match read_beside(Path::new(&recording), FrameRate::new(50), &layout) {
+                Ok(read) => read == Some(gaps),
+                Err(error) => {
+                    assert!(matches!(error, GapsError::Other { .. }), "{error}");
+                    false
+                }
+            }
+        };
+        let part = 992..1000;
+        assert!(is_read(FrameRate::new(50), Some(1032), part.clone()));
+        assert!(is_read(None, None, part.clone()));
+        assert!(!is_read(FrameRate::new(49), None, part.clone()));
+        assert!(!is_read(None, Some(1000), part));
+        assert!(!is_read(None, None, 992..1001));
+    }
 }

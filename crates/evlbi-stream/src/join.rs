@@ -173,8 +173,9 @@ pub fn join(options: &JoinOptions, run: &Run) -> Result<JoinReport, JoinError> {
     let (mut lanes, places) = lanes(options, &recordings)?;
     let mut sources = Vec::new();
     for (recording, places) in recordings.into_iter().zip(places) {
-        let length = recording.frame_length.unwrap_or_default();
-        let gaps = gaps::read_beside(&recording.path, Some(rate), length)?;
+        let layout = recording.layout;
+        let gaps = layout.map(|layout| gaps::read_beside(&recording.path, Some(rate), &layout));
+        let gaps = gaps.transpose()?.flatten();
         for (lane, input) in places.values() {
             set(&mut lanes[*lane], *input, rate, gaps.as_ref(), &recording)?;
         }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use evlbi_core::deframe::{Chunk, Format};
+use evlbi_core::deframe::{Chunk, Format, Layout};
 use evlbi_net::file::{OutputError, same_file};
 use evlbi_net::run::Run;
 use evlbi_plot::lines;
@@ -277,8 +277,8 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
         return Err(SplitError::One(options.to.clone()));
     }
     let recording = Recording::survey(&options.input, options.frame_rate, run.clock().second())?;
-    let frame_length = frames_of(&recording)?;
-    let gaps = gaps::read_beside(&options.input, recording.frame_rate, frame_length)?;
+    let layout = layout_of(&recording)?;
+    let gaps = gaps::read_beside(&options.input, recording.frame_rate, &layout)?;
     let rate = recording.frame_rate;
     if rate.is_none() && gaps.as_ref().is_some_and(|gaps| !gaps.time.is_empty()) {
         return Err(SplitError::RateUnknown(options.input.clone()));
@@ -326,7 +326,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     Ok(SplitReport {
         schema: "evlbi.split/1",
         input: options.input.clone(),
-        frame_length,
+        frame_length: layout.frame_length,
         frame_rate: rate.map(FrameRate::get),
         frames_per_frame: splitter.parts(),
         frames: splitter.frames,
@@ -338,10 +338,10 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     })
 }
 
-/// Returns the length of the frames of a recording in VDIF.
-fn frames_of(recording: &Recording) -> Result<usize, SplitError> {
-    match (recording.format, recording.frame_length) {
-        (Format::Vdif, Some(length)) => Ok(length),
+/// Returns the layout of the frames of a recording in VDIF.
+fn layout_of(recording: &Recording) -> Result<Layout, SplitError> {
+    match (recording.format, recording.layout) {
+        (Format::Vdif, Some(layout)) => Ok(layout),
         (format, _) => Err(SplitError::NotVdif {
             path: recording.path.clone(),
             format,

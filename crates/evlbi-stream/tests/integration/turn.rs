@@ -66,7 +66,11 @@ fn frame(shape: Shape, key: StreamKey, number: u32) -> Vec<u8> {
 
 /// Returns three seconds of a thread.
 fn thread(shape: Shape, key: StreamKey) -> Vec<u8> {
-    (0..150)
+    frames(shape, key, 3 * RATE)
+}
+
+fn frames(shape: Shape, key: StreamKey, count: u32) -> Vec<u8> {
+    (0..count)
         .flat_map(|number| frame(shape, key, number))
         .collect()
 }
@@ -103,21 +107,22 @@ fn all(room: &Room, count: u16) -> Vec<String> {
 }
 
 /// Splits and joins a recording of which frames are missing; the result must be the same to the byte.
-fn there_and_back(shape: Shape, replace: Replace) {
+fn there_and_back(shape: Shape, whole: &[u8], shed: &str, replace: Replace) {
     let room = Room::new();
     let channels = shape.channels() as u16;
     std::fs::create_dir(room.path("before")).unwrap();
     std::fs::create_dir(room.path("after")).unwrap();
-    let whole = room.write("whole.vdif", thread(shape, key(3)));
+    let whole = room.write("whole.vdif", whole);
     let (before, after) = (room.path("before/scan.vdif"), room.path("after/scan.vdif"));
-    let shed = DropOptions {
+    let options = DropOptions {
         input: whole.into(),
         output: before.clone().into(),
-        shed: "random:10%".parse().unwrap(),
+        shed: shed.parse().unwrap(),
         replace,
         ..DropOptions::default()
     };
-    drop(&shed, &Run::silent()).unwrap();
+    let done = report(drop(&options, &Run::silent()));
+    assert!(done["gaps"].as_u64().unwrap() > 0, "{done}");
     let done = report(split(
         &splits(&before, &room.path("ch{channel}.vdif")),
         &Run::silent(),
@@ -136,11 +141,11 @@ fn there_and_back(shape: Shape, replace: Replace) {
     let read = |folder: &str, name: &str| room.read(&format!("{folder}/{name}"));
     assert!(
         read("before", "scan.vdif") == read("after", "scan.vdif"),
-        "{shape:?} {replace:?}"
+        "{shape:?} {shed} {replace:?}"
     );
     let texts = ["before", "after"].map(|folder| read(folder, "scan.vdif.gaps.json"));
     let [before, after] = texts.map(|text| String::from_utf8(text).unwrap());
-    assert_eq!(before, after, "{shape:?} {replace:?}");
+    assert_eq!(before, after, "{shape:?} {shed} {replace:?}");
 }
 
 #[test]
@@ -148,8 +153,17 @@ fn split_then_join_gives_the_same_bytes_and_gaps() {
     // One frame per frame; two frames of which one is made of each channel.
     for shape in [shape(8192, 16, 2), shape(8000, 16, 2), shape(160, 4, 8)] {
         for replace in [Replace::Invalid, Replace::Nothing] {
-            there_and_back(shape, replace);
+            there_and_back(shape, &thread(shape, key(3)), "random:10%", replace);
         }
+    }
+}
+
+#[test]
+fn one_per_cent_of_sixteen_channels_is_missing_before_and_after() {
+    let shape = shape(8000, 16, 2);
+    let whole = frames(shape, key(0), 1000);
+    for replace in [Replace::Invalid, Replace::Nothing] {
+        there_and_back(shape, &whole, "random:1%", replace);
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
-    CorrelateOptions, DelayTerms, NoFringe, OffModel, PlanError, RecordingError, StreamError,
-    Stretch, VisibilityError, WindowError,
+    CorrelateOptions, DelayTerms, NoFringe, OffModel, PlanError, StreamError, Stretch,
+    VisibilityError, WindowError,
 };
 use evlbi_fx::correlator::CHANNELS;
 use evlbi_stream::samples::SamplesError;
@@ -137,19 +137,9 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_plan))
         .or_else(|| error.downcast_ref().and_then(of_stream))
         .or_else(|| error.downcast_ref().and_then(of_loss_curve))
-        .or_else(|| error.downcast_ref().and_then(of_recording))
         .or_else(|| error.downcast_ref().and_then(of_samples))
         .or_else(|| error.downcast_ref().and_then(of_visibilities))
         .or_else(|| error.downcast_ref().and_then(of_fringe))
-}
-
-fn of_recording(error: &RecordingError) -> Option<String> {
-    Some(match error {
-        RecordingError::OtherGaps { .. } => {
-            format!("{error}; remove it, or ignore it with --trust headers")
-        }
-        _ => return None,
-    })
 }
 
 fn of_samples(error: &SamplesError) -> Option<String> {

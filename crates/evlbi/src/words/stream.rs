@@ -155,7 +155,7 @@ fn of_lane(error: &LaneError) -> Option<String> {
 fn of_gaps(error: &GapsError) -> Option<String> {
     Some(match error {
         GapsError::Other { .. } => {
-            format!("{error}: move it away if it does not belong to the recording")
+            format!("{error}; remove it, or ignore it in correlate with --trust headers")
         }
         _ => return None,
     })

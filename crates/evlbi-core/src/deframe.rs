@@ -133,6 +133,8 @@ pub struct Chunk<'a> {
     pub frames: &'a [Frame],
     /// Common properties of these frames; `None` if the stream has no frames.
     pub layout: Option<Layout>,
+    /// Frames per second of each thread, once known.
+    pub frame_rate: Option<FrameRate>,
 }
 
 /// Consumer of the pieces, in order.
@@ -687,11 +689,11 @@ impl Deframer {
         };
         let length = bytes.len();
         if length > 0 {
-            let (frames, layout) = (&self.frames, self.layout());
             (span.sink)(Chunk {
                 bytes,
-                frames,
-                layout,
+                frames: &self.frames,
+                layout: self.layout(),
+                frame_rate: self.frame_rate(),
             });
             self.count(length);
         }

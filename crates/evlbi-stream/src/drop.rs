@@ -187,7 +187,7 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
         frame_length: recording.frame_length,
         ..Gaps::default()
     };
-    let gaps = GapsWriter::new(gaps_out, &document, list).map_err(DropError::write(&gaps_file))?;
+    let gaps = GapsWriter::new(gaps_out, document, list).map_err(DropError::write(&gaps_file))?;
     let (output, part) = Part::create(&options.output, options.force)?;
     let header_length = recording.header_length().unwrap_or(0);
     let mut cut = Cut::new(output, gaps, shed, unit, options, header_length);

@@ -88,9 +88,9 @@ pub fn read_beside(
 /// Writer of the document.
 pub struct GapsWriter {
     file: BufWriter<File>,
-    frame_rate: Option<FrameRate>,
-    /// Rest of the document, after the list.
-    tail: String,
+    /// The document without the list.
+    document: Gaps,
+    list: &'static str,
     /// Runs that may continue.
     runs: HashMap<StreamKey, TimeGap>,
     packets: Option<SequenceGap>,
@@ -98,30 +98,30 @@ pub struct GapsWriter {
 }
 
 impl GapsWriter {
-    /// Writes the start of `document`, whose own lists are empty; `list` is the name of the list to write.
-    pub fn new(file: File, document: &Gaps, list: &str) -> io::Result<GapsWriter> {
-        let text = serde_json::to_string(document)?;
-        let before = format!("\"{list}\":[");
-        // The lists come after all text that a user chose.
-        let at = text.rfind(&before).map_or(0, |at| at + before.len());
-        let (head, tail) = text.split_at(at);
+    /// Starts to write `document`, whose own lists are empty; `list` is the name of the list to write.
+    pub fn new(file: File, document: Gaps, list: &'static str) -> io::Result<GapsWriter> {
         let mut file = BufWriter::new(file);
-        file.write_all(head.as_bytes())?;
+        write!(file, "{{\"{list}\":[")?;
         Ok(GapsWriter {
             file,
-            frame_rate: document.frame_rate,
-            tail: tail.to_string(),
+            document,
+            list,
             runs: HashMap::new(),
             packets: None,
             count: 0,
         })
     }
 
+    /// Sets the frames per second, which are known later than the first gaps of a live stream.
+    pub fn set_frame_rate(&mut self, rate: FrameRate) {
+        self.document.frame_rate = Some(rate);
+    }
+
     /// Adds a gap; joins it with the previous one of its thread if it follows directly and is of the same kind.
     pub fn add(&mut self, gap: TimeGap) -> io::Result<()> {
         let kind = |gap: &TimeGap| (gap.bytes.clone(), gap.cause, gap.first_byte.is_some());
         if let Some(run) = self.runs.get_mut(&gap.key) {
-            if kind(run) == kind(&gap) && after(run, self.frame_rate) == Some(gap.start) {
+            if kind(run) == kind(&gap) && after(run, self.document.frame_rate) == Some(gap.start) {
                 run.frames += gap.frames;
                 return Ok(());
             }
@@ -160,7 +160,11 @@ impl GapsWriter {
         if let Some(run) = self.packets.take() {
             self.write(&run)?;
         }
-        writeln!(self.file, "\n{}", self.tail)?;
+        let text = serde_json::to_string(&self.document)?;
+        // The lists come after all text that a user chose.
+        let own = format!(",\"{}\":[]", self.list);
+        let (before, after) = text.rsplit_once(&own).unwrap_or((&text, ""));
+        writeln!(self.file, "\n],{}{after}", &before[1..])?;
         self.file.flush()?;
         Ok(self.count)
     }

@@ -234,10 +234,7 @@ fn describe(
     frame_rate: Option<FrameRate>,
 ) -> Described {
     let layout = recording.layout.filter(|it| it.format != Format::Vdif)?;
-    let mut header = vec![0; layout.header_length];
-    if let Some(first) = &recording.mark4 {
-        first.emit(&mut header);
-    }
+    let header = recording.header();
     Some(Samples::of(selection, &layout, &header, frame_rate, None))
 }
 

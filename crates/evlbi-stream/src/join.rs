@@ -439,7 +439,9 @@ fn walk(
                     };
                     let lane = &mut lanes[*lane];
                     let (ours, theirs) = (lane.shape(), piece.header.shape());
-                    if piece.is_valid && seen.insert((number, piece.header.key())) && ours != theirs
+                    if piece.invalid.is_none()
+                        && seen.insert((number, piece.header.key()))
+                        && ours != theirs
                     {
                         differs = Some((ours, theirs));
                     }

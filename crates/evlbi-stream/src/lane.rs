@@ -6,6 +6,7 @@
 //! A *slot* contains the frames of the same time from all inputs of a lane; several consecutive frames of an input if one frame is not
 //! divided evenly into words of its channels.
 
+mod converter;
 mod error;
 mod frame;
 mod missing;
@@ -19,9 +20,12 @@ use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, Gaps};
 use evlbi_wire::vdif::{Extended, Header, MAX_FRAME_LEN, Shape, StreamKey};
 
+use crate::selection::ChannelId;
+
+pub use self::converter::Converter;
 pub use self::error::LaneError;
 pub use self::frame::{Gap, Made, Piece};
-pub use self::output::{MadeFile, Output};
+pub use self::output::{GapsFile, MadeFile, Output};
 
 use self::error::{MAX_RATE, MAX_THREAD};
 use self::frame::{lacks, mask};
@@ -44,7 +48,8 @@ enum Work {
 /// Frames of an output.
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    channel: Option<u16>,
+    /// Number and name of the channel, if channels are separated.
+    channel: Option<(u16, ChannelId)>,
     key: StreamKey,
     /// First sample in the slot.
     from: u64,
@@ -99,8 +104,10 @@ pub struct Lane {
 struct Slot {
     /// Payloads, input by input and part by part.
     bytes: Vec<u8>,
-    /// Header of each, and whether it is valid.
-    heads: Vec<Option<(Header, bool)>>,
+    /// Header of each, and the cause for which it is invalid.
+    heads: Vec<Option<(Header, Option<Cause>)>>,
+    /// Missing samples of each valid frame.
+    missing: Vec<Vec<Missing>>,
     count: usize,
 }
 
@@ -125,26 +132,16 @@ impl Lane {
     }
 
     /// Makes a lane that splits a thread: into its `channels`, one after another if `apart`, else together. `None` for all channels.
+    /// `names` has the names of all, or none if they are numbers.
     pub fn split(
         key: StreamKey,
         shape: Shape,
-        channels: Option<&[u16]>,
+        names: &[ChannelId],
+        channels: Option<&[ChannelId]>,
         apart: bool,
     ) -> Result<Lane, LaneError> {
         let count = shape.channels();
-        let all: Vec<u16>;
-        let wanted = match channels {
-            Some(channels) => channels,
-            None => {
-                all = (0..count.min(1024) as u16).collect();
-                &all
-            }
-        };
-        if let Some(asked) = wanted.iter().find(|channel| u64::from(**channel) >= count) {
-            let asked = *asked;
-            let channels = count;
-            return Err(LaneError::NoChannel { asked, channels });
-        }
+        let wanted = wanted(names, channels, count)?;
         let turn = turn(shape, 1, count)?;
         let width = shape.bits_per_complete_sample();
         let channel_width = width / count;
@@ -170,6 +167,8 @@ impl Lane {
         }
         let mut targets = vec![];
         for channel in wanted.iter().take(if apart { MAX_CHANNELS } else { 1 }) {
+            let name = names.get(usize::from(*channel)).copied();
+            let name = name.unwrap_or(ChannelId::Number(usize::from(*channel)));
             let number = u64::from(key.thread) * count + u64::from(*channel);
             if apart && number > MAX_THREAD {
                 return Err(LaneError::Thread {
@@ -180,13 +179,13 @@ impl Lane {
             }
             let thread = if apart { number as u16 } else { key.thread };
             targets.push(Target {
-                channel: apart.then_some(*channel),
+                channel: apart.then_some((*channel, name)),
                 key: StreamKey { thread, ..key },
                 from: 0,
                 part: 0,
             });
         }
-        let work = Work::Split(turn, wanted.to_vec(), again);
+        let work = Work::Split(turn, wanted, again);
         let widths = [width, channel_width * out_channels];
         let samples = payload as u64 * 8 / width;
         let mut lane = Lane::new(
@@ -376,17 +375,28 @@ impl Lane {
             slot.bytes.resize(frames * length, 0);
             slot.heads.clear();
             slot.heads.resize(frames, None);
+            slot.missing.resize(frames, Vec::new());
             slot.count = 0;
             slot
         });
-        if piece.is_valid {
-            self.inputs[input].like = Some(piece.header);
-        }
         let number = input * parts + (time.frame % self.parts) as usize;
+        let source = &mut self.inputs[input];
+        if piece.invalid.is_none() {
+            source.like = Some(piece.header);
+        }
         if slot.heads[number].is_some() {
             return false;
         }
-        slot.heads[number] = Some((piece.header, piece.is_valid));
+        slot.heads[number] = Some((piece.header, piece.invalid));
+        let missing = &mut slot.missing[number];
+        missing.clear();
+        if piece.invalid.is_none() {
+            let frame = self.rate.map_or(0, |rate| time.index(rate));
+            source.list.add_of(frame, piece, self.width, missing);
+            if !matches!(self.work, Work::Copy) {
+                add_fill(piece, self.width, missing);
+            }
+        }
         slot.bytes[number * length..][..length].copy_from_slice(piece.payload);
         slot.count += 1;
         true
@@ -441,8 +451,8 @@ impl Lane {
         let length = self.out_shape.payload_length();
         for number in 0..self.targets.len() {
             let target = self.targets[number];
-            if is_masked && target.channel.is_some() {
-                self.find_missing(time, &slot, target.channel);
+            if is_masked && let Some((channel, _)) = target.channel {
+                self.find_missing(time, &slot, Some(channel));
             }
             let payload = &mut turned[number * length..][..length];
             self.emit(time, &slot, target, payload, to);
@@ -480,7 +490,7 @@ impl Lane {
             for target in targets {
                 to(Made {
                     from: self.inputs[0].key,
-                    channel: target.channel,
+                    channel: target.channel.map(|(_, name)| name),
                     key: target.key,
                     time: FrameTime::from_index(slots.start.saturating_mul(out_parts), out_rate),
                     frames: (slots.end.abs_diff(slots.start)).saturating_mul(out_parts as u64),
@@ -496,7 +506,6 @@ impl Lane {
 
     /// Finds out what is missing in a slot: of all channels, or of one.
     fn find_missing(&mut self, time: FrameTime, slot: &Slot, channel: Option<u16>) {
-        let length = self.shape.payload_length();
         for (number, head) in slot.heads.iter().enumerate() {
             let parts = self.parts as usize;
             let (input, part) = (number / parts, number % parts);
@@ -517,16 +526,13 @@ impl Lane {
                     instead,
                 });
             };
-            let payload = &slot.bytes[number * length..][..length];
             match head {
                 None => all(Cause::Lost, Instead::Nothing),
-                Some((_, false)) => all(Cause::Source, Instead::Fill),
-                Some((header, true)) if lacks(header, channel) => all(Cause::Source, Instead::Fill),
-                Some((_, true)) => {
-                    list.add_of(frame, payload, self.width, from, found);
-                    if !matches!(self.work, Work::Copy) {
-                        add_fill(payload, self.width, from, found);
-                    }
+                Some((_, Some(cause))) => all(*cause, Instead::Fill),
+                Some((header, None)) if lacks(header, channel) => all(Cause::Source, Instead::Fill),
+                Some((_, None)) => {
+                    let missing = slot.missing[number].iter();
+                    found.extend(missing.map(|missing| missing.after(from)));
                 }
             }
         }
@@ -576,20 +582,10 @@ impl Lane {
                 continue;
             }
             let count = samples.end - samples.start;
-            absent += if missing.instead == Instead::Nothing {
-                count
-            } else {
-                0
-            };
-            filled += if missing.instead == Instead::Data {
-                0
-            } else {
-                count
-            };
-            let bytes = bytes_of(
-                &(samples.start - all.start..samples.end - all.start),
-                self.out_width,
-            );
+            absent += count * u64::from(missing.instead == Instead::Nothing);
+            filled += count * u64::from(missing.instead != Instead::Data);
+            let in_frame = samples.start - all.start..samples.end - all.start;
+            let bytes = bytes_of(&in_frame, self.out_width);
             if missing.instead != Instead::Data && !is_copy {
                 fill::make_from(&mut payload[bytes.clone()], bytes.start);
             }
@@ -597,21 +593,20 @@ impl Lane {
                 samples,
                 ..missing.clone()
             };
-            match (self.gaps.last_mut(), &last) {
-                (
-                    Some(Gap {
-                        bytes: Some(before),
-                        ..
-                    }),
-                    Some(last),
-                ) if continues(last, &missing) => {
-                    before.end = bytes.end;
-                }
-                _ => self.gaps.push(Gap {
+            let is_next = last.as_ref().is_some_and(|last| continues(last, &missing));
+            if let Some(Gap {
+                bytes: Some(before),
+                ..
+            }) = self.gaps.last_mut()
+                && is_next
+            {
+                before.end = bytes.end;
+            } else {
+                self.gaps.push(Gap {
                     bytes: Some(bytes),
                     cause: missing.cause,
                     is_there: missing.instead != Instead::Nothing,
-                }),
+                });
             }
             last = Some(missing);
         }
@@ -634,11 +629,11 @@ impl Lane {
         if header.is_some() && absent == self.out_samples {
             self.gaps.iter_mut().for_each(|gap| gap.is_there = true);
         }
-        let valid = slot.heads.iter().flatten().filter(|(_, valid)| *valid);
-        let valid = valid.count();
+        let heads = slot.heads.iter().flatten();
+        let valid = heads.filter(|(_, invalid)| invalid.is_none()).count();
         to(Made {
             from: self.inputs[0].key,
-            channel: target.channel,
+            channel: target.channel.map(|(_, name)| name),
             key: target.key,
             time: frame,
             frames: 1,
@@ -680,6 +675,37 @@ impl Lane {
         }
         Some(header)
     }
+}
+
+/// Returns the numbers of the chosen channels of `count` with these names; `None` for all channels.
+fn wanted(
+    names: &[ChannelId],
+    channels: Option<&[ChannelId]>,
+    count: u64,
+) -> Result<Vec<u16>, LaneError> {
+    let Some(channels) = channels else {
+        return Ok((0..count.min(1024) as u16).collect());
+    };
+    let number = |asked: &ChannelId| {
+        let number = match asked {
+            ChannelId::Number(number) if names.is_empty() => Some(*number),
+            asked => names.iter().position(|name| name == asked),
+        };
+        let number = number.filter(|number| (*number as u64) < count);
+        let names: Vec<String> = names.iter().map(ChannelId::to_string).collect();
+        number
+            .map(|number| number as u16)
+            .ok_or_else(|| LaneError::NoChannel {
+                asked: *asked,
+                channels: match names.is_empty() {
+                    true => format!("0 to {}", count - 1),
+                    false => names.join(", "),
+                },
+            })
+    };
+    let mut numbers: Vec<u16> = channels.iter().map(number).collect::<Result<_, _>>()?;
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
 /// Returns the turn of `inputs` frames of a shape, whose samples count as `channels` channels together.

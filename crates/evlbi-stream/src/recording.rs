@@ -212,6 +212,15 @@ impl Recording {
         self.layout.map(|layout| layout.header_length)
     }
 
+    /// Returns an undamaged header of Mark 4; of another format, as many bytes without content.
+    pub(crate) fn header(&self) -> Vec<u8> {
+        let mut header = vec![0; self.header_length().unwrap_or(0)];
+        if let Some(first) = &self.mark4 {
+            first.emit(&mut header);
+        }
+        header
+    }
+
     /// Finds the last frame of the first frame's thread; among as many frames as there are threads, unless some are damaged.
     fn find_last(&mut self, file: &File, first: First) -> Result<(), RecordingError> {
         let count = FROM_END.max(4 * self.keys.len());

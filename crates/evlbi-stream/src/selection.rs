@@ -77,7 +77,7 @@ fn keys() -> String {
 }
 
 /// Channel of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "NumberOrName", into = "NumberOrName")]
 pub enum ChannelId {
     /// Number within its thread, from 0: of VDIF and Mark 5B.

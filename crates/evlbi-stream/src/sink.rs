@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use crate::lane::{LaneError, Made};
 use crate::recording::result_beside;
+use crate::selection::ChannelId;
 use crate::split::Splitter;
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
@@ -142,7 +143,7 @@ pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>, SinkError> {
         "check" => Box::new(Check::default()),
         _ if to.contains("{channel}") => Box::new(Channels {
             split: Split::new(to, files)?,
-            splitter: Splitter::into_channels(),
+            splitter: Splitter::live(),
             refused: HashSet::new(),
         }),
         _ if to.contains('{') => Box::new(Split::new(to, files)?),
@@ -287,7 +288,7 @@ impl Split {
         })
     }
 
-    fn output(&mut self, key: StreamKey, channel: Option<u16>) -> Option<&mut Output> {
+    fn output(&mut self, key: StreamKey, channel: Option<ChannelId>) -> Option<&mut Output> {
         let place = self.template.place(key, channel);
         if !self.outputs.contains_key(&place) {
             if self.outputs.len() == MAX_FILES {

@@ -1,4 +1,4 @@
-//! Splits a recording: one file per station, thread or channel, or some of its channels.
+//! Splits a recording in VDIF, Mark 5B or Mark 4: one file in VDIF per station, thread or channel, or some of its channels.
 //!
 //! Put here what is chosen and which frame belongs where. How the samples of frames are rearranged is in [`lane`](crate::lane); the same
 //! splitter works for a live stream in [`sink`](crate::sink).
@@ -7,20 +7,23 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use evlbi_core::deframe::{Chunk, Format, Layout};
+use evlbi_core::deframe::{Chunk, Format, FrameState, Layout};
 use evlbi_net::file::{OutputError, same_file};
 use evlbi_net::run::Run;
 use evlbi_plot::lines;
+use evlbi_wire::mark4;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::units::{self, show_count};
 use evlbi_wire::validity::Gaps;
-use evlbi_wire::vdif::{Shape, StreamKey};
+use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::gaps::{self, GapsError};
-use crate::lane::{Lane, LaneError, Made, MadeFile, Output, Piece};
+use crate::lane::{Converter, Lane, LaneError, Made, MadeFile, Output, Piece};
 use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
+use crate::samples::SamplesError;
+use crate::selection::{ChannelId, Selection};
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
 /// Maximum number of a channel that can be chosen.
@@ -33,14 +36,42 @@ pub enum SplitError {
     /// The recording cannot be read.
     #[error("{0}")]
     Recording(#[from] RecordingError),
-    /// The recording is not VDIF.
-    #[error("{} is {format}, not VDIF", path.display())]
-    NotVdif {
+    /// The recording has no frames.
+    #[error("{} is neither VDIF, Mark 5B nor Mark 4", .0.display())]
+    Raw(PathBuf),
+    /// Stations or threads would be separated, of which the format has one.
+    #[error("{} is {format}, which has no stations and threads to separate", path.display())]
+    NoThreads {
         /// Path of the recording.
         path: PathBuf,
         /// Its format.
         format: Format,
     },
+    /// A part of the input is selected after its path.
+    #[error("station, thread and channels after `#` have no effect on split")]
+    Part,
+    /// Samples of VDIF are described after the path.
+    #[error("{} is VDIF, whose headers describe the samples: settings after `#` have no effect", .0.display())]
+    Described(PathBuf),
+    /// The samples of Mark 4 or Mark 5B are unknown.
+    #[error("cannot decode {}", path.display())]
+    Samples {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Reason.
+        source: SamplesError,
+    },
+    /// The times of the headers are not in the given year.
+    #[error("the times of {} cannot be of {year}", path.display())]
+    Year {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Given year.
+        year: i16,
+    },
+    /// The name of the station does not fit a header.
+    #[error("invalid name `{0}` of a station: a VDIF header holds two letters or digits")]
+    StationName(String),
     /// The gaps file next to the recording cannot be used.
     #[error("{0}")]
     Gaps(#[from] GapsError),
@@ -92,19 +123,26 @@ pub enum SplitError {
 
 /// Channels that are chosen, in ascending order: `0,2,4-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Channels(Vec<u16>);
+pub struct Channels(Vec<ChannelId>);
 
 impl FromStr for Channels {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Channels, String> {
-        units::numbers(text, MAX_CHANNEL)
-            .map(Channels)
-            .ok_or_else(|| {
-                format!(
-                    "invalid channels `{text}`: give numbers from 0 to {MAX_CHANNEL}, e.g. 0,2,4-7"
-                )
-            })
+        let number = |number: &u16| ChannelId::Number(usize::from(*number));
+        let name = |name: &str| name.parse::<mark4::Channel>().map(ChannelId::Named);
+        let channels = match units::numbers(text, MAX_CHANNEL) {
+            Some(numbers) => Ok(numbers.iter().map(number).collect()),
+            None => text.split(',').map(name).collect::<Result<Vec<_>, _>>(),
+        };
+        let mut channels = channels.map_err(|_| {
+            format!(
+                "invalid channels `{text}`: give numbers from 0 to {MAX_CHANNEL}, e.g. 0,2,4-7, or names of Mark 4, e.g. 0U,1L"
+            )
+        })?;
+        channels.sort_unstable();
+        channels.dedup();
+        Ok(Channels(channels))
     }
 }
 
@@ -113,6 +151,8 @@ impl FromStr for Channels {
 pub struct SplitOptions {
     /// Recording to read.
     pub input: PathBuf,
+    /// Description of the samples of Mark 4 and Mark 5B where the headers do not contain it, and the name of their station.
+    pub selection: Selection,
     /// Name of the outputs, with `{station}`, `{thread}` and `{channel}` as far as these are separated.
     pub to: String,
     /// Channels to extract from each thread; `None` for all.
@@ -157,9 +197,11 @@ pub(crate) struct Splitter {
     channels: Option<Channels>,
     /// Whether channels are separated.
     apart: bool,
-    /// Frames per second of a thread, if known.
+    /// Frames per second of a thread, once known.
     rate: Option<FrameRate>,
     gaps: Gaps,
+    /// Converter of frames of Mark 4 and Mark 5B.
+    converter: Option<Converter>,
     lanes: HashMap<StreamKey, Lane>,
     /// Frames taken.
     frames: u64,
@@ -169,14 +211,15 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    /// Makes a splitter that separates the channels of each thread.
-    pub fn into_channels() -> Splitter {
+    /// Makes a splitter that separates the channels of each thread of a live stream.
+    pub fn live() -> Splitter {
         Splitter {
             is_copy: false,
             channels: None,
             apart: true,
             rate: None,
             gaps: Gaps::default(),
+            converter: None,
             lanes: HashMap::new(),
             frames: 0,
             left_out: 0,
@@ -190,18 +233,29 @@ impl Splitter {
         chunk: Chunk<'_>,
         to: &mut dyn FnMut(Made<'_>),
     ) -> Result<(), (StreamKey, LaneError)> {
-        let mut result = Ok(());
         if chunk.frames.is_empty() {
             self.left_out_bytes += chunk.bytes.len() as u64;
         }
+        self.rate = self.rate.or(chunk.frame_rate);
+        let is_vdif = chunk.layout.is_some_and(|it| it.format == Format::Vdif);
+        let header_length = chunk.layout.map_or(0, |layout| layout.header_length);
+        let (mut converter, mut result) = match self.converter.take() {
+            None if !is_vdif => match converter_of(chunk) {
+                Ok(converter) => (converter, Ok(())),
+                Err(error) => (None, Err((StreamKey::default(), error.into()))),
+            },
+            converter => (converter, Ok(())),
+        };
         for frame in chunk.frames {
             let bytes = &chunk.bytes[frame.bytes.clone()];
             self.frames += 1;
             let lane = frame.key.and_then(|key| self.lanes.get(&key));
-            let is_taken = match Piece::read(frame, bytes, lane.and_then(|lane| lane.like(0))) {
-                None => Ok(false),
-                Some(piece) => self.take_piece(&piece, to),
+            let piece = match &mut converter {
+                Some(converter) => converter.piece(frame, chunk.bytes, header_length),
+                None if is_vdif => Piece::read(frame, bytes, lane.and_then(|lane| lane.like(0))),
+                None => None,
             };
+            let is_taken = piece.map_or(Ok(false), |piece| self.take_piece(&piece, to));
             if !matches!(is_taken, Ok(true)) {
                 self.left_out += 1;
                 self.left_out_bytes += bytes.len() as u64;
@@ -210,6 +264,7 @@ impl Splitter {
                 result = Err(error);
             }
         }
+        self.converter = converter;
         result
     }
 
@@ -220,36 +275,29 @@ impl Splitter {
     ) -> Result<bool, (StreamKey, LaneError)> {
         let key = piece.header.key();
         if !self.lanes.contains_key(&key) {
-            let lane = self.lane(key, piece.header.shape(), piece.header.frame_rate());
+            let lane = self.lane(&piece.header, piece.names);
             self.lanes.insert(key, lane.map_err(|error| (key, error))?);
         }
         let Some(lane) = self.lanes.get_mut(&key) else {
             return Ok(false);
         };
+        if let Some(rate) = self.rate.filter(|_| lane.frame_rate().is_none()) {
+            lane.set_rate(rate).map_err(|error| (key, error))?;
+            lane.set_gaps(0, &self.gaps);
+        }
         let is_taken = lane.take(0, piece);
         lane.advance(to);
         Ok(is_taken)
     }
 
-    /// Makes the lane of a thread, whose header may contain the frame rate.
-    fn lane(
-        &self,
-        key: StreamKey,
-        shape: Shape,
-        told: Option<FrameRate>,
-    ) -> Result<Lane, LaneError> {
+    /// Makes the lane of the thread of a header, whose channels have these names.
+    fn lane(&self, header: &Header, names: &[ChannelId]) -> Result<Lane, LaneError> {
+        let (key, shape) = (header.key(), header.shape());
         let channels = self.channels.as_ref().map(|channels| &channels.0[..]);
-        let mut lane = match self.is_copy {
-            true => Lane::copy(key, shape),
-            false => Lane::split(key, shape, channels, self.apart)?,
-        };
-        if let Some(rate) = self.rate {
-            lane.set_rate(rate)?;
-            lane.set_gaps(0, &self.gaps);
-        } else if let Some(told) = told {
-            lane.out_rate(told)?;
+        match self.is_copy {
+            true => Ok(Lane::copy(key, shape)),
+            false => Lane::split(key, shape, names, channels, self.apart),
         }
-        Ok(lane)
     }
 
     /// Returns the frames of a thread that become one frame of each channel.
@@ -276,20 +324,31 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     if template.is_one() && options.channels.is_none() {
         return Err(SplitError::One(options.to.clone()));
     }
-    let recording = Recording::survey(&options.input, options.frame_rate, run.clock().second())?;
-    let layout = layout_of(&recording)?;
-    let gaps = gaps::read_beside(&options.input, recording.frame_rate, &layout)?;
-    let rate = recording.frame_rate;
+    let is_copy = !template.has_channel() && options.channels.is_none();
+    let second = options.selection.read_at(run.clock().second());
+    let recording = Recording::survey(&options.input, options.frame_rate, second)?;
+    let path = || options.input.clone();
+    let layout = recording.layout.ok_or_else(|| SplitError::Raw(path()))?;
+    let converter = converter(options, &recording, &layout, is_copy)?;
+    let converted = converter.as_ref().map(Converter::frame_rate);
+    let rate = converted.or(recording.frame_rate);
+    let mut gaps = gaps::read_beside(&options.input, rate, &layout)?;
+    if converter.is_some() {
+        let key = key_of(&options.selection)?;
+        let gaps = gaps.iter_mut().flat_map(|gaps| &mut gaps.time);
+        gaps.for_each(|gap| gap.key = key);
+    }
     if rate.is_none() && gaps.as_ref().is_some_and(|gaps| !gaps.time.is_empty()) {
-        return Err(SplitError::RateUnknown(options.input.clone()));
+        return Err(SplitError::RateUnknown(path()));
     }
     let mut splitter = Splitter {
-        is_copy: !template.has_channel() && options.channels.is_none(),
+        is_copy,
         channels: options.channels.clone(),
         apart: template.has_channel(),
         rate,
         gaps: gaps.unwrap_or_default(),
-        ..Splitter::into_channels()
+        converter,
+        ..Splitter::live()
     };
     let mut files = Files {
         options,
@@ -338,15 +397,65 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     })
 }
 
-/// Returns the layout of the frames of a recording in VDIF.
-fn layout_of(recording: &Recording) -> Result<Layout, SplitError> {
-    match (recording.format, recording.layout) {
-        (Format::Vdif, Some(layout)) => Ok(layout),
-        (format, _) => Err(SplitError::NotVdif {
-            path: recording.path.clone(),
-            format,
-        }),
+/// Returns the converter of the frames of a recording into VDIF; `None` if they are VDIF.
+fn converter(
+    options: &SplitOptions,
+    recording: &Recording,
+    layout: &Layout,
+    is_copy: bool,
+) -> Result<Option<Converter>, SplitError> {
+    let (path, selection) = (|| options.input.clone(), &options.selection);
+    if selection.is_part() {
+        return Err(SplitError::Part);
     }
+    if layout.format == Format::Vdif {
+        return match *selection == Selection::default() {
+            true => Ok(None),
+            false => Err(SplitError::Described(path())),
+        };
+    }
+    if is_copy {
+        let format = layout.format;
+        let path = path();
+        return Err(SplitError::NoThreads { path, format });
+    }
+    if let (Some(year), Some(first)) = (selection.year, recording.first)
+        && !selection.is_year_of(first.second)
+    {
+        let path = path();
+        return Err(SplitError::Year { path, year });
+    }
+    let key = key_of(selection)?;
+    let first = recording.header();
+    let converter = Converter::new(selection, layout, &first, recording.frame_rate, key);
+    let unknown = |source| SplitError::Samples {
+        path: path(),
+        source,
+    };
+    converter.map(Some).map_err(unknown)
+}
+
+/// Returns station and thread of Mark 4 and Mark 5B, whose headers contain neither.
+fn key_of(selection: &Selection) -> Result<StreamKey, SplitError> {
+    let Some(name) = &selection.name else {
+        return Ok(StreamKey::default());
+    };
+    let code = <[u8; 2]>::try_from(name.as_bytes()).ok();
+    let code = code.filter(|code| code.iter().all(u8::is_ascii_alphanumeric));
+    let code = code.ok_or_else(|| SplitError::StationName(name.clone()))?;
+    let station = StationId::from_code(code);
+    Ok(StreamKey { station, thread: 0 })
+}
+
+/// Returns the converter of the frames of a live stream by its headers; `None` if none of these is undamaged.
+fn converter_of(chunk: Chunk<'_>) -> Result<Option<Converter>, SamplesError> {
+    let whole = chunk.frames.iter().find(|it| it.state == FrameState::Whole);
+    let (Some(layout), Some(frame)) = (chunk.layout, whole) else {
+        return Ok(None);
+    };
+    let (first, key) = (&chunk.bytes[frame.bytes.clone()], StreamKey::default());
+    let rate = chunk.frame_rate;
+    Converter::new(&Selection::default(), &layout, first, rate, key).map(Some)
 }
 
 /// Outputs by station, thread and channel.

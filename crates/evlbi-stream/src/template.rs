@@ -2,6 +2,8 @@
 
 use evlbi_wire::vdif::{StationId, StreamKey};
 
+use crate::selection::ChannelId;
+
 /// Maximum number of files per stream or recording. Damaged headers must not fill a directory.
 pub const MAX_FILES: usize = 256;
 
@@ -12,7 +14,7 @@ pub const MAX_FILES: usize = 256;
 pub struct TemplateError(pub String);
 
 /// Station, thread and channel of a file, as far as its name contains them.
-pub type Place = (Option<StationId>, Option<u16>, Option<u16>);
+pub type Place = (Option<StationId>, Option<u16>, Option<ChannelId>);
 
 /// Template of the names of files, which may contain `{station}`, `{thread}` and `{channel}`.
 pub struct Template(String);
@@ -44,14 +46,14 @@ impl Template {
     }
 
     /// Returns what distinguishes the file of a thread or channel from others.
-    pub fn place(&self, key: StreamKey, channel: Option<u16>) -> Place {
+    pub fn place(&self, key: StreamKey, channel: Option<ChannelId>) -> Place {
         let station = self.0.contains("{station}").then_some(key.station);
         let thread = self.0.contains("{thread}").then_some(key.thread);
         (station, thread, channel.filter(|_| self.has_channel()))
     }
 
     /// Returns the name of the file of a thread or channel.
-    pub fn name(&self, key: StreamKey, channel: Option<u16>) -> String {
+    pub fn name(&self, key: StreamKey, channel: Option<ChannelId>) -> String {
         let channel = channel.map(|channel| channel.to_string());
         self.0
             .replace("{station}", &station_name(key.station))

@@ -4,6 +4,9 @@ use evlbi_core::turn::MAX_CHANNELS;
 use evlbi_wire::vdif::MAX_FRAME_LEN;
 use thiserror::Error;
 
+use crate::samples::SamplesError;
+use crate::selection::ChannelId;
+
 /// Maximum number of frames per second that a header can count.
 pub const MAX_RATE: u64 = 1 << 24;
 /// Maximum number of a thread.
@@ -19,6 +22,9 @@ pub enum LaneError {
     /// There are too many channels.
     #[error("{0} channels cannot be rearranged: at most {MAX_CHANNELS}")]
     Channels(u64),
+    /// The samples of Mark 4 or Mark 5B are unknown.
+    #[error("{0}")]
+    Unknown(#[from] SamplesError),
     /// A payload ends within a sample of all channels.
     #[error("payloads of {payload} bytes do not hold a whole number of samples of {bits} bits")]
     Samples {
@@ -28,12 +34,12 @@ pub enum LaneError {
         bits: u64,
     },
     /// A requested channel does not exist.
-    #[error("there is no channel {asked}: the channels are 0 to {}", channels - 1)]
+    #[error("there is no channel {asked}: the channels are {channels}")]
     NoChannel {
         /// Requested channel.
-        asked: u16,
-        /// Number of channels.
-        channels: u64,
+        asked: ChannelId,
+        /// All channels.
+        channels: String,
     },
     /// The number of chosen channels is not a power of two.
     #[error("{0} channels do not fit one thread: VDIF needs a power of two")]

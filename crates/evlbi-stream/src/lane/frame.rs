@@ -1,13 +1,15 @@
 //! Frames before and after a turn.
-//!
-//! Put here how a frame of another format becomes a [`Piece`].
 
 use std::ops::Range;
 
 use evlbi_core::deframe::{Frame, FrameState};
+use evlbi_fx::unpack::{Recorded, Unpacker};
+use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
 use evlbi_wire::vdif::{Extended, Header, StreamKey};
+
+use crate::selection::ChannelId;
 
 /// A frame of the input: a header that describes it, and samples in VDIF's order.
 pub struct Piece<'a> {
@@ -15,8 +17,12 @@ pub struct Piece<'a> {
     pub header: Header,
     /// Samples.
     pub payload: &'a [u8],
-    /// Whether the frame is valid.
-    pub is_valid: bool,
+    /// Cause for which the frame is invalid; `None` if it is valid.
+    pub invalid: Option<Cause>,
+    /// Samples as they were recorded, and the order in which that was done; `None` if that is the order of VDIF.
+    pub recorded: Option<(Recorded<'a>, &'a Unpacker)>,
+    /// Names of the channels, in order; empty if they are numbers.
+    pub names: &'a [ChannelId],
 }
 
 impl<'a> Piece<'a> {
@@ -35,13 +41,56 @@ impl<'a> Piece<'a> {
             header.set_time(time).ok()?;
         }
         header.set_key(key);
-        let is_valid = !header.is_invalid() && !matches!(frame.state, FrameState::Lost);
+        let invalid = match frame.state {
+            FrameState::Lost => Some(Cause::Lost),
+            _ => header.is_invalid().then_some(Cause::Source),
+        };
         Some(Piece {
             payload: &bytes[header.len()..],
             header,
-            is_valid,
+            invalid,
+            recorded: None,
+            names: &[],
         })
     }
+
+    /// Returns the samples as they were recorded.
+    pub fn recorded(&self) -> &[u8] {
+        let recorded = self.recorded.as_ref();
+        recorded.map_or(self.payload, |(recorded, _)| recorded.samples())
+    }
+
+    /// Returns the numbers of the samples, of `width` bits each, that have bits in a range of the recorded bytes.
+    pub fn samples_of(&self, bytes: &Range<usize>, width: u64) -> Range<u64> {
+        match &self.recorded {
+            Some((_, order)) => unsigned(order.samples_of(bytes.clone())),
+            None => {
+                let bits = |byte: usize| byte as u64 * 8;
+                bits(bytes.start) / width..bits(bytes.end).div_ceil(width)
+            }
+        }
+    }
+
+    /// Returns the numbers of the samples that are fill pattern.
+    pub fn filled(&self, width: u64) -> Vec<Range<u64>> {
+        match &self.recorded {
+            Some((recorded, order)) => order.filled(recorded).iter().map(unsigned).collect(),
+            None => {
+                let runs = fill::find(self.payload);
+                runs.map(|run| self.samples_of(&run, width)).collect()
+            }
+        }
+    }
+
+    /// Returns the number of samples at the start that the header replaced.
+    pub fn replaced(&self) -> u64 {
+        let recorded = self.recorded.as_ref();
+        recorded.map_or(0, |(_, order)| order.layout().replaced as u64)
+    }
+}
+
+fn unsigned(samples: Range<i64>) -> Range<u64> {
+    samples.start as u64..samples.end as u64
 }
 
 /// A frame of the output, or a run of frames that are missing in it.
@@ -49,7 +98,7 @@ pub struct Made<'a> {
     /// Station and thread of the first input.
     pub from: StreamKey,
     /// Channel, if channels are separated.
-    pub channel: Option<u16>,
+    pub channel: Option<ChannelId>,
     /// Station and thread of the output.
     pub key: StreamKey,
     /// Time of the first frame.

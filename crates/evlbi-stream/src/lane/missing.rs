@@ -7,6 +7,8 @@ use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Cause, Gaps};
 use evlbi_wire::vdif::StreamKey;
 
+use super::frame::Piece;
+
 /// Content in the place of missing samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
@@ -18,15 +20,25 @@ pub enum Instead {
     Data,
 }
 
-/// Missing samples of a slot.
+/// Missing samples of a frame or a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Samples since the start of the slot.
+    /// Samples since the start of the frame or slot.
     pub samples: Range<u64>,
     /// Cause.
     pub cause: Cause,
     /// Content in their place.
     pub instead: Instead,
+}
+
+impl Missing {
+    /// Returns the same for a frame that starts at sample `from`.
+    pub fn after(&self, from: u64) -> Missing {
+        Missing {
+            samples: self.samples.start + from..self.samples.end + from,
+            ..*self
+        }
+    }
 }
 
 /// Run of listed frames.
@@ -102,27 +114,19 @@ impl List {
         whole.next().map(|run| run.cause)
     }
 
-    /// Adds the missing samples of a valid frame: `width` bits each, the first of which is sample `from` of the slot.
-    pub fn add_of(
-        &self,
-        frame: i64,
-        payload: &[u8],
-        width: u64,
-        from: u64,
-        found: &mut Vec<Missing>,
-    ) {
+    /// Adds the samples of a valid frame that are listed, of `width` bits each.
+    pub fn add_of(&self, frame: i64, piece: &Piece<'_>, width: u64, found: &mut Vec<Missing>) {
         for run in self.with(frame) {
-            let all = 0..payload.len();
+            let all = 0..piece.recorded().len();
             let bytes = run.bytes.clone().unwrap_or(all.clone());
-            let bytes = bytes.start..bytes.end.min(payload.len());
-            let instead = match (is_fill(payload, &bytes), run.is_there) {
+            let instead = match (is_fill(piece.recorded(), &bytes), run.is_there) {
                 // A whole frame is there, whatever the list says.
                 (true, false) if bytes != all => Instead::Nothing,
                 (true, _) => Instead::Fill,
                 (false, _) => Instead::Data,
             };
             found.push(Missing {
-                samples: samples_of(&bytes, width, from),
+                samples: piece.samples_of(&bytes, width),
                 cause: run.cause,
                 instead,
             });
@@ -130,25 +134,23 @@ impl List {
     }
 }
 
-/// Adds the samples in the place of which the payload has the fill pattern.
-pub fn add_fill(payload: &[u8], width: u64, from: u64, found: &mut Vec<Missing>) {
-    found.extend(fill::find(payload).map(|bytes| Missing {
-        samples: samples_of(&bytes, width, from),
-        cause: Cause::Lost,
+/// Adds the samples of a valid frame that its header replaced or that are fill pattern.
+pub fn add_fill(piece: &Piece<'_>, width: u64, found: &mut Vec<Missing>) {
+    let filled = |samples, cause| Missing {
+        samples,
+        cause,
         instead: Instead::Fill,
-    }));
+    };
+    let replaced = Some(0..piece.replaced()).filter(|samples| !samples.is_empty());
+    found.extend(replaced.map(|samples| filled(samples, Cause::Source)));
+    let runs = piece.filled(width).into_iter();
+    found.extend(runs.map(|samples| filled(samples, Cause::Lost)));
 }
 
 /// Returns whether all whole words in `bytes` of a payload are the fill pattern, and there is one.
 fn is_fill(payload: &[u8], bytes: &Range<usize>) -> bool {
     let words = bytes.start.next_multiple_of(4)..bytes.end / 4 * 4;
     payload.get(words).is_some_and(fill::is_fill)
-}
-
-/// Returns the samples that have bits in `bytes`.
-fn samples_of(bytes: &Range<usize>, width: u64, from: u64) -> Range<u64> {
-    let bits = |byte: usize| byte as u64 * 8;
-    from + bits(bytes.start) / width..from + bits(bytes.end).div_ceil(width)
 }
 
 /// Returns the bytes of a payload that have bits of `samples`.
@@ -240,10 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_widened_to_samples_and_samples_to_bytes() {
-        assert_eq!(samples_of(&(1..2), 32, 10), 10..11);
-        assert_eq!(samples_of(&(4..8), 32, 10), 11..12);
-        assert_eq!(samples_of(&(1..2), 2, 0), 4..8);
+    fn samples_are_widened_to_bytes() {
         assert_eq!(bytes_of(&(3..5), 2), 0..2);
         assert_eq!(bytes_of(&(4..8), 2), 1..2);
     }

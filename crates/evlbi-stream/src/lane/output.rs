@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use evlbi_net::file::{OutputError, Part, check_new};
+use evlbi_net::file::{OutputError, Part};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::units::show_count;
 use evlbi_wire::validity::{Gaps, TimeGap};
@@ -49,11 +49,87 @@ impl fmt::Display for MadeFile {
     }
 }
 
+/// Gaps file of a recording that is made. It gets its name at the end.
+pub struct GapsFile {
+    path: PathBuf,
+    part: Part,
+    writer: GapsWriter,
+    /// Bytes of the recording so far.
+    bytes: u64,
+}
+
+impl GapsFile {
+    /// Creates the gaps file next to a recording with frames of this length and rate.
+    ///
+    /// # Errors
+    /// Returns an error if it exists and must not be overwritten (no `force`), or cannot be created.
+    pub fn create(
+        recording: &Path,
+        force: bool,
+        frame_length: usize,
+        frame_rate: Option<FrameRate>,
+    ) -> Result<GapsFile, OutputError> {
+        let path = gaps_beside(recording);
+        let (file, part) = Part::create(&path, force)?;
+        let name = recording.file_name();
+        let document = Gaps {
+            file: name.map(|name| name.to_string_lossy().into_owned()),
+            frame_rate,
+            frame_length: Some(frame_length),
+            ..Gaps::default()
+        };
+        let writer = GapsWriter::new(file, document, "time").map_err(failed(&path))?;
+        Ok(GapsFile {
+            path,
+            part,
+            writer,
+            bytes: 0,
+        })
+    }
+
+    /// Lists what is missing in the next frame of the recording.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
+    pub fn put(&mut self, made: &Made<'_>) -> Result<(), OutputError> {
+        if let Some(rate) = made.frame_rate {
+            self.writer.set_frame_rate(rate);
+        }
+        for gap in made.gaps {
+            let gap = TimeGap {
+                key: made.key,
+                start: made.time,
+                frames: made.frames,
+                first_byte: gap.is_there.then_some(self.bytes),
+                bytes: gap.bytes.clone(),
+                cause: gap.cause,
+            };
+            self.writer.add(gap).map_err(failed(&self.path))?;
+        }
+        if made.frame.is_some() {
+            self.bytes += made.frame_length as u64;
+        }
+        Ok(())
+    }
+
+    /// Completes the file, which gets its name if it is to be kept. Returns its path and the number of gaps.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
+    pub fn finish(self, keep: bool) -> Result<(PathBuf, u64), OutputError> {
+        let gaps = self.writer.finish().map_err(failed(&self.path))?;
+        if keep {
+            self.part.keep()?;
+        }
+        Ok((self.path, gaps))
+    }
+}
+
 /// Writer of a recording and its gaps file. Both get their names at the end.
 pub struct Output {
     file: BufWriter<File>,
-    parts: [Part; 2],
-    gaps: GapsWriter,
+    part: Part,
+    gaps: GapsFile,
     made: MadeFile,
 }
 
@@ -68,34 +144,21 @@ impl Output {
         frame_length: usize,
         frame_rate: Option<FrameRate>,
     ) -> Result<Output, OutputError> {
-        let gaps_file = gaps_beside(path);
-        check_new([path, &gaps_file], force)?;
         let (file, part) = Part::create(path, force)?;
-        let (gaps_out, gaps_part) = Part::create(&gaps_file, force)?;
-        let name = path.file_name();
-        let document = Gaps {
-            file: name.map(|name| name.to_string_lossy().into_owned()),
-            frame_rate,
-            frame_length: Some(frame_length),
-            ..Gaps::default()
-        };
-        let gaps = GapsWriter::new(gaps_out, &document, "time");
+        let gaps = GapsFile::create(path, force, frame_length, frame_rate)?;
         Ok(Output {
             file: BufWriter::with_capacity(BUFFER, file),
-            parts: [part, gaps_part],
-            gaps: gaps.map_err(|source| OutputError::Write {
-                path: gaps_file.clone(),
-                source,
-            })?,
+            part,
             made: MadeFile {
                 path: path.to_owned(),
                 frame_length,
                 frames: 0,
                 invalid_frames: 0,
                 bytes: 0,
-                gaps_file,
+                gaps_file: gaps.path.clone(),
                 gaps: 0,
             },
+            gaps,
         })
     }
 
@@ -109,28 +172,17 @@ impl Output {
     /// # Errors
     /// Returns an error if the files cannot be written.
     pub fn put(&mut self, made: &Made<'_>) -> Result<(), OutputError> {
-        self.write(made).map_err(|source| self.failed(source))
-    }
-
-    fn write(&mut self, made: &Made<'_>) -> io::Result<()> {
-        for gap in made.gaps {
-            self.gaps.add(TimeGap {
-                key: made.key,
-                start: made.time,
-                frames: made.frames,
-                first_byte: gap.is_there.then_some(self.made.bytes),
-                bytes: gap.bytes.clone(),
-                cause: gap.cause,
-            })?;
-        }
-        if let Some((header, payload)) = &made.frame {
-            let header_bytes = &header.to_bytes()[..header.len()];
-            self.file.write_all(header_bytes)?;
-            self.file.write_all(payload)?;
-            self.made.bytes += (header_bytes.len() + payload.len()) as u64;
-            self.made.frames += 1;
-            self.made.invalid_frames += u64::from(header.is_invalid());
-        }
+        self.gaps.put(made)?;
+        let Some((header, payload)) = &made.frame else {
+            return Ok(());
+        };
+        let header_bytes = &header.to_bytes()[..header.len()];
+        let written = self.file.write_all(header_bytes);
+        let written = written.and_then(|()| self.file.write_all(payload));
+        written.map_err(failed(&self.made.path))?;
+        self.made.bytes += made.frame_length as u64;
+        self.made.frames += 1;
+        self.made.invalid_frames += u64::from(header.is_invalid());
         Ok(())
     }
 
@@ -139,30 +191,18 @@ impl Output {
     /// # Errors
     /// Returns an error if the files cannot be written.
     pub fn finish(mut self, keep: bool) -> Result<MadeFile, OutputError> {
-        let flushed = self.file.flush();
-        flushed.map_err(|source| self.failed(source))?;
-        let Output {
-            parts,
-            gaps,
-            mut made,
-            ..
-        } = self;
-        made.gaps = gaps.finish().map_err(|source| OutputError::Write {
-            path: made.gaps_file.clone(),
-            source,
-        })?;
+        self.file.flush().map_err(failed(&self.made.path))?;
+        let (_, gaps) = self.gaps.finish(keep)?;
         if keep {
-            for part in parts {
-                part.keep()?;
-            }
+            self.part.keep()?;
         }
-        Ok(made)
+        Ok(MadeFile { gaps, ..self.made })
     }
+}
 
-    fn failed(&self, source: io::Error) -> OutputError {
-        OutputError::Write {
-            path: self.made.path.clone(),
-            source,
-        }
+fn failed(path: &Path) -> impl Fn(io::Error) -> OutputError {
+    move |source| OutputError::Write {
+        path: path.to_owned(),
+        source,
     }
 }

@@ -8,4 +8,5 @@ mod inspect;
 mod live;
 mod mark4;
 mod sky;
+mod split_formats;
 mod turn;

@@ -22,14 +22,14 @@ const RATE: u32 = 50;
 /// 2024-05-01T12:00:00Z.
 const START: i64 = 1_714_564_800;
 
-fn key(thread: u16) -> StreamKey {
+pub fn key(thread: u16) -> StreamKey {
     StreamKey {
         station: StationId::from_code(*b"Ef"),
         thread,
     }
 }
 
-fn shape(payload: usize, channels: u64, bits: u8) -> Shape {
+pub fn shape(payload: usize, channels: u64, bits: u8) -> Shape {
     Shape {
         frame_length: payload + 32,
         log2_channels: channels.trailing_zeros() as u8,
@@ -65,7 +65,7 @@ fn frame(shape: Shape, key: StreamKey, number: u32) -> Vec<u8> {
 }
 
 /// Returns three seconds of a thread.
-fn thread(shape: Shape, key: StreamKey) -> Vec<u8> {
+pub fn thread(shape: Shape, key: StreamKey) -> Vec<u8> {
     frames(shape, key, 3 * RATE)
 }
 
@@ -80,7 +80,7 @@ fn report<T: Serialize, E: std::error::Error>(result: Result<T, E>) -> Value {
     serde_json::to_value(result.unwrap_or_else(|error| panic!("{error}"))).unwrap()
 }
 
-fn splits(input: &str, to: &str) -> SplitOptions {
+pub fn splits(input: &str, to: &str) -> SplitOptions {
     SplitOptions {
         input: input.into(),
         to: to.into(),
@@ -414,7 +414,7 @@ fn bad_input_is_refused_by_name() {
     let to = room.path("x{channel}.vdif");
     let text = |options: &SplitOptions| refused(split(options, &Run::silent()));
     for (options, expected) in [
-        (splits(&raw, &to), "raw is raw data, not VDIF"),
+        (splits(&raw, &to), "raw is neither VDIF, Mark 5B nor Mark 4"),
         (
             splits(&good, &room.path("y.vdif")),
             "nothing would be split",

@@ -1,6 +1,6 @@
 //! `evlbi drop`, `evlbi split`, `evlbi join`, `evlbi inspect` and `evlbi sky`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args};
@@ -95,15 +95,18 @@ Channel C of thread T with N channels becomes thread T * N + C.
 Examples:
   evlbi split scan1.vdif --to 'band-{channel}.vdif'
   evlbi split scan1.vdif --channels 4-7 --to upper.vdif
+  # Mark 4, and Mark 5B, whose headers do not contain channels and bits:
+  evlbi split 'scan1.m4#name=Ef' --to '{station}-{channel}.vdif'
+  evlbi split 'scan1.m5b#format=Mark5B-1024-16-2&name=Ef' --to '{station}-{channel}.vdif'
   # A live stream:
   evlbi recv udp://0.0.0.0:2630 --to 'OUT-{station}-{channel}.vdif'")]
 pub struct SplitArgs {
-    /// Recording to read
+    /// Recording to read: VDIF, Mark 5B or Mark 4, with settings after #
     pub input: PathBuf,
     /// Name of the outputs, with {station}, {thread} and {channel}
     #[arg(long)]
     pub to: String,
-    /// Extract these channels of each thread, e.g. 0,2,4-7 [default: all]
+    /// Extract these channels of each thread, e.g. 0,2,4-7, or 0U,1L of Mark 4 [default: all]
     #[arg(long, value_name = "LIST")]
     pub channels: Option<Channels>,
     /// Frames per second of a thread, for a file that is too short to show it
@@ -118,7 +121,8 @@ pub struct SplitArgs {
 }
 
 convert! {
-    SplitArgs => SplitOptions { input, to, channels, frame_rate, force } without [json]
+    SplitArgs => SplitOptions { input, to, channels, frame_rate, force }
+    without [json] over SplitOptions::default()
 }
 
 /// Splits a recording into channels, threads and stations.
@@ -130,7 +134,13 @@ pub fn split(args: SplitArgs, program: &Program) -> Result<()> {
         );
     }
     let json = args.json;
-    let report = split::split(&args.into(), program.run())?;
+    let (input, selection) = selected(&args.input)?;
+    let options = SplitOptions {
+        input,
+        selection,
+        ..args.into()
+    };
+    let report = split::split(&options, program.run())?;
     output::print(json, &report, split::text)?;
     complete(report.interrupted)
 }
@@ -208,15 +218,7 @@ pub struct InspectArgs {
 
 /// Shows the contents of a recording.
 pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
-    let settings = args.file.to_str().filter(|file| file.contains('#'));
-    let (file, selection) = match settings {
-        Some(file) => {
-            let (file, selection) =
-                Selection::split(file).map_err(|error| Usage(error.to_string()))?;
-            (file.into(), selection)
-        }
-        None => (args.file.clone(), Selection::default()),
-    };
+    let (file, selection) = selected(&args.file)?;
     if selection.is_part() {
         let why =
             "inspect shows the whole recording: leave out station, thread and channels after #";
@@ -235,6 +237,15 @@ pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
         ));
     }
     complete(report.interrupted)
+}
+
+/// Separates the path of a recording from the settings after it.
+fn selected(file: &Path) -> Result<(PathBuf, Selection)> {
+    let Some(file) = file.to_str().filter(|file| file.contains('#')) else {
+        return Ok((file.to_owned(), Selection::default()));
+    };
+    let (path, selection) = Selection::split(file).map_err(|error| Usage(error.to_string()))?;
+    Ok((path.into(), selection))
 }
 
 #[derive(Args)]

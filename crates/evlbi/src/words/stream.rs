@@ -115,9 +115,17 @@ fn of_split(error: &SplitError) -> Option<String> {
                 "{error}; add {{channel}}, {{thread}} or {{station}} to --to, or give --channels"
             )
         }
-        SplitError::NotVdif { .. } => {
-            format!("{error}: only VDIF can be split; `evlbi inspect` shows what it contains")
+        SplitError::Raw(_) => {
+            format!("{error}: `evlbi inspect` shows what it contains")
         }
+        SplitError::NoThreads { .. } => {
+            format!("{error}; add {{channel}} to --to, or give --channels")
+        }
+        SplitError::Part => {
+            format!("{error}: give --channels, and {{station}} or {{thread}} in --to")
+        }
+        SplitError::Described(_) => format!("{error}; leave them out"),
+        SplitError::StationName(_) => format!("{error}, e.g. #name=Ef"),
         SplitError::Lengths { .. } => format!("{error}: add {{thread}} to --to"),
         _ => return None,
     })

@@ -19,9 +19,8 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::lane::{LaneError, Made};
+use crate::lane::{GapsFile, LaneError, Made};
 use crate::recording::result_beside;
-use crate::selection::ChannelId;
 use crate::split::Splitter;
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
@@ -119,6 +118,9 @@ pub struct Written {
     pub path: PathBuf,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Path of its own gaps file, for a channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gaps_file: Option<PathBuf>,
 }
 
 /// Result of checking the test pattern, in frames.
@@ -183,6 +185,8 @@ struct Output {
     written: u64,
     unwritten: u64,
     error: Option<String>,
+    /// Gaps file, for a channel.
+    gaps: Option<GapsFile>,
 }
 
 impl Output {
@@ -204,7 +208,30 @@ impl Output {
             written: 0,
             unwritten: 0,
             error: None,
+            gaps: None,
         })
+    }
+
+    /// Creates the file of a channel, and its gaps file.
+    fn of_channel(path: &Path, files: &Files, made: &Made<'_>) -> Result<Output, SinkError> {
+        let gaps = GapsFile::create(path, files.force, made.frame_length, made.frame_rate)?;
+        Ok(Output {
+            gaps: Some(gaps),
+            ..Output::create(path, files)?
+        })
+    }
+
+    /// Writes a frame of a channel, and lists what is missing in it. Returns an error if it cannot be listed; then no further gaps are.
+    fn put(&mut self, made: &Made<'_>) -> Result<(), OutputError> {
+        if let Some((header, payload)) = &made.frame {
+            self.write(&header.to_bytes()[..header.len()]);
+            self.write(payload);
+        }
+        let listed = self.gaps.as_mut().map_or(Ok(()), |gaps| gaps.put(made));
+        if listed.is_err() {
+            self.gaps = None;
+        }
+        listed
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -236,11 +263,18 @@ impl Output {
                 Err(error) => self.fail(&error),
             }
         }
+        let mut gaps_file = None;
+        match self.gaps.take().map(|gaps| gaps.finish(true)) {
+            Some(Ok((path, _))) => gaps_file = Some(path),
+            Some(Err(error)) => self.error = Some(self.run.explain(&error)),
+            None => {}
+        }
         report.unwritten_bytes += self.unwritten;
         report.write_error = report.write_error.take().or(self.error);
         report.files.push(Written {
             path: self.path,
             bytes: self.written,
+            gaps_file,
         });
     }
 }
@@ -288,14 +322,20 @@ impl Split {
         })
     }
 
-    fn output(&mut self, key: StreamKey, channel: Option<ChannelId>) -> Option<&mut Output> {
+    /// Returns the output of a thread or, with a frame of it, of a channel.
+    fn output(&mut self, key: StreamKey, made: Option<&Made<'_>>) -> Option<&mut Output> {
+        let channel = made.and_then(|made| made.channel);
         let place = self.template.place(key, channel);
         if !self.outputs.contains_key(&place) {
             if self.outputs.len() == MAX_FILES {
                 return None;
             }
             let name = self.template.name(key, channel);
-            let output = Output::create(Path::new(&name), &self.files);
+            let (path, files) = (Path::new(&name), &self.files);
+            let output = match made {
+                Some(made) => Output::of_channel(path, files, made),
+                None => Output::create(path, files),
+            };
             if let Err(error) = &output {
                 self.fail(self.files.run.explain(error));
             }
@@ -313,16 +353,11 @@ impl Split {
 
     /// Writes a frame of a channel.
     fn put(&mut self, made: &Made<'_>) {
-        let Some((header, payload)) = &made.frame else {
-            return;
-        };
-        let header_bytes = &header.to_bytes()[..header.len()];
-        match self.output(made.from, made.channel) {
-            Some(output) => {
-                output.write(header_bytes);
-                output.write(payload);
-            }
-            None => self.unsplit += (header_bytes.len() + payload.len()) as u64,
+        match self.output(made.from, Some(made)).map(|it| it.put(made)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.fail(self.files.run.explain(&error)),
+            None if made.frame.is_some() => self.unsplit += made.frame_length as u64,
+            None => {}
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Put one test here for each kind of behaviour that only a kernel shows.
 
+mod channels;
 mod namespaces;
 mod options;
 mod recordings;

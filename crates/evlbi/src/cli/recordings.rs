@@ -101,7 +101,7 @@ Examples:
   # A live stream:
   evlbi recv udp://0.0.0.0:2630 --to 'OUT-{station}-{channel}.vdif'")]
 pub struct SplitArgs {
-    /// Recording to read: VDIF, Mark 5B or Mark 4, with settings after #
+    /// Recording to split; #format=NAME, #modulated, #inverted, #year=YEAR and #name=STATION after it describe Mark 4 and Mark 5B (write # in its name as %23)
     pub input: PathBuf,
     /// Name of the outputs, with {station}, {thread} and {channel}
     #[arg(long)]

@@ -42,6 +42,19 @@ const WEIGHT_CUT: f64 = 0.5;
 /// Difference of two amplitudes of the same samples: stations share transforms, and with them rounding.
 const ROUNDING: f64 = 1e-6;
 
+/// Header searches of a map: this program's, the one that the authors of the first loss experiments published (2 missing headers, then 2
+/// correct ones), and those that drop each frame without a header.
+const MAP_SEARCHES: [Search; 5] = [
+    Search::Flywheel,
+    Search::Hold {
+        missing: 2,
+        needed: 2,
+    },
+    Search::Drop(0),
+    Search::Drop(2),
+    Search::Drop(8),
+];
+
 /// Default loss fractions.
 pub const DEFAULT_LOSSES: &str = "0.5%..20%";
 
@@ -268,7 +281,7 @@ impl LossCurveOptions {
     fn searches(&self) -> Vec<Search> {
         match (self.search.as_slice(), self.map) {
             ([], false) => vec![Search::Flywheel],
-            ([], true) => [vec![Search::Flywheel], [0, 2, 8].map(Search::Drop).to_vec()].concat(),
+            ([], true) => MAP_SEARCHES.to_vec(),
             (searches, _) => searches.to_vec(),
         }
     }
@@ -313,7 +326,7 @@ struct Harm {
     at: Where,
     /// Length of the shed packets in bytes; `None` if whole frames are shed.
     packet: Option<usize>,
-    /// Treatment of frames whose header is lost: `flywheel`, `drop` or `drop:N`.
+    /// Treatment of frames whose header is lost: `flywheel`, `drop`, `drop:N` or `hold:M:N`.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     search: Search,
 }
@@ -334,6 +347,9 @@ impl Harm {
             (Search::Drop(more), _) => {
                 format!("; frames without a header are dropped, and {more} more after each")
             }
+            (Search::Hold { missing, needed }, _) => format!(
+                "; frames without a header are kept up to {missing} in a row, then all are dropped until {needed} in a row have one"
+            ),
         }
     }
 }
@@ -371,6 +387,8 @@ struct Point {
     shed: f64,
     /// Fraction of the samples that was lost, including those of frames that the reader dropped.
     lost: f64,
+    /// Prediction of `lost` from `shed` for packets that are lost independently; `None` for other losses.
+    lost_theory: Option<f64>,
     amplitude: Amplitude,
     /// Relative standard error of an amplitude.
     relative_error: f64,

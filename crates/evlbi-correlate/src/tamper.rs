@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use evlbi_core::shed::{Replace, Shed, Unit};
+use evlbi_fx::loss::packets::Step;
 use evlbi_fx::unpack::Recorded;
 use serde::Serialize;
 
@@ -19,12 +20,32 @@ pub enum Search {
     Flywheel,
     /// It drops such a frame, and this many after it: it needs more headers until it is in step again.
     Drop(u32),
+    /// It keeps up to `missing` such frames in a row. At the next one it drops frames until `needed` in a row have a header, and keeps the
+    /// last of them.
+    Hold {
+        /// Number of frames in a row.
+        missing: u32,
+        /// Number of headers in a row, from 1.
+        needed: u32,
+    },
+}
+
+impl Search {
+    /// Returns the need for headers.
+    pub(crate) fn step(self) -> Step {
+        let (missing, needed) = match self {
+            Search::Flywheel => (None, 1),
+            Search::Drop(more) => (Some(0), more.saturating_add(1)),
+            Search::Hold { missing, needed } => (Some(missing), needed),
+        };
+        Step { missing, needed }
+    }
 }
 
 /// Reason why a header search cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid header search `{0}`: give flywheel, drop, or drop:N to drop N more frames after each frame without a header"
+    "invalid header search `{0}`: give flywheel, drop, drop:N to drop N more frames after each frame without a header, or hold:M:N to keep up to M of them in a row and then drop frames until N in a row have a header"
 )]
 pub struct SearchError(String);
 
@@ -32,12 +53,20 @@ impl FromStr for Search {
     type Err = SearchError;
 
     fn from_str(text: &str) -> Result<Search, SearchError> {
-        let number = text.strip_prefix("drop:").map(str::parse);
-        match (text, number) {
-            ("flywheel", _) => Ok(Search::Flywheel),
-            ("drop", _) => Ok(Search::Drop(0)),
-            (_, Some(Ok(more))) => Ok(Search::Drop(more)),
-            _ => Err(SearchError(text.to_owned())),
+        let invalid = || SearchError(text.to_owned());
+        let number = |text: &str| text.parse::<u32>().map_err(|_| invalid());
+        match text.split(':').collect::<Vec<&str>>()[..] {
+            ["flywheel"] => Ok(Search::Flywheel),
+            ["drop"] => Ok(Search::Drop(0)),
+            ["drop", more] => Ok(Search::Drop(number(more)?)),
+            ["hold", missing, needed] => Ok(Search::Hold {
+                missing: number(missing)?,
+                needed: number(needed).and_then(|it| match it {
+                    0 => Err(invalid()),
+                    needed => Ok(needed),
+                })?,
+            }),
+            _ => Err(invalid()),
         }
     }
 }
@@ -48,6 +77,7 @@ impl fmt::Display for Search {
             Search::Flywheel => f.write_str("flywheel"),
             Search::Drop(0) => f.write_str("drop"),
             Search::Drop(more) => write!(f, "drop:{more}"),
+            Search::Hold { missing, needed } => write!(f, "hold:{missing}:{needed}"),
         }
     }
 }
@@ -75,8 +105,10 @@ pub struct Tamper {
     shed: Shed,
     damage: Damage,
     seed: u64,
-    /// Frames left that the reader drops until it is in step again.
-    to_drop: u32,
+    /// Whether the reader drops frames until it has found enough headers.
+    is_out_of_step: bool,
+    /// Frames without a header up to the current one, and frames with one, in a row.
+    run: [u32; 2],
     /// Bytes of samples so far.
     bytes: u64,
     missing: u64,
@@ -106,7 +138,8 @@ impl Tamper {
             shed,
             damage,
             seed,
-            to_drop: 0,
+            is_out_of_step: false,
+            run: [0; 2],
             bytes: 0,
             missing: 0,
             replaced: 0,
@@ -211,20 +244,18 @@ impl Tamper {
 
     /// Returns whether the reader drops the next frame, of which the header is lost or not.
     fn is_dropped(&mut self, search: Search, is_cut: bool) -> bool {
-        let Search::Drop(more) = search else {
-            return false;
+        let Step { missing, needed } = search.step();
+        let [misses, found] = self.run;
+        self.run = match is_cut {
+            true => [misses.saturating_add(1), 0],
+            false => [0, found.saturating_add(1)],
         };
-        match is_cut {
-            true => {
-                self.to_drop = more;
-                true
-            }
-            false => {
-                let is_out_of_step = self.to_drop > 0;
-                self.to_drop = self.to_drop.saturating_sub(1);
-                is_out_of_step
-            }
-        }
+        let [misses, found] = self.run;
+        self.is_out_of_step = match self.is_out_of_step {
+            false => missing.is_some_and(|missing| misses > missing),
+            true => found < needed,
+        };
+        self.is_out_of_step
     }
 }
 
@@ -234,10 +265,23 @@ mod tests {
 
     #[test]
     fn header_searches_are_read_as_they_are_shown() {
-        for search in [Search::Flywheel, Search::Drop(0), Search::Drop(3)] {
+        let hold = Search::Hold {
+            missing: 2,
+            needed: 1,
+        };
+        for search in [Search::Flywheel, Search::Drop(0), Search::Drop(3), hold] {
             assert_eq!(search.to_string().parse(), Ok(search));
         }
-        for bad in ["", "drop:", "drop:-1", "fly"] {
+        for bad in [
+            "",
+            "drop:",
+            "drop:-1",
+            "fly",
+            "hold",
+            "hold:2",
+            "hold:2:0",
+            "hold:2:1:1",
+        ] {
             assert!(bad.parse::<Search>().is_err(), "{bad}");
         }
     }

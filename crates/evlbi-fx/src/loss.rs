@@ -24,9 +24,15 @@
 //! Fill that coincides at both stations is not noise but a signal. In units of the amplitude without loss, it is k / r times the
 //! overlap of the fill, at zero delay and fringe rate. This theory does not cover it.
 //!
-//! Theories of other kinds of loss belong here, each tested with a measurement on noise.
+//! Mark 4 spreads a word of the pattern over its tracks, so that each channel has its own part of it, which fan-out and the assignment of
+//! tracks decide: with 32 tracks, fan-out 2 and 2 bits each sample has a high level (2.6 times the power of noise), with fan-out 4 those of
+//! the first channel have a low one (0.2 times). It is found from the pattern as it is unpacked ([`Samples::fill`]).
+//!
+//! Theories of other kinds of loss belong here, each tested with a measurement on noise. What a reader keeps of frames that lose packets is
+//! in [`packets`].
 
-use evlbi_wire::fill;
+pub mod packets;
+
 use rustfft::num_complex::Complex64;
 use std::f64::consts::TAU;
 
@@ -46,7 +52,7 @@ pub enum Replaced {
 
 /// Layout of a channel's samples in the payload.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Samples {
+pub struct Samples<'a> {
     /// Code of each component.
     pub codec: Codec,
     /// Number of channels in the payload, from 1.
@@ -57,6 +63,9 @@ pub struct Samples {
     pub complex: bool,
     /// Upward frequency shift by fringe rotation, as a fraction of the sample rate.
     pub turn: f64,
+    /// Payload of two words of the fill pattern, one for each byte of a word that recorded samples may begin with where they are fill: see
+    /// [`Unpacker::fill`](crate::unpack::Unpacker::fill). Empty if unknown.
+    pub fill: &'a [Vec<u8>],
 }
 
 /// Fractions of the time, 0 to 1, lost to a baseline of the stations a and b.
@@ -143,15 +152,17 @@ impl Ratios {
 
 /// Predicts the ratios for a baseline of two stations with such samples and band shapes. `spectra` is the power of each station,
 /// in any units, in any number of averaged channels: from zero to half of the sample rate for real samples, from minus to plus
-/// half of it for complex ones. Returns `None` if fill coincides with fill.
-/// coincides with fill.
+/// half of it for complex ones. Returns `None` if fill
+/// coincides with fill, or a station's is unknown.
 pub fn predicted(
     replaced: Replaced,
     lost: Lost,
-    samples: [Samples; 2],
+    samples: [Samples<'_>; 2],
     spectra: [&[f64]; 2],
 ) -> Option<Ratios> {
-    if replaced == Replaced::Fill && lost.both > 0.0 {
+    let is_unknown = |(lost, samples): (f64, Samples<'_>)| lost > 0.0 && samples.fill.is_empty();
+    let mut stations = [lost.a, lost.b].into_iter().zip(samples);
+    if replaced == Replaced::Fill && (lost.both > 0.0 || stations.any(is_unknown)) {
         return None;
     }
     let mean = |values: &[f64]| quotient(values.iter().sum(), values.len() as f64);
@@ -182,7 +193,7 @@ fn quotient(above: f64, below: f64) -> f64 {
 }
 
 /// Returns the power of the replacement in units of that of sampled Gaussian noise, as a mean over the whole band.
-pub fn noise(replaced: Replaced, samples: Samples) -> f64 {
+pub fn noise(replaced: Replaced, samples: Samples<'_>) -> f64 {
     match replaced {
         Replaced::Flagged => 0.0,
         Replaced::Random => {
@@ -195,7 +206,7 @@ pub fn noise(replaced: Replaced, samples: Samples) -> f64 {
 }
 
 /// Returns the same times the other station's power at the frequency of the replacement.
-fn power_against(replaced: Replaced, samples: Samples, other: &[f64]) -> f64 {
+fn power_against(replaced: Replaced, samples: Samples<'_>, other: &[f64]) -> f64 {
     let channels = other.len();
     if replaced != Replaced::Fill {
         return noise(replaced, samples) * quotient(other.iter().sum(), channels as f64);
@@ -225,11 +236,18 @@ struct Line {
 /// Returns the spectrum of the fill pattern in the channel; for real samples each line has both signs. Some lines have no power.
 ///
 /// The line at half of the rate is listed at minus half of it, which for real samples is outside 0 to 0.5.
-fn fill_lines(samples: Samples) -> Vec<Line> {
-    let pattern = fill_pattern(samples);
+fn fill_lines(samples: Samples<'_>) -> Vec<Line> {
+    let starts = samples.fill.iter();
+    let lines = starts.flat_map(|word| lines_of(&pattern(samples, word), samples));
+    lines.collect()
+}
+
+/// Returns the lines of a repeated pattern, which is one of as many as the samples have.
+fn lines_of(pattern: &[Complex64], samples: Samples<'_>) -> Vec<Line> {
     let length = pattern.len() as f64;
     let components = if samples.complex { 2.0 } else { 1.0 };
     let unit = length * length * components * quantise::power(samples.codec);
+    let unit = unit * samples.fill.len() as f64;
     (0..pattern.len())
         .map(|turn| {
             let frequency = turn as f64 / length;
@@ -244,17 +262,15 @@ fn fill_lines(samples: Samples) -> Vec<Line> {
         .collect()
 }
 
-/// Returns the complete samples of the channel over one period of the pattern.
-fn fill_pattern(samples: Samples) -> Vec<Complex64> {
-    let mut word = [0; 4];
-    fill::make(&mut word);
-    let mut payload = word.to_vec();
-    if let Some(words) = samples.codec.words(samples.complex) {
-        payload.clear();
-        words.unpack(&word, &mut payload);
-    }
-    let mut values = [0.0; 32];
-    let count = samples.codec.decode(&payload, &mut values);
+/// Returns the complete samples of the channel over one period of a pattern.
+fn pattern(samples: Samples<'_>, words: &[u8]) -> Vec<Complex64> {
+    // The lines of one word have no others between them.
+    let word = match words.split_at(words.len() / 2) {
+        (first, second) if first == second => first,
+        _ => words,
+    };
+    let mut values = [0.0; 64];
+    let count = samples.codec.decode(word, &mut values);
     let components = if samples.complex { 2 } else { 1 };
     let component = |time: usize, part: usize| {
         let stride = samples.channels % count;

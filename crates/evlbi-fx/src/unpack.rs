@@ -214,6 +214,27 @@ impl Unpacker {
         }
     }
 
+    /// Returns the payload of two words of fill pattern, as of a loss that starts at the byte `start` of the recorded samples; further words
+    /// repeat it. `None` if the samples are modulated, so that nothing repeats, or fewer.
+    pub fn fill(&self, start: usize) -> Option<Vec<u8>> {
+        let (before, length) = match &self.place {
+            Place::Payload => (0, 8),
+            Place::Words(words) => {
+                let bits = words.components() * usize::from(words::WIDTH);
+                (0, 8 / words::BYTES * bits / 8)
+            }
+            Place::Tracks(on) if on.is_modulated => return None,
+            Place::Tracks(on) => (on.tracks.header_length(), 8),
+        };
+        let mut recorded = vec![0; self.recorded];
+        // A word has four bytes.
+        fill::make_from(&mut recorded, 3 * start % 4);
+        let mut payload = Vec::new();
+        self.unpack(&recorded, &mut payload);
+        let fill = payload.get(before..before + length)?;
+        Some(fill.to_vec())
+    }
+
     /// Returns the numbers in a frame of the samples that a range of its recorded bytes belongs to.
     pub fn samples_of(&self, bytes: Range<usize>) -> Range<i64> {
         // Bytes that belong together, their bits in the payload, and bits of the payload before them.

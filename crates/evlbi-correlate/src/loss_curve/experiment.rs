@@ -1,6 +1,9 @@
 //! Measures the points for one knowledge of the loss: damages, correlates and compares the recordings.
 
+use std::collections::BTreeSet;
+
 use evlbi_core::shed::{Policy, PolicyError, Replace, Shed, ShedError, Stream};
+use evlbi_fx::loss::packets::{Packets, Step};
 use evlbi_fx::track::Trust;
 use evlbi_net::run::Run;
 
@@ -254,6 +257,7 @@ impl Experiment<'_> {
             Knows::Papers => (0.0, shed),
         };
         let delay = delay_between(found, baseline.stations);
+        let fill = baseline.stations.map(|station| self.fill(station, harm));
         let predict = |more: f64| {
             let lost = theory::Shed {
                 losing,
@@ -261,7 +265,8 @@ impl Experiment<'_> {
                 missing: missing + if replaced > 0.0 { 0.0 } else { more },
                 delay,
             };
-            theory::predict(found, (&baseline.spectra, baseline.product), harm, lost)
+            let spectra = (&baseline.spectra, baseline.product);
+            theory::predict(found, spectra, &fill, harm, lost)
         };
         let theory = predict(0.0).map(|here| {
             let slope = predict(STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
@@ -273,7 +278,51 @@ impl Experiment<'_> {
         let (product, fringe) = (baseline.product, &baseline.whole.fringe);
         let here = found.find_at(product, fringe);
         let periods = found.series.dumps_at(product, fringe);
-        baseline.measure(&here, loss, (shed, lost), periods, theory)
+        Point {
+            lost_theory: self.lost(baseline, harm, shed),
+            ..baseline.measure(&here, loss, (shed, lost), periods, theory)
+        }
+    }
+
+    /// Returns the payloads of the fill pattern in a station's samples, for each start in a word of a packet.
+    fn fill(&self, station: usize, harm: Harm) -> Vec<Vec<u8>> {
+        let file = &self.recordings.files[station];
+        let (frame, unpacker) = (file.frame_length(), &file.shape().samples.unpacker);
+        let header = frame - unpacker.recorded_length();
+        let packet = self.packet(frame, harm);
+        let starts = packet.map_or(vec![header], |packet| (0..frame).step_by(packet).collect());
+        // Counted from the samples, in words of four bytes.
+        let starts: BTreeSet<usize> = starts.iter().map(|at| (at + 3 * header) % 4).collect();
+        // The mean of all starts is that of losses that do not repeat in step with the words.
+        if starts.len() > 1 && !matches!(harm.shed, Kind::Random | Kind::Burst) {
+            return Vec::new();
+        }
+        let fill = starts.into_iter().map(|start| unpacker.fill(start));
+        fill.collect::<Option<Vec<Vec<u8>>>>().unwrap_or_default()
+    }
+
+    /// Predicts the fraction of the samples that the stations of a baseline lose if they lose this fraction of their packets.
+    fn lost(&self, baseline: &Baseline, harm: Harm, shed: f64) -> Option<f64> {
+        // Packets of a frame that is marked invalid are not lost, and another knowledge has a search of its own.
+        if (harm.shed, harm.knows == Knows::Papers) != (Kind::Random, false)
+            || harm.replace == Replace::Invalid
+        {
+            return None;
+        }
+        let stations = baseline.stations.into_iter();
+        let losing = stations.filter(|station| self.loses(*station, harm));
+        let lost = losing.map(|station| {
+            let file = &self.recordings.files[station];
+            let frame = file.frame_length();
+            let packets = Packets {
+                frame,
+                header: frame - file.shape().samples.unpacker.recorded_length(),
+                packet: self.packet(frame, harm)?,
+            };
+            Some(1.0 - packets.kept(shed, harm.search.step()).intact)
+        });
+        let lost: Vec<f64> = lost.collect::<Option<_>>()?;
+        (!lost.is_empty()).then(|| lost.iter().sum::<f64>() / lost.len() as f64)
     }
 
     fn tamper(&self, station: usize, harm: Harm, loss: f64) -> Result<Tamper, HarmError> {
@@ -339,9 +388,9 @@ impl Experiment<'_> {
             Kind::Common => a_second * theory::COMMON_CELL,
         };
         // Or as many as the reader drops.
-        let dropped = match harm.search {
-            Search::Flywheel => 0.0,
-            Search::Drop(more) => a_frame * f64::from(more + 1),
+        let dropped = match harm.search.step() {
+            Step { missing: None, .. } => 0.0,
+            Step { needed, .. } => a_frame * f64::from(needed),
         };
         // Plus the effect of frames cut by the ends of the period.
         (lost * (1.0 - lost) * together.max(dropped) / units).sqrt() + a_frame / units
@@ -436,6 +485,7 @@ impl Baseline {
             loss,
             shed,
             lost,
+            lost_theory: None,
             amplitude: here.amplitude,
             relative_error: 1.0 / here.snr.max(1e-9),
             snr: here.snr,

@@ -100,6 +100,20 @@ pub(super) fn text(cells: &[Cell]) -> String {
     shown
 }
 
+/// Returns what a reader with this header search does, for sentences about it.
+pub(super) fn reader(search: Search) -> String {
+    match search {
+        Search::Flywheel => "that keeps frames without a header".to_owned(),
+        Search::Drop(0) => "that drops frames without a header".to_owned(),
+        Search::Drop(more) => {
+            format!("that drops frames without a header and {more} after each")
+        }
+        Search::Hold { missing, needed } => format!(
+            "that keeps up to {missing} frames without a header in a row, then needs {needed} headers in a row"
+        ),
+    }
+}
+
 /// Returns the conclusions of the map as sentences, one per header search.
 pub(super) fn conclusions(cells: &[Cell]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
@@ -107,13 +121,7 @@ pub(super) fn conclusions(cells: &[Cell]) -> Vec<String> {
         let search = harm.search;
         let of = || cells.iter().filter(|cell| cell.harm.search == search);
         let losses = of().filter(|cell| cell.rises()).map(|cell| cell.loss);
-        let reader = match search {
-            Search::Flywheel => "that keeps frames without a header".to_owned(),
-            Search::Drop(0) => "that drops frames without a header".to_owned(),
-            Search::Drop(more) => {
-                format!("that drops frames without a header and {more} after each")
-            }
-        };
+        let reader = reader(search);
         let what = match losses.reduce(f64::min) {
             None => "no amplitude rises at low weight".to_owned(),
             Some(least) => format!(

@@ -4,7 +4,7 @@ use evlbi_core::shed::Replace;
 use evlbi_fx::correlator::{Input, Rotation};
 use evlbi_fx::loss::{self, Lost, Replaced, Samples};
 
-use super::{Curve, Harm, Kind, Knows, Measures, Point, Where};
+use super::{Curve, Harm, Kind, Knows, Measures, Point, Search, Where, map};
 use crate::Correlation;
 
 /// Length of the time blocks of common shedding, in seconds.
@@ -40,11 +40,15 @@ impl Shed {
     }
 }
 
+/// Payloads of the fill pattern for each station of a baseline: [`Samples::fill`].
+pub(super) type Fill = [Vec<Vec<u8>>; 2];
+
 /// Predicts the ratios of a baseline with this loss. `spectra` are those of its stations without loss, `product` is the index of its
 /// first product.
 pub(super) fn predict(
     found: &Correlation,
     (spectra, product): (&[Vec<f64>; 2], usize),
+    fill: &Fill,
     harm: Harm,
     shed: Shed,
 ) -> Option<Measures> {
@@ -53,7 +57,8 @@ pub(super) fn predict(
         Replace::Random => Replaced::Random,
         Replace::Fill => Replaced::Fill,
     };
-    let samples = inputs(found, product).map(|input| {
+    let [a, b] = inputs(found, product);
+    let samples = [(a, &fill[0]), (b, &fill[1])].map(|(input, fill)| {
         let layout = &found.setup.stations()[input.station].layout;
         Samples {
             codec: layout.codec,
@@ -61,6 +66,7 @@ pub(super) fn predict(
             channel: found.setup.band(input).channel,
             complex: layout.complex,
             turn: turn(found, input),
+            fill,
         }
     });
     let predicted = |replaced: Replaced, fraction: f64| {
@@ -69,12 +75,6 @@ pub(super) fn predict(
     };
     if shed.replaced == 0.0 {
         return predicted(Replaced::Flagged, shed.missing).map(Measures::from);
-    }
-    // The theory of fill is that of payloads in the order of the recorded bytes, which Mark 4 spreads over its tracks.
-    let is_spread = |input: Input| found.setup.stations()[input.station].layout.replaced > 0;
-    let mut lossy = inputs(found, product).into_iter().zip(shed.losing);
-    if replaced == Replaced::Fill && lossy.any(|(input, loses)| loses && is_spread(input)) {
-        return None;
     }
     // Of the samples that are not missing.
     let fraction = shed.replaced / (1.0 - shed.missing).max(shed.replaced);
@@ -167,6 +167,26 @@ pub(super) fn conclusions(curves: &[Curve]) -> Vec<String> {
     if let Some((least, most)) = extremes(steps) {
         said.push(format!(
             "A correlator that loses one more frame after each gap loses {least:.2} to {most:.2} times what the path lost.",
+        ));
+    }
+    let mut searches = Vec::new();
+    for curve in lossy().filter(|curve| curve.harm.search != Search::Flywheel) {
+        let theory = |point: &Point| Some((point.shed, point.lost, point.lost_theory?));
+        let Some((shed, lost, theory)) = curve.points.last().and_then(theory) else {
+            continue;
+        };
+        let Harm { search, packet, .. } = curve.harm;
+        if searches.contains(&(search, packet)) {
+            continue;
+        }
+        searches.push((search, packet));
+        said.push(format!(
+            "A reader {} loses {:.1} % of the samples if {:.1} % of the {} are lost: {:.1} % by theory.",
+            map::reader(search),
+            lost * 100.0,
+            shed * 100.0,
+            packet.map_or("frames".to_owned(), |packet| format!("packets of {packet} bytes")),
+            theory * 100.0
         ));
     }
     let at_both = |shed: Kind| {

@@ -149,12 +149,6 @@ fn a_lost_header_costs_a_packet_or_a_frame() {
             (_, "drop") => near(weight, 0.8, 1e-3),
             _ => near(weight, 0.6, 0.03),
         }
-        // There is no theory of fill on tracks that counts as samples.
-        let is_fill = curve["replace"] == "fill" && curve["knows"] == "headers";
-        assert_eq!(point["theory"].is_null(), is_fill, "{what}");
-        if is_fill {
-            continue;
-        }
         for measure in ["all", "autos", "valid", "weight", "snr"] {
             let ratio = number(point, &format!("/ratio/{measure}"));
             let theory = number(point, &format!("/theory/{measure}"));
@@ -166,6 +160,71 @@ fn a_lost_header_costs_a_packet_or_a_frame() {
     }
     // A correlator that knows only headers sees missing packets as one that knows all.
     assert_eq!(seen, 9 + 6);
+}
+
+/// Fill on tracks that counts as samples costs what its pattern in a channel predicts: of high levels alone, of low ones, or of both. The
+/// reader loses what the theory of its header search predicts.
+#[test]
+fn fill_on_tracks_costs_what_theory_predicts() {
+    let hold = Search::Hold {
+        missing: 1,
+        needed: 2,
+    };
+    // Channels, fan-out, channel, length of packets (of which odd ones may start within a word), power of the fill over that of noise.
+    for (channels, fan_out, channel, packet, power) in [
+        (8, 2, "0U", 2500, 2.6),
+        (4, 4, "0U", 1250, 0.8),
+        (4, 4, "1U", 8000, 1.4),
+    ] {
+        let room = Room::new();
+        let plan = PLAN.replace("payload = 1000", "payload = 4000");
+        let rate = format!("sample_rate = {}e6\nchannels = {channels}", 2 * fan_out);
+        let plan = plan.replace("sample_rate = 4e6", &rate);
+        sky(
+            &room,
+            &format!("{plan}format = \"mark4\"\nfan_out = {fan_out}\n"),
+        );
+        let number_of = &channel[..1];
+        let files = [
+            format!("{}#channels={number_of}", room.path("sky/Ef.vdif")),
+            format!("{}#channels={channel}", room.path("sky/Jb.m4")),
+        ];
+        let options = LossCurveOptions {
+            replace: vec![Replace::Fill],
+            knows: vec![Knows::Headers],
+            // No curves of loss at both stations.
+            map: true,
+            packet: vec![packet],
+            search: vec![Search::Flywheel, Search::Drop(1), hold],
+            ..options()
+        };
+        let result = curve(&[&files[0], &files[1]], options);
+        for curve in at(&result, "one") {
+            let (point, search) = (&curve["points"][0], &curve["search"]);
+            let what = format!("{channels} channels, fan-out {fan_out}, {channel}, {search}");
+            for measure in ["all", "autos", "valid", "weight", "snr"] {
+                let ratio = number(point, &format!("/ratio/{measure}"));
+                let theory = number(point, &format!("/theory/{measure}"));
+                assert!(
+                    (ratio - theory).abs() < 0.02,
+                    "{what} {measure}: {ratio}, theory {theory}"
+                );
+            }
+            let (lost, theory) = (number(point, "/lost"), number(point, "/lost_theory"));
+            // Of 80 frames or more, each counts for up to three.
+            let within = if search == "flywheel" { 0.01 } else { 0.2 };
+            assert!(
+                (lost - theory).abs() < within,
+                "{what}: lost {lost}, theory {theory}"
+            );
+            if search == "flywheel" {
+                let lost = number(point, "/shed");
+                let autos = number(point, "/theory/autos");
+                let found = (((1.0 - lost) / autos).powi(2) - 1.0 + lost) / lost;
+                near(found, power, 0.1);
+            }
+        }
+    }
 }
 
 /// Packets of VDIF and Mark 5B.
@@ -258,8 +317,8 @@ fn a_map_shows_amplitudes_over_search_packets_and_loss() {
     );
     let result = serde_json::to_value(&result).unwrap();
     let cells = result["map"].as_array().unwrap();
-    // Four searches, three lengths of packets, two losses.
-    assert_eq!(cells.len(), 4 * 3 * 2, "{shown}");
+    // Five searches, three lengths of packets, two losses.
+    assert_eq!(cells.len(), 5 * 3 * 2, "{shown}");
     let of = |search: &str| {
         let is_of = |cell: &&Value| {
             cell["search"] == search && cell["loss"] == 0.3 && cell["packet"] == 2500

@@ -1,29 +1,43 @@
 //! Comparison of the theory with correlations of noise.
 
 use std::f64::consts::TAU;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use evlbi_wire::fill;
+use evlbi_wire::mark4::{Channels, Tracks};
+use evlbi_wire::time::FrameRate;
+
 use super::*;
+use crate::unpack::Unpacker;
 
 /// Bands of equal power at all frequencies.
 const WHITE: [&[f64]; 2] = [&[1.0; 64]; 2];
 
+/// Fill of samples that are recorded as they are.
+static WORDS: LazyLock<[Vec<u8>; 1]> = LazyLock::new(|| {
+    let mut words = vec![0; 8];
+    fill::make(&mut words);
+    [words]
+});
+
 /// One channel of real samples.
-fn real(bits: u8) -> Samples {
+fn real(bits: u8) -> Samples<'static> {
     Samples {
         codec: Codec::vdif(bits).unwrap(),
         channels: 1,
         channel: 0,
         complex: false,
         turn: 0.0,
+        fill: &*WORDS,
     }
 }
 
-fn two_bits() -> Samples {
+fn two_bits() -> Samples<'static> {
     real(2)
 }
 
@@ -87,6 +101,45 @@ fn a_channel_of_many_has_its_own_part_of_the_pattern() {
     assert!(near(found, noise(Replaced::Fill, two_bits()), 1e-9));
 }
 
+/// The levels that the bits of 0x11223344 give on tracks, counted by hand from the tables of memo 230.
+#[test]
+fn fill_on_tracks_has_the_levels_of_its_bits() {
+    let unpacker = |fan_out, is_modulated| {
+        let channels = Channels::usual(Tracks::new(32).unwrap(), 2, fan_out).unwrap();
+        Unpacker::mark4(&channels, is_modulated, FrameRate::new(400).unwrap()).unwrap()
+    };
+    let found = |fan_out, channel, start| {
+        let unpacker = unpacker(fan_out, false);
+        let samples = Samples {
+            channels: unpacker.layout().channels,
+            channel,
+            fill: &[unpacker.fill(start).unwrap()],
+            ..two_bits()
+        };
+        noise(Replaced::Fill, samples)
+    };
+    let power = quantise::power(two_bits().codec);
+    let (low, high) = (1.0 / power, f64::from(crate::codec::HIGH).powi(2) / power);
+    for channel in 0..8 {
+        assert!(near(found(2, channel, 0), high, 1e-6));
+    }
+    assert!(near(found(4, 0, 0), low, 1e-6));
+    for channel in 1..4 {
+        assert!(near(found(4, channel, 0), f64::midpoint(low, high), 1e-6));
+    }
+    // The second half of a word is on the tracks of the first.
+    assert!(near(found(4, 0, 2), f64::midpoint(low, high), 1e-6));
+    assert_eq!(unpacker(2, true).fill(0), None);
+    let unknown = Samples {
+        fill: &[],
+        ..two_bits()
+    };
+    let lost = Lost::independent(0.1, 0.0);
+    let of = |samples| predicted(Replaced::Fill, lost, samples, WHITE);
+    assert_eq!(of([unknown, two_bits()]), None);
+    assert!(of([two_bits(), unknown]).is_some());
+}
+
 #[test]
 fn fill_is_loud_at_both_ends_of_the_band() {
     let lines = fill_lines(two_bits());
@@ -102,7 +155,7 @@ fn fill_is_loud_at_both_ends_of_the_band() {
     assert!(near(within(&[1.0; 16]), all, 1e-9));
     assert!(near(within(&fading), 0.822, 1e-3));
     // Shifted down by a channel, the line at zero leaves the band, and that at half of the rate enters it.
-    let turned = |turn, samples: Samples| Samples { turn, ..samples };
+    let turned = |turn, samples: Samples<'static>| Samples { turn, ..samples };
     let down = turned(-1.0 / 32.0, two_bits());
     assert!(near(
         power_against(Replaced::Fill, down, &[1.0; 16]),
@@ -351,7 +404,7 @@ proptest! {
         complex: bool,
     ) {
         let codec = Codec::vdif(bits).unwrap();
-        let samples = Samples { codec, channels, channel, complex, turn: 0.0 };
+        let samples = Samples { codec, channels, channel, complex, turn: 0.0, fill: &*WORDS };
         let (lowest, highest) = (codec.levels()[0], codec.levels().iter().fold(0f32, |a, b| a.max(b.abs())));
         let unit = quantise::power(codec);
         let found = noise(Replaced::Fill, samples);

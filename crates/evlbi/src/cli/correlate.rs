@@ -398,8 +398,9 @@ baseline is compared with theory. Ratios are relative to the whole recordings. L
 bytes or the fill pattern look valid to a correlator that knows only headers (--knows headers); a correlator that knows \
 the gaps ignores them (--knows all). Both are shown; --knows papers loses one more frame after each gap.
 
---map tests a hypothesis about the hardware correlator of 2006, whose amplitudes rose at low weight: that it dropped \
-frames without a header. The decoder of this program keeps them (flywheel).
+--map tests hypotheses about the hardware correlator of 2006, whose amplitudes rose at low weight: that it dropped \
+frames without a header, or that it needed two headers in a row after three missing ones (hold:2:2). The decoder of \
+this program keeps all frames (flywheel).
 
 Examples:
   evlbi loss-curve Ef.vdif Jb.vdif --model sky.toml --loss 5%
@@ -432,11 +433,11 @@ pub struct LossCurveArgs {
     /// With --unit packet: length of a packet, a divisor of the frame length; one curve for each [default: an eighth of a frame, or the largest divisor below that]
     #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = packet)]
     pub packet: Vec<usize>,
-    /// Choose what becomes of frames whose header is lost: flywheel keeps their other data, drop drops them, drop:N the next N frames, too; one curve for each [default: flywheel]
+    /// Choose what becomes of frames whose header is lost: flywheel keeps their other data, drop drops them, drop:N the next N frames, too, hold:M:N keeps up to M in a row and then drops all until N in a row have a header; one curve for each [default: flywheel]
     #[arg(long, value_name = "SEARCH", value_delimiter = ',')]
     pub search: Vec<Search>,
     /// Map where amplitudes rise at low weight, over header search, packet length and loss: sheds packets at --station only
-    /// [defaults: --search flywheel,drop,drop:2,drop:8, packets of 1/2, 1/8 and 1/32 frame]
+    /// [defaults: --search flywheel,hold:2:2,drop,drop:2,drop:8, packets of 1/2, 1/8 and 1/32 frame]
     #[arg(long)]
     pub map: bool,
     /// Knowledge of the loss in the correlator: one curve for each

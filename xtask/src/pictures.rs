@@ -15,7 +15,7 @@ use crate::run::well;
 const DOCS: &str = "docs/src";
 
 /// A picture, and the lines of a shell that draw a file of its name in the working directory. `$TREE` is the workspace.
-const PICTURES: [(&str, &str); 7] = [
+const PICTURES: [(&str, &str); 8] = [
     (
         "demo.svg",
         "evlbi demo --rate 64M --duration 10s --json --plot demo.svg",
@@ -32,6 +32,13 @@ const PICTURES: [(&str, &str); 7] = [
          evlbi loss-curve sky/Ef.vdif sky/Jb.vdif --freq 4.98G --delay 0 --delay -0.765ms,-1.3e-7 --loss 0.5%..20% \
              --shed random --replace nothing,fill --out curves
          mv curves/one-random.svg loss-curve.svg",
+    ),
+    (
+        "pictures/map.svg",
+        "evlbi sky $TREE/xtask/pictures/mark4.toml --out sky
+         evlbi loss-curve sky/Ef.vdif sky/Jb.m4 --map --loss 5%,10%,15%,20%,30% --shed random --replace fill --knows headers \
+             --integration 800ms --channels 64 --out curves
+         mv curves/map.svg map.svg",
     ),
     (
         "pictures/loss-by-place.svg",

@@ -18,7 +18,7 @@ use evlbi_wire::vdif::{self, StreamKey};
 use serde::Serialize;
 
 use self::thread::{Described, Gap, Sampling, Thread, ThreadReport};
-use crate::recording::{self, Blocks, Recording, RecordingError};
+use crate::recording::{self, Blocks, Recording, RecordingError, Rest};
 use crate::samples::Samples;
 use crate::selection::Selection;
 use evlbi_wire::units;
@@ -80,6 +80,9 @@ pub struct Report {
     unframed_bytes: u64,
     /// Places where frames are at another offset than expected: bytes were lost or inserted before. The first ones.
     frame_slips: Vec<Slip>,
+    /// Part of another format after these frames, of which nothing else is reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rest: Option<Rest>,
     fill: FillFound,
     threads: Vec<ThreadReport>,
     /// Number of gaps in the numbering, over all threads.
@@ -273,9 +276,9 @@ fn walk(
     run: &Run,
 ) -> Result<Walked, RecordingError> {
     let mut deframer = recording.deframer(frame_rate);
-    let mut blocks = Blocks::new(recording::open(&recording.path)?, recording.size);
+    let mut blocks = Blocks::new(recording::open(&recording.path)?, recording.end());
     let mut content = Content::new(recording, selection, frame_rate);
-    let mut progress = run.progress(Some(recording.size));
+    let mut progress = run.progress(Some(recording.end()));
     let mut more = true;
     while more && !run.is_stopped() {
         more = blocks.step(&mut deframer, |chunk| content.take(chunk))?;
@@ -343,6 +346,7 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
         trailing_bytes: (walked.blocks.offset()).saturating_sub(leading + counts.bytes),
         unframed_bytes: counts.unframed_bytes,
         frame_slips: walked.deframer.slips().to_vec(),
+        rest: recording.rest,
         fill: content.fill,
         threads: threads.iter().map(|thread| thread.report(rate)).collect(),
         gaps_total,

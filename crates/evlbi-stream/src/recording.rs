@@ -2,20 +2,24 @@
 //!
 //! Put here further kinds of recordings, or of recordings that belong together.
 
+mod survey;
 mod turns;
 
-use std::collections::HashSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Layout, Settings};
+use evlbi_core::deframe::{Chunk, Deframer, Format, Layout, Settings};
 use evlbi_core::rate::BitRate;
 use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::{Header, Shape, StreamKey};
+use evlbi_wire::vdif::{Shape, StreamKey};
+use serde::Serialize;
 use thiserror::Error;
+
+use self::survey::{First, Start, Survey};
 
 /// Bytes per read.
 pub(crate) const BLOCK: usize = 1 << 20;
@@ -24,7 +28,8 @@ const MAX_SURVEYED: u64 = 256 << 20;
 /// Number of bytes read to find out the threads if the headers contain the rate.
 const ENOUGH: u64 = 16 << 20;
 
-/// Frames at the end of the file that are searched for the last one of the first frame's thread.
+/// Frames at the end of a long file that are searched for the last one of the first frame's thread. If it is not
+/// among them, the file is read whole.
 const FROM_END: usize = 1024;
 /// Maximum distance of two frames of a recording, in seconds; or the number of frames, if larger.
 const MAX_APART: u64 = 86_400;
@@ -113,12 +118,41 @@ pub struct Recording {
     pub first: Option<FrameTime>,
     /// Time of the last frame of that thread.
     pub last: Option<FrameTime>,
+    /// Part after the frames that are described here, if any.
+    pub rest: Option<Rest>,
     /// Latest time that the data can be from, in UTC seconds: times of Mark 5B and Mark 4 repeat.
     latest: i64,
 }
 
+/// Part of a recording that is of another format, or has frames of another length, than its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Rest {
+    /// Offset in the file of the end of the last frame before it.
+    pub byte: u64,
+    /// Format of its frames.
+    pub format: Format,
+    /// Length of these frames, in bytes.
+    pub frame_length: usize,
+}
+
+impl fmt::Display for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rest {
+            byte,
+            format,
+            frame_length,
+        } = self;
+        write!(
+            f,
+            "from byte {byte} on, it is {format} with frames of {frame_length} bytes"
+        )
+    }
+}
+
 impl Recording {
-    /// Inspects the file at `path`, at this second (UTC since 1970). `frame_rate` overrides the detected rate.
+    /// Inspects the file at `path`, at this second (UTC since 1970). `frame_rate` overrides the detected rate. If the format changes within
+    /// the file, describes its start.
     ///
     /// # Errors
     /// Returns an error if the path is not a file, or the file is empty or cannot be read.
@@ -132,45 +166,62 @@ impl Recording {
         if size == 0 {
             return Err(RecordingError::Empty(path.to_owned()));
         }
-        let mut survey = Survey::default();
-        let mut deframer = deframer(frame_rate, second);
-        let mut blocks = Blocks::new(file, MAX_SURVEYED.min(size));
-        while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
-            if blocks.offset() >= ENOUGH && deframer.frame_rate().is_some() {
-                break;
+        let mut rest: Option<Rest> = None;
+        loop {
+            let end = rest.map_or(size, |rest| rest.byte);
+            let mut start = Start::read(path, frame_rate, second, end.min(MAX_SURVEYED), ENOUGH)?;
+            let mut recording = start.recording(path, size, second);
+            let is_part = start.read < end && start.survey.rest.is_none();
+            if is_part && recording.find_last(&file, &start.survey, end)?.is_none() {
+                start = Start::read(path, frame_rate, second, end, u64::MAX)?;
+                recording = start.recording(path, size, second);
             }
+            if let Some(change) = start.survey.rest {
+                let byte = start.leading + change.byte;
+                rest = Some(Rest { byte, ..change });
+                continue;
+            }
+            recording.rest = rest;
+            recording.finish(&file, &start.survey, frame_rate)?;
+            return Ok(recording);
         }
-        let layout = deframer.layout();
-        let mut recording = Recording {
-            path: path.to_path_buf(),
-            format: deframer.format().unwrap_or(Format::Raw),
-            size,
-            leading: blocks.leading().unwrap_or(0),
-            frame_length: layout.map(|layout| layout.frame_length),
-            layout,
-            shape: survey.shape,
-            mark4: survey.mark4,
-            relative: None,
-            keys: survey.keys,
-            frame_rate: deframer.frame_rate(),
-            first: survey.first.map(|first| first.time),
-            last: None,
-            latest: second,
+    }
+
+    /// Adds what neither the start nor the end shows.
+    fn finish(
+        &mut self,
+        file: &File,
+        survey: &Survey,
+        given: Option<FrameRate>,
+    ) -> Result<(), RecordingError> {
+        if self.layout.is_none() {
+            let mut start = vec![0; BLOCK.min(self.size as usize)];
+            let read = file.read_exact_at(&mut start, 0);
+            read.map_err(RecordingError::read(&self.path))?;
+            self.relative = mark4::Relative::find(&start);
+        }
+        let Some(first) = survey.first else {
+            return Ok(());
         };
-        if layout.is_none() {
-            let mut start = vec![0; BLOCK.min(size as usize)];
-            let read = blocks.file.read_exact_at(&mut start, 0);
-            read.map_err(RecordingError::read(path))?;
-            recording.relative = mark4::Relative::find(&start);
+        if self.last.is_none()
+            && let Some((number, last)) = survey.last
+        {
+            self.end_with(first, number, last);
         }
-        if let Some(first) = survey.first {
-            recording.find_last(&blocks.file, first)?;
-            if frame_rate.is_none() && layout.is_some_and(|layout| layout.frame_rate.is_none()) {
-                let counted = recording.count_frames_of_seconds(&blocks.file, first)?;
-                recording.frame_rate = counted.or(recording.frame_rate);
-            }
+        if given.is_none()
+            && self
+                .layout
+                .is_some_and(|layout| layout.frame_rate.is_none())
+        {
+            let counted = self.count_frames_of_seconds(file, first)?;
+            self.frame_rate = counted.or(self.frame_rate);
         }
-        Ok(recording)
+        Ok(())
+    }
+
+    /// Returns the offset in the file of the end of the frames that are described here.
+    pub fn end(&self) -> u64 {
+        self.rest.map_or(self.size, |rest| rest.byte)
     }
 
     /// Returns a deframer for the recording.
@@ -221,19 +272,31 @@ impl Recording {
         header
     }
 
-    /// Finds the last frame of the first frame's thread; among as many frames as there are threads, unless some are damaged.
-    fn find_last(&mut self, file: &File, first: First) -> Result<(), RecordingError> {
-        let count = FROM_END.max(4 * self.keys.len());
-        let numbers = (first.number..self.frames()).rev().take(count);
-        let Some((number, last)) = self.time_among(file, first, numbers)? else {
-            return Ok(());
+    /// Finds the last frame of the first frame's thread before the byte `end`; among as many frames as there are threads, unless some are
+    /// damaged. `None` if it is not where frames of one length end.
+    fn find_last(
+        &mut self,
+        file: &File,
+        survey: &Survey,
+        end: u64,
+    ) -> Result<Option<()>, RecordingError> {
+        let (Some(first), Some(length)) = (survey.first, self.frame_length) else {
+            return Ok(Some(()));
         };
+        let count = FROM_END.max(4 * self.keys.len());
+        let frames = (end - self.leading) / length as u64;
+        let numbers = (first.number..frames).rev().take(count);
+        let found = self.time_among(file, first, numbers)?;
+        Ok(found.map(|(number, last)| self.end_with(first, number, last)))
+    }
+
+    /// Takes the last frame of the first frame's thread.
+    fn end_with(&mut self, first: First, number: u64, last: FrameTime) {
         self.last = Some(last);
         if self.frame_rate.is_none() {
             let distance = number - first.number;
             self.frame_rate = rate_between(first.time, last, distance, self.keys.len());
         }
-        Ok(())
     }
 
     /// Returns the time of the first among some frames that is of the first frame's thread.
@@ -313,15 +376,18 @@ impl Recording {
         file.read_exact_at(&mut bytes, at)
             .map_err(RecordingError::read(&self.path))?;
         let stamp = layout.stamp(&bytes, self.latest);
-        // Frames marked invalid may have any time: accept them only within the maximum distance.
+        // Frames marked invalid may have any time.
         let ours = stamp.filter(|stamp| {
-            let is_near = |first: FrameTime| {
-                stamp.time.second.abs_diff(first.second) <= MAX_APART.max(self.frames())
-            };
-            !stamp.is_invalid || self.first.is_none_or(is_near)
+            !stamp.is_invalid
+                || (self.first).is_none_or(|first| is_near(first, stamp.time, self.frames()))
         });
         Ok(ours.map(|stamp| (stamp.key, stamp.time)))
     }
+}
+
+/// Returns whether frames of one recording of `frames` frames can have these times.
+fn is_near(first: FrameTime, other: FrameTime, frames: u64) -> bool {
+    other.second.abs_diff(first.second) <= MAX_APART.max(frames)
 }
 
 /// Returns the frame rate from two frames of a thread, `distance` frames of the stream apart, if none is missing between them.
@@ -358,61 +424,6 @@ fn deframer(frame_rate: Option<FrameRate>, latest: i64) -> Deframer {
         hold: HOLD,
         ..Settings::default()
     })
-}
-
-#[derive(Default)]
-struct Survey {
-    keys: Vec<StreamKey>,
-    seen: HashSet<StreamKey>,
-    shape: Option<Shape>,
-    mark4: Option<Box<mark4::Header>>,
-    first: Option<First>,
-    /// Whether a frame without the invalid bit was found.
-    has_valid: bool,
-    frames: u64,
-}
-
-/// The first trustworthy frame.
-#[derive(Clone, Copy)]
-struct First {
-    number: u64,
-    key: StreamKey,
-    time: FrameTime,
-    /// The frame rate in its header.
-    told: Option<FrameRate>,
-}
-
-impl Survey {
-    fn note(&mut self, chunk: Chunk<'_>) {
-        for frame in chunk.frames {
-            if let (Some(key), Some(time)) = (frame.key, frame.time) {
-                // The header of an invalid frame may be wrong.
-                let is_better = frame.state == FrameState::Whole && !self.has_valid;
-                if self.first.is_none() || is_better {
-                    let bytes = &chunk.bytes[frame.bytes.clone()];
-                    let is_vdif = chunk.layout.is_some_and(|it| it.format == Format::Vdif);
-                    let header = Header::parse(bytes).ok().filter(|_| is_vdif);
-                    let told = header.and_then(|header| header.frame_rate());
-                    self.shape = header.map(|header| header.shape());
-                    let tracks = chunk.layout.and_then(|layout| layout.tracks());
-                    let header = tracks.and_then(|it| mark4::Header::parse(bytes, it).ok());
-                    self.mark4 = header.map(Box::new);
-                    let first = First {
-                        number: self.frames,
-                        key,
-                        time,
-                        told,
-                    };
-                    self.first.get_or_insert(first).told = told;
-                    self.has_valid = is_better;
-                }
-                if self.seen.insert(key) {
-                    self.keys.push(key);
-                }
-            }
-            self.frames += 1;
-        }
-    }
 }
 
 /// Opens a recording for reading.

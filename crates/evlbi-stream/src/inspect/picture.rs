@@ -77,6 +77,9 @@ pub fn overview(report: &Report) -> String {
             pairs.push(("left over", format!("{} bytes {what}", count(bytes))));
         }
     }
+    if let Some(rest) = &report.rest {
+        pairs.push(("left over", format!("{rest}, which are not shown")));
+    }
     if report.fill.bytes > 0 {
         let fill = format!(
             "{} bytes in {} frames, {} of them not marked invalid",

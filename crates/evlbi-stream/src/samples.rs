@@ -218,10 +218,18 @@ fn vdif(
         }
     }
     let rate = match given {
-        Some(sample_rate) => shape.frame_rate(sample_rate).ok_or_else(|| RateError {
-            sample_rate,
-            samples: shape.samples_per_frame(),
-        })?,
+        Some(sample_rate) => {
+            let rate = shape.frame_rate(sample_rate).ok_or_else(|| RateError {
+                sample_rate,
+                samples: shape.samples_per_frame(),
+            })?;
+            // Frames may be missing where their rate was counted, but then the headers are right.
+            let told = header.frame_rate();
+            if let Some(told) = told.filter(|told| *told != rate && frame_rate != Some(rate)) {
+                check_rate(&Unpacker::vdif(&header, told)?, given)?;
+            }
+            rate
+        }
         None => {
             let rate = frame_rate.or(header.frame_rate());
             rate.ok_or(SamplesError::NoRate)?

@@ -15,6 +15,8 @@ pub struct Arrived<'a> {
     pub invalid: bool,
     /// Whether the header is damaged: thread and time are those of the next frame of the stream.
     pub is_odd: bool,
+    /// Offset of the frame in its piece.
+    pub begin: usize,
     pub header: &'a [u8],
     pub samples: Recorded<'a>,
 }
@@ -30,6 +32,7 @@ pub fn arrived<'a>(chunk: Chunk<'a>) -> impl Iterator<Item = Arrived<'a>> {
             time: frame.time?,
             invalid: matches!(frame.state, FrameState::SourceInvalid | FrameState::Lost),
             is_odd: frame.state == FrameState::Odd,
+            begin: frame.bytes.start,
             header: chunk.bytes.get(frame.bytes.start..begin)?,
             samples: Recorded::new(chunk.bytes, begin..frame.bytes.end)?,
         })

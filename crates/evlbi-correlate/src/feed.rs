@@ -455,6 +455,7 @@ impl State {
                 time: early.time,
                 invalid: early.invalid,
                 is_odd: early.is_odd,
+                begin: 0,
                 header: &early.header,
                 samples: Recorded::from(&early.samples),
             };

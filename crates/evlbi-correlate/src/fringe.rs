@@ -21,7 +21,7 @@ use crate::series::{WindowError, check_window};
 use crate::visibilities::{
     Description, FrequencyDescription, ProductKey, VisibilityError, is_swin, key,
 };
-use crate::{CorrelateError, CorrelateOptions, Recordings, correlate};
+use crate::{CorrelateError, CorrelateOptions, LeftOut, Recordings, correlate};
 
 /// Maximum number of values in a fringe search.
 const MAX_VALUES: usize = 1 << 27;
@@ -72,6 +72,9 @@ pub enum FringeError {
 pub struct FringeResult {
     schema: &'static str,
     fringes: Vec<Found>,
+    /// Recordings that were not correlated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
     /// Whether the run was stopped before all data was correlated.
     pub interrupted: bool,
 }
@@ -151,11 +154,19 @@ impl FringeResult {
                 stations.push(station.clone());
             }
         }
+        let bands = by_baseline.values().map(Vec::len).max()?;
+        let (baselines, without_data): (Vec<_>, Vec<_>) = by_baseline
+            .into_iter()
+            .partition(|(_, found)| found.iter().any(|found| found.fringe.snr > 0.0));
+        let names = |baselines: Vec<(String, Vec<&Found>)>| -> Vec<String> {
+            baselines.into_iter().map(|(name, _)| name).collect()
+        };
         Some(NoFringe {
             stations,
-            bands: by_baseline.values().map(Vec::len).max()?,
-            has_data: without().any(|found| found.fringe.snr > 0.0),
-            baselines: by_baseline.into_keys().collect(),
+            bands,
+            times: Vec::new(),
+            baselines: names(baselines),
+            without_data: names(without_data),
             delay_s,
             rate_hz,
         })
@@ -168,10 +179,11 @@ impl FringeResult {
         is_only.then_some(first.period_s)
     }
 
-    fn new(fringes: Vec<Found>, interrupted: bool) -> FringeResult {
+    fn new(fringes: Vec<Found>, left_out: Vec<LeftOut>, interrupted: bool) -> FringeResult {
         FringeResult {
             schema: "evlbi.fringe/1",
             fringes,
+            left_out,
             interrupted,
         }
     }
@@ -210,7 +222,11 @@ pub fn in_recordings(
             search(product, options, &mut names)
         })
         .collect::<Result<Vec<Found>, FringeError>>()?;
-    Ok(FringeResult::new(fringes, found.interrupted))
+    Ok(FringeResult::new(
+        fringes,
+        found.left_out,
+        found.interrupted,
+    ))
 }
 
 /// Searches and draws the fringes of visibilities. `path` is their directory, as [`correlate`] or DiFX wrote it (with the job's
@@ -271,7 +287,7 @@ pub fn in_directory(path: &Path, options: &FringeOptions) -> Result<FringeResult
             search(product, options, &mut names)
         })
         .collect::<Result<Vec<Found>, FringeError>>()?;
-    Ok(FringeResult::new(fringes, false))
+    Ok(FringeResult::new(fringes, Vec::new(), false))
 }
 
 /// Records of a product on a time grid.

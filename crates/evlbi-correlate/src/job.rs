@@ -38,7 +38,7 @@ impl Job {
     /// Selects all integrations in which two recordings have data, or a chunk of them.
     pub fn of_files(
         plan: Plan,
-        files: &[StationFile],
+        files: &[&StationFile],
         chunk: Option<Chunk>,
         window: &Window,
     ) -> Result<Job, CorrelateError> {
@@ -53,9 +53,7 @@ impl Job {
                 let [from, to] = [span.start, span.end].map(|part| utc(second(part)));
                 format!("{} from {from} to {to}", station.name)
             });
-            let shown: Vec<String> = shown.collect();
-            let shown = shown.join("; ");
-            PlanError::Unfit(format!("no two recordings overlap in time: {shown}"))
+            PlanError::NoOverlap(shown.collect())
         })?;
         let length = common.end - common.start;
         let wanted = (MIN_DUMPS * plan.parts() / length.max(1)).clamp(1, MIN_DUMPS);

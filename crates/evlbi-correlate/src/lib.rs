@@ -83,6 +83,7 @@ use evlbi_fx::fringe::{Fringe, Window, at};
 use evlbi_fx::layout::Layout;
 use evlbi_net::run::Run;
 use evlbi_stream::control_socket::Profile;
+use serde::Serialize;
 
 pub use self::feed::StreamError;
 pub use self::files::FileError;
@@ -96,16 +97,16 @@ pub use self::pictures::PictureError;
 pub use self::plan::PlanError;
 pub use self::result::{BaselineResult, CorrelateResult, NoFringe, OffModel, text, write_csv};
 pub use self::series::{Amplitude, WindowError};
-pub use self::station::RecordingError;
+pub use self::station::{RecordingDamage, RecordingError};
 pub use self::stream::StreamResult;
 pub use self::tamper::Tamper;
 pub use self::visibilities::{Description, FrequencyDescription, VisibilityError};
 pub use self::watch::Watch;
 
 use self::job::Job;
+use self::plan::Placed;
 use self::result::{StationResult, baselines};
 use self::series::{Found, Series};
-use self::shape::Shape;
 use self::station::{StationFile, StationReader};
 use self::tamper::Tampered;
 use self::visibilities::VisibilityWriter;
@@ -149,19 +150,42 @@ pub enum CorrelateError {
     Thread,
 }
 
+/// An input that is not correlated, so that the others can be.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LeftOut {
+    /// Path of the recording, and its settings.
+    pub source: String,
+    /// Reason, and what to do.
+    pub reason: String,
+}
+
+impl LeftOut {
+    /// Warns that an input is left out.
+    fn new(source: &str, error: &(dyn Error + 'static), run: &Run) -> LeftOut {
+        let reason = run.explain(error);
+        run.warn(format_args!("{source} is left out: {reason}"));
+        let source = source.to_owned();
+        LeftOut { source, reason }
+    }
+}
+
 /// Recordings of several stations, in the order of the stations.
 pub struct Recordings {
     paths: Vec<String>,
+    /// Those that can be read.
     files: Vec<StationFile>,
-    shapes: Vec<Shape>,
+    /// Their places among the paths.
+    places: Vec<usize>,
+    left_out: Vec<LeftOut>,
 }
 
 impl Recordings {
     /// Opens recordings, one per station. Settings of a single one follow `#` ([`evlbi_stream::selection`]), `options` describe the samples
-    /// of all where the files do not.
+    /// of all where the files do not. A recording that cannot be correlated is left out, with a warning, if two others can be.
     ///
     /// # Errors
-    /// Returns an error if one cannot be correlated.
+    /// Returns an error if settings are not valid, or fewer than two recordings can be correlated.
     pub fn open(
         paths: &[String],
         options: &CorrelateOptions,
@@ -173,19 +197,44 @@ impl Recordings {
             (None, None) => None,
         };
         let second = run.clock().second();
-        let open = |input: &String| StationFile::open(input, rate, options.trust, second);
-        let files = paths.iter().map(open);
-        let files = files.collect::<Result<Vec<StationFile>, RecordingError>>()?;
+        let (mut files, mut places, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, path) in paths.iter().enumerate() {
+            match StationFile::open(path, rate, options.trust, second) {
+                Ok(file) => {
+                    files.push(file);
+                    places.push(place);
+                }
+                Err(error @ RecordingError::Selection { .. }) => return Err(error.into()),
+                Err(error) => refused.push((path, error)),
+            }
+        }
+        if files.len() < 2 && !refused.is_empty() {
+            return Err(refused.remove(0).1.into());
+        }
+        let shapes: Vec<Placed<'_>> = (files.iter().zip(&places))
+            .map(|(file, place)| (*place, file.shape()))
+            .collect();
+        // A job of DiFX has its own names.
+        if options.model.as_deref().is_none_or(plan::is_sky)
+            && let Some(twice) = plan::twice(paths, &shapes)
+        {
+            run.warn(format_args!("{twice}"));
+        }
+        let left_out = refused
+            .iter()
+            .map(|(path, error)| LeftOut::new(path, error, run));
         Ok(Recordings {
+            left_out: left_out.collect(),
             paths: paths.to_vec(),
-            shapes: files.iter().map(|file| file.shape().clone()).collect(),
             files,
+            places,
         })
     }
 
     /// Returns the sample layout of a station's frames; `None` if there is no such station.
     pub fn layout(&self, station: usize) -> Option<&Layout> {
-        self.shapes.get(station).map(Shape::layout)
+        let index = self.places.iter().position(|place| *place == station)?;
+        Some(self.files[index].shape().layout())
     }
 }
 
@@ -196,6 +245,10 @@ pub struct Correlation {
     stations: Vec<StationResult>,
     /// UTC second from which the options' delays count, and these; `None` of streams, whose next run counts from another.
     given: Option<(i64, Vec<DelayTerms>)>,
+    /// Places of the stations among the inputs.
+    places: Vec<usize>,
+    /// Inputs that were not correlated.
+    left_out: Vec<LeftOut>,
     /// Window of the fringe search.
     window: Window,
     /// Results of the streams, if streams were correlated.
@@ -315,14 +368,18 @@ pub fn correlate(
     run: &Run,
     along: &mut dyn Along,
 ) -> Result<Correlation, CorrelateError> {
-    let Recordings {
-        paths,
-        files,
-        shapes,
-    } = recordings;
-    let plan = plan::plan(paths, shapes, options, run)?;
+    let Recordings { paths, files, .. } = recordings;
+    let shapes = files.iter().map(StationFile::shape);
+    let shapes: Vec<Placed<'_>> = recordings.places.iter().copied().zip(shapes).collect();
+    let first_second = plan::first_second(&shapes);
+    let plan = plan::plan(paths, &shapes, options, run)?;
+    let mut left_out = recordings.left_out.clone();
+    let others = plan.left_out.iter();
+    left_out.extend(others.map(|(place, error)| LeftOut::new(&paths[*place], error, run)));
+    let files: Vec<&StationFile> = plan.taken.iter().map(|index| &files[*index]).collect();
+    let shapes: Vec<Placed<'_>> = plan.taken.iter().map(|index| shapes[*index]).collect();
     let window = options.window();
-    let mut job = Job::of_files(plan, files, options.chunk, &window)?;
+    let mut job = Job::of_files(plan, &files, options.chunk, &window)?;
     let Range { start, end } = job.range;
     let dumps = |seconds: f64| (seconds / job.dump_seconds()).ceil() as i64;
     job.range = match options.stretch {
@@ -347,11 +404,10 @@ pub fn correlate(
         .enumerate()
         .map(|(index, (file, name))| {
             let flags = options.flag.iter().filter(|flag| flag.station == *name);
-            let since = shapes[0].first_second;
             let blocks = job.periods.blocks(job.range.start);
             let from = job.setup.samples(index, blocks)?.start;
             let tamper = along.tamper(index).map_err(CorrelateError::Along)?;
-            Ok(file.read(job.setup.epoch(), from, tamper, flags, since)?)
+            Ok(file.read(job.setup.epoch(), from, tamper, flags, first_second)?)
         })
         .collect::<Result<Vec<StationReader>, CorrelateError>>()?;
     let counts = run::run(
@@ -377,11 +433,30 @@ pub fn correlate(
         }
         writer => writer.map(VisibilityWriter::finish).transpose()?,
     };
+    let mut stations = StationResult::all(&job.setup, paths, &shapes, &counts);
+    let is_untouched = readers.iter().all(|reader| reader.tampered().is_none());
+    for (index, reader) in readers.iter().enumerate() {
+        let mut damage = reader.damage().unwrap_or_default();
+        if matches!(options.stretch, Stretch::Last(_)) {
+            // They may still be growing.
+            (damage.truncated_bytes, damage.truncated_byte) = (0, None);
+        }
+        let damage = Some(damage).filter(|damage| *damage != RecordingDamage::default());
+        // Runs with tampering follow one without it.
+        if let (Some(damage), true) = (damage, is_untouched) {
+            let path = paths[shapes[index].0].clone();
+            let error = RecordingError::Damaged { path, damage };
+            run.warn(format_args!("{}", run.explain(&error)));
+        }
+        stations[index].see(&job, index, damage);
+    }
     let interrupted = series.added < dumps;
     job.range.end = job.range.start + series.added as i64;
     Ok(Correlation {
-        stations: StationResult::all(&job.setup, paths, shapes, &counts),
-        given: Some((shapes[0].first_second, options.delay.clone())),
+        stations,
+        given: Some((first_second, options.delay.clone())),
+        places: shapes.iter().map(|(place, _)| *place).collect(),
+        left_out,
         window,
         streams: Vec::new(),
         tampered: readers.iter().map(StationReader::tampered).collect(),

@@ -25,7 +25,7 @@ use super::integrations::{Done, Integrations};
 use super::job::Job;
 use super::lines::{Integration, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
-use super::plan::station_names;
+use super::plan::{Placed, station_names};
 use super::result::StationResult;
 use super::shape::Shape;
 use super::stream::{Reception, Stream, StreamResult};
@@ -231,7 +231,8 @@ impl Work {
         let epoch = self.epoch.get().copied();
         let epoch = epoch.ok_or_else(|| StreamError::Ended("no stream has a time".into()))?;
         let firsts = begin(streams, &mut shapes, epoch);
-        let mut plan = super::plan::plan(&self.urls, &shapes, options, run)?;
+        let placed: Vec<Placed<'_>> = shapes.iter().enumerate().collect();
+        let mut plan = super::plan::plan(&self.urls, &placed, options, run)?.of_all()?;
         plan.count_from(epoch);
         let window = options.window();
         let mut job = Job::live(plan, &firsts, &window)?;
@@ -337,7 +338,7 @@ impl Work {
             ));
         }
         Ok(Correlation {
-            stations: StationResult::all(&job.setup, &self.urls, &shapes, &counts),
+            stations: StationResult::all(&job.setup, &self.urls, &placed, &counts),
             correlated: job.correlated(),
             spans: job.spans,
             setup: job.setup,
@@ -347,6 +348,8 @@ impl Work {
             tampered: Vec::new(),
             integration,
             given: None,
+            places: (0..placed.len()).collect(),
+            left_out: Vec::new(),
             window,
             streams: results,
         })

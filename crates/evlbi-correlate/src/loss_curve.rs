@@ -125,6 +125,9 @@ pub enum LossCurveError {
     /// The run was stopped before the complete recordings were correlated.
     #[error("interrupted before the complete recordings were correlated")]
     Interrupted,
+    /// A recording cannot be correlated with the others.
+    #[error("loss curves need all recordings, and {0} is left out")]
+    LeftOut(String),
     /// The complete recordings of a baseline show no fringe.
     #[error(
         "the complete recordings of {} show no fringe (signal-to-noise ratio {snr:.1}), so the effect of loss cannot be measured",

@@ -1,6 +1,8 @@
 //! Derives the setup of the correlator from the options, the headers and a DiFX job.
 
-use std::collections::HashSet;
+mod choice;
+mod names;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,11 +13,14 @@ use evlbi_fx::difx::{self, DifxError, Model};
 use evlbi_fx::layout::Layout;
 use evlbi_net::run::Run;
 use evlbi_stream::channel_table::{ChannelTable, TableError};
-use evlbi_stream::selection::{ChannelId, Selection};
+use evlbi_stream::selection::ChannelId;
 use evlbi_stream::source::{SourceError, read_plan};
 use evlbi_wire::mark4::Sideband;
 use evlbi_wire::vdif::StationId;
 
+use self::choice::{Candidate, Candidates};
+use self::names::names;
+pub use self::names::twice;
 use super::files::{FileError, read_text};
 use super::options::{CorrelateOptions, DelayTerms, Hertz, SideBand};
 use super::shape::Shape;
@@ -25,6 +30,10 @@ const DAY: i64 = 86_400;
 /// A setup before the length of the run is known.
 pub struct Plan {
     pub stations: Vec<StationSetup>,
+    /// Index of each station among the shapes that it was made from.
+    pub taken: Vec<usize>,
+    /// Places of the inputs that cannot be correlated with the others, with the reasons.
+    pub left_out: Vec<(usize, PlanError)>,
     pub products: Vec<Product>,
     pub channels: usize,
     /// UTC second from which samples are counted.
@@ -128,6 +137,20 @@ pub enum PlanError {
         /// The known stations.
         stations: Vec<String>,
     },
+    /// No other station recorded a band of the same frequency and polarisation.
+    #[error(
+        "no other station has a band of {station} ({})",
+        bands.join(", ")
+    )]
+    NoCommonBand {
+        /// Name of the station.
+        station: String,
+        /// Its bands.
+        bands: Vec<String>,
+    },
+    /// No two recordings have data at the same time.
+    #[error("no two recordings overlap in time: {}", .0.join("; "))]
+    NoOverlap(Vec<String>),
     /// The recordings do not fit each other, the job or the options; the text is the reason.
     #[error("{0}")]
     Unfit(String),
@@ -152,25 +175,28 @@ impl PlanError {
     }
 }
 
+/// Format of an input, with its place among all inputs: one that cannot be read has none.
+pub type Placed<'a> = (usize, &'a Shape);
+
 /// Returns whether a model is the plan of a simulated sky. Others are jobs of DiFX.
 pub fn is_sky(model: &Path) -> bool {
     model.extension().is_some_and(|kind| kind == "toml")
 }
 
-/// Sets stations up from a model if there is one, else from the options.
+/// Sets stations up from a model if there is one, else from the options. Of all inputs `files`, those with a shape are stations.
 pub fn plan(
     files: &[String],
-    shapes: &[Shape],
+    shapes: &[Placed<'_>],
     options: &CorrelateOptions,
     run: &Run,
 ) -> Result<Plan, PlanError> {
-    let (delays, recordings) = (options.delay.len(), shapes.len());
+    let (delays, recordings) = (options.delay.len(), files.len());
     if delays > recordings {
         return Err(PlanError::TooManyDelays { delays, recordings });
     }
     let mut plan = match &options.model {
         Some(sky) if is_sky(sky) => by_sky(files, shapes, sky, options)?,
-        Some(model) => by_model(shapes, model, options, run)?,
+        Some(model) => by_model(files, shapes, model, options, run)?,
         None => by_options(files, shapes, options)?,
     };
     for name in &options.invert {
@@ -191,10 +217,10 @@ pub fn plan(
 /// Sets stations up from the options. A station's bands are the channels of its threads, in order.
 fn by_options(
     files: &[String],
-    shapes: &[Shape],
+    shapes: &[Placed<'_>],
     options: &CorrelateOptions,
 ) -> Result<Plan, PlanError> {
-    let first = shapes.first().map_or(0, |shape| shape.first_second);
+    let first = first_second(shapes);
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
     let table = options.channel_table.as_deref();
     let table = table.map(ChannelTable::read).transpose()?;
@@ -202,25 +228,39 @@ fn by_options(
     if !has_frequencies && options.delay.iter().any(has_rate) {
         return Err(PlanError::NoFrequency);
     }
-    let mut stations = Vec::new();
-    for (index, (shape, name)) in shapes.iter().zip(names(files, shapes)?).enumerate() {
+    let mut stations = Candidates::default();
+    for (index, ((place, shape), name)) in shapes.iter().zip(names(files, shapes)?).enumerate() {
+        let bands = match bands(shape, &name, options, table.as_ref()) {
+            Ok(bands) => bands,
+            Err(error) => {
+                stations.left_out.push((*place, error));
+                continue;
+            }
+        };
         let mut delay = Delay::default();
-        delay.add(given_delay(index, first, options));
-        stations.push(StationSetup {
-            bands: bands(shape, &name, options, table.as_ref())?,
-            name,
-            layout: *shape.layout(),
-            delay,
-            inverted: shape.selection.inverted,
+        delay.add(given_delay(*place, first, options));
+        stations.found.push(Candidate {
+            index,
+            setup: StationSetup {
+                bands,
+                name,
+                layout: *shape.layout(),
+                delay,
+                inverted: shape.selection.inverted,
+            },
+            stream: 0,
+            frequencies: Vec::new(),
         });
     }
-    let products = products(&stations, options.cross_hands);
+    let products = stations.choose(shapes, |stations| products(stations, options.cross_hands))?;
     if products.is_empty() {
         let why = "the recordings have no frequency and polarisation in common";
         return Err(PlanError::Unfit(why.into()));
     }
     Ok(Plan {
-        stations,
+        taken: stations.found.iter().map(|it| it.index).collect(),
+        left_out: stations.left_out,
+        stations: stations.found.into_iter().map(|it| it.setup).collect(),
         products,
         channels: options.channels.unwrap_or(1024),
         epoch: first - first.rem_euclid(DAY),
@@ -231,9 +271,14 @@ fn by_options(
     })
 }
 
-/// Returns the delay of a station in the options, from the UTC second `first`.
-fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomial {
-    let terms = options.delay.get(index);
+/// Returns the UTC second of the first frame of the first station.
+pub fn first_second(shapes: &[Placed<'_>]) -> i64 {
+    shapes.first().map_or(0, |(_, shape)| shape.first_second)
+}
+
+/// Returns the delay in the options of the input at a place, from the UTC second `first`.
+fn given_delay(place: usize, first: i64, options: &CorrelateOptions) -> Polynomial {
+    let terms = options.delay.get(place);
     Polynomial {
         start: Moment::at(first),
         coefficients: terms.map_or_else(Vec::new, |DelayTerms(terms)| terms.clone()),
@@ -243,7 +288,7 @@ fn given_delay(index: usize, first: i64, options: &CorrelateOptions) -> Polynomi
 /// Sets stations up as the plan of a simulated sky says, in which they are found by their codes.
 fn by_sky(
     files: &[String],
-    shapes: &[Shape],
+    shapes: &[Placed<'_>],
     path: &Path,
     options: &CorrelateOptions,
 ) -> Result<Plan, PlanError> {
@@ -255,7 +300,8 @@ fn by_sky(
         ..options.clone()
     };
     let mut plan = by_options(files, shapes, &options)?;
-    for (number, (shape, station)) in shapes.iter().zip(&mut plan.stations).enumerate() {
+    for (index, station) in plan.taken.iter().zip(&mut plan.stations) {
+        let (place, shape) = shapes[*index];
         let has_code = shape.station != StationId::default();
         let name = match &shape.selection.name {
             None if has_code => shape.station.to_string(),
@@ -263,7 +309,7 @@ fn by_sky(
         };
         let known = sky.stations.iter().find(|known| known.name == name);
         // A stream that has not begun has no code yet, and formats without codes have none.
-        let by_place = || sky.stations.get(number).filter(|_| !has_code);
+        let by_place = || sky.stations.get(place).filter(|_| !has_code);
         let known = known.or_else(by_place).ok_or_else(|| {
             let path = path.display();
             PlanError::Unfit(format!("{path} has no station {name}"))
@@ -280,7 +326,8 @@ fn by_sky(
 
 /// Sets stations up from a DiFX job; the files are its stations, in order.
 fn by_model(
-    shapes: &[Shape],
+    files: &[String],
+    shapes: &[Placed<'_>],
     path: &Path,
     options: &CorrelateOptions,
     run: &Run,
@@ -290,27 +337,26 @@ fn by_model(
         source,
     })?;
     let (beside, job) = read_input(path)?;
-    if shapes.len() > job.telescopes.len() {
+    if files.len() > job.telescopes.len() {
         return Err(PlanError::Unfit(format!(
             "{} recordings were given, and the job of {} has {} stations",
-            shapes.len(),
+            files.len(),
             beside.display(),
             job.telescopes.len()
         )));
     }
-    let mut stations = Vec::new();
-    let mut of_bands = Vec::new();
-    let mut streams = Vec::new();
-    for (number, (shape, telescope)) in shapes.iter().zip(&job.telescopes).enumerate() {
+    let first = first_second(shapes);
+    let mut stations = Candidates::default();
+    for (index, (place, shape)) in shapes.iter().enumerate() {
+        let telescope = &job.telescopes[*place];
         let name = &telescope.name;
-        let of_station = |stream: &difx::Datastream| stream.telescope == number;
-        let place = job.datastreams.iter().position(of_station);
-        let place = place.ok_or_else(|| {
+        let of_station = |stream: &difx::Datastream| stream.telescope == *place;
+        let number = job.datastreams.iter().position(of_station);
+        let number = number.ok_or_else(|| {
             let beside = beside.display();
             PlanError::Unfit(format!("{beside} has no recording of station {name}"))
         })?;
-        let stream = &job.datastreams[place];
-        streams.push(place);
+        let stream = &job.datastreams[number];
         let in_model = model.telescopes.iter().position(|other| other == name);
         let in_model = in_model.ok_or_else(|| {
             let path = path.display();
@@ -318,36 +364,30 @@ fn by_model(
         })?;
         let mut delay = model.delay(in_model);
         delay.add(telescope.clock.clone());
-        delay.add(given_delay(number, shapes[0].first_second, options));
-        let frequencies = stream.bands.iter().map(|band| band.frequency);
-        of_bands.push(frequencies.collect::<Vec<usize>>());
-        stations.push(StationSetup {
-            name: name.clone(),
-            layout: *shape.layout(),
-            delay,
-            inverted: shape.selection.inverted,
-            bands: recorded_bands(shape, stream, &job).map_err(|why| {
-                let beside = beside.display();
-                PlanError::Unfit(format!("station {name} in {beside}: {why}"))
-            })?,
+        delay.add(given_delay(*place, first, options));
+        let bands = match recorded_bands(shape, stream, &job) {
+            Ok(bands) => bands,
+            Err(why) => {
+                let why = format!("station {name} in {}: {why}", beside.display());
+                stations.left_out.push((*place, PlanError::Unfit(why)));
+                continue;
+            }
+        };
+        stations.found.push(Candidate {
+            index,
+            setup: StationSetup {
+                name: name.clone(),
+                layout: *shape.layout(),
+                delay,
+                inverted: shape.selection.inverted,
+                bands,
+            },
+            stream: number,
+            frequencies: stream.bands.iter().map(|band| band.frequency).collect(),
         });
     }
-    let mut products = Vec::new();
-    let mut zoomed = 0;
-    for a in 0..stations.len() {
-        for b in a + 1..stations.len() {
-            let pair = (streams[a], streams[b]);
-            let of_pair = |baseline: &&difx::JobBaseline| (baseline.a, baseline.b) == pair;
-            let baseline = job.baselines.iter().find(of_pair);
-            for (x, y) in baseline.iter().flat_map(|baseline| &baseline.products) {
-                if *x < stations[a].bands.len() && *y < stations[b].bands.len() {
-                    products.push(product((a, *x), (b, *y)));
-                } else {
-                    zoomed += 1;
-                }
-            }
-        }
-    }
+    let products = stations.choose(shapes, |stations| products_of_job(&job, stations).0)?;
+    let (_, zoomed) = products_of_job(&job, &stations.found);
     if products.is_empty() {
         return Err(PlanError::Unfit(format!(
             "{} has no products of recorded bands of these stations{}",
@@ -363,13 +403,17 @@ fn by_model(
     let first = products[0].a;
     let frequency = job
         .frequencies
-        .get(of_bands[first.station][first.band])
+        .get(stations.found[first.station].frequencies[first.band])
         .ok_or_else(|| PlanError::Unfit("the job has no frequencies".into()))?;
     let epoch = job.start.second - job.start.second.rem_euclid(DAY);
     let integration = options.integration;
     let averaged = options.channels.map_or(frequency.averaged, |_| 1);
+    let of_bands = stations.found.iter().map(|it| it.frequencies.clone());
+    let of_bands = of_bands.collect();
     Ok(Plan {
-        stations,
+        taken: stations.found.iter().map(|it| it.index).collect(),
+        left_out: stations.left_out,
+        stations: stations.found.into_iter().map(|it| it.setup).collect(),
         products,
         channels: options.channels.unwrap_or(frequency.channels),
         epoch,
@@ -382,6 +426,26 @@ fn by_model(
             of_bands,
         }),
     })
+}
+
+/// Returns the products of the stations in a job, and the number of those of zoom bands.
+fn products_of_job(job: &difx::Input, stations: &[Candidate]) -> (Vec<Product>, usize) {
+    let (mut products, mut zoomed) = (Vec::new(), 0);
+    for (a, first) in stations.iter().enumerate() {
+        for (b, second) in stations.iter().enumerate().skip(a + 1) {
+            let pair = (first.stream, second.stream);
+            let of_pair = |baseline: &&difx::JobBaseline| (baseline.a, baseline.b) == pair;
+            let baseline = job.baselines.iter().find(of_pair);
+            for (x, y) in baseline.iter().flat_map(|baseline| &baseline.products) {
+                if *x < first.setup.bands.len() && *y < second.setup.bands.len() {
+                    products.push(product((a, *x), (b, *y)));
+                } else {
+                    zoomed += 1;
+                }
+            }
+        }
+    }
+    (products, zoomed)
 }
 
 /// Returns the sample rate of a model's first recording.
@@ -560,7 +624,8 @@ fn tunings_of_options(
 }
 
 /// Returns all pairs of stations in the order 1-2, 1-3, ...; for each, the bands of equal frequency, in equal polarisations or in all.
-fn products(stations: &[StationSetup], cross_hands: bool) -> Vec<Product> {
+fn products(stations: &[Candidate], cross_hands: bool) -> Vec<Product> {
+    let stations: Vec<&StationSetup> = stations.iter().map(|it| &it.setup).collect();
     let mut products = Vec::new();
     for (a, first) in stations.iter().enumerate() {
         for (b, second) in stations.iter().enumerate().skip(a + 1) {
@@ -604,46 +669,18 @@ pub fn station_names(setup: &Setup) -> Vec<String> {
     stations.map(|station| station.name.clone()).collect()
 }
 
-/// Returns names for the stations: the given ones, else their codes or, without a code, the names of the files. If these are alike, all
-/// that are not given are those of the files.
-fn names(files: &[String], shapes: &[Shape]) -> Result<Vec<String>, PlanError> {
-    let given = |shape: &Shape| shape.selection.name.clone();
-    let mut seen = HashSet::new();
-    if let Some(name) = shapes
-        .iter()
-        .filter_map(given)
-        .find(|name| !seen.insert(name.clone()))
-    {
-        return Err(PlanError::SameName(name));
-    }
-    let differ = |names: &Vec<String>| HashSet::<&String>::from_iter(names).len() == names.len();
-    let numbered = |number: usize| format!("station {}", number + 1);
-    let stem = |number: usize| {
-        // A stream has no file.
-        let file = files.get(number).filter(|file| !file.contains("://"))?;
-        let (path, _) = Selection::split(file).ok()?;
-        let stem = Path::new(&path).file_stem()?;
-        Some(stem.to_string_lossy().into_owned())
-    };
-    let has_code = |shape: &Shape| shape.station != StationId::default();
-    let by = |name: &dyn Fn(usize, &Shape) -> Option<String>| -> Vec<String> {
-        let shapes = shapes.iter().enumerate();
-        let names = shapes.map(|(number, shape)| {
-            let name = given(shape).or_else(|| name(number, shape));
-            name.unwrap_or_else(|| numbered(number))
-        });
-        names.collect()
-    };
-    let codes = by(&|number, shape| match has_code(shape) {
-        true => Some(shape.station.to_string()),
-        false => stem(number),
-    });
-    let candidates = [codes, by(&|number, _| stem(number))];
-    let unlike = candidates.into_iter().find(differ);
-    Ok(unlike.unwrap_or_else(|| by(&|_, _| None)))
-}
-
 impl Plan {
+    /// Returns the plan if no input is left out.
+    ///
+    /// # Errors
+    /// Returns the reason why one is left out.
+    pub fn of_all(mut self) -> Result<Plan, PlanError> {
+        match self.left_out.is_empty() {
+            true => Ok(self),
+            false => Err(self.left_out.remove(0).1),
+        }
+    }
+
     /// Counts samples from another UTC second.
     pub fn count_from(&mut self, epoch: i64) {
         self.start += self.epoch - epoch;

@@ -13,12 +13,13 @@ use evlbi_stream::control_socket::Profile;
 use evlbi_wire::units::{show_count, show_hertz, show_seconds, utc};
 use serde::Serialize;
 
-use super::Correlation;
-use super::job::MIN_BLOCKS;
+use super::job::{Job, MIN_BLOCKS};
 use super::options::DelayTerms;
+use super::plan::Placed;
 use super::series::{Amplitude, Found, pair, quotient, snr_loss};
-use super::shape::Shape;
+use super::station::RecordingDamage;
 use super::stream::StreamResult;
+use super::{Correlation, LeftOut};
 
 /// Factor by which a wider window of rates is wider.
 const WIDER: f64 = 16.0;
@@ -66,6 +67,9 @@ pub struct CorrelateResult {
     /// Path of the file of visibilities, if written.
     visibilities: Option<PathBuf>,
     interrupted: bool,
+    /// Inputs that were not correlated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
     /// Baselines with a fringe off the model; `None` if there are none.
     #[serde(skip)]
     pub off_model: Option<OffModel>,
@@ -96,6 +100,12 @@ pub struct StationResult {
     late: u64,
     duplicates: u64,
     foreign: u64,
+    /// Damage of the recording; `None` if there is none, and for streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<RecordingDamage>,
+    /// UTC of the first and the last data; `None` for streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<[String; 2]>,
 }
 
 /// Result of a pair of stations. Several bands are combined: only those of equal polarisations if there are any, and of these only those
@@ -187,16 +197,16 @@ impl StationResult {
     pub fn all(
         setup: &Setup,
         sources: &[String],
-        shapes: &[Shape],
+        shapes: &[Placed<'_>],
         counts: &[Counts],
     ) -> Vec<StationResult> {
-        let stations = setup.stations().iter().zip(sources);
+        let stations = setup.stations().iter();
         let read = shapes.iter().zip(counts);
         let all = stations
             .zip(read)
-            .map(|((station, source), (shape, counts))| StationResult {
+            .map(|(station, ((place, shape), counts))| StationResult {
                 name: station.name.clone(),
-                source: source.clone(),
+                source: sources[*place].clone(),
                 sample_rate: shape.layout().sample_rate(),
                 bits: shape.layout().codec.bits(),
                 complex: shape.layout().complex,
@@ -206,8 +216,18 @@ impl StationResult {
                 late: counts.late,
                 duplicates: counts.duplicates,
                 foreign: counts.foreign,
+                damage: None,
+                times: None,
             });
         all.collect()
+    }
+
+    /// Adds what only the recording of the station with this index shows.
+    pub fn see(&mut self, job: &Job, index: usize, damage: Option<RecordingDamage>) {
+        let (span, rate) = (&job.spans[index], job.setup.part_rate() as f64);
+        let utc = |part: i64| job.utc(part as f64 / rate);
+        self.times = Some([span.start, span.end].map(utc));
+        self.damage = damage;
     }
 }
 
@@ -248,6 +268,7 @@ impl Correlation {
             streams: self.streams.clone(),
             visibilities: self.visibilities.clone(),
             interrupted: self.interrupted,
+            left_out: self.left_out.clone(),
         }
     }
 
@@ -413,8 +434,12 @@ fn doubt(weight: f64, false_alarm: f64, in_lines: Option<bool>) -> &'static str 
 /// Baselines without a fringe, and what was searched: what a user can try depends on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoFringe {
-    /// The baselines, as `Ef-Jb`.
+    /// The baselines with data, as `Ef-Jb`.
     pub baselines: Vec<String>,
+    /// The baselines whose stations have no data at the same time.
+    pub without_data: Vec<String>,
+    /// Times of the stations of these, if known: `Ef from 2024-01-01T12:00:00Z to 2024-01-01T13:00:00Z`.
+    pub times: Vec<String>,
     /// All stations, in the order of the inputs.
     pub stations: Vec<String>,
     /// Half width of the delays that were searched, in seconds.
@@ -423,8 +448,6 @@ pub struct NoFringe {
     pub rate_hz: f64,
     /// Maximum number of bands that a baseline has.
     pub bands: usize,
-    /// Whether the stations of any of them have data at the same time.
-    pub has_data: bool,
 }
 
 impl CorrelateResult {
@@ -432,15 +455,28 @@ impl CorrelateResult {
     pub fn no_fringe(&self) -> Option<NoFringe> {
         let is_without = |baseline: &&BaselineResult| baseline.false_alarm > NO_FRINGE;
         let without: Vec<&BaselineResult> = self.baselines.iter().filter(is_without).collect();
+        let bands = without.iter().map(|baseline| baseline.bands.len()).max()?;
+        let (with_data, without_data): (Vec<&BaselineResult>, Vec<&BaselineResult>) =
+            without.into_iter().partition(|it| it.weight > 0.0);
+        let is_apart = |station: &&StationResult| {
+            let of = |it: &&BaselineResult| it.stations.contains(&station.name);
+            without_data.iter().any(of)
+        };
+        let apart = self.stations.iter().filter(is_apart);
+        let times = apart.filter_map(|station| {
+            let [first, last] = station.times.as_ref()?;
+            Some(format!("{} from {first} to {last}", station.name))
+        });
+        let names = |baselines: &[&BaselineResult]| -> Vec<String> {
+            baselines.iter().map(|it| it.stations.join("-")).collect()
+        };
         let stations = self.stations.iter();
         Some(NoFringe {
             stations: stations.map(|station| station.name.clone()).collect(),
-            bands: without.iter().map(|baseline| baseline.bands.len()).max()?,
-            has_data: without.iter().any(|baseline| baseline.weight > 0.0),
-            baselines: without
-                .iter()
-                .map(|baseline| baseline.stations.join("-"))
-                .collect(),
+            bands,
+            times: times.collect(),
+            baselines: names(&with_data),
+            without_data: names(&without_data),
             delay_s: self.window.delay_s.unwrap_or(0.0),
             rate_hz: self.window.rate_hz.unwrap_or(0.0),
         })
@@ -637,7 +673,8 @@ fn delays(found: &Correlation, baselines: &[BaselineResult]) -> Option<Vec<Delay
     let parts = setup.first_part(0) as f64 + parts;
     let middle = (setup.epoch() - second) as f64 + parts / setup.part_rate() as f64;
     let mut delays = given.clone();
-    delays.resize(setup.stations().len(), DelayTerms(Vec::new()));
+    let inputs = found.places.iter().max().map_or(0, |last| last + 1);
+    delays.resize(inputs.max(delays.len()), DelayTerms(Vec::new()));
     let mut has_any = false;
     for baseline in baselines.iter().filter(|baseline| baseline.has_fringe()) {
         let [0, station] = baseline.pair else {
@@ -646,7 +683,7 @@ fn delays(found: &Correlation, baselines: &[BaselineResult]) -> Option<Vec<Delay
         // Without a sky frequency, a rate has no slope, and one within its error needs none.
         let is_still = baseline.rate_hz.abs() <= baseline.rate_error_hz;
         let slope = baseline.slope.or(is_still.then_some(0.0))?;
-        let DelayTerms(terms) = &mut delays[station];
+        let DelayTerms(terms) = &mut delays[found.places[station]];
         terms.resize(terms.len().max(2), 0.0);
         terms[0] += baseline.delay_s - slope * middle;
         terms[1] += slope;

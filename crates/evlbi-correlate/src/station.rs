@@ -1,19 +1,21 @@
 //! Reads a recording for the correlator: frame by frame into a track, with the gaps of its gaps file.
 
+use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use evlbi_core::deframe::{Chunk, Deframer};
+use evlbi_core::deframe::{Chunk, Deframer, Frame, FrameState};
 use evlbi_fx::track::{Counts, Slab, Track, Trust};
 use evlbi_fx::unpack::Recorded;
 use evlbi_stream::gaps::{self, GapsError};
-use evlbi_stream::recording::{self, Blocks, Recording};
+use evlbi_stream::recording::{self, Blocks, Recording, Rest};
 use evlbi_stream::samples::{Samples, SamplesError};
 use evlbi_stream::selection::{Selection, SelectionError};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, TimeGap};
 use evlbi_wire::vdif::{StationId, StreamKey};
+use serde::Serialize;
 
 use super::arrived::arrived;
 use super::options::Flag;
@@ -21,7 +23,7 @@ use super::run::Station;
 use super::shape::Shape;
 use super::tamper::{Tamper, Tampered};
 use super::{Cause, CorrelateError};
-use evlbi_wire::units::utc;
+use evlbi_wire::units::{show_count, utc};
 
 /// Number of frames at or after the end of a range that show that the range is complete: frames may be out of order by about as many.
 const MARGIN: usize = 8;
@@ -54,9 +56,91 @@ pub enum RecordingError {
         /// Reason.
         source: SamplesError,
     },
+    /// The recording is not of the year of its settings.
+    #[error(
+        "the times of {} cannot be of {year}: by its headers it begins at {begins}",
+        path.display()
+    )]
+    OtherYear {
+        /// Path of the recording.
+        path: PathBuf,
+        /// Year in the settings.
+        year: i16,
+        /// UTC of the first frame.
+        begins: String,
+    },
+    /// A part of the recording is damaged; the rest was read.
+    #[error("{path}: {damage}")]
+    Damaged {
+        /// Path of the recording, and its settings.
+        path: String,
+        /// The damage.
+        damage: RecordingDamage,
+    },
     /// The gaps file cannot be used.
     #[error("{0}")]
     Gaps(#[from] GapsError),
+}
+
+/// Damage of a recording, as far as it was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct RecordingDamage {
+    /// Frames with a damaged header. The first ones of a row are used as the next frames of the stream.
+    pub odd_headers: u64,
+    /// Bytes between frames: bytes were lost or inserted there.
+    pub unframed_bytes: u64,
+    /// Frames of other stations, or with other bits, channels or lengths than the first one.
+    pub other_frames: u64,
+    /// Offset in the file of the first of these.
+    pub first_byte: Option<u64>,
+    /// Bytes after the last whole frame.
+    pub truncated_bytes: u64,
+    /// Offset in the file of these bytes.
+    pub truncated_byte: Option<u64>,
+    /// Part of another format after all frames that were read.
+    pub rest: Option<Rest>,
+}
+
+impl RecordingDamage {
+    /// Counts what is wrong with a piece of the recording, which begins at this offset.
+    fn see(&mut self, chunk: &Chunk<'_>, begin: u64) {
+        if chunk.frames.is_empty() {
+            self.unframed_bytes += chunk.bytes.len() as u64;
+            self.first_byte.get_or_insert(begin);
+        }
+        let odd = |frame: &&Frame| frame.state == FrameState::Odd;
+        for frame in chunk.frames.iter().filter(odd) {
+            self.odd_headers += 1;
+            self.first_byte
+                .get_or_insert(begin + frame.bytes.start as u64);
+        }
+    }
+}
+
+impl fmt::Display for RecordingDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = [
+            (self.odd_headers, "frames with a damaged header"),
+            (self.unframed_bytes, "bytes between frames"),
+            (self.other_frames, "frames of other stations or shapes"),
+        ];
+        let found = found.into_iter().filter(|(count, _)| *count > 0);
+        let found = found.map(|(count, what)| format!("{} {what}", show_count(count)));
+        let mut all = found.collect::<Vec<String>>();
+        if let Some(byte) = self.first_byte {
+            all = vec![format!("{}, from byte {byte} on", all.join(", "))];
+        }
+        if let Some(byte) = self.truncated_byte {
+            let bytes = show_count(self.truncated_bytes);
+            all.push(format!(
+                "the last frame is truncated to {bytes} bytes at byte {byte}"
+            ));
+        }
+        all.extend(self.rest.map(|rest| format!("{rest}, which are not used")));
+        f.write_str(&all.join("; "))
+    }
 }
 
 /// The recording of one station.
@@ -130,14 +214,13 @@ impl StationFile {
         }
         let first = recording.first.unwrap_or(first.time);
         if !selection.is_year_of(first.second) {
-            let (shown, year) = (path.display(), selection.year.unwrap_or_default());
-            let time = utc(first.second as f64);
-            let why = format!(
-                "the times of {shown} cannot be of {year}: by its headers it begins at {time}"
-            );
-            return Err(RecordingError::Unfit(why));
+            return Err(RecordingError::OtherYear {
+                path: path.to_owned(),
+                year: selection.year.unwrap_or_default(),
+                begins: utc(first.second as f64),
+            });
         }
-        Ok(StationFile {
+        let file = StationFile {
             recording,
             shape: Shape {
                 samples,
@@ -149,7 +232,9 @@ impl StationFile {
             },
             trust,
             gaps,
-        })
+        };
+        // They must show its time span.
+        file.samples(first.second).map(|_| file)
     }
 
     /// Returns the length of its frames, in bytes.
@@ -231,7 +316,7 @@ impl StationFile {
                 offset.map_err(|error| RecordingError::Read(error.into()))?
             }
         };
-        let blocks = Blocks::from(file, offset, self.recording.size);
+        let blocks = Blocks::from(file, offset, self.recording.end());
         Ok(StationReader {
             blocks: blocks.map_err(|error| RecordingError::Read(error.into()))?,
             deframer: self.recording.deframer(Some(frame_rate)),
@@ -240,8 +325,11 @@ impl StationFile {
                 tamper,
                 epoch,
                 shape: self.shape.clone(),
-                others: 0,
+                taken: 0,
+                damage: RecordingDamage::default(),
             },
+            end: self.recording.end(),
+            rest: self.recording.rest,
             ended: false,
         })
     }
@@ -252,6 +340,9 @@ pub struct StationReader {
     blocks: Blocks,
     deframer: Deframer,
     feeder: Feeder,
+    /// End of the frames of the recording, in bytes, and what follows.
+    end: u64,
+    rest: Option<Rest>,
     ended: bool,
 }
 
@@ -261,14 +352,30 @@ struct Feeder {
     tamper: Option<Tamper>,
     epoch: i64,
     shape: Shape,
-    /// Frames of other stations, or with other bits or channels, unless they are left out by the selection.
-    others: u64,
+    /// Bytes that were taken.
+    taken: u64,
+    /// It counts bytes from the first one taken.
+    damage: RecordingDamage,
 }
 
 impl StationReader {
     /// Returns the effect of tampering on the frames.
     pub fn tampered(&self) -> Option<Tampered> {
         self.feeder.tamper.as_ref().map(Tamper::done)
+    }
+
+    /// Returns the damage in what was read so far; `None` if there is none.
+    pub fn damage(&self) -> Option<RecordingDamage> {
+        let mut damage = self.feeder.damage;
+        let leading = self.blocks.leading()?;
+        damage.first_byte = damage.first_byte.map(|byte| leading + byte);
+        if self.ended {
+            damage.rest = self.rest;
+            let last = leading + self.feeder.taken;
+            damage.truncated_bytes = self.end.saturating_sub(last);
+            damage.truncated_byte = (damage.truncated_bytes > 0).then_some(last);
+        }
+        (damage != RecordingDamage::default()).then_some(damage)
     }
 }
 
@@ -286,7 +393,7 @@ impl Station for StationReader {
     fn counts(&self) -> Counts {
         let counts = self.feeder.track.counts();
         Counts {
-            foreign: counts.foreign + self.feeder.others,
+            foreign: counts.foreign + self.feeder.damage.other_frames,
             ..counts
         }
     }
@@ -294,12 +401,17 @@ impl Station for StationReader {
 
 impl Feeder {
     fn take(&mut self, chunk: Chunk<'_>) {
+        let begin = self.taken;
+        self.taken += chunk.bytes.len() as u64;
+        self.damage.see(&chunk, begin);
         for frame in arrived(chunk) {
             if self.shape.leaves_out(&frame) {
                 continue;
             }
             if !self.shape.owns(&frame) {
-                self.others += 1;
+                self.damage.other_frames += 1;
+                let byte = begin + frame.begin as u64;
+                self.damage.first_byte.get_or_insert(byte);
                 continue;
             }
             let number = frame_number(frame.time, self.epoch, self.shape.layout().frame_rate);

@@ -39,6 +39,7 @@ fn push(feed: &Feed, number: i64) {
         time,
         invalid: false,
         is_odd: false,
+        begin: 0,
         header: &bytes[..32],
         samples: Recorded::from(&bytes[32..]),
     };

@@ -16,7 +16,8 @@ use crate::series::{Dump, Found, pair};
 use crate::station::StationFile;
 use crate::tamper::{Damage, Search, Tampered};
 use crate::{
-    Along, Cause, CorrelateError, CorrelateOptions, Correlation, Recordings, Tamper, correlate,
+    Along, Cause, CorrelateError, CorrelateOptions, Correlation, LeftOut, Recordings, Tamper,
+    correlate,
 };
 
 /// Maximum deviation from the theory of a period that does not count as off, in standard errors.
@@ -100,8 +101,10 @@ impl Experiment<'_> {
             Knows::Headers | Knows::Papers => Trust::Headers,
         };
         let recordings = Recordings::open(&asked.files, &options, run)?;
+        all_of(&recordings.left_out)?;
         let packets = packets(asked, &recordings, &lossy)?;
         let whole = correlate(&recordings, &options, run, &mut ())?;
+        all_of(&whole.left_out)?;
         if whole.interrupted {
             return Err(LossCurveError::Interrupted);
         }
@@ -398,6 +401,14 @@ impl Experiment<'_> {
 }
 
 /// Returns the lengths of the packets to shed. Given ones must be whole parts of the frames of the stations that lose data.
+/// Returns an error if a recording is left out: stations are counted in the order of all.
+fn all_of(left_out: &[LeftOut]) -> Result<(), LossCurveError> {
+    match left_out.first() {
+        Some(left_out) => Err(LossCurveError::LeftOut(left_out.source.clone())),
+        None => Ok(()),
+    }
+}
+
 fn packets(
     asked: &LossCurveOptions,
     recordings: &Recordings,

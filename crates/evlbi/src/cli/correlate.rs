@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{ArgAction, Args};
 use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
@@ -12,7 +12,7 @@ use evlbi_correlate::loss_curve::{
     self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses, Search,
 };
 use evlbi_correlate::{
-    Cause, Chunk, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration,
+    Cause, Chunk, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration, LeftOut,
     NoFringe, Polarisations, Recordings, SideBand, StreamOptions, StreamResult, Stretch,
     correlate_streams, text, write_csv,
 };
@@ -216,7 +216,19 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     output::print(json, &result, text)?;
     advise(result.no_fringe(), Some(&options), program);
     advise_delays(&result, program);
+    all_of(&result.left_out)?;
     complete(correlation.interrupted)
+}
+
+/// Returns an error if inputs were left out: the printed result lacks them.
+fn all_of(left_out: &[LeftOut]) -> Result<()> {
+    let sources: Vec<&str> = left_out.iter().map(|it| it.source.as_str()).collect();
+    ensure!(
+        sources.is_empty(),
+        "not correlated, for the reasons above: {}",
+        sources.join(", ")
+    );
+    Ok(())
 }
 
 /// Remedy for a stream where recordings are needed.
@@ -362,6 +374,7 @@ pub fn fringe(args: FringeArgs, program: &Program) -> Result<()> {
         let what = words::only_integration(seconds);
         program.run().say(format_args!("{what}"));
     }
+    all_of(&result.left_out)?;
     complete(result.interrupted)
 }
 

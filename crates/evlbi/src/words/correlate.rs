@@ -6,22 +6,37 @@ use std::time::Duration;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
-    CorrelateOptions, DelayTerms, NoFringe, OffModel, PlanError, StreamError, Stretch,
+    CorrelateOptions, DelayTerms, NoFringe, OffModel, PlanError, RecordingError, StreamError, Stretch,
     VisibilityError, WindowError,
 };
-use evlbi_fx::correlator::CHANNELS;
+use evlbi_fx::correlator::{CHANNELS, SetupError};
 use evlbi_stream::samples::SamplesError;
 use evlbi_wire::units::{show_hertz, show_seconds, span};
 
 /// Returns what to try where no fringe was found, in a line each. `options` say how the recordings were correlated; `None` if
 /// only their visibilities were searched.
 pub fn no_fringe(without: &NoFringe, options: Option<&CorrelateOptions>) -> String {
-    let baselines = without.baselines.join(", ");
-    if !without.has_data {
-        return format!(
-            "no common data on {baselines}: `evlbi inspect FILE` shows the times and the invalid frames of each recording"
-        );
+    let mut texts = Vec::new();
+    if !without.without_data.is_empty() {
+        let mut text = format!("no common data on {}", without.without_data.join(", "));
+        if !without.times.is_empty() {
+            text += &format!(" ({})", without.times.join("; "));
+        }
+        text += &format!(": {WRONG_TIMES}");
+        texts.push(text);
     }
+    if !without.baselines.is_empty() {
+        texts.push(no_fringe_in_data(without, options));
+    }
+    texts.join("\n")
+}
+
+/// Remedy for recordings that have no data at the same time.
+const WRONG_TIMES: &str = "`evlbi inspect FILE` shows the times and the invalid frames of a recording; correct a wrong clock with --delay, e.g. --delay 0 --delay 1s, and a wrong year of Mark 4 or Mark 5B with #year=YEAR";
+
+/// Returns what to try where there is data but no fringe.
+fn no_fringe_in_data(without: &NoFringe, options: Option<&CorrelateOptions>) -> String {
+    let baselines = without.baselines.join(", ");
     let (delay, rate) = (show_seconds(without.delay_s), show_hertz(without.rate_hz));
     let searched = format!("no fringe on {baselines} within {delay} and {rate}; try:");
     let again = "correlate again with --model or --delay; more --channels widen the window of delays, a shorter --integration that of rates";
@@ -109,7 +124,8 @@ fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<String> {
         ways.extend(delays_of_others(&without.stations, &options.delay));
         ways.push(sign.to_owned());
     }
-    let more = more.into_iter().chain(polarisations).chain([data]);
+    let clock = "--delay of a whole second, e.g. --delay 0 --delay 1s: a recorder's clock may be off by seconds, which no window covers";
+    let more = more.into_iter().chain(polarisations).chain([clock, data]);
     ways.extend(more.map(str::to_owned));
     ways
 }
@@ -135,11 +151,28 @@ fn delay_options<'t>(delays: impl IntoIterator<Item = &'t DelayTerms>) -> String
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_window))
         .or_else(|| error.downcast_ref().and_then(of_plan))
+        .or_else(|| error.downcast_ref().and_then(of_setup))
         .or_else(|| error.downcast_ref().and_then(of_stream))
         .or_else(|| error.downcast_ref().and_then(of_loss_curve))
         .or_else(|| error.downcast_ref().and_then(of_samples))
+        .or_else(|| error.downcast_ref().and_then(of_recording))
         .or_else(|| error.downcast_ref().and_then(of_visibilities))
         .or_else(|| error.downcast_ref().and_then(of_fringe))
+}
+
+fn of_recording(error: &RecordingError) -> Option<String> {
+    Some(match error {
+        RecordingError::OtherYear { .. } => {
+            format!("{error}: correct #year, or leave it out for the latest possible year")
+        }
+        RecordingError::Damaged { damage, .. } => match damage.other_frames {
+            0 => format!("{error} (`evlbi inspect FILE` shows more)"),
+            _ => format!(
+                "{error} (`evlbi inspect FILE` shows them; select with #station=CODE or #thread=N)"
+            ),
+        },
+        _ => return None,
+    })
 }
 
 fn of_samples(error: &SamplesError) -> Option<String> {
@@ -151,7 +184,14 @@ fn of_samples(error: &SamplesError) -> Option<String> {
         SamplesError::Channels(_) => format!(
             "{error}: if the tracks are in the usual order, add their format to its name, e.g. #format=MKIV1_4-512-8-2"
         ),
-        SamplesError::OtherRate { .. } => {
+        SamplesError::Raw | SamplesError::Header => format!(
+            "{error}: `evlbi inspect FILE` shows what it contains; a truncated file needs two whole frames"
+        ),
+        SamplesError::OtherFormat { .. } => {
+            format!("{error}: correct the format after `#`, or leave it out")
+        }
+        SamplesError::NotThere { .. } => format!("{error}: correct the selection after `#`"),
+        SamplesError::OtherRate { .. } | SamplesError::Rate(_) => {
             format!("{error}: correct --sample-rate or the format after `#`")
         }
         _ => return None,
@@ -229,6 +269,10 @@ fn of_plan(error: &PlanError) -> Option<String> {
         } => Some(format!(
             "--channel-table has no row for thread {thread}, channel {channel} of station {station}: add one, or select other channels, e.g. #channels=0"
         )),
+        PlanError::NoOverlap(_) => Some(format!("{error}: {WRONG_TIMES}")),
+        PlanError::NoCommonBand { .. } => Some(format!(
+            "{error}: correct --channel-table, --freq or --polarisations, or leave the station out"
+        )),
         PlanError::SameName(_) => Some(format!("{error}, e.g. #name=Da")),
         PlanError::UnknownInverted { station, stations } => Some(format!(
             "unknown station {station} in --invert: the stations are {}",
@@ -237,6 +281,15 @@ fn of_plan(error: &PlanError) -> Option<String> {
         PlanError::UnknownStation { station, stations } => Some(format!(
             "unknown station {station} in --flag: the stations are {}",
             stations.join(", ")
+        )),
+        _ => None,
+    }
+}
+
+fn of_setup(error: &SetupError) -> Option<String> {
+    match error {
+        SetupError::Bandwidth { .. } => Some(format!(
+            "{error}: if a sample rate is wrong, correct --sample-rate or the format after `#`"
         )),
         _ => None,
     }
@@ -269,6 +322,7 @@ fn of_loss_curve(error: &LossCurveError) -> Option<String> {
         LossCurveError::Packet { packet, frame } => Some(format!(
             "--packet {packet}: frames of {frame} bytes do not consist of whole packets of this length; give a divisor of {frame}"
         )),
+        LossCurveError::LeftOut(_) => Some(format!("{error}: give only the others")),
         LossCurveError::NoFringe { .. } => Some(format!(
             "{error}: find it first with `evlbi correlate`, which lists what to try"
         )),

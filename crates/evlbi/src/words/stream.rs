@@ -8,6 +8,7 @@ use evlbi_stream::drop::DropError;
 use evlbi_stream::gaps::GapsError;
 use evlbi_stream::join::JoinError;
 use evlbi_stream::lane::LaneError;
+use evlbi_stream::recording::RecordingError;
 use evlbi_stream::recv::RecvError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::source::SourceError;
@@ -20,6 +21,7 @@ const OVERWRITE: &str = "give --force to overwrite it";
 /// Returns the text that replaces an error's own; `None` keeps it.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
     (error.downcast_ref().and_then(of_output))
+        .or_else(|| error.downcast_ref().and_then(of_recording))
         .or_else(|| error.downcast_ref().and_then(of_source))
         .or_else(|| error.downcast_ref().and_then(of_sender))
         .or_else(|| error.downcast_ref().and_then(of_receiver))
@@ -36,6 +38,13 @@ fn of_output(error: &OutputError) -> Option<String> {
         OutputError::Exists(_) => format!("{error}: {OVERWRITE}"),
         OutputError::Twice(_) => format!("{error}: give each output its own name"),
         OutputError::Overtaken(_) => format!("{error}: choose another name, or {OVERWRITE}"),
+        _ => return None,
+    })
+}
+
+fn of_recording(error: &RecordingError) -> Option<String> {
+    Some(match error {
+        RecordingError::Empty(_) => format!("{error}: record or copy it again, or leave it out"),
         _ => return None,
     })
 }

@@ -3,6 +3,7 @@
 //! Put tests of the command line on files here; the contents of files are tested in the libraries.
 
 mod analyse;
+mod bad_input;
 mod correlate;
 mod doctor;
 mod pages;

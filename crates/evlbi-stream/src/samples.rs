@@ -36,7 +36,7 @@ pub enum SamplesError {
     #[error("the headers do not contain the sample rate")]
     NoRate,
     /// The frames do not fit the sample rate.
-    #[error("{0}")]
+    #[error(transparent)]
     Rate(#[from] RateError),
     /// The named format is another one than that of the frames.
     #[error("the format is given as {named}, but the frames are {found}")]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
-    CorrelateOptions, DelayTerms, NoFringe, OffModel, PlanError, RecordingError, StreamError, Stretch,
-    VisibilityError, WindowError,
+    CorrelateOptions, DelayTerms, NoFringe, OffModel, PlanError, RecordingError, StreamError,
+    Stretch, VisibilityError, WindowError,
 };
 use evlbi_fx::correlator::{CHANNELS, SetupError};
 use evlbi_stream::samples::SamplesError;

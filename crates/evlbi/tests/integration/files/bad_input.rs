@@ -23,7 +23,7 @@ const SKIES: [(&str, &str, &str); 6] = [
     (
         "formats",
         "duration = 0.4\nchannels = 4",
-        "format = 'mark4'",
+        "format = 'mark4'\nfan_out = 1",
     ),
     ("long", "duration = 2.2\npayload = 1000", ""),
     ("frames", "duration = 0.4\npayload = 2000", ""),

@@ -40,10 +40,10 @@ fn sample_recordings_decode_the_same() {
             let header = vdif::Header::parse(&bytes).unwrap();
             assert_eq!(header.shape().complex, complex, "{name}");
             // The corrupted one has 4 bits, but its header says 5.
-            Codec::of(&header).unwrap_or_else(|error| {
-                assert!(name.contains("corrupted"), "{name}: {error}");
-                Codec::vdif(bits).unwrap()
-            })
+            match name.contains("corrupted") {
+                true => Codec::vdif(bits).unwrap(),
+                false => Codec::of(&header).unwrap(),
+            }
         };
         assert_eq!(codec.bits(), bits, "{name}");
         let ours = decode_frames(codec, &bytes);

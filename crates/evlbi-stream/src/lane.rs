@@ -365,10 +365,10 @@ impl Lane {
         let parts = self.parts as usize;
         let frames = self.inputs.len() * parts;
         let is_over = frames > 1 && self.last.is_some_and(|last| at <= last);
-        if is_over || piece.header.shape() != self.shape {
+        let length = self.shape.payload_length();
+        if is_over || piece.header.shape() != self.shape || piece.payload.len() != length {
             return false;
         }
-        let length = self.shape.payload_length();
         let free = &mut self.free;
         let slot = self.slots.entry(at).or_insert_with(|| {
             let mut slot = free.pop().unwrap_or_default();

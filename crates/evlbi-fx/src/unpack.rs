@@ -1,7 +1,7 @@
 //! Makes the payload of a track from the samples of a recorded frame, and finds which of them are not samples.
 //!
 //! A payload is a series of codes, time outermost, then channel. VDIF and Mark 5B record it as it is, except VDIF with samples whose
-//! bits have no tables ([`words`](crate::codec::words)). Mark 4 spreads it over tracks, and its header replaces the first samples of each
+//! bits have no tables ([`words`]). Mark 4 spreads it over tracks, and its header replaces the first samples of each
 //! frame: they are zero in the payload, and never valid. Further orders of recorded samples belong here.
 
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! Samples in payloads: the codes that samplers write, and their values.
 //!
 //! VDIF and Mark 5B payloads are both a series of codes of 1, 2, 4 or 8 bits, starting with the lowest bits of the first byte; VDIF
-//! samples of other widths are converted ([`words`]). A complete sample contains one component per channel, or two (real, imaginary) if samples are complex; complete samples follow
-//! each other without a gap. So a payload decodes to *interleaved components*: time outermost, then channel, then real and
-//! imaginary.
+//! samples of other widths are converted ([`words`]). A complete sample contains one component per channel, or two (real, imaginary) if
+//! samples are complex; complete samples follow each other without a gap. So a payload decodes to *interleaved components*: time
+//! outermost, then channel, then real and imaginary.
 //!
 //! New sample codes belong here.
 

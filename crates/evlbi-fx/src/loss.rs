@@ -152,8 +152,7 @@ impl Ratios {
 
 /// Predicts the ratios for a baseline of two stations with such samples and band shapes. `spectra` is the power of each station,
 /// in any units, in any number of averaged channels: from zero to half of the sample rate for real samples, from minus to plus
-/// half of it for complex ones. Returns `None` if fill
-/// coincides with fill, or a station's is unknown.
+/// half of it for complex ones. Returns `None` if fill coincides with fill, or a station's is unknown.
 pub fn predicted(
     replaced: Replaced,
     lost: Lost,

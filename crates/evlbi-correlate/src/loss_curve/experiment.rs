@@ -400,7 +400,6 @@ impl Experiment<'_> {
     }
 }
 
-/// Returns the lengths of the packets to shed. Given ones must be whole parts of the frames of the stations that lose data.
 /// Returns an error if a recording is left out: stations are counted in the order of all.
 fn all_of(left_out: &[LeftOut]) -> Result<(), LossCurveError> {
     match left_out.first() {
@@ -409,6 +408,7 @@ fn all_of(left_out: &[LeftOut]) -> Result<(), LossCurveError> {
     }
 }
 
+/// Returns the lengths of the packets to shed. Given ones must be whole parts of the frames of the stations that lose data.
 fn packets(
     asked: &LossCurveOptions,
     recordings: &Recordings,

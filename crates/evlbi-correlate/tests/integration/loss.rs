@@ -44,6 +44,19 @@ fn at<'a>(result: &'a Value, place: &'a str) -> impl Iterator<Item = &'a Value> 
     curves.iter().filter(move |curve| curve["at"] == place)
 }
 
+/// Checks that the ratios of a point are those of theory.
+#[track_caller]
+fn as_predicted(point: &Value, what: &str) {
+    for measure in ["all", "autos", "valid", "weight", "snr"] {
+        let ratio = number(point, &format!("/ratio/{measure}"));
+        let theory = number(point, &format!("/theory/{measure}"));
+        assert!(
+            (ratio - theory).abs() < 0.02,
+            "{what} {measure}: {ratio}, theory {theory}"
+        );
+    }
+}
+
 /// Of three stations one loses data: two baselines do as theory says, and the third is as it was.
 #[test]
 fn a_baseline_without_loss_does_not_change() {
@@ -149,14 +162,7 @@ fn a_lost_header_costs_a_packet_or_a_frame() {
             (_, "drop") => near(weight, 0.8, 1e-3),
             _ => near(weight, 0.6, 0.03),
         }
-        for measure in ["all", "autos", "valid", "weight", "snr"] {
-            let ratio = number(point, &format!("/ratio/{measure}"));
-            let theory = number(point, &format!("/theory/{measure}"));
-            assert!(
-                (ratio - theory).abs() < 0.02,
-                "{what} {measure}: {ratio}, theory {theory}"
-            );
-        }
+        as_predicted(point, &what);
     }
     // A correlator that knows only headers sees missing packets as one that knows all.
     assert_eq!(seen, 9 + 6);
@@ -202,14 +208,7 @@ fn fill_on_tracks_costs_what_theory_predicts() {
         for curve in at(&result, "one") {
             let (point, search) = (&curve["points"][0], &curve["search"]);
             let what = format!("{channels} channels, fan-out {fan_out}, {channel}, {search}");
-            for measure in ["all", "autos", "valid", "weight", "snr"] {
-                let ratio = number(point, &format!("/ratio/{measure}"));
-                let theory = number(point, &format!("/theory/{measure}"));
-                assert!(
-                    (ratio - theory).abs() < 0.02,
-                    "{what} {measure}: {ratio}, theory {theory}"
-                );
-            }
+            as_predicted(point, &what);
             let (lost, theory) = (number(point, "/lost"), number(point, "/lost_theory"));
             // Of 80 frames or more, each counts for up to three.
             let within = if search == "flywheel" { 0.01 } else { 0.2 };

@@ -15,8 +15,10 @@ mod holes;
 mod learn;
 mod mend;
 mod rate;
+mod select;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -31,6 +33,7 @@ pub use self::format::{Format, Layout, Stamp};
 pub use self::holes::Holes;
 
 pub use self::learn::Wanted;
+pub use self::select::Selected;
 
 pub(crate) use self::learn::find;
 
@@ -71,6 +74,8 @@ pub struct Settings {
     /// Latest time that the data can be from, within a day or two, in UTC seconds since 1970-01-01: times of Mark 5B repeat every
     /// 1000 days, and those of Mark 4 have one digit of the year.
     pub latest: i64,
+    /// Stations and threads whose frames are output, filled and counted.
+    pub selected: Selected,
 }
 
 impl Default for Settings {
@@ -83,6 +88,7 @@ impl Default for Settings {
             hold: 4 << 20,
             fill: Duration::from_secs(10),
             latest: 0,
+            selected: Selected::default(),
         }
     }
 }
@@ -166,6 +172,12 @@ pub struct Counts {
     pub filled_bytes: u64,
     /// Bytes skipped: a part of a frame at the start or the end of the stream.
     pub trimmed_bytes: u64,
+    /// Frames of stations and threads that are not selected, received or lost; they are in no other count.
+    #[serde(default)]
+    pub unselected_frames: u64,
+    /// Their bytes, and those that belong to no frame.
+    #[serde(default)]
+    pub unselected_bytes: u64,
     /// Frames of gaps longer than [`Settings::fill`]: listed, but not filled.
     #[serde(default)]
     pub unfilled_frames: u64,
@@ -225,8 +237,12 @@ pub struct Deframer {
     counts: Counts,
     gaps: GapLog,
     slips: Vec<Slip>,
-    /// Frames of the next chunk.
+    /// Stations and threads that arrived; empty if all are selected.
+    seen: BTreeSet<StreamKey>,
+    /// Selected frames of the next chunk.
     frames: Vec<Frame>,
+    /// Number of other frames in it.
+    unselected: usize,
     /// Made frames that have no place in the span.
     scratch: Vec<u8>,
     ahead: Vec<Sighting>,
@@ -325,6 +341,8 @@ impl Deframer {
             counts: Counts::default(),
             gaps: GapLog::default(),
             slips: Vec::new(),
+            seen: BTreeSet::new(),
+            unselected: 0,
             frames: Vec::new(),
             scratch: Vec::new(),
             ahead: Vec::new(),
@@ -626,16 +644,18 @@ impl Deframer {
 
     fn note_invalid(&mut self, head: &Head, offset: usize) {
         let gap = self.gap(head, offset, 1, Cause::Source);
-        self.gaps.add(gap, self.cadence.after(head.time()));
+        self.list(gap, self.cadence.after(head.time()));
     }
 
-    /// Returns the gap of `frames` frames, the first of which has this header and starts at `offset` of the next output.
+    /// Returns the gap of `frames` frames, the first of which has this header and starts at `offset` of what is output next or left out.
     fn gap(&self, head: &Head, offset: usize, frames: u64, cause: Cause) -> TimeGap {
+        let frame_length = self.layout().map_or(0, |layout| layout.frame_length);
+        let left_out = self.unselected.saturating_mul(frame_length);
         TimeGap {
             key: head.key(),
             start: head.time(),
             frames,
-            first_byte: Some(self.counts.bytes + offset as u64),
+            first_byte: Some(self.counts.bytes + offset.saturating_sub(left_out) as u64),
             bytes: None,
             cause,
         }
@@ -668,37 +688,19 @@ impl Deframer {
         span.at += layout.frame_length as u64;
     }
 
-    /// Adds the next frame of the output, with its header if known.
+    /// Adds the next frame of the output, with its header if known, if it is selected.
     #[inline]
     fn add(&mut self, bytes: Range<usize>, head: Option<&Head>, state: FrameState) {
         self.place += 1;
+        if !self.settings.selected.is_all() && !self.select(head.map(Head::key), state) {
+            self.unselected += 1;
+            return;
+        }
         self.frames.push(Frame {
             bytes,
             key: head.map(Head::key),
             time: head.map(Head::time),
             state,
         });
-    }
-
-    /// Outputs what was taken.
-    fn hand_over(&mut self, span: &mut Span<'_>) {
-        let place = span.place();
-        let bytes = match self.scratch.is_empty() {
-            true => &span.bytes.all()[span.from..place],
-            false => &self.scratch,
-        };
-        let length = bytes.len();
-        if length > 0 {
-            (span.sink)(Chunk {
-                bytes,
-                frames: &self.frames,
-                layout: self.layout(),
-                frame_rate: self.frame_rate(),
-            });
-            self.count(length);
-        }
-        self.frames.clear();
-        self.scratch.clear();
-        span.from = place;
     }
 }

@@ -17,6 +17,7 @@ use evlbi_fx::track::{Counts, Slab, Track, Trust};
 use evlbi_fx::unpack::Recorded;
 use evlbi_net::clock::Clock;
 use evlbi_net::run::Run;
+use evlbi_stream::drain::ABSENT;
 use evlbi_stream::samples::{Samples, SamplesError};
 use evlbi_stream::selection::Selection;
 use evlbi_stream::sink::{Sink, SinkReport};
@@ -37,8 +38,6 @@ const GROUP: usize = 32;
 const ENOUGH: usize = 256;
 /// Time after the first frame at which the threads are detected from fewer frames.
 const LONG_ENOUGH: Nanos = Nanos(300_000_000);
-/// Time in which a selected station must arrive at an address, once others do.
-const ABSENT: Nanos = Nanos(2 * Nanos::SECOND.0);
 /// Time for which a stopped run correlates the data that had arrived.
 const AFTER_STOP: Nanos = Nanos(10 * Nanos::SECOND.0);
 /// A thread that is this many seconds behind itself for several consecutive frames was set back.

@@ -162,6 +162,7 @@ table! {
     "frame_slips" Counter Times "" |c| c.slips, "times that frames were found at another offset than expected: bytes were lost or inserted before";
     "ambiguous_frames" Counter Frames "" |c| c.ambiguous, "lost frames whose thread or time was guessed";
     "trimmed_bytes" Counter Bytes "" |c| c.trimmed_bytes, "data left out: the rest of a frame that began before the first datagram; at the end the fill pattern that completes the last datagram, and over TCP a partial frame";
+    "unselected_frames" Counter Frames "" |c| c.unselected_frames, "frames of stations and threads that are not selected, received or lost: not in the recording, and in no other count of frames";
     #[cfg(test)] "nonce_frames" Counter Frames "" |c| c.frames * 1000 + 7, "a counter of the tests";
 }
 

@@ -15,6 +15,8 @@ use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::TimeGap;
 use parking_lot::Mutex;
 
+use crate::samples::SamplesError;
+use crate::selection::Selection;
 use crate::sink::{Sink, SinkReport};
 
 /// Sleep between two reads of the ring, so that each takes more data. At 30 Gbit/s that is 8 MB.
@@ -29,6 +31,9 @@ const LITTLE: usize = 256 << 10;
 
 /// Interval at which buffered data is written to the files and the frame counts are published.
 const SHOW: Nanos = Nanos(250_000_000);
+
+/// Time in which a selected stream must arrive at an address, once others do.
+pub const ABSENT: Nanos = Nanos(2 * Nanos::SECOND.0);
 
 /// Frame counts so far.
 #[derive(Default)]
@@ -51,17 +56,21 @@ pub struct Drained {
     pub format: Option<Format>,
     /// Report of the sink.
     pub sink: SinkReport,
+    /// Reason why the selected streams are not there, if others arrived.
+    pub absent: Option<SamplesError>,
 }
 
 /// Waits for a stream and drains it until the receiver ends. After `run` is stopped, no further gap is filled.
 pub fn all(opening: &Opening, settings: Settings, sink: Box<dyn Sink>, run: &Run) -> Drained {
-    watched(opening, settings, sink, &Mutex::default(), run)
+    let all = Selection::default();
+    watched(opening, settings, &all, sink, &Mutex::default(), run)
 }
 
-/// Does the same, and publishes the counts to a watcher.
+/// Does the same, and publishes the counts to a watcher. Stops the run if one of the selected streams does not arrive.
 pub(crate) fn watched(
     opening: &Opening,
     settings: Settings,
+    selection: &Selection,
     mut sink: Box<dyn Sink>,
     shown: &Mutex<Shown>,
     run: &Run,
@@ -73,8 +82,12 @@ pub(crate) fn watched(
             deframer.restart(missing);
         }
         begun = true;
-        empty(consumer, &mut deframer, &mut *sink, shown, run);
+        empty(consumer, &mut deframer, selection, &mut *sink, shown, run);
     }
+    let absent = match begun && selection.is_part() {
+        true => check(&deframer, selection).and_then(Result::err),
+        false => None,
+    };
     Drained {
         frames: Shown {
             counts: deframer.counts(),
@@ -84,6 +97,16 @@ pub(crate) fn watched(
         },
         format: deframer.format(),
         sink: sink.finish(),
+        absent,
+    }
+}
+
+/// Checks that the selected streams have arrived; `None` before the first frame.
+fn check(deframer: &Deframer, selection: &Selection) -> Option<Result<(), SamplesError>> {
+    match deframer.format()? {
+        Format::Raw => Some(Err(SamplesError::Raw)),
+        _ if deframer.seen().is_empty() => None,
+        _ => Some(selection.check(deframer.seen())),
     }
 }
 
@@ -91,6 +114,7 @@ pub(crate) fn watched(
 fn empty(
     mut consumer: Consumer<Event>,
     deframer: &mut Deframer,
+    selection: &Selection,
     sink: &mut dyn Sink,
     shown: &Mutex<Shown>,
     run: &Run,
@@ -111,6 +135,7 @@ fn empty(
     let mut nap = min;
     let clock = run.clock();
     let mut flushed = clock.now();
+    let mut absent_at = selection.is_part().then(|| flushed.plus(ABSENT));
     loop {
         if run.is_abandoned() {
             return;
@@ -127,6 +152,15 @@ fn empty(
             // A reader that holds the lock gets the next state instead.
             if let Some(mut shown) = shown.try_lock() {
                 show(drain.deframer, &mut shown);
+            }
+        }
+        if let Some(moment) = absent_at
+            && clock.now() >= moment
+            && let Some(is_there) = check(drain.deframer, selection)
+        {
+            absent_at = None;
+            if is_there.is_err() {
+                run.stop();
             }
         }
         nap = match taken {

@@ -7,7 +7,7 @@ mod cut;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use evlbi_core::deframe::Format;
+use evlbi_core::deframe::{Deframer, Format};
 use evlbi_core::packetise::{Family, PacketiseError, Rule, payload_length};
 use evlbi_core::shed::{Policy, Replace, Shed, ShedError, ShedReport, Stream, wire_bytes};
 use evlbi_net::file::{OutputError, Part, check_new, same_file};
@@ -22,6 +22,7 @@ use thiserror::Error;
 use self::cut::{Counts, Cut, Unit};
 use crate::gaps::GapsWriter;
 use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
+use crate::selection::Selection;
 
 /// Length of the sequence number before the data of a datagram, in bytes.
 const TRANSPORT_HEADER: usize = 8;
@@ -97,6 +98,8 @@ impl DropError {
 pub struct DropOptions {
     /// Recording to read.
     pub input: PathBuf,
+    /// Stations and threads to keep, and the year of the recording.
+    pub selection: Selection,
     /// Recording to write.
     pub output: PathBuf,
     /// Policy that chooses the frames or packets to drop.
@@ -121,6 +124,7 @@ impl Default for DropOptions {
     fn default() -> DropOptions {
         DropOptions {
             input: PathBuf::new(),
+            selection: Selection::default(),
             output: PathBuf::new(),
             shed: Policy::None,
             replace: Replace::Invalid,
@@ -158,6 +162,8 @@ pub struct DropReport {
     leading_bytes: u64,
     /// Bytes after the last whole frame, not copied.
     truncated_bytes: u64,
+    /// Frames of stations and threads that are not selected, not copied.
+    unselected_frames: u64,
     gaps_file: PathBuf,
     /// Runs of missing frames in the gaps file; of packets if there are no frames.
     gaps: u64,
@@ -170,7 +176,8 @@ pub struct DropReport {
 /// # Errors
 /// Returns an error if the recording cannot be read, the policy does not apply to it, or an output exists or cannot be written.
 pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
-    let recording = Recording::survey(&options.input, options.frame_rate, run.clock().second())?;
+    let (input, second) = (&options.input, run.clock().second());
+    let recording = Recording::select(input, &options.selection, options.frame_rate, second)?;
     let unit = unit_of(options, &recording)?;
     check_replace(options, &recording)?;
     let shed = shedding(options, &recording, unit)?;
@@ -191,7 +198,9 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
     let (output, part) = Part::create(&options.output, options.force)?;
     let header_length = recording.header_length().unwrap_or(0);
     let mut cut = Cut::new(output, gaps, shed, unit, options, header_length);
-    let (blocks, interrupted) = walk(options, &recording, &mut cut, run)?;
+    let mut deframer = recording.deframer(recording.frame_rate);
+    let (blocks, interrupted) = walk(options, &recording, &mut deframer, &mut cut, run)?;
+    let left_out = deframer.counts();
     let (bytes_in, leading_bytes) = (blocks.offset(), blocks.leading().unwrap_or(0));
     let shedding = cut.shed.report();
     let (counts, gaps) = cut.finish().map_err(DropError::write(&options.output))?;
@@ -216,7 +225,9 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
         shedding,
         bytes_in,
         leading_bytes,
-        truncated_bytes: bytes_in.saturating_sub(leading_bytes + counts.walked),
+        unselected_frames: left_out.unselected_frames,
+        truncated_bytes: bytes_in
+            .saturating_sub(leading_bytes + counts.walked + left_out.unselected_bytes),
         counts,
         gaps_file,
         gaps,
@@ -297,15 +308,15 @@ fn check_paths(options: &DropOptions, gaps: &Path) -> Result<(), DropError> {
 fn walk(
     options: &DropOptions,
     recording: &Recording,
+    deframer: &mut Deframer,
     cut: &mut Cut,
     run: &Run,
 ) -> Result<(Blocks, bool), DropError> {
-    let mut deframer = recording.deframer(recording.frame_rate);
     let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
     let mut progress = run.progress(Some(recording.size));
     let mut more = true;
     while more && !run.is_stopped() {
-        more = blocks.step(&mut deframer, |chunk| cut.take(chunk))?;
+        more = blocks.step(deframer, |chunk| cut.take(chunk))?;
         if let Some(error) = cut.error.take() {
             return Err(DropError::write(&options.output)(error));
         }
@@ -349,6 +360,10 @@ pub fn text(report: &DropReport) -> String {
             count(counts.frames_out)
         );
         pairs.push(("frames", frames));
+    }
+    if report.unselected_frames > 0 {
+        let text = format!("{} frames", count(report.unselected_frames));
+        pairs.push(("not selected", text));
     }
     let (read, written) = (count(report.bytes_in), count(counts.bytes_out));
     pairs.push(("bytes", format!("{read} in, {written} out")));

@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use evlbi_core::deframe::{Chunk, Deframer, Format, Layout, Settings};
+use evlbi_core::deframe::{Chunk, Deframer, Format, Layout, Selected, Settings};
 use evlbi_core::rate::BitRate;
 use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
@@ -20,6 +20,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use self::survey::{First, Start, Survey};
+use crate::samples::SamplesError;
+use crate::selection::{Selection, SelectionError};
 
 /// Bytes per read.
 pub(crate) const BLOCK: usize = 1 << 20;
@@ -70,6 +72,22 @@ pub enum RecordingError {
         what: String,
         /// Error of the system.
         source: io::Error,
+    },
+    /// The settings of the recording are not valid.
+    #[error("in {}", path.display())]
+    Selection {
+        /// Its path.
+        path: PathBuf,
+        /// Reason.
+        source: SelectionError,
+    },
+    /// The selected part of the recording is not there.
+    #[error("cannot select from {}", path.display())]
+    NotThere {
+        /// Its path.
+        path: PathBuf,
+        /// Reason.
+        source: SamplesError,
     },
 }
 
@@ -122,6 +140,8 @@ pub struct Recording {
     pub rest: Option<Rest>,
     /// Latest time that the data can be from, in UTC seconds: times of Mark 5B and Mark 4 repeat.
     latest: i64,
+    /// Stations and threads whose frames are read.
+    selected: Selected,
 }
 
 /// Part of a recording that is of another format, or has frames of another length, than its start.
@@ -224,9 +244,49 @@ impl Recording {
         self.rest.map_or(self.size, |rest| rest.byte)
     }
 
-    /// Returns a deframer for the recording.
+    /// Inspects the file at `path` in the same way, and selects the stations and threads of its settings.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or does not contain what is selected.
+    pub fn select(
+        path: &Path,
+        selection: &Selection,
+        frame_rate: Option<FrameRate>,
+        second: i64,
+    ) -> Result<Recording, RecordingError> {
+        let selected = selection.streams();
+        let selected = selected.map_err(|source| RecordingError::Selection {
+            path: path.to_owned(),
+            source,
+        })?;
+        let mut recording = Recording::survey(path, frame_rate, selection.read_at(second))?;
+        if !selected.is_all() {
+            let is_there = match recording.format {
+                Format::Raw => Err(SamplesError::Raw),
+                _ => selection.check(&recording.keys),
+            };
+            is_there.map_err(|source| RecordingError::NotThere {
+                path: path.to_owned(),
+                source,
+            })?;
+            recording.keys.retain(|key| selected.has(Some(*key)));
+        }
+        recording.selected = selected;
+        Ok(recording)
+    }
+
+    /// Returns a deframer for the selected frames of the recording.
     pub fn deframer(&self, frame_rate: Option<FrameRate>) -> Deframer {
-        deframer(frame_rate, self.latest)
+        deframer(frame_rate, self.latest, self.selected.clone())
+    }
+
+    /// Returns a test of whether a frame is selected; `None` if all are.
+    pub(crate) fn is_selected(&self) -> Option<impl Fn(&[u8]) -> bool + Send + 'static> {
+        let (layout, latest) = (self.layout?, self.latest);
+        let selected = self.selected.clone();
+        (!selected.is_all()).then_some(move |frame: &[u8]| {
+            selected.has(layout.stamp(frame, latest).map(|stamp| stamp.key))
+        })
     }
 
     /// Returns the number of whole frames in the file.
@@ -417,10 +477,11 @@ pub(crate) fn stream_rate(
     BitRate::new(frames.checked_mul(bits)?)
 }
 
-fn deframer(frame_rate: Option<FrameRate>, latest: i64) -> Deframer {
+fn deframer(frame_rate: Option<FrameRate>, latest: i64, selected: Selected) -> Deframer {
     Deframer::new(Settings {
         frame_rate,
         latest,
+        selected,
         hold: HOLD,
         ..Settings::default()
     })

@@ -33,6 +33,7 @@ pub use self::seen::{Seen, nothing_but};
 use crate::drain::{self, Shown};
 use crate::numbering::FrameNumbers;
 use crate::running::Running;
+use crate::selection::{Selection, SelectionError};
 use crate::sink::{self, Files, SinkError};
 use evlbi_host::host::HostOptions;
 use evlbi_wire::units::show_size;
@@ -85,6 +86,14 @@ pub enum RecvError {
         /// Ring size, in bytes.
         ring: u64,
     },
+    /// The settings of the address are not valid.
+    #[error("in {input}")]
+    Selection {
+        /// Address and settings.
+        input: String,
+        /// Reason.
+        source: SelectionError,
+    },
     /// The size exceeds the address space of this host.
     #[error("{0}")]
     TooLarge(#[from] TryFromIntError),
@@ -121,6 +130,8 @@ pub enum RecvError {
 pub struct RecvOptions {
     /// Transport and address to listen on.
     pub from: Url,
+    /// Stations and threads of the stream to record, and its year.
+    pub selection: Selection,
     /// A path, which may contain `{station}`, `{thread}` and `{channel}`, or `null` or `check`.
     pub to: String,
     /// Reorder window: maximum distance of a late datagram behind the newest, in bytes of data.
@@ -159,6 +170,7 @@ impl Default for RecvOptions {
     fn default() -> RecvOptions {
         RecvOptions {
             from: Url::anywhere(),
+            selection: Selection::default(),
             to: "null".into(),
             window: None,
             hold: None,
@@ -179,6 +191,13 @@ impl Default for RecvOptions {
     }
 }
 
+impl RecvOptions {
+    /// Returns the address with its settings.
+    fn input(&self) -> String {
+        self.selection.written(&self.from.to_string())
+    }
+}
+
 /// A stream that is being received and recorded.
 pub type Receiving = Running<Seen, RecvResult>;
 
@@ -190,7 +209,12 @@ pub type Receiving = Running<Seen, RecvResult>;
 /// Returns an error if options conflict, the recording exists, or a socket, a file or memory cannot be obtained.
 pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError> {
     let asked = receive_options(options)?;
-    let settings = settings(options, run.clock());
+    let mut settings = settings(options, run.clock());
+    let selected = options.selection.streams();
+    settings.selected = selected.map_err(|source| RecvError::Selection {
+        input: options.input(),
+        source,
+    })?;
     let (options, left) = names::with_free_names(options)?;
     names::check_outputs(&options)?;
     if let Some(left) = &left {
@@ -227,7 +251,8 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError>
     let shown: Arc<Mutex<Shown>> = Arc::default();
     let drainer = run.clock().spawn("sink", {
         let (shown, run) = (Arc::clone(&shown), run.clone());
-        move || drain::watched(&opening, settings, sink, &shown, &run)
+        let selection = options.selection.clone();
+        move || drain::watched(&opening, settings, &selection, sink, &shown, &run)
     })?;
     let watch = receiving.watch();
     let local = receiving.local().to_vec();
@@ -255,12 +280,11 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError>
 /// Completes the result, and writes it next to the recording if there is one.
 fn written(options: &RecvOptions, mut result: RecvResult, left: Option<PathBuf>) -> RecvResult {
     result.left_unfinished = left;
-    if result.is_empty() {
-        if names::remove_empty(options) {
-            result.sink.files.clear();
-            result.gaps_file = None;
-        }
-    } else if let Some(path) = names::result_path(options)
+    if (result.is_empty() || result.error.is_some()) && names::remove_empty(options) {
+        result.sink.files.clear();
+        result.gaps_file = None;
+    } else if !result.is_empty()
+        && let Some(path) = names::result_path(options)
         && let Err(error) = replace_json(&path, &result)
     {
         let write_error = &mut result.sink.write_error;
@@ -276,7 +300,7 @@ pub fn settings(options: &RecvOptions, clock: &Clock) -> deframe::Settings {
         frame_rate: options.frame_rate,
         fill: options.fill,
         partial: options.partial,
-        latest: clock.second(),
+        latest: options.selection.read_at(clock.second()),
         ..deframe::Settings::default()
     }
 }

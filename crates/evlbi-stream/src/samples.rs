@@ -3,15 +3,17 @@
 //!
 //! Further facts about samples that depend on the format of frames belong here; [`evlbi_fx::unpack`] makes payloads of them.
 
+use std::collections::BTreeSet;
+
 use evlbi_core::deframe::{Format, Layout};
 use evlbi_fx::layout::LayoutError;
 use evlbi_fx::unpack::Unpacker;
 use evlbi_wire::mark4::{self, ChannelError, Channels, TrackHeader};
 use evlbi_wire::naming::{FormatName, Recorder};
 use evlbi_wire::time::FrameRate;
-use evlbi_wire::vdif::Header;
+use evlbi_wire::vdif::{Header, StationId, StreamKey};
 
-use crate::selection::{ChannelId, Selection};
+use crate::selection::{ChannelId, Selection, stations_of};
 
 /// Reasons why the samples of frames are unknown, or are not the selected ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -308,6 +310,32 @@ fn check_rate(unpacker: &Unpacker, given: Option<u64>) -> Result<(), SamplesErro
     match given {
         Some(given) if given != found => Err(SamplesError::OtherRate { given, found }),
         _ => Ok(()),
+    }
+}
+
+impl Selection {
+    /// Checks that each selected station and thread is among those that an input contains.
+    ///
+    /// # Errors
+    /// Returns a [`SamplesError`] with the list of what it contains.
+    pub fn check<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k StreamKey>,
+    ) -> Result<(), SamplesError> {
+        let keys: BTreeSet<StreamKey> = keys.into_iter().copied().collect();
+        let wanted = self.station.as_deref().unwrap_or_default();
+        let of = stations_of(wanted);
+        let is_ours = |key: &&StreamKey| self.station.is_none() || of.contains(&key.station);
+        let ours = keys.iter().filter(is_ours);
+        let threads: BTreeSet<u16> = ours.map(|key| key.thread).collect();
+        if self.station.is_some() && threads.is_empty() {
+            let stations: BTreeSet<StationId> = keys.iter().map(|key| key.station).collect();
+            return Err(SamplesError::not_there("station", wanted, stations));
+        }
+        match self.threads.iter().find(|it| !threads.contains(it)) {
+            Some(missing) => Err(SamplesError::not_there("thread", missing, threads)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,8 +8,10 @@ use std::fmt;
 use std::hash::Hash;
 use std::str::FromStr;
 
+use evlbi_core::deframe::Selected;
 use evlbi_wire::mark4;
 use evlbi_wire::naming::{FormatName, NameError};
+use evlbi_wire::vdif::StationId;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -70,6 +72,14 @@ pub enum SelectionError {
     /// A format that is unknown or cannot be decoded.
     #[error("{0}")]
     Format(#[from] NameError),
+    /// A key that has no meaning for whole frames.
+    #[error(
+        "`{key}` after `#` cannot be used here: whole frames can be selected only by station and thread"
+    )]
+    WholeFrames {
+        /// The key.
+        key: &'static str,
+    },
 }
 
 fn keys() -> String {
@@ -179,9 +189,35 @@ impl Selection {
         }
     }
 
+    /// Returns an address as a result shows it: with the settings, if any.
+    pub(crate) fn written(&self, address: &str) -> String {
+        match *self == Selection::default() {
+            true => address.to_owned(),
+            false => self.join(address),
+        }
+    }
+
     /// Returns whether it selects a part of an input by station, thread or channel.
     pub fn is_part(&self) -> bool {
         self.station.is_some() || !self.threads.is_empty() || !self.channels.is_empty()
+    }
+
+    /// Returns the stations and threads that are selected, for use on whole frames.
+    ///
+    /// # Errors
+    /// Returns a [`SelectionError`] if it selects or renames what is within frames.
+    pub fn streams(&self) -> Result<Selected, SelectionError> {
+        let keys = [
+            ("channels", !self.channels.is_empty()),
+            ("name", self.name.is_some()),
+        ];
+        if let Some((key, _)) = keys.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(SelectionError::WholeFrames { key });
+        }
+        Ok(Selected {
+            stations: self.station.as_deref().map(stations_of),
+            threads: self.threads.clone(),
+        })
     }
 
     /// Returns a second at which headers without a complete year were read, in UTC seconds since 1970-01-01: the end of the year if
@@ -288,6 +324,14 @@ impl fmt::Display for Selection {
     }
 }
 
+/// Returns the stations with this code or number: those that are shown so.
+pub(crate) fn stations_of(name: &str) -> Vec<StationId> {
+    let code = <[u8; 2]>::try_from(name.as_bytes()).map(StationId::from_code);
+    let number = name.parse().map(StationId);
+    let both = [code.ok(), number.ok()].into_iter().flatten();
+    both.filter(|station| station.to_string() == name).collect()
+}
+
 /// Characters with a meaning in an input, and how they are written.
 const ESCAPES: [(&str, &str); 3] = [("#", "%23"), ("&", "%26"), ("%", "%25")];
 
@@ -337,6 +381,7 @@ fn channels(text: &str) -> Option<Vec<ChannelId>> {
 
 #[cfg(test)]
 mod tests {
+    use evlbi_wire::vdif::StreamKey;
     use proptest::prelude::*;
 
     use super::*;
@@ -391,6 +436,56 @@ mod tests {
         ] {
             let refused = settings.parse::<Selection>().unwrap_err().to_string();
             assert!(refused.contains(says), "{settings}: {refused}");
+        }
+    }
+
+    #[test]
+    fn stations_and_threads_of_an_input_are_checked() {
+        let key = |station: StationId, thread| StreamKey { station, thread };
+        let [ef, twelve] = [StationId::from_code(*b"Ef"), StationId(12)];
+        let keys = [key(ef, 0), key(ef, 1), key(twelve, 7)];
+        for (settings, says) in [
+            ("station=Ef", ""),
+            ("station=12&thread=7", ""),
+            ("thread=0,7", ""),
+            ("station=Jb", "it has no station Jb: it contains 12, Ef"),
+            (
+                "station=Ef&thread=7",
+                "it has no thread 7: it contains 0, 1",
+            ),
+            ("thread=3", "it has no thread 3: it contains 0, 1, 7"),
+        ] {
+            let selection: Selection = settings.parse().unwrap();
+            let refused = selection
+                .check(&keys)
+                .map_or_else(|error| error.to_string(), |()| String::new());
+            assert_eq!(refused, says, "{settings}");
+            let selected = selection.streams().unwrap();
+            let has = keys.iter().filter(|key| selected.has(Some(**key))).count();
+            assert_eq!(
+                has > 0,
+                !settings.contains("Jb") && !says.contains("thread"),
+                "{settings}"
+            );
+        }
+        // The code 12 is another station than the number 12, and shown alike.
+        let selected = Selection {
+            station: Some("12".into()),
+            ..Selection::default()
+        };
+        assert_eq!(
+            selected.streams().unwrap().stations.map(|it| it.len()),
+            Some(2)
+        );
+        for settings in ["channels=1", "name=Da"] {
+            let selection: Selection = settings.parse().unwrap();
+            assert!(
+                selection
+                    .streams()
+                    .unwrap_err()
+                    .to_string()
+                    .contains("only by station and thread")
+            );
         }
     }
 

@@ -12,6 +12,7 @@ mod seen;
 use std::io;
 use std::num::TryFromIntError;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evlbi_core::pace::{MAX_TRAIN, train_length};
@@ -30,6 +31,7 @@ use self::prepare::prepare;
 pub use self::result::{SendResult, text};
 pub use self::seen::Seen;
 use crate::running::Running;
+use crate::selection::Selection;
 use crate::source::{self, SourceError};
 use evlbi_host::host::{HostError, HostOptions};
 
@@ -80,6 +82,9 @@ pub enum SendError {
     /// Repeated frames need later times, but data cut as bytes has none.
     #[error("repeated frames cannot get later times if they are cut as bytes")]
     Untimed,
+    /// Frames are to be selected, but data cut as bytes has none.
+    #[error("frames cannot be selected if they are cut as bytes")]
+    SelectedBytes,
     /// Data shed to make room would be replaced.
     #[error("fit: cannot be used with replacement data, which would fill the link again")]
     FitReplaced,
@@ -108,6 +113,8 @@ pub enum SendError {
 pub struct SendOptions {
     /// `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`.
     pub source: String,
+    /// Stations and threads of the file to send, and its year.
+    pub selection: Selection,
     /// Transport and destination.
     pub to: Url,
     /// Timing of the data.
@@ -154,6 +161,7 @@ impl Default for SendOptions {
     fn default() -> SendOptions {
         SendOptions {
             source: String::new(),
+            selection: Selection::default(),
             to: Url::anywhere(),
             pace: Pace::RealTime,
             frame_rate: None,
@@ -237,7 +245,8 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
     let seen = Arc::new(prepared.seen);
     let worker = run.clock().spawn("transmit", {
         let (seen, run, host) = (Arc::clone(&seen), run.clone(), options.host.clone());
-        let (source, to) = (options.source.clone(), options.to.to_string());
+        let source = options.selection.written(&options.source);
+        let to = options.to.to_string();
         move || -> Result<SendResult, HostError> {
             host.ready_thread(Waiting::SleepThenSpin)?;
             let report = transmit::run(vec![prepared.flow], &run).into_iter().next();
@@ -252,6 +261,7 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
                 rates_before_bps,
                 leading_bytes,
                 truncated_bytes,
+                unselected_frames: prepared.unselected.load(Ordering::Relaxed),
                 padded_bytes: prepared.padded,
                 report: report.into(),
             })

@@ -3,6 +3,8 @@
 use std::io;
 use std::num::{ParseIntError, TryFromIntError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
@@ -16,9 +18,12 @@ use evlbi_wire::{fill, pattern};
 use thiserror::Error;
 
 use crate::recording::{self, Recording, RecordingError};
+use crate::selection::Selection;
 
 /// Prefix of a test pattern, before the length of its frames.
 pub const PATTERN: &str = "pattern:";
+/// Prefix of a simulated station, before its plan.
+const SKY: &str = "sky:";
 
 /// Memory for frames that are sent in a loop, in bytes.
 const LOOP_BYTES: u64 = 64 << 20;
@@ -72,6 +77,11 @@ pub enum SourceError {
     /// The recording cannot be read.
     #[error("{0}")]
     Recording(#[from] RecordingError),
+    /// A part of a generated source is selected.
+    #[error(
+        "cannot select a part of {0}, which is generated: only recordings contain other streams"
+    )]
+    Generated(String),
     /// The recording cannot be read ahead.
     #[error("{0}")]
     Read(#[from] ReadError),
@@ -103,8 +113,10 @@ pub struct Input {
     pub leading: u64,
     /// Bytes after the last whole frame.
     pub truncated: u64,
-    /// Length of one pass in bytes; `None` if endless.
+    /// Length of one pass in bytes; `None` if endless or unknown.
     pub length: Option<u64>,
+    /// Number of frames so far that were not selected.
+    pub unselected: Arc<AtomicU64>,
     content: Content,
 }
 
@@ -119,17 +131,22 @@ enum Content {
 }
 
 impl Input {
-    /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`, at this second (UTC since 1970). `rate` is the bit rate of the flow, if
-    /// known; a pattern takes its frame rate from it.
+    /// Opens `FILE`, `pattern:LENGTH` or `sky:PLAN.toml/STATION`, at this second (UTC since 1970). Of a file, only the frames of the
+    /// selection are read. `rate` is the bit rate of the flow, if known; a pattern takes its frame rate from it.
     ///
     /// # Errors
-    /// Returns an error if there is no such source, or it cannot be read.
+    /// Returns an error if there is no such source, it cannot be read, or does not contain what is selected.
     pub fn open(
         spec: &str,
+        selection: &Selection,
         frame_rate: Option<FrameRate>,
         rate: Option<BitRate>,
         second: i64,
     ) -> Result<Input, SourceError> {
+        let is_generated = spec.starts_with(PATTERN) || spec.starts_with(SKY);
+        if is_generated && *selection != Selection::default() {
+            return Err(SourceError::Generated(spec.to_owned()));
+        }
         if let Some(length) = spec.strip_prefix(PATTERN) {
             let length = length.parse().map_err(|source| SourceError::NoLength {
                 length: length.to_owned(),
@@ -137,7 +154,7 @@ impl Input {
             })?;
             return Ok(test_pattern(length, frame_rate, rate)?);
         }
-        if let Some(place) = spec.strip_prefix("sky:") {
+        if let Some(place) = spec.strip_prefix(SKY) {
             let parts = place.rsplit_once('/');
             let (plan, station) = parts.ok_or_else(|| SourceError::NoStation(spec.to_owned()))?;
             let plan = read_plan(Path::new(plan))?;
@@ -148,7 +165,7 @@ impl Input {
             })?;
             return Ok(simulate(&station)?);
         }
-        let recording = Recording::survey(Path::new(spec), frame_rate, second)?;
+        let recording = Recording::select(Path::new(spec), selection, frame_rate, second)?;
         Ok(Input {
             frame_length: recording.frame_length,
             is_vdif: recording.format == Format::Vdif,
@@ -156,7 +173,8 @@ impl Input {
             keys: recording.keys.clone(),
             leading: recording.leading,
             truncated: recording.truncated_tail(),
-            length: Some(recording.length()),
+            length: Some(recording.length()).filter(|_| recording.is_selected().is_none()),
+            unselected: Arc::default(),
             content: Content::Recording(Box::new(recording)),
         })
     }
@@ -227,7 +245,17 @@ impl Input {
                     ..ReaderOptions::default()
                 };
                 let reader = Reader::open(&recording.path, options, clock)?;
-                Ok((Box::new(FileSource::new(reader, pass_frames, tail)), padded))
+                let mut source = FileSource::new(reader, pass_frames, tail);
+                if let Some(is_selected) = recording.is_selected() {
+                    let unselected = self.unselected;
+                    let keep = move |frame: &[u8]| {
+                        let is_selected = is_selected(frame);
+                        unselected.fetch_add(u64::from(!is_selected), Ordering::Relaxed);
+                        is_selected
+                    };
+                    source = source.keeping(unit, Box::new(keep));
+                }
+                Ok((Box::new(source), padded))
             }
         }
     }
@@ -273,6 +301,7 @@ fn test_pattern(
         leading: 0,
         truncated: 0,
         length: None,
+        unselected: Arc::default(),
         content: Content::Pattern(frame_length, frame_rate),
     })
 }
@@ -338,6 +367,7 @@ pub fn simulate(station: &Station) -> Result<Input, TryFromIntError> {
         leading: 0,
         truncated: 0,
         length: Some(station.total_frames() * length),
+        unselected: Arc::default(),
         content: Content::Loop {
             frames,
             round: i64::try_from(round)?,
@@ -352,7 +382,8 @@ mod tests {
     #[test]
     fn a_pattern_has_the_rate_that_was_asked_for() {
         for asked in [16_000_000u64, 100_000_000, 512_000_000, 10_000_000_000] {
-            let input = Input::open("pattern:8032", None, BitRate::new(asked), 0).unwrap();
+            let (all, rate) = (Selection::default(), BitRate::new(asked));
+            let input = Input::open("pattern:8032", &all, None, rate, 0).unwrap();
             let rate = input.rate().unwrap().get();
             assert!(rate.abs_diff(asked) <= 8 * 8032 / 2, "{rate} of {asked}");
         }
@@ -364,6 +395,7 @@ mod tests {
             assert!(memory_of(length) <= PERIOD_BYTES, "{length}");
         }
         assert_eq!(memory_of(8032) % (64 * 8032), 0);
-        assert!(Input::open("pattern:134217728", None, None, 0).is_err());
+        let all = Selection::default();
+        assert!(Input::open("pattern:134217728", &all, None, None, 0).is_err());
     }
 }

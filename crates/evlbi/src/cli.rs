@@ -17,6 +17,7 @@ mod docs;
 mod doctor;
 mod fitness;
 mod flows;
+mod input;
 mod path;
 mod plan;
 mod plots;

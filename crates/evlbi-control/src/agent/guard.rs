@@ -233,8 +233,10 @@ pub(crate) fn free(allowed: Allowed) -> Result<Allowed> {
 /// Returns the bit rate of the recording that a flow sends, from its timestamps.
 pub(crate) fn rate_of_source(flow: &NewFlow, config: &Config) -> Option<u64> {
     let source = Known::of(&flow.command, &flow.options).source()?;
-    let path = Some(config.recordings.join(source)).filter(|path| path.is_file())?;
-    let recording = Recording::survey(&path, None, Clock::real().second()).ok()?;
+    let (path, selection) = Selection::split(source).ok()?;
+    let path = Some(config.recordings.join(path)).filter(|path| path.is_file())?;
+    let second = Clock::real().second();
+    let recording = Recording::select(&path, &selection, None, second).ok()?;
     recording.rate().map(BitRate::get)
 }
 
@@ -282,6 +284,13 @@ struct Guard<'a> {
     continues: bool,
 }
 
+/// Applies a policy to the address of a recording or stream, and leaves its settings.
+fn with_settings(value: &str, apply: impl FnOnce(&str) -> Result<String>) -> Result<String> {
+    let split = Selection::split(value).map_err(|error| error.to_string());
+    let (address, selection) = split?;
+    Ok(selection.join(&apply(&address)?))
+}
+
 impl Guard<'_> {
     /// Applies a policy to an option's value and returns the value for the command line.
     fn apply(&mut self, policy: OptionPolicy, value: String) -> Result<String> {
@@ -291,7 +300,7 @@ impl Guard<'_> {
                 self.allowed.environment.push((TOKEN, value.clone()));
                 Ok(value)
             }
-            OptionPolicy::Source => self.source(&value),
+            OptionPolicy::Source => with_settings(&value, |value| self.source(value)),
             OptionPolicy::Sink if !is_kept(&value) => Ok(value),
             OptionPolicy::Sink => {
                 self.has_room()?;
@@ -300,8 +309,11 @@ impl Guard<'_> {
             }
             OptionPolicy::Write => self.write(&value),
             OptionPolicy::Read => self.read(&value),
-            OptionPolicy::Stations => self.station(&value),
-            OptionPolicy::Listen => self.listen(&value),
+            OptionPolicy::Stations => with_settings(&value, |address| match self.is_live {
+                true => self.listen(address),
+                false => self.read(address),
+            }),
+            OptionPolicy::Listen => with_settings(&value, |address| self.listen(address)),
             OptionPolicy::Destination => {
                 let mut url = transport::destination(&value)?;
                 if !matches!(url.place, Place::Host(_)) {
@@ -336,17 +348,6 @@ impl Guard<'_> {
             return no("names no station: give sky:PLAN.toml/STATION");
         };
         Ok(format!("sky:{}/{station}", self.read(plan)?))
-    }
-
-    /// Applies the policy to the address of a station's recording or stream, and leaves its settings.
-    fn station(&mut self, value: &str) -> Result<String> {
-        let split = Selection::split(value).map_err(|error| error.to_string());
-        let (address, selection) = split?;
-        let address = match self.is_live {
-            true => self.listen(&address)?,
-            false => self.read(&address)?,
-        };
-        Ok(selection.join(&address))
     }
 
     /// Resolves an existing file below a readable directory.

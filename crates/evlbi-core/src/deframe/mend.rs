@@ -186,12 +186,12 @@ impl Deframer {
         let mut gap = self.gap(head, start, 1, Cause::Lost);
         let next = self.cadence.after(head.time());
         if !keep {
-            return self.gaps.add(gap, next);
+            return self.list(gap, next);
         }
         let header = broken.layout.header_length;
         for cut in broken.payload_cuts() {
             gap.bytes = Some(cut.start - header..cut.end - header);
-            self.gaps.add(gap.clone(), next);
+            self.list(gap.clone(), next);
         }
     }
 
@@ -213,11 +213,16 @@ impl Deframer {
         self.hand_over(span);
         let length = layout.frame_length as u64;
         let frames = gap / length;
+        let mut unselected = 0;
         for (head, run, next) in self.cadence.pass_over(self.place, frames) {
             let gap = self.gap(&head, 0, run, Cause::Lost);
-            self.gaps.add(gap, next);
+            if !self.settings.selected.has(Some(gap.key)) {
+                unselected += run;
+            }
+            self.list(gap, next);
         }
-        self.counts.unfilled_frames += frames;
+        self.counts.unselected_frames += unselected;
+        self.counts.unfilled_frames += frames - unselected;
         self.place = self.place.saturating_add_unsigned(frames);
         span.at += frames * length;
         span.from = span.place();

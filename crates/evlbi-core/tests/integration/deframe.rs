@@ -6,4 +6,5 @@ mod hostile;
 mod loss;
 mod mark4;
 mod reference;
+mod select;
 mod stream;

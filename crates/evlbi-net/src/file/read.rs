@@ -156,6 +156,21 @@ pub struct Block {
     home: SyncSender<Vec<u8>>,
 }
 
+impl Block {
+    /// Removes all units, each of `unit` bytes, that `keep` refuses.
+    pub fn retain(&mut self, unit: usize, mut keep: impl FnMut(&[u8]) -> bool) {
+        let mut kept = 0;
+        for start in (0..self.bytes.len()).step_by(unit.max(1)) {
+            let end = self.bytes.len().min(start + unit.max(1));
+            if keep(&self.bytes[start..end]) {
+                self.bytes.copy_within(start..end, kept);
+                kept += end - start;
+            }
+        }
+        self.bytes.truncate(kept);
+    }
+}
+
 impl Deref for Block {
     type Target = [u8];
 

@@ -21,7 +21,12 @@ pub struct FileSource {
     at: usize,
     /// Frames of each thread per pass.
     pass_frames: i64,
+    /// Length of a frame, and the test of which frames are sent; `None` for all.
+    kept: Option<(usize, Keep)>,
 }
+
+/// Test of whether a frame is sent.
+pub type Keep = Box<dyn FnMut(&[u8]) -> bool + Send>;
 
 impl FileSource {
     /// Creates a source of what `reader` reads, in whole frames; each further pass is re-timed by `pass_frames`. Sends `tail`, also
@@ -34,14 +39,24 @@ impl FileSource {
             tail,
             at: 0,
             pass_frames,
+            kept: None,
+        }
+    }
+
+    /// Returns a source that leaves out each frame, of this length in bytes, that `keep` refuses.
+    #[must_use]
+    pub fn keeping(self, frame_length: usize, keep: Keep) -> FileSource {
+        FileSource {
+            kept: Some((frame_length, keep)),
+            ..self
         }
     }
 }
 
 impl Source for FileSource {
     fn frames(&mut self) -> io::Result<Frames<'_>> {
-        let left = |block: &Block| self.at < block.len();
-        if !self.ended && !self.block.as_ref().is_some_and(left) {
+        let left = |block: &Option<Block>, at| block.as_ref().is_some_and(|it| at < it.len());
+        while !self.ended && !left(&self.block, self.at) {
             // Its memory returns before waiting for the next block.
             self.block = None;
             self.at = 0;
@@ -51,6 +66,9 @@ impl Source for FileSource {
                 .transpose()
                 .map_err(io::Error::other)?;
             self.ended = self.block.is_none();
+            if let (Some(block), Some((length, keep))) = (&mut self.block, &mut self.kept) {
+                block.retain(*length, keep);
+            }
         }
         Ok(match &self.block {
             Some(block) => Frames {

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Layout};
+use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Layout, Selected};
 use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Header, Shape, StreamKey};
@@ -32,7 +32,7 @@ impl Start {
         enough: u64,
     ) -> Result<Start, RecordingError> {
         let mut survey = Survey::default();
-        let mut deframer = deframer(frame_rate, second);
+        let mut deframer = deframer(frame_rate, second, Selected::default());
         let mut blocks = Blocks::new(open(path)?, length);
         while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
             if blocks.offset() >= enough && deframer.frame_rate().is_some() {
@@ -65,6 +65,7 @@ impl Start {
             last: None,
             rest: None,
             latest: second,
+            selected: Selected::default(),
         }
     }
 }

@@ -190,7 +190,7 @@ impl Beside {
             let so_far = SoFar {
                 schema: "evlbi.recv/1",
                 finished: false,
-                from: options.from.to_string(),
+                from: options.input(),
                 to: &options.to,
                 frames: Counts::total(FRAMES, &shown.counts),
                 gaps_file,
@@ -250,6 +250,8 @@ pub fn finish(
         }
     }
     let frames = drained.frames;
+    let absent = drained.absent.as_ref();
+    let absent = absent.map(|error| format!("cannot record {}: {error}", options.input()));
     let ends = account.segments.iter().map(|segment| Ends {
         first_seq: segment.first_seq,
         last_seq: segment.last_seq,
@@ -262,7 +264,7 @@ pub fn finish(
         schema: "evlbi.recv/1",
         finished: true,
         left_unfinished: None,
-        from: options.from.to_string(),
+        from: options.input(),
         to: options.to.clone(),
         counts: Counts::total(RECEIVED, &received),
         frames: Counts::total(FRAMES, &frames.counts),
@@ -300,7 +302,7 @@ pub fn finish(
         gaps_file,
         cpu_seconds: report.cpu_seconds,
         ended: report.ended,
-        error: report.error,
+        error: report.error.or(absent),
         sink: drained.sink,
     }
 }
@@ -365,6 +367,10 @@ pub fn text(result: &RecvResult) -> String {
         ),
         ("frames", whole),
     ];
+    let unselected = frames.count("unselected_frames");
+    if unselected > 0 {
+        pairs.push(("not selected", format!("{} frames", count(unselected))));
+    }
     if let Some(format) = result.format {
         pairs.push(("format", describe(format, result)));
     }

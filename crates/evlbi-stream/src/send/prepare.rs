@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use evlbi_core::pace::ByTime;
 use evlbi_core::packetise::{Rule, payload_length};
@@ -34,6 +35,8 @@ pub struct Prepared {
     /// Bytes before the first whole frame of the source, and after its last.
     pub leading: u64,
     pub truncated: u64,
+    /// Frames of the source that were not selected.
+    pub unselected: Arc<AtomicU64>,
     /// Bytes of fill pattern that complete the last datagram.
     pub padded: u64,
 }
@@ -64,8 +67,12 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     check_fit(&options.shed, options.replace)?;
     let with = out_options(options)?;
     let (rate, second) = (options.pace.rate(), run.clock().second());
-    let input = Input::open(&options.source, options.frame_rate, rate, second)?;
+    let (source, selection) = (&options.source, &options.selection);
+    let input = Input::open(source, selection, options.frame_rate, rate, second)?;
     let plain = options.cut == Rule::Plain || input.frame_length.is_none();
+    if plain && selection.is_part() {
+        return Err(SendError::SelectedBytes);
+    }
     let (clock, rate) = clock(options, &input, plain)?;
     let total = input.length;
     let total = total.map(|length| length.saturating_mul(options.repeat));
@@ -110,6 +117,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     let frame_rate = input.frame_rate;
     let key = input.keys.first().copied().unwrap_or_default();
     let first = shed::Unit::new(key, None, &[]);
+    let unselected = Arc::clone(&input.unselected);
     let (source, padded) = input.into_source(unit, options.repeat, run.clock())?;
     let start = start(options.start, run);
     let sent = Sent::new();
@@ -148,6 +156,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
         mtu,
         leading,
         truncated,
+        unselected,
         padded: if is_stream { 0 } else { padded },
     })
 }

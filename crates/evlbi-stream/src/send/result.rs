@@ -28,6 +28,8 @@ pub struct SendResult {
     pub(super) leading_bytes: u64,
     /// Bytes after the last whole frame of the file, not sent.
     pub(super) truncated_bytes: u64,
+    /// Frames of stations and threads that are not selected, not sent.
+    pub(super) unselected_frames: u64,
     /// Bytes of fill pattern that completed the last datagram of raw data.
     pub(super) padded_bytes: u64,
     /// Counts and measurements.
@@ -62,6 +64,10 @@ pub fn text(result: &SendResult) -> String {
         ("rate", rate(result)),
         ("departures", departures),
     ];
+    if result.unselected_frames > 0 {
+        let text = format!("{} frames", show_count(result.unselected_frames));
+        pairs.push(("not selected", text));
+    }
     if let Some(short) = short(report) {
         pairs.push(("behind", short));
     }
@@ -191,6 +197,7 @@ mod tests {
             rates_before_bps: Vec::new(),
             leading_bytes: 0,
             truncated_bytes: 0,
+            unselected_frames: 0,
             padded_bytes: 0,
             report: report.into(),
         }

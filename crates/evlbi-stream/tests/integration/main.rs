@@ -7,6 +7,7 @@ mod drop;
 mod inspect;
 mod live;
 mod mark4;
+mod select;
 mod sky;
 mod split_formats;
 mod turn;

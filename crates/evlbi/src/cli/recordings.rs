@@ -1,19 +1,20 @@
 //! `evlbi drop`, `evlbi split`, `evlbi join`, `evlbi inspect` and `evlbi sky`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args};
 use evlbi_core::shed::{Policy, Replace};
 use evlbi_stream::drop::{self, DropOptions};
 use evlbi_stream::inspect;
 use evlbi_stream::join::{self, JoinOptions};
-use evlbi_stream::selection::Selection;
 use evlbi_stream::sky::{self, SkyOptions};
 use evlbi_stream::split::{self, Channels, SplitOptions};
 use evlbi_wire::time::FrameRate;
 
 use super::choice::{REPLACEMENTS, UNITS, choice, name};
+use super::input::{self, Input};
 use crate::output;
 use crate::program::{Program, complete};
 use crate::status::Usage;
@@ -34,10 +35,13 @@ Examples:
   evlbi drop scan1.vdif lossy.vdif --shed random:5%
   # The same times at two stations:
   evlbi drop Ef.vdif ef-lossy.vdif --shed common:10%,100ms --seed 7
-  evlbi drop Jb.vdif jb-lossy.vdif --shed common:10%,100ms --seed 7")]
+  evlbi drop Jb.vdif jb-lossy.vdif --shed common:10%,100ms --seed 7
+  # Two threads of one station, and nothing of the others:
+  evlbi drop 'shared.vdif#station=Cm&thread=0,1' cm.vdif --shed none")]
 pub struct DropArgs {
-    /// Recording to read
-    pub input: PathBuf,
+    /// Recording to read; #station=CODE and #thread=LIST after it select frames (write # in its name as %23)
+    #[arg(value_parser = OsStringValueParser::new().try_map(input::file))]
+    pub input: Input<PathBuf>,
     /// Recording to write
     pub output: PathBuf,
     /// Shed frames or packets by this policy
@@ -71,8 +75,9 @@ pub struct DropArgs {
 
 convert! {
     DropArgs => DropOptions {
-        input, output, shed, replace, by_packet, mtu, seed, frame_rate, gaps, force,
+        output, shed, replace, by_packet, mtu, seed, frame_rate, gaps, force,
     }
+    with [input] { input: input.address, selection: input.selection }
     without [json]
 }
 
@@ -102,7 +107,8 @@ Examples:
   evlbi recv udp://0.0.0.0:2630 --to 'OUT-{station}-{channel}.vdif'")]
 pub struct SplitArgs {
     /// Recording to split; #format=NAME, #modulated, #inverted, #year=YEAR and #name=STATION after it describe Mark 4 and Mark 5B (write # in its name as %23)
-    pub input: PathBuf,
+    #[arg(value_parser = OsStringValueParser::new().try_map(input::file))]
+    pub input: Input<PathBuf>,
     /// Name of the outputs, with {station}, {thread} and {channel}
     #[arg(long)]
     pub to: String,
@@ -121,26 +127,22 @@ pub struct SplitArgs {
 }
 
 convert! {
-    SplitArgs => SplitOptions { input, to, channels, frame_rate, force }
-    without [json] over SplitOptions::default()
+    SplitArgs => SplitOptions { to, channels, frame_rate, force }
+    with [input] { input: input.address, selection: input.selection }
+    without [json]
 }
 
 /// Splits a recording into channels, threads and stations.
 pub fn split(args: SplitArgs, program: &Program) -> Result<()> {
-    if let Some(url) = args.input.to_str().filter(|input| input.contains("://")) {
+    let path = args.input.address.to_str();
+    if let Some(url) = path.filter(|path| path.contains("://")) {
         bail!(
             "{url} is a stream, not a recording: `evlbi recv {url} --to '{}'` splits it while it arrives",
             args.to
         );
     }
     let json = args.json;
-    let (input, selection) = selected(&args.input)?;
-    let options = SplitOptions {
-        input,
-        selection,
-        ..args.into()
-    };
-    let report = split::split(&options, program.run())?;
+    let report = split::split(&args.into(), program.run())?;
     output::print(json, &report, split::text)?;
     complete(report.interrupted)
 }
@@ -204,7 +206,8 @@ Examples:
   evlbi inspect 'scan1.m4#year=2006'")]
 pub struct InspectArgs {
     /// Recording to inspect; #format=NAME, #modulated and #year=YEAR after it describe it (write # in its name as %23)
-    pub file: PathBuf,
+    #[arg(value_parser = OsStringValueParser::new().try_map(input::file))]
+    pub file: Input<PathBuf>,
     /// Frames per second of a thread, for a file that is too short to show it
     #[arg(long, value_name = "N")]
     pub frame_rate: Option<FrameRate>,
@@ -218,13 +221,16 @@ pub struct InspectArgs {
 
 /// Shows the contents of a recording.
 pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
-    let (file, selection) = selected(&args.file)?;
+    let Input {
+        address: file,
+        selection,
+    } = &args.file;
     if selection.is_part() {
         let why =
             "inspect shows the whole recording: leave out station, thread and channels after #";
         bail!(Usage(why.to_owned()));
     }
-    let report = inspect::inspect(&file, &selection, args.frame_rate, program.run())?;
+    let report = inspect::inspect(file, selection, args.frame_rate, program.run())?;
     let text = match args.all {
         true => inspect::text_in_full,
         false => inspect::text,
@@ -237,15 +243,6 @@ pub fn inspect(args: &InspectArgs, program: &Program) -> Result<()> {
         ));
     }
     complete(report.interrupted)
-}
-
-/// Separates the path of a recording from the settings after it.
-fn selected(file: &Path) -> Result<(PathBuf, Selection)> {
-    let Some(file) = file.to_str().filter(|file| file.contains('#')) else {
-        return Ok((file.to_owned(), Selection::default()));
-    };
-    let (path, selection) = Selection::split(file).map_err(|error| Usage(error.to_string()))?;
-    Ok((path.into(), selection))
 }
 
 #[derive(Args)]

@@ -21,6 +21,7 @@ use evlbi_wire::units::{self, show_count};
 use evlbi_wire::vdif::MAX_FRAME_LEN;
 
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, time, within};
+use super::input::Input;
 use crate::output;
 use crate::program::Program;
 use crate::status::Usage;
@@ -77,11 +78,14 @@ Examples:
   evlbi send scan1.vdif --to udp://correlator:2630
   evlbi send scan1.vdif --to udp://[2001:db8::5]:2630 --rate 1.024G --shed fit:1G
   evlbi send pattern:8032 --to udp://correlator:2630 --rate 10G --duration 60s
+  # One station of a recording that several share:
+  evlbi send 'scan1.vdif#station=Cm' --to udp://correlator:2630
 
 Policies of --shed: see `evlbi drop --help`.")]
 pub struct SendArgs {
-    /// Source: FILE, pattern:LENGTH or sky:PLAN.toml/STATION
-    pub source: String,
+    /// Source: FILE, pattern:LENGTH or sky:PLAN.toml/STATION; after a FILE, #station=CODE and #thread=LIST select frames (write # in its
+    /// name as %23)
+    pub source: Input<String>,
     /// Send here: udp://HOST:PORT, pudp://HOST:PORT, tcp://HOST:PORT or unix:///PATH
     #[arg(long, value_parser = transport::destination)]
     pub to: Url,
@@ -151,10 +155,12 @@ fn burst(text: &str) -> Result<Burst, String> {
 
 convert! {
     SendArgs => SendOptions {
-        source, to, frame_rate, mtu, cut, shed, shed_packets, replace, seed, repeat, start,
+        to, frame_rate, mtu, cut, shed, shed_packets, replace, seed, repeat, start,
         duration, sequence, burst,
     }
-    with [rate, max, no_gso, host] {
+    with [source, rate, max, no_gso, host] {
+        source: source.address,
+        selection: source.selection,
         pace: match rate {
             _ if max => Pace::Max,
             Some(rate) => Pace::Rate(rate),
@@ -201,12 +207,14 @@ Examples:
   evlbi recv udp://239.1.2.3:2630?interface=eth1 --to check
   # One stream over four ports:
   evlbi recv udp://0.0.0.0:2630-2633 --to scan1.vdif
+  # One station of a stream that several share:
+  evlbi recv 'udp://239.1.2.3:2630#station=Cm' --to Cm.vdif
   # A stream to another host, from a mirror port of the switch:
   evlbi recv 'mirror://eth1?udp=2630' --to scan1.vdif")]
 pub struct RecvArgs {
     /// Listen here: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one), unix:///PATH or
-    /// mirror://INTERFACE?udp=PORT
-    pub from: Url,
+    /// mirror://INTERFACE?udp=PORT; #station=CODE and #thread=LIST after it select frames
+    pub from: Input<Url>,
     /// Record to OUT.vdif or 'OUT-{station}-{thread}.vdif'; or null, check
     #[arg(long)]
     pub to: String,
@@ -272,10 +280,15 @@ pub fn frame_length(text: &str) -> Result<usize, String> {
 
 convert! {
     RecvArgs => RecvOptions {
-        from, to, window, hold, fill, ring, idle, duration, gaps, force, frame, frame_rate, partial,
+        to, window, hold, fill, ring, idle, duration, gaps, force, frame, frame_rate, partial,
         source, durability,
     }
-    with [no_gro, host] { join: !no_gro, host: host.into() }
+    with [from, no_gro, host] {
+        from: from.address,
+        selection: from.selection,
+        join: !no_gro,
+        host: host.into(),
+    }
     without [json]
 }
 

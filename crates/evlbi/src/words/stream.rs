@@ -10,6 +10,7 @@ use evlbi_stream::join::JoinError;
 use evlbi_stream::lane::LaneError;
 use evlbi_stream::recording::RecordingError;
 use evlbi_stream::recv::RecvError;
+use evlbi_stream::selection::SelectionError;
 use evlbi_stream::send::SendError;
 use evlbi_stream::source::SourceError;
 use evlbi_stream::split::SplitError;
@@ -30,6 +31,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_join))
         .or_else(|| error.downcast_ref().and_then(of_gaps))
         .or_else(|| error.downcast_ref().and_then(of_lane))
+        .or_else(|| error.downcast_ref().and_then(of_selection))
         .or_else(|| error.downcast_ref().and_then(of_listening))
 }
 
@@ -74,7 +76,7 @@ fn of_sender(error: &SendError) -> Option<String> {
             "--shed fit: cannot be used with --replace: replacement data would fill the link again"
                 .into()
         }
-        SendError::Untimed => format!("{error}: leave --cut plain out"),
+        SendError::Untimed | SendError::SelectedBytes => format!("{error}: leave --cut plain out"),
         SendError::MtuUnknown => format!("{error}: give --mtu"),
         SendError::LongFrame { .. } => format!("{error}; use udp:// or a larger --mtu"),
         _ => return None,
@@ -174,6 +176,16 @@ fn of_gaps(error: &GapsError) -> Option<String> {
         GapsError::Other { .. } => {
             format!("{error}; remove it, or ignore it in correlate with --trust headers")
         }
+        _ => return None,
+    })
+}
+
+fn of_selection(error: &SelectionError) -> Option<String> {
+    Some(match error {
+        SelectionError::WholeFrames { key: "channels" } => {
+            format!("{error}; `evlbi split` extracts channels from a recording")
+        }
+        SelectionError::WholeFrames { .. } => format!("{error}; leave it out"),
         _ => return None,
     })
 }

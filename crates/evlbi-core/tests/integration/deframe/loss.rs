@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::deframe::stream::{Path, Plan, assert_same, carry, expected, key};
 
-fn plans() -> impl Strategy<Value = Plan> {
+pub fn plans() -> impl Strategy<Value = Plan> {
     let keys = prop::collection::btree_set((0u16..3, 0u16..6), 1..9);
     let offsets = prop::collection::vec(prop::sample::select(vec![0, 0, -3, 14_352_384]), 9);
     let shape = (2usize..12, any::<bool>());
@@ -37,7 +37,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 }
 
 /// A fragment of the frame, or a datagram length unrelated to it.
-fn slots(frame_length: usize) -> impl Strategy<Value = usize> {
+pub fn slots(frame_length: usize) -> impl Strategy<Value = usize> {
     let eights = frame_length / 8;
     let divisors = (1..=eights).filter(move |n| eights.is_multiple_of(*n));
     let divisors: Vec<usize> = divisors.map(|n| 8 * n).collect();
@@ -49,12 +49,12 @@ fn slots(frame_length: usize) -> impl Strategy<Value = usize> {
 }
 
 /// Bursts of loss: start and length in bytes.
-fn bursts(frames: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
+pub fn bursts(frames: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
     prop::collection::vec((0..frames, 1usize..20), 0..12)
 }
 
 /// Datagrams that bursts drop.
-fn lost(bursts: &[(usize, usize)], from: usize, slot: usize, length: usize) -> BTreeSet<usize> {
+pub fn lost(bursts: &[(usize, usize)], from: usize, slot: usize, length: usize) -> BTreeSet<usize> {
     let slots_of = |&(frame, frames): &(usize, usize)| {
         let start = (from + frame) * length / slot;
         start..start + (frames * length).div_ceil(2 * slot)
@@ -64,7 +64,7 @@ fn lost(bursts: &[(usize, usize)], from: usize, slot: usize, length: usize) -> B
     all.filter(|slot| *slot >= first).collect()
 }
 
-fn settings(rate: Option<evlbi_wire::time::FrameRate>, partial: Partial) -> Settings {
+pub fn settings(rate: Option<evlbi_wire::time::FrameRate>, partial: Partial) -> Settings {
     Settings {
         frame_rate: rate,
         partial,

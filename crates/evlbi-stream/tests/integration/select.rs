@@ -1,0 +1,309 @@
+//! Selected stations and threads of a shared recording or stream are sent, recorded and kept, and nothing else.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evlbi_core::packetise::Rule;
+use evlbi_core::path::{Law, Loss};
+use evlbi_core::time::Nanos;
+use evlbi_net::clock::Clock;
+use evlbi_net::run::Run;
+use evlbi_net::sim::Network;
+use evlbi_stream::drop::{DropOptions, drop};
+use evlbi_stream::recv::{RecvOptions, receive};
+use evlbi_stream::selection::Selection;
+use evlbi_stream::send::{SendOptions, send};
+use evlbi_testkit::Room;
+use evlbi_testkit::recording::{FRAME, RATE, frame, key, noise};
+use evlbi_testkit::result::{refused, shown};
+use evlbi_wire::validity::Gaps;
+use evlbi_wire::vdif::{Header, StationId, StreamKey};
+use serde_json::Value;
+
+use crate::drop::shed;
+
+const JB: StreamKey = StreamKey {
+    station: StationId(u16::from_be_bytes(*b"Jb")),
+    thread: 0,
+};
+
+/// Returns seconds of two threads of Ef and one of Jb, frame by frame.
+fn shared(seconds: i64) -> Vec<u8> {
+    let number_of = |number| {
+        let mut of_jb = frame(number, 2, false);
+        let mut header = Header::parse(&of_jb).unwrap();
+        header.set_key(JB);
+        header.emit(&mut of_jb);
+        [frame(number, 0, false), of_jb, frame(number, 1, false)].concat()
+    };
+    (0..seconds * i64::from(RATE)).flat_map(number_of).collect()
+}
+
+/// Returns the frames of a stream, without the others.
+fn of(bytes: &[u8], key: StreamKey) -> Vec<u8> {
+    let frames = bytes.chunks_exact(FRAME);
+    let ours = frames.filter(|frame| Header::parse(frame).unwrap().key() == key);
+    ours.flatten().copied().collect()
+}
+
+fn selection(settings: &str) -> Selection {
+    Selection::split(&format!("x#{settings}")).unwrap().1
+}
+
+/// Options of a recording that is sent, and of its receiver.
+fn options(network: &Network, from: &str, to: &str) -> (SendOptions, RecvOptions) {
+    let port = SocketAddr::from(([10, 0, 0, 1], 2630));
+    let send = SendOptions {
+        source: from.into(),
+        to: network.to(port),
+        ..SendOptions::default()
+    };
+    let recv = RecvOptions {
+        from: network.to(port),
+        to: to.into(),
+        ring: Some(16 << 20),
+        idle: Some(Duration::from_secs(1)),
+        ..RecvOptions::default()
+    };
+    (send, recv)
+}
+
+/// Returns the results of a sender and its receiver.
+fn played(clock: &Clock, network: &Network, options: &(SendOptions, RecvOptions)) -> [Value; 2] {
+    clock.simulate(|| {
+        let receiving = receive(&options.1, &Run::silent().on(&network.far(1))).unwrap();
+        let sending = send(&options.0, &Run::silent().on(&network.near(1))).unwrap();
+        let sent = serde_json::to_value(sending.join().unwrap()).unwrap();
+        [sent, serde_json::to_value(receiving.join()).unwrap()]
+    })
+}
+
+fn network(laws: &[Law]) -> (Clock, Network) {
+    let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
+    let network = Network::between(&clock, [laws, &[]], 9000, 1);
+    (clock, network)
+}
+
+/// Frames of other streams are neither recorded nor lost, and those of the selected one are what they are in a recording of all.
+#[test]
+fn a_thread_of_a_lossy_stream_is_recorded_alone() {
+    let room = Room::new();
+    let input = room.write("shared.vdif", &shared(4));
+    let lossy = || network(&[Law::Loss(Loss::Random { fraction: 0.05 })]);
+    let (clock, path) = lossy();
+    let [_, all] = played(
+        &clock,
+        &path,
+        &options(&path, &input, &room.path("all.vdif")),
+    );
+    let (clock, path) = lossy();
+    let (send, recv) = options(&path, &input, &room.path("one.vdif"));
+    let recv = RecvOptions {
+        selection: selection("station=Ef&thread=1"),
+        ..recv
+    };
+    let [_, one] = played(&clock, &path, &(send, recv));
+    assert!(all["lost_frames"].as_u64() > one["lost_frames"].as_u64());
+    assert!(one["lost_frames"].as_u64() > Some(0), "{one}");
+    let expected = of(&room.read("all.vdif"), key(1));
+    assert!(room.read("one.vdif") == expected);
+    assert_eq!(
+        one["frames"].as_u64(),
+        Some((expected.len() / FRAME) as u64)
+    );
+    let both = |name: &str| one[name].as_u64().unwrap();
+    assert_eq!(
+        Some(both("frames") + both("unselected_frames")),
+        all["frames"].as_u64()
+    );
+    assert!(
+        one["from"]
+            .as_str()
+            .unwrap()
+            .ends_with("#station=Ef&thread=1")
+    );
+    let gaps: Gaps = serde_json::from_slice(&room.read("one.vdif.gaps.json")).unwrap();
+    assert_eq!(
+        gaps.time.iter().map(|gap| gap.frames).sum::<u64>(),
+        both("lost_frames")
+    );
+    for gap in gaps.time {
+        assert_eq!(gap.key, key(1));
+        let first = gap.first_byte.unwrap() as usize;
+        let header = Header::parse(&expected[first..]).unwrap();
+        assert_eq!((header.time(), header.is_invalid()), (gap.start, true));
+    }
+}
+
+/// The receiver ends two seconds after the first frame, and leaves no empty recording.
+#[test]
+fn a_station_that_does_not_arrive_is_refused_with_those_that_do() {
+    let room = Room::new();
+    for (settings, says) in [
+        ("station=Xx", "it has no station Xx: it contains Ef, Jb"),
+        (
+            "station=Ef&thread=0,5",
+            "it has no thread 5: it contains 0, 1",
+        ),
+    ] {
+        let input = room.write("shared.vdif", &shared(8));
+        let (clock, path) = network(&[]);
+        let (send, recv) = options(&path, &input, &room.path("one.vdif"));
+        let recv = RecvOptions {
+            selection: selection(settings),
+            force: true,
+            ..recv
+        };
+        let [_, received] = played(&clock, &path, &(send, recv));
+        let error = received["error"].as_str().unwrap();
+        assert!(
+            error.starts_with("cannot record ") && error.ends_with(says),
+            "{error}"
+        );
+        let seconds = received["seconds"].as_f64().unwrap();
+        assert!((1.9..3.0).contains(&seconds), "{seconds}");
+        // What did arrive is kept.
+        assert_eq!(
+            std::path::Path::new(&room.path("one.vdif")).exists(),
+            settings.contains("Ef")
+        );
+    }
+}
+
+/// Bytes without frames cannot be selected from.
+#[test]
+fn nothing_is_selected_from_raw_data() {
+    let room = Room::new();
+    let input = room.write("raw", &noise(1 << 20, 1));
+    let (clock, path) = network(&[]);
+    let (send, recv) = options(&path, &input, &room.path("one.vdif"));
+    let send = SendOptions {
+        pace: evlbi_stream::send::Pace::Max,
+        ..send
+    };
+    let recv = RecvOptions {
+        selection: selection("thread=0"),
+        ..recv
+    };
+    let [_, received] = played(&clock, &path, &(send, recv));
+    let error = received["error"].as_str().unwrap();
+    assert!(
+        error.ends_with("it is neither VDIF, Mark 5B nor Mark 4"),
+        "{error}"
+    );
+    assert!(!std::path::Path::new(&room.path("one.vdif")).exists());
+}
+
+#[test]
+fn a_station_of_a_recording_is_sent_alone() {
+    let room = Room::new();
+    let bytes = shared(2);
+    let input = room.write("shared.vdif", &bytes);
+    for (settings, key) in [("station=Jb", JB), ("thread=1", key(1))] {
+        let (clock, path) = network(&[]);
+        let (send, recv) = options(&path, &input, &room.path("one.vdif"));
+        let send = SendOptions {
+            selection: selection(settings),
+            ..send
+        };
+        let recv = RecvOptions {
+            force: true,
+            ..recv
+        };
+        let [sent, received] = played(&clock, &path, &(send, recv));
+        assert!(room.read("one.vdif") == of(&bytes, key));
+        assert_eq!(sent["unselected_frames"], 200);
+        assert_eq!(
+            (&received["expected"], &received["lost"]),
+            (&sent["sent"], &0.into())
+        );
+        // At the times of its own frames.
+        let seconds = sent["seconds"].as_f64().unwrap();
+        assert!((1.9..2.1).contains(&seconds), "{seconds}");
+    }
+}
+
+#[test]
+fn a_thread_of_a_recording_is_kept_alone() {
+    let room = Room::new();
+    let bytes = shared(2);
+    let input = room.write("shared.vdif", &bytes);
+    let options = DropOptions {
+        selection: selection("station=Ef&thread=1"),
+        ..shed(&input, &room.path("one.vdif"), "none")
+    };
+    let report = shown(drop(&options, &Run::silent()));
+    assert!(room.read("one.vdif") == of(&bytes, key(1)));
+    let counts = [
+        "frames",
+        "frames_out",
+        "unselected_frames",
+        "truncated_bytes",
+        "leading_bytes",
+    ];
+    assert_eq!(
+        counts.map(|name| report[name].as_u64().unwrap()),
+        [100, 100, 200, 0, 0]
+    );
+}
+
+#[test]
+fn what_cannot_be_selected_is_refused_at_once() {
+    let room = Room::new();
+    let input = room.write("shared.vdif", &shared(2));
+    let raw = room.write("raw", &noise(100_000, 1));
+    for (input, settings, says) in [
+        (
+            &input,
+            "station=Xx",
+            "it has no station Xx: it contains Ef, Jb",
+        ),
+        (
+            &input,
+            "station=Jb&thread=1",
+            "it has no thread 1: it contains 0",
+        ),
+        (
+            &input,
+            "channels=0",
+            "`channels` after `#` cannot be used here",
+        ),
+        (&input, "name=Da", "only by station and thread"),
+        (&raw, "station=Ef", "it is neither VDIF, Mark 5B nor Mark 4"),
+    ] {
+        let selection = selection(settings);
+        let dropped = DropOptions {
+            selection: selection.clone(),
+            ..shed(input, &room.path("one.vdif"), "none")
+        };
+        let why = refused(drop(&dropped, &Run::silent()));
+        assert!(why.contains(says) && why.contains(input.as_str()), "{why}");
+        assert!(!std::path::Path::new(&room.path("one.vdif")).exists());
+        let sent = SendOptions {
+            source: input.clone(),
+            selection,
+            ..SendOptions::default()
+        };
+        let why = refused(send(&sent, &Run::silent()).map(|_| ()));
+        assert!(why.contains(says), "{why}");
+    }
+    for (source, cut, says) in [
+        ("pattern:8032", Rule::Frames, "which is generated"),
+        (input.as_str(), Rule::Plain, "cut as bytes"),
+    ] {
+        let sent = SendOptions {
+            source: source.into(),
+            selection: selection("thread=0"),
+            cut,
+            ..SendOptions::default()
+        };
+        let why = refused(send(&sent, &Run::silent()).map(|_| ()));
+        assert!(why.contains(says), "{why}");
+    }
+    let recv = RecvOptions {
+        selection: selection("channels=0"),
+        ..RecvOptions::default()
+    };
+    let why = refused(receive(&recv, &Run::silent()).map(|_| ()));
+    assert!(why.contains("`channels` after `#`"), "{why}");
+}

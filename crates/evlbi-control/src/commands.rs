@@ -93,6 +93,8 @@ pub enum OptionPolicy {
     Stations,
     /// File to read.
     Read,
+    /// Channel table: a file to read, or its rows.
+    Table,
     /// File or directory to create.
     Write,
     /// URL to send to.
@@ -199,7 +201,7 @@ pub const COMMANDS: [Command; 9] = [
         policies: &[
             ("files", OptionPolicy::Stations),
             ("model", OptionPolicy::Read),
-            ("channel-table", OptionPolicy::Read),
+            ("channel-table", OptionPolicy::Table),
         ],
         left_out: &["no-lines"],
         ..TEST

@@ -642,6 +642,9 @@ fn make(program: &Path, kept: &Entry, allowed: &Allowed) -> Reply<Child> {
         let _ = fs::remove_dir_all(&draft.0);
         private_dir(&draft.0)?;
         write(&draft, kept)?;
+        for (name, text) in &allowed.files {
+            write_private(&draft.file(name), text)?;
+        }
         fs::rename(&draft.0, &flow_dir.0)?;
         flow_dir.start(program, allowed)
     };

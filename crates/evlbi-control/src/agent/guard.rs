@@ -11,12 +11,13 @@ use evlbi_host::doctor::{FreeError, free_bytes};
 use evlbi_net::clock::Clock;
 use evlbi_net::responder;
 use evlbi_net::transport::{self, Listening, Local, OpenError, Place, Protocol, Url};
+use evlbi_stream::channel_table::ChannelTable;
 use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
 use evlbi_stream::selection::Selection;
 use evlbi_stream::source::PATTERN;
 use evlbi_wire::units::show_size;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::config::Config;
 use crate::commands::{
@@ -137,6 +138,8 @@ pub struct Allowed {
     pub(crate) listens: Vec<Listening>,
     /// Files that it creates.
     pub(crate) writes: Vec<PathBuf>,
+    /// Names and texts of files that its working directory contains from the start.
+    pub(crate) files: Vec<(String, String)>,
 }
 
 impl Allowed {
@@ -177,10 +180,17 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
         let name = &option.name;
         if let Some(value) = flow.options.get(name) {
             let within = Refusal::of(name);
-            let values = values(&option, value).map_err(&within)?;
             let policy = command.policy(name);
-            let values = values.into_iter().map(|value| guard.apply(policy, value));
-            let values: Vec<String> = values.collect::<Result<_>>().map_err(within)?;
+            let values = match value {
+                Value::Array(_) if policy == OptionPolicy::Table => {
+                    guard.table(name, value).map(|file| vec![file])
+                }
+                value => values(&option, value).and_then(|values| {
+                    let values = values.into_iter();
+                    values.map(|value| guard.apply(policy, value)).collect()
+                }),
+            };
+            let values: Vec<String> = values.map_err(within)?;
             let words = &mut guard.allowed.words;
             match option {
                 _ if policy == OptionPolicy::Secret => {}
@@ -308,7 +318,7 @@ impl Guard<'_> {
                 self.write(&value)
             }
             OptionPolicy::Write => self.write(&value),
-            OptionPolicy::Read => self.read(&value),
+            OptionPolicy::Read | OptionPolicy::Table => self.read(&value),
             OptionPolicy::Stations => with_settings(&value, |address| match self.is_live {
                 true => self.listen(address),
                 false => self.read(address),
@@ -348,6 +358,17 @@ impl Guard<'_> {
             return no("names no station: give sky:PLAN.toml/STATION");
         };
         Ok(format!("sky:{}/{station}", self.read(plan)?))
+    }
+
+    /// Puts the rows of a channel table into a file of the flow's working directory, and returns its name.
+    fn table(&mut self, name: &str, rows: &Value) -> Result<String> {
+        let table = serde_json::from_value(json!({ "channel": rows }));
+        let table: ChannelTable = table.map_err(|error| error.to_string())?;
+        table.check()?;
+        let text = toml::to_string(&table).map_err(|error| error.to_string())?;
+        let file = format!("{name}.toml");
+        self.allowed.files.push((file.clone(), text));
+        Ok(file)
     }
 
     /// Resolves an existing file below a readable directory.

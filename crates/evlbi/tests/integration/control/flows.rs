@@ -11,8 +11,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::control::support::{
-    Agent, EVLBI, SKY_FRAME, SLOW, endless, has_ended, processes_in, received, recv, send, sent,
-    unread,
+    Agent, EVLBI, SKY_FRAME, SLOW, endless, free_ports, has_ended, processes_in, received, recv,
+    send, sent, unread,
 };
 use crate::result::number;
 
@@ -463,4 +463,68 @@ fn a_full_disk_ends_recordings_with_a_reason() {
         assert_eq!(flow["end"]["outcome"], "full", "{flow}");
         assert_eq!(received(&flow, "unique"), number(&result, "unique"));
     });
+}
+
+/// Two stations share a stream: flows correlate both of it, with a channel table of their own, and send and record one of them alone.
+#[test]
+fn flows_select_stations_of_a_shared_stream() {
+    let agent = Agent::start("");
+    let recordings = agent.recording("");
+    let plan = "duration = 0.5\nsample_rate = 4e6\nedv = 1\ncorrelation = 0.5\n[[station]]\nname = \"Ef\"\n[[station]]\nname = \"Jb\"\n";
+    fs::write(recordings.join("plan.toml"), plan).unwrap();
+    for words in [
+        &["sky", "plan.toml", "--out", "."][..],
+        &[
+            "join",
+            "Ef.vdif",
+            "Jb.vdif",
+            "--to",
+            "shared.vdif",
+            "--threads",
+        ],
+    ] {
+        let done = command(EVLBI).args(words).current_dir(&recordings).output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+    let [free] = free_ports();
+    let to = format!("udp://{free}");
+    let row = |megahertz: f64| json!([{"frequency_mhz": megahertz, "sideband": "U", "polarisation": "L"}]);
+    let correlate = |table: Value| {
+        json!({
+            "id": "fringes", "command": "correlate", "live": true, "idle": "1s", "channels": 64,
+            "files": [format!("{to}#station=Jb"), format!("{to}#station=Ef&thread=0")], "channel-table": table,
+        })
+    };
+    let refused = agent.refused(&correlate(row(-1.0)), 422);
+    assert!(
+        refused.contains("`channel-table`: invalid frequency -1 MHz"),
+        "{refused}"
+    );
+    let refused = agent.refused(&correlate(json!([{"frequency": 1}])), 422);
+    assert!(refused.contains("unknown field `frequency`"), "{refused}");
+    agent.listen(&correlate(row(1642.49)));
+    agent.begin(&json!({"id": "all", "command": "send", "source": "shared.vdif", "to": to}));
+    let ended = agent.wait("fringes", has_ended);
+    assert_eq!(ended["end"]["outcome"], "finished", "{ended}");
+    let result = agent.get("/api/v1/flows/fringes/result");
+    let baseline = &result["baselines"][0];
+    assert_eq!(baseline["stations"], json!(["Jb", "Ef"]), "{result}");
+    assert!(baseline["snr"].as_f64() > Some(20.0), "{baseline}");
+    assert_eq!(baseline["bands"][0]["polarisations"], "LL", "{baseline}");
+
+    let receive = json!({"id": "one", "command": "recv", "from": "udp://127.0.0.1:0#station=Jb", "to": "one.vdif", "idle": "1s"});
+    let to = agent.receive(&receive);
+    agent.begin(&json!({"id": "shared", "command": "send", "source": "shared.vdif", "to": to}));
+    agent.wait("one", has_ended);
+    let recorded = fs::read(agent.recording("one.vdif")).unwrap();
+    assert!(recorded == fs::read(recordings.join("Jb.vdif")).unwrap());
+    let receive = json!({"id": "two", "command": "recv", "from": "udp://127.0.0.1:0", "to": "two.vdif", "idle": "1s"});
+    let to = agent.receive(&receive);
+    agent.begin(
+        &json!({"id": "alone", "command": "send", "source": "shared.vdif#station=Ef", "to": to}),
+    );
+    agent.wait("two", has_ended);
+    let recorded = fs::read(agent.recording("two.vdif")).unwrap();
+    assert!(recorded == fs::read(recordings.join("Ef.vdif")).unwrap());
 }

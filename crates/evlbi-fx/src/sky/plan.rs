@@ -79,6 +79,9 @@ impl Default for SkyPlan {
 pub struct StationPlan {
     /// Two-letter code.
     pub name: String,
+    /// Code in its frames, if another station records it; `None` for its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Power of the station's own noise, in units of the one that gives `correlation`.
     #[serde(default = "one")]
     pub noise: f64,
@@ -132,6 +135,7 @@ impl StationPlan {
     pub fn new(name: &str) -> StationPlan {
         StationPlan {
             name: name.to_owned(),
+            code: None,
             noise: one(),
             delay: Vec::new(),
             clock: Vec::new(),
@@ -288,7 +292,7 @@ impl SkyPlan {
         station.check_numbers()?;
         let sample_rate = self.sample_rate as u64;
         let frames = match station.format {
-            Format::Vdif => self.vdif(station.id()?, sample_rate)?,
+            Format::Vdif => self.vdif(station.recorded_id()?, sample_rate)?,
             Format::Mark5b => self.mark5b()?,
             Format::Mark4 => self.mark4(station)?,
         };
@@ -311,7 +315,7 @@ impl SkyPlan {
             .collect::<Result<_, _>>()?;
         Ok(Station {
             name: station.name.clone(),
-            id: station.id()?,
+            id: station.recorded_id()?,
             format: station.format,
             heads: frames.heads,
             frame_length: frames.length,
@@ -556,14 +560,22 @@ impl SkyPlan {
     }
 }
 
+fn id_of(code: &str) -> Result<StationId, PlanError> {
+    match *code.as_bytes() {
+        [a, b] if a.is_ascii_alphanumeric() && b.is_ascii_alphanumeric() => {
+            Ok(StationId::from_code([a, b]))
+        }
+        _ => Err(PlanError::Name(code.to_owned())),
+    }
+}
+
 impl StationPlan {
     fn id(&self) -> Result<StationId, PlanError> {
-        match *self.name.as_bytes() {
-            [a, b] if a.is_ascii_alphanumeric() && b.is_ascii_alphanumeric() => {
-                Ok(StationId::from_code([a, b]))
-            }
-            _ => Err(PlanError::Name(self.name.clone())),
-        }
+        id_of(&self.name)
+    }
+
+    fn recorded_id(&self) -> Result<StationId, PlanError> {
+        id_of(self.code.as_ref().unwrap_or(&self.name))
     }
 
     fn check_numbers(&self) -> Result<(), PlanError> {

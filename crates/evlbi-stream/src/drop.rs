@@ -312,8 +312,8 @@ fn walk(
     cut: &mut Cut,
     run: &Run,
 ) -> Result<(Blocks, bool), DropError> {
-    let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
-    let mut progress = run.progress(Some(recording.size));
+    let mut blocks = recording.blocks(run)?;
+    let mut progress = run.progress(Some(recording.end()));
     let mut more = true;
     while more && !run.is_stopped() {
         more = blocks.step(deframer, |chunk| cut.take(chunk))?;

@@ -180,7 +180,7 @@ pub fn join(options: &JoinOptions, run: &Run) -> Result<JoinReport, JoinError> {
             set(&mut lanes[*lane], *input, rate, gaps.as_ref(), &recording)?;
         }
         sources.push(Source {
-            blocks: Blocks::new(recording::open(&recording.path)?, recording.size),
+            blocks: recording.blocks(run)?,
             deframer: recording.deframer(Some(rate)),
             newest: None,
             is_over: false,
@@ -408,7 +408,7 @@ fn walk(
     mut joined: Joined,
     run: &Run,
 ) -> Result<JoinReport, JoinError> {
-    let total = sources.iter().map(|source| source.recording.size).sum();
+    let total = sources.iter().map(|source| source.recording.end()).sum();
     let mut progress = run.progress(Some(total));
     let (mut frames, mut left_out) = (0, 0);
     let mut seen = HashSet::new();
@@ -425,6 +425,7 @@ fn walk(
         }
         let mut differs = None;
         let (places, newest) = (&source.places, &mut source.newest);
+        let mut last: Option<FrameTime> = None;
         let more = source
             .blocks
             .step(&mut source.deframer, |chunk: Chunk<'_>| {
@@ -445,7 +446,10 @@ fn walk(
                     {
                         differs = Some((ours, theirs));
                     }
-                    *newest = (*newest).max(Some(piece.header.time()));
+                    // The earlier of two: one wrong time must not look like the future of the recording.
+                    let time = piece.header.time();
+                    *newest = Some(last.map_or(time, |last| last.min(time)));
+                    last = Some(time);
                     left_out += u64::from(!lane.take(*input, &piece));
                 }
             })?;

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use evlbi_core::deframe::{Chunk, Deframer, Format, Layout, Selected, Settings};
 use evlbi_core::rate::BitRate;
+use evlbi_net::run::Run;
 use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{Shape, StreamKey};
@@ -242,6 +243,17 @@ impl Recording {
     /// Returns the offset in the file of the end of the frames that are described here.
     pub fn end(&self) -> u64 {
         self.rest.map_or(self.size, |rest| rest.byte)
+    }
+
+    /// Opens the file again to read the frames that are described here. Warns if its format changes behind them.
+    pub(crate) fn blocks(&self, run: &Run) -> Result<Blocks, RecordingError> {
+        if let Some(rest) = &self.rest {
+            run.warn(format_args!(
+                "{}: {rest}, which are not used",
+                self.path.display()
+            ));
+        }
+        Ok(Blocks::new(open(&self.path)?, self.end()))
     }
 
     /// Inspects the file at `path` in the same way, and selects the stations and threads of its settings.

@@ -74,7 +74,7 @@ pub enum SelectionError {
     Format(#[from] NameError),
     /// A key that has no meaning for whole frames.
     #[error(
-        "`{key}` after `#` cannot be used here: whole frames can be selected only by station and thread"
+        "`{key}` after `#` cannot be used here: whole frames can be selected only by station and thread, and dated by year"
     )]
     WholeFrames {
         /// The key.
@@ -205,11 +205,14 @@ impl Selection {
     /// Returns the stations and threads that are selected, for use on whole frames.
     ///
     /// # Errors
-    /// Returns a [`SelectionError`] if it selects or renames what is within frames.
+    /// Returns a [`SelectionError`] if it selects, describes or renames what is within frames.
     pub fn streams(&self) -> Result<Selected, SelectionError> {
         let keys = [
             ("channels", !self.channels.is_empty()),
             ("name", self.name.is_some()),
+            ("format", self.format.is_some()),
+            ("modulated", self.modulated),
+            ("inverted", self.inverted),
         ];
         if let Some((key, _)) = keys.into_iter().find(|(_, is_set)| *is_set) {
             return Err(SelectionError::WholeFrames { key });
@@ -477,7 +480,13 @@ mod tests {
             selected.streams().unwrap().stations.map(|it| it.len()),
             Some(2)
         );
-        for settings in ["channels=1", "name=Da"] {
+        for settings in [
+            "channels=1",
+            "name=Da",
+            "modulated",
+            "inverted",
+            "format=VDIF",
+        ] {
             let selection: Selection = settings.parse().unwrap();
             assert!(
                 selection

@@ -246,11 +246,13 @@ impl Splitter {
             },
             converter => (converter, Ok(())),
         };
+        let fits = |it: &&mut Converter| chunk.layout.is_some_and(|layout| it.fits(&layout));
         for frame in chunk.frames {
             let bytes = &chunk.bytes[frame.bytes.clone()];
             self.frames += 1;
             let lane = frame.key.and_then(|key| self.lanes.get(&key));
             let piece = match &mut converter {
+                Some(converter) if !fits(&converter) => None,
                 Some(converter) => converter.piece(frame, chunk.bytes, header_length),
                 None if is_vdif => Piece::read(frame, bytes, lane.and_then(|lane| lane.like(0))),
                 None => None,
@@ -358,8 +360,8 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
         error: None,
     };
     let mut deframer = recording.deframer(rate);
-    let mut blocks = Blocks::new(recording::open(&options.input)?, recording.size);
-    let mut progress = run.progress(Some(recording.size));
+    let mut blocks = recording.blocks(run)?;
+    let mut progress = run.progress(Some(recording.end()));
     let mut more = true;
     while more && !run.is_stopped() {
         let mut taken = Ok(());

@@ -17,6 +17,7 @@ use crate::selection::{ChannelId, Selection};
 /// Converter of the frames of a recording or stream.
 #[derive(Debug)]
 pub struct Converter {
+    layout: Layout,
     unpacker: Unpacker,
     names: Vec<ChannelId>,
     /// Header of all frames, except for their times.
@@ -53,12 +54,19 @@ impl Converter {
             das: u64::from_le_bytes(*b"evlbi\0\0\0"),
         }));
         Ok(Converter {
+            layout: *layout,
             codes: codes(recorded.codec, selection.inverted),
             names: samples.channels,
             unpacker: samples.unpacker,
             header,
             payload: Vec::new(),
         })
+    }
+
+    /// Returns whether frames of a layout are of the format and length of these.
+    pub fn fits(&self, layout: &Layout) -> bool {
+        let of = |it: &Layout| (it.format, it.frame_length, it.header_length);
+        of(layout) == of(&self.layout)
     }
 
     /// Returns the frames per second.

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use evlbi_core::deframe::{Deframer, Settings};
+use evlbi_net::file::Durability;
 use evlbi_net::run::Run;
 use evlbi_stream::selection::Selection;
+use evlbi_stream::sink::{self, Files};
 use evlbi_stream::sky::{SkyOptions, simulate};
 use evlbi_stream::split::{SplitOptions, split};
 use evlbi_testkit::Room;
@@ -371,5 +374,49 @@ fn what_cannot_be_split_is_refused_by_name() {
     ] {
         let said = refused(split(&options, &Run::silent()));
         assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// What follows frames of Mark 4 in another format is left out, by a recording and by a stream.
+#[test]
+fn frames_of_another_format_are_left_out() {
+    let room = Room::new();
+    let paths = MARK4.record(&room);
+    let [mark4, vdif] = paths.each_ref().map(|path| std::fs::read(path).unwrap());
+    let both = room.write("both.m4", [&mark4[..], &vdif].concat());
+    let names = |of: &str| room.path(&format!("{of}-{{channel}}"));
+    shown(split(
+        &splits(&paths[0], MARK4.settings, &names("alone")),
+        &Run::silent(),
+    ));
+    shown(split(
+        &splits(&both, MARK4.settings, &names("both")),
+        &Run::silent(),
+    ));
+    let files = Files {
+        durability: Durability::Kernel,
+        force: false,
+        run: Run::silent(),
+    };
+    let mut sink = sink::open(&room.path("live-{channel}"), files).unwrap();
+    for bytes in [&mark4, &vdif] {
+        let mut deframer = Deframer::new(Settings {
+            latest: START + 86_400,
+            ..Settings::default()
+        });
+        deframer.walk(bytes, true, &mut |chunk| sink.take(chunk));
+    }
+    let live = sink.finish();
+    assert_eq!(live.files.len(), MARK4.channels);
+    for channel in 0..MARK4.channels {
+        let [alone, both, live] =
+            ["alone", "both", "live"].map(|of| room.read(&format!("{of}-{channel}U")));
+        assert!(alone == both, "channel {channel}");
+        let samples = |bytes: &[u8]| {
+            let frames = bytes.chunks(HEADER + MARK4.part());
+            let payloads = frames.map(|frame| frame[HEADER..].to_vec());
+            payloads.collect::<Vec<_>>()
+        };
+        assert!(samples(&alone) == samples(&live), "channel {channel}");
     }
 }

@@ -372,6 +372,33 @@ fn merged_threads_that_are_missing_become_invalid_channels() {
     }
 }
 
+/// A header with a wrong time costs its own frame, also where it is read long before the others.
+#[test]
+fn a_wrong_time_does_not_end_the_join_of_its_recording() {
+    let room = Room::new();
+    let whole = shape(8000, 1, 2);
+    for channel in 0..2 {
+        let mut bytes = frames(whole, key(channel), 600);
+        if channel == 1 {
+            // A bit of the seconds, far in the future.
+            bytes[20 * whole.frame_length + 2] ^= 0x40;
+        }
+        room.write(&format!("ch{channel}.vdif"), &bytes);
+    }
+    let joined = join(
+        &joins(&all(&room, 2), &room.path("out.vdif")),
+        &Run::silent(),
+    );
+    let joined = report(joined);
+    assert!(joined["frames_left_out"].as_u64().unwrap() <= 2, "{joined}");
+    let valid = room.read("out.vdif");
+    let valid = valid.chunks(2 * 8000 + 32).filter(|frame| {
+        let header = Header::parse(frame).unwrap();
+        !header.is_invalid()
+    });
+    assert_eq!(valid.count(), 599);
+}
+
 #[test]
 fn a_live_stream_is_split_like_a_recording() {
     let room = Room::new();

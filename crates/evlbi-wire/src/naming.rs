@@ -112,7 +112,7 @@ impl FormatName {
             Recorder::Mark5b => mark5b::PAYLOAD_LEN,
             Recorder::Vdif { payload } => payload?,
         };
-        let bits = 8 * length as u64;
+        let bits = 8u64.checked_mul(length as u64)?;
         let rate = self.rate.is_multiple_of(bits).then(|| self.rate / bits)?;
         FrameRate::new(u32::try_from(rate).ok()?)
     }
@@ -137,7 +137,9 @@ impl FormatName {
     fn why_not(&self) -> Option<String> {
         let (channels, bits, width) = (self.channels, self.bits, self.sample_bits());
         if channels == 0 || channels > MAX_CHANNELS || !(1..=32).contains(&bits) {
-            return Some("channels and bits must be 1 or more".into());
+            return Some(format!(
+                "{channels} channels of {bits} bits: give 1 to {MAX_CHANNELS} channels of 1 to 32 bits"
+            ));
         }
         if self.rate == 0 || !self.rate.is_multiple_of(width) {
             return Some(format!(
@@ -149,11 +151,8 @@ impl FormatName {
             Recorder::Mark4 { .. } | Recorder::Mark5b if bits > 2 => {
                 Some(format!("{bits} bits per sample: it records 1 or 2"))
             }
-            Recorder::Mark4 { .. } => {
-                let tracks = match self.recorder {
-                    Recorder::Mark4 { fan_out } => channels * usize::from(bits) * fan_out,
-                    _ => 0,
-                };
+            Recorder::Mark4 { fan_out } => {
+                let tracks = channels * usize::from(bits) * fan_out;
                 let track_rate = self.rate / tracks.max(1) as u64;
                 let is_exact = track_rate * tracks as u64 == self.rate;
                 match Tracks::new(tracks) {
@@ -370,7 +369,7 @@ mod tests {
             ("MKIV1_3-512-8-2", "invalid format"),
             ("Mark5B-384-3-2", "6 bits of all channels"),
             ("Mark5B-512-3-2", "whole number of samples"),
-            ("Mark5B-1024-0-2", "must be 1 or more"),
+            ("Mark5B-1024-0-2", "give 1 to 65536 channels"),
             ("Mark5B-1024-16", "e.g. MKIV1_4-512-8-2"),
             ("512-8-2", "e.g. MKIV1_4-512-8-2"),
             ("VDIF_0-512-8-2", "invalid format"),

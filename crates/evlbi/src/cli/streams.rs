@@ -198,7 +198,7 @@ pub fn send(mut args: SendArgs, program: &Program) -> Result<()> {
 Sinks:
   OUT.vdif                          one file, in the order of the sequence numbers
   'OUT-{station}-{thread}.vdif'     one file for each station or thread
-  'OUT-{station}-{channel}.vdif'    one file for each channel of VDIF
+  'OUT-{station}-{channel}.vdif'    one file for each channel of VDIF or Mark 4
   null                              count, and keep nothing
   check                             verify the test pattern of `send pattern:`
 

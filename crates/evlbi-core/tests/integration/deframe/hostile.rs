@@ -29,6 +29,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             hold: HOLD,
             fill: Duration::MAX,
             latest: i64::MIN,
+            ..Settings::default()
         },
     )
 }

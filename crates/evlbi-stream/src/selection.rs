@@ -485,7 +485,7 @@ mod tests {
             "name=Da",
             "modulated",
             "inverted",
-            "format=VDIF",
+            "format=VDIF-64-1-2",
         ] {
             let selection: Selection = settings.parse().unwrap();
             assert!(

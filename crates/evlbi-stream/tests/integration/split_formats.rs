@@ -383,6 +383,8 @@ fn frames_of_another_format_are_left_out() {
     let room = Room::new();
     let paths = MARK4.record(&room);
     let [mark4, vdif] = paths.each_ref().map(|path| std::fs::read(path).unwrap());
+    // As many frames as show that the format has changed.
+    let vdif = vdif.repeat(6);
     let both = room.write("both.m4", [&mark4[..], &vdif].concat());
     let names = |of: &str| room.path(&format!("{of}-{{channel}}"));
     shown(split(

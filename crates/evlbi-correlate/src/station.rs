@@ -14,7 +14,7 @@ use evlbi_stream::samples::{Samples, SamplesError};
 use evlbi_stream::selection::{Selection, SelectionError};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, TimeGap};
-use evlbi_wire::vdif::{StationId, StreamKey};
+use evlbi_wire::vdif::StreamKey;
 use serde::Serialize;
 
 use super::arrived::arrived;
@@ -170,21 +170,13 @@ impl StationFile {
             path: path.to_owned(),
             source,
         };
-        let recording = Recording::survey(path, None, selection.read_at(second));
-        let mut recording = recording.map_err(|error| RecordingError::Read(error.into()))?;
+        let recording = Recording::open(path, &selection, None, second);
+        let mut recording = recording.map_err(|error| match error {
+            recording::RecordingError::NotThere { source, .. } => unfit(source),
+            other => RecordingError::Read(other.into()),
+        })?;
         let frames = recording.layout.ok_or_else(|| unfit(SamplesError::Raw))?;
-        let mut stations: Vec<StationId> = recording.keys.iter().map(|key| key.station).collect();
-        stations.sort_unstable();
-        stations.dedup();
-        let wanted = selection.station.as_ref().map(|wanted| {
-            let station = stations
-                .iter()
-                .find(|station| station.to_string() == *wanted);
-            let known = || SamplesError::not_there("station", wanted, &stations);
-            station.copied().ok_or_else(known)
-        });
-        let wanted = wanted.transpose().map_err(unfit)?;
-        let first = first_frame(&recording, wanted)?;
+        let first = first_frame(&recording, &selection)?;
         let first = first.ok_or_else(|| unfit(SamplesError::Header))?;
         let samples = Samples::of(
             &selection,
@@ -199,9 +191,6 @@ impl StationFile {
         let ours = recording.keys.iter().filter(|key| key.station == station);
         let mut threads: Vec<u16> = ours.map(|key| key.thread).collect();
         threads.sort_unstable();
-        if let Some(missing) = selection.threads.iter().find(|it| !threads.contains(it)) {
-            return Err(unfit(SamplesError::not_there("thread", missing, &threads)));
-        }
         if !selection.threads.is_empty() {
             threads.clone_from(&selection.threads);
         }
@@ -209,9 +198,6 @@ impl StationFile {
             Trust::Exact => gaps::read_beside(path, recording.frame_rate, &frames)?,
             _ => None,
         };
-        if wanted.is_some() {
-            recording.first = Some(first.time);
-        }
         let first = recording.first.unwrap_or(first.time);
         if !selection.is_year_of(first.second) {
             return Err(RecordingError::OtherYear {
@@ -447,11 +433,11 @@ struct FirstFrame {
     header: Vec<u8>,
 }
 
-/// Returns the first undamaged frame of a station, or of any; one that is not marked invalid if there is one, as headers of others may be
+/// Returns the first undamaged frame of the selected station, or of any; one that is not marked invalid if there is one, as headers of others may be
 /// wrong.
 fn first_frame(
     recording: &Recording,
-    station: Option<StationId>,
+    selection: &Selection,
 ) -> Result<Option<FirstFrame>, RecordingError> {
     let mut blocks = Blocks::new(open(recording)?, recording.size.min(MAX_SEARCHED));
     let mut deframer = recording.deframer(recording.frame_rate);
@@ -460,7 +446,8 @@ fn first_frame(
     while valid.is_none() && !is_over {
         let stepped = blocks.step(&mut deframer, |chunk| {
             let ours = arrived(chunk).filter(|frame| {
-                !frame.is_odd && station.is_none_or(|station| frame.key.station == station)
+                let station = selection.station.as_ref();
+                !frame.is_odd && station.is_none_or(|it| frame.key.station.to_string() == *it)
             });
             for frame in ours {
                 let place = if frame.invalid {

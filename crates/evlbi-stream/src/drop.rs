@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use self::cut::{Counts, Cut, Unit};
 use crate::gaps::GapsWriter;
-use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
+use crate::recording::{Blocks, Recording, RecordingError, gaps_beside};
 use crate::selection::Selection;
 
 /// Length of the sequence number before the data of a datagram, in bytes.
@@ -201,7 +201,7 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
     let mut deframer = recording.deframer(recording.frame_rate);
     let (blocks, interrupted) = walk(options, &recording, &mut deframer, &mut cut, run)?;
     let left_out = deframer.counts();
-    let (bytes_in, leading_bytes) = (blocks.offset(), blocks.leading().unwrap_or(0));
+    let (bytes_in, leading_bytes) = (blocks.offset(), recording.leading);
     let shedding = cut.shed.report();
     let (counts, gaps) = cut.finish().map_err(DropError::write(&options.output))?;
     if !interrupted {

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::gaps::{self, GapsError};
 use crate::lane::{Lane, LaneError, Made, MadeFile, Output, Piece};
-use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
+use crate::recording::{Blocks, Recording, RecordingError, gaps_beside};
 
 /// Reasons why recordings cannot be joined.
 #[derive(Debug, Error)]

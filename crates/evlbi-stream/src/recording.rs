@@ -133,7 +133,7 @@ pub struct Recording {
     pub keys: Vec<StreamKey>,
     /// Frames per second of each thread; `None` if unknown.
     pub frame_rate: Option<FrameRate>,
-    /// Time of the first frame of the first thread.
+    /// Time of the first frame of the first thread, among those that are selected.
     pub first: Option<FrameTime>,
     /// Time of the last frame of that thread.
     pub last: Option<FrameTime>,
@@ -182,6 +182,26 @@ impl Recording {
         frame_rate: Option<FrameRate>,
         second: i64,
     ) -> Result<Recording, RecordingError> {
+        Recording::open(path, &Selection::default(), frame_rate, second)
+    }
+
+    /// Inspects the file at `path` in the same way. Its first and last frames are those of the station and threads that these settings
+    /// select; the other settings do not matter.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or does not contain what is selected.
+    pub fn open(
+        path: &Path,
+        selection: &Selection,
+        frame_rate: Option<FrameRate>,
+        second: i64,
+    ) -> Result<Recording, RecordingError> {
+        let (selected, second) = (selection.part(), selection.read_at(second));
+        let is_there = |recording: &Recording| match recording.format {
+            _ if selected.is_all() => Ok(()),
+            Format::Raw => Err(SamplesError::Raw),
+            _ => selection.check(&recording.keys),
+        };
         let file = open(path)?;
         let size = file.metadata().map_err(RecordingError::read(path))?.len();
         if size == 0 {
@@ -190,18 +210,28 @@ impl Recording {
         let mut rest: Option<Rest> = None;
         loop {
             let end = rest.map_or(size, |rest| rest.byte);
-            let mut start = Start::read(path, frame_rate, second, end.min(MAX_SURVEYED), ENOUGH)?;
-            let mut recording = start.recording(path, size, second);
+            let read = |length, enough| -> Result<(Start, Recording), RecordingError> {
+                let start = Start::read(path, &selected, frame_rate, second, length, enough)?;
+                let recording = start.recording(path, size, second);
+                Ok((start, recording))
+            };
+            let (mut start, mut recording) = read(end.min(MAX_SURVEYED), ENOUGH)?;
             let is_part = start.read < end && start.survey.rest.is_none();
-            if is_part && recording.find_last(&file, &start.survey, end)?.is_none() {
-                start = Start::read(path, frame_rate, second, end, u64::MAX)?;
-                recording = start.recording(path, size, second);
+            if is_part
+                && (is_there(&recording).is_err()
+                    || recording.find_last(&file, &start.survey, end)?.is_none())
+            {
+                (start, recording) = read(end, u64::MAX)?;
             }
             if let Some(change) = start.survey.rest {
                 let byte = start.leading + change.byte;
                 rest = Some(Rest { byte, ..change });
                 continue;
             }
+            is_there(&recording).map_err(|source| RecordingError::NotThere {
+                path: path.to_owned(),
+                source,
+            })?;
             recording.rest = rest;
             recording.finish(&file, &start.survey, frame_rate)?;
             return Ok(recording);
@@ -256,10 +286,10 @@ impl Recording {
         Ok(Blocks::new(open(&self.path)?, self.end()))
     }
 
-    /// Inspects the file at `path` in the same way, and selects the stations and threads of its settings.
+    /// Inspects the file at `path` in the same way, to read only the frames of the station and threads that these settings select.
     ///
     /// # Errors
-    /// Returns an error if it cannot be read, or does not contain what is selected.
+    /// Returns an error if it cannot be read, does not contain what is selected, or if settings have no meaning for whole frames.
     pub fn select(
         path: &Path,
         selection: &Selection,
@@ -271,18 +301,8 @@ impl Recording {
             path: path.to_owned(),
             source,
         })?;
-        let mut recording = Recording::survey(path, frame_rate, selection.read_at(second))?;
-        if !selected.is_all() {
-            let is_there = match recording.format {
-                Format::Raw => Err(SamplesError::Raw),
-                _ => selection.check(&recording.keys),
-            };
-            is_there.map_err(|source| RecordingError::NotThere {
-                path: path.to_owned(),
-                source,
-            })?;
-            recording.keys.retain(|key| selected.has(Some(*key)));
-        }
+        let mut recording = Recording::open(path, selection, frame_rate, second)?;
+        recording.keys.retain(|key| selected.has(Some(*key)));
         recording.selected = selected;
         Ok(recording)
     }

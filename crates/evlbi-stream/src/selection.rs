@@ -217,10 +217,15 @@ impl Selection {
         if let Some((key, _)) = keys.into_iter().find(|(_, is_set)| *is_set) {
             return Err(SelectionError::WholeFrames { key });
         }
-        Ok(Selected {
+        Ok(self.part())
+    }
+
+    /// Returns the stations and threads that are selected.
+    pub(crate) fn part(&self) -> Selected {
+        Selected {
             stations: self.station.as_deref().map(stations_of),
             threads: self.threads.clone(),
-        })
+        }
     }
 
     /// Returns a second at which headers without a complete year were read, in UTC seconds since 1970-01-01: the end of the year if

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::gaps::{self, GapsError};
 use crate::lane::{Converter, Lane, LaneError, Made, MadeFile, Output, Piece};
-use crate::recording::{self, Blocks, Recording, RecordingError, gaps_beside};
+use crate::recording::{Recording, RecordingError, gaps_beside};
 use crate::samples::SamplesError;
 use crate::selection::{ChannelId, Selection};
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
@@ -383,7 +383,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     }
     splitter.finish(&mut |made| files.put(&made));
     files.check(&splitter)?;
-    let leading_bytes = blocks.leading().unwrap_or(0);
+    let leading_bytes = recording.leading;
     Ok(SplitReport {
         schema: "evlbi.split/1",
         input: options.input.clone(),

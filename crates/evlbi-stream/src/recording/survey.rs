@@ -23,15 +23,20 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// Reads up to `length` bytes of a file; only `enough` if these show the frame rate.
+    /// Reads up to `length` bytes of a file; only `enough` if these show the frame rate. The first and last frames are those of
+    /// `selected`.
     pub(super) fn read(
         path: &Path,
+        selected: &Selected,
         frame_rate: Option<FrameRate>,
         second: i64,
         length: u64,
         enough: u64,
     ) -> Result<Start, RecordingError> {
-        let mut survey = Survey::default();
+        let mut survey = Survey {
+            selected: selected.clone(),
+            ..Survey::default()
+        };
         let mut deframer = deframer(frame_rate, second, Selected::default());
         let mut blocks = Blocks::new(open(path)?, length);
         while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
@@ -72,6 +77,7 @@ impl Start {
 
 #[derive(Default)]
 pub(super) struct Survey {
+    selected: Selected,
     layout: Option<Layout>,
     /// First change of the format; it counts bytes from the first frame.
     pub(super) rest: Option<Rest>,
@@ -135,7 +141,8 @@ impl Survey {
             if let (Some(key), Some(time)) = (frame.key, frame.time) {
                 // The header of an invalid frame may be wrong.
                 let is_better = frame.state == FrameState::Whole && !self.has_valid;
-                if self.first.is_none() || is_better {
+                let is_first = self.first.is_none() || is_better;
+                if is_first && self.selected.has(Some(key)) {
                     let bytes = &chunk.bytes[frame.bytes.clone()];
                     let is_vdif = chunk.layout.is_some_and(|it| it.format == Format::Vdif);
                     let header = Header::parse(bytes).ok().filter(|_| is_vdif);

@@ -160,8 +160,6 @@ fn a_station_that_does_not_arrive_is_refused_with_those_that_do() {
             error.starts_with("cannot record ") && error.ends_with(says),
             "{error}"
         );
-        let seconds = received["seconds"].as_f64().unwrap();
-        assert!((1.9..3.0).contains(&seconds), "{seconds}");
         // What did arrive is kept.
         assert_eq!(
             std::path::Path::new(&room.path("one.vdif")).exists(),
@@ -217,9 +215,6 @@ fn a_station_of_a_recording_is_sent_alone() {
             (&received["expected"], &received["lost"]),
             (&sent["sent"], &0.into())
         );
-        // At the times of its own frames.
-        let seconds = sent["seconds"].as_f64().unwrap();
-        assert!((1.9..2.1).contains(&seconds), "{seconds}");
     }
 }
 

@@ -18,7 +18,7 @@ use crate::codec::Codec;
 use crate::codec::words::{self, Words};
 use crate::layout::{Layout, LayoutError};
 
-/// Bytes next to the samples of a frame in which a run of the fill pattern may start or end: two words and a part of a third.
+/// Bytes next to the samples of a frame in which a run of the fill pattern may start or end: two words and a half.
 const CONTEXT: usize = 12;
 
 /// Samples of a frame as they were recorded.
@@ -51,20 +51,16 @@ impl<'a> Recorded<'a> {
         &self.bytes[self.samples.clone()]
     }
 
-    /// Returns the runs of the fill pattern in the samples. Datagrams have even lengths, and may end within a word: if half of one follows
-    /// a run, it belongs to it.
+    /// Returns the runs of the fill pattern in the samples.
     fn fill(&self) -> impl Iterator<Item = Range<usize>> {
         let Range { start, end } = self.samples;
         let from = start.saturating_sub(CONTEXT);
         let to = end.saturating_add(CONTEXT).min(self.bytes.len());
-        let bytes = &self.bytes[from..to];
-        let [first, second, ..] = fill::PATTERN.to_le_bytes();
         let in_samples = move |run: Range<usize>| {
-            let has_half = bytes[run.end..].starts_with(&[first, second]);
             let of = |place: usize| (from + place).clamp(start, end) - start;
-            of(run.start)..of(run.end + if has_half { 2 } else { 0 })
+            of(run.start)..of(run.end)
         };
-        let runs = fill::find(bytes).map(in_samples);
+        let runs = fill::find(&self.bytes[from..to]).map(in_samples);
         runs.filter(|run| !run.is_empty())
     }
 }
@@ -381,6 +377,7 @@ mod tests {
         fn fill_marks_the_bit_times_that_it_touches(
             tracks in prop::sample::select(vec![8usize, 16, 32, 64]),
             start in 0usize..2000,
+            half in prop::sample::select(vec![0usize, 2]),
             words in 2usize..300,
             rest in prop::sample::select(vec![0usize, 2]),
             begin in 0usize..2000,
@@ -390,8 +387,8 @@ mod tests {
             let fan_out = tracks.div_ceil(32);
             let (_, unpacker) = mark4(tracks, 1, fan_out, false);
             let mut bytes = vec![noise; 4000];
-            let run = start..start + 4 * words + rest;
-            fill::make(&mut bytes[run.clone()]);
+            let run = start..start + half + 4 * words + rest;
+            fill::make_from(&mut bytes[run.clone()], half);
             let samples = begin..4000 - 8;
             let unit = tracks / 8;
             let expected: Intervals = (run.start.max(begin)..run.end.min(samples.end))

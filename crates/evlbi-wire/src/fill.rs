@@ -45,8 +45,9 @@ const TOGETHER: usize = 8;
 /// Two words of the pattern.
 const PAIR: u64 = (PATTERN as u64) << 32 | PATTERN as u64;
 
-/// Finds every run of at least [`MIN_RUN`] bytes of whole words of the pattern in `payload`, and returns their byte ranges in
-/// ascending order. A run may start at any byte: datagrams that are replaced need not contain whole words.
+/// Finds every run of two or more whole words of the pattern in `payload`, and returns their byte ranges in ascending order. A run may
+/// start at any byte. A half word before or after the whole ones belongs to it: datagrams that are replaced have even lengths, but need
+/// not contain whole words. Beside a run, other data look like a half word once in 2^16.
 pub fn find(payload: &[u8]) -> Runs<'_> {
     Runs { payload, from: 0 }
 }
@@ -73,12 +74,16 @@ impl Iterator for Runs<'_> {
         loop {
             // Two words at any byte contain a whole aligned word of the payload, turned.
             let (place, phase) = self.next_turned()?;
-            let run = self.run_around(place, phase);
-            // What follows the run starts no earlier than a byte after its last word.
-            self.from = run.end.max(place + 4);
-            if run.len() >= MIN_RUN {
-                return Some(run);
+            let Range { mut start, mut end } = self.run_around(place, phase);
+            if end - start >= MIN_RUN {
+                let (first, second) = WORD.split_at(2);
+                start -= usize::from(self.payload[self.from..start].ends_with(second)) * 2;
+                end += usize::from(self.payload[end..].starts_with(first)) * 2;
+                self.from = end;
+                return Some(start..end);
             }
+            // What follows starts no earlier than a byte after the last word.
+            self.from = end.max(place + 4);
         }
     }
 }
@@ -130,14 +135,18 @@ mod tests {
     /// Finds the runs by definition, byte by byte.
     fn plain_runs(payload: &[u8]) -> Vec<Range<usize>> {
         let mut runs = Vec::new();
-        let mut at = 0;
+        let (mut at, mut free) = (0, 0);
         while at < payload.len() {
             let words = payload[at..].chunks_exact(4);
-            let length = 4 * words.take_while(|word| **word == WORD).count();
-            if length >= 8 {
-                runs.push(at..at + length);
+            let mut end = at + 4 * words.take_while(|word| **word == WORD).count();
+            if end - at >= 8 {
+                let is_half = at >= free + 2 && payload[at - 2..at] == WORD[2..];
+                let start = at - if is_half { 2 } else { 0 };
+                end += if payload[end..].starts_with(&WORD[..2]) { 2 } else { 0 };
+                runs.push(start..end);
+                free = end;
             }
-            at += length.max(1);
+            at = end.max(at + 1);
         }
         runs
     }
@@ -168,23 +177,33 @@ mod tests {
         }
     }
 
+    /// 1250-byte datagrams of a stream start with half a word, or end with one.
     #[test]
-    fn parts_of_words_do_not_belong_to_a_run() {
+    fn half_words_belong_to_a_run_and_single_bytes_do_not() {
         let mut payload = [0u8; 64];
         make_from(&mut payload[2..51], 2);
-        assert_eq!(runs(&payload), std::slice::from_ref(&(4..48)));
+        assert_eq!(runs(&payload), std::slice::from_ref(&(2..50)));
+        for lost in 0..8 {
+            let mut payload = [0x5au8; 10_000];
+            let place = lost * 1250..(lost + 1) * 1250;
+            make_from(&mut payload[place.clone()], place.start);
+            assert_eq!(runs(&payload), [place]);
+        }
+        let mut payload = [0u8; 12];
+        make_from(&mut payload[2..10], 2);
+        assert_eq!(runs(&payload), []);
     }
 
     #[test]
     fn runs_reach_to_the_edges() {
         let mut payload = [0u8; 8007];
         make(&mut payload);
-        assert!(runs(&payload).into_iter().eq(std::iter::once(0..8004)));
+        assert!(runs(&payload).into_iter().eq(std::iter::once(0..8006)));
         assert!(is_fill(&payload));
         payload[8006] ^= 1;
         assert!(!is_fill(&payload));
         payload[4000] ^= 1;
-        assert_eq!(runs(&payload), [0..4000, 4004..8004]);
+        assert_eq!(runs(&payload), [0..4000, 4004..8006]);
     }
 
     proptest! {

@@ -112,15 +112,18 @@ fn recordings_of_stations_are_recognised() {
     }
 }
 
-/// Packets of a Mark 4 recording are replaced by fill: every replaced word is counted, whether in headers or not.
+/// Packets of a Mark 4 recording are replaced by fill: every replaced byte is counted, whether in headers or not. Those of 1250 bytes
+/// start or end within a word.
 #[test]
 fn replaced_packets_of_mark4_are_counted_to_the_word() {
     let room = Room::new();
-    let (tracks, length) = (Tracks::new(64).unwrap(), 160_000);
-    let input = recorded(&room, 8, "format = \"mark4\"");
-    let before = fs::read(&input).unwrap();
-    assert_eq!(inspected(&input)["fill"]["bytes"], 0);
-    for (mtu, packet) in [(1500, 1280), (9000, 8000)] {
+    for (channels, mtu, packet) in [(8, 1500, 1280), (8, 9000, 8000), (4, 1500, 1250)] {
+        // Fan-out 4, two bits.
+        let tracks = Tracks::new(8 * channels as usize).unwrap();
+        let length = tracks.frame_length();
+        let input = recorded(&room, channels, "format = \"mark4\"");
+        let before = fs::read(&input).unwrap();
+        assert_eq!(inspected(&input)["fill"]["bytes"], 0);
         let output = room.path(&format!("{packet}.m4"));
         let report = dropped(&DropOptions {
             by_packet: true,

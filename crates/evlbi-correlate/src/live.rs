@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, mpsc};
 
+use evlbi_core::deframe::Partial;
 use evlbi_core::time::Nanos;
 use evlbi_net::clock::Thread;
 use evlbi_net::receive::{self, ReceiveReport};
@@ -368,6 +369,8 @@ fn open(
         from: url.clone(),
         idle: streams.idle,
         duration: streams.duration,
+        // The rest of a frame whose datagrams did not all arrive has its weight.
+        partial: Partial::Keep,
         ..RecvOptions::default()
     };
     let receive_options = recv::receive_options(&options);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use evlbi_fx::fringe::Window;
 use evlbi_fx::track::Trust;
-
+use evlbi_wire::mark4::Sideband;
 use evlbi_wire::units;
 
 /// Maximum number of bands in a block of one polarisation.
@@ -25,8 +25,8 @@ pub struct CorrelateOptions {
     pub delay: Vec<DelayTerms>,
     /// LO frequencies of the bands: one for the first, which the others follow, or one per band; empty if unknown.
     pub freq: Vec<Hertz>,
-    /// Sideband of real samples.
-    pub sideband: SideBand,
+    /// Sideband of real samples; `None` for that in the names of Mark 4 channels, and the upper one for others.
+    pub sideband: Option<SideBand>,
     /// Polarisations of the bands.
     pub polarisations: Polarisations,
     /// Path of a table of frequencies, sidebands and polarisations ([`evlbi_stream::channel_table`]) instead of the three above.
@@ -67,7 +67,7 @@ impl Default for CorrelateOptions {
             model: None,
             delay: Vec::new(),
             freq: Vec::new(),
-            sideband: SideBand::Upper,
+            sideband: None,
             polarisations: Polarisations::default(),
             channel_table: None,
             invert: Vec::new(),
@@ -132,6 +132,15 @@ pub enum SideBand {
     Upper,
     /// Frequency falls as that of the sky grows.
     Lower,
+}
+
+impl From<Sideband> for SideBand {
+    fn from(of_channel: Sideband) -> SideBand {
+        match of_channel {
+            Sideband::Upper => SideBand::Upper,
+            Sideband::Lower => SideBand::Lower,
+        }
+    }
 }
 
 /// Letters that name the polarisations of the bands in their order, again and again: `R`, `RL`, or in blocks `8X8Y`.

@@ -1,5 +1,6 @@
 //! Derives the setup of the correlator from the options, the headers and a DiFX job.
 
+mod bands;
 mod choice;
 mod names;
 
@@ -7,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use evlbi_fx::correlator::{Band, Input, Product, Setup, SetupError, StationSetup};
+use evlbi_fx::correlator::{Band, Product, Setup, SetupError, StationSetup};
 use evlbi_fx::delay::{Delay, Moment, OutsideModel, Polynomial};
 use evlbi_fx::difx::{self, DifxError, Model};
 use evlbi_fx::layout::Layout;
@@ -15,9 +16,10 @@ use evlbi_net::run::Run;
 use evlbi_stream::channel_table::{ChannelTable, TableError};
 use evlbi_stream::selection::ChannelId;
 use evlbi_stream::source::{SourceError, read_plan};
-use evlbi_wire::mark4::Sideband;
 use evlbi_wire::vdif::StationId;
 
+use self::bands::{bands, names_in, product, products};
+pub use self::bands::place;
 use self::choice::{Candidate, Candidates};
 use self::names::names;
 pub use self::names::twice;
@@ -89,6 +91,11 @@ pub enum PlanError {
     /// There are several LO frequencies, but not one for each band.
     #[error("{0} frequencies for more bands: give one, or one per band")]
     TooFewFrequencies(usize),
+    /// There is one LO frequency for channels of both sidebands.
+    #[error(
+        "station {0} has channels of both sidebands: give one frequency per channel, or a channel table"
+    )]
+    BothSidebands(String),
     /// The bands of a station do not fill the blocks of polarisations.
     #[error(
         "polarisations {polarisations} need a multiple of {needed} bands, and station {station} has {bands}"
@@ -250,6 +257,7 @@ fn by_options(
             },
             stream: 0,
             frequencies: Vec::new(),
+            names: names_in(shape),
         });
     }
     let products = stations.choose(shapes, |stations| products(stations, options.cross_hands))?;
@@ -295,7 +303,7 @@ fn by_sky(
     let sky = read_plan(path)?;
     let options = CorrelateOptions {
         freq: vec![Hertz(sky.sky_frequency)],
-        sideband: SideBand::Upper,
+        sideband: Some(SideBand::Upper),
         channel_table: None,
         ..options.clone()
     };
@@ -384,6 +392,7 @@ fn by_model(
             },
             stream: number,
             frequencies: stream.bands.iter().map(|band| band.frequency).collect(),
+            names: names_in(shape),
         });
     }
     let products = stations.choose(shapes, |stations| products_of_job(&job, stations).0)?;
@@ -525,142 +534,6 @@ fn recorded_bands(
         })
     });
     bands.collect()
-}
-
-/// Frequency and polarisation of a band.
-struct Tuning {
-    /// LO frequency, in Hz; 0 if unknown.
-    zero_hz: f64,
-    sideband: SideBand,
-    polarisation: char,
-}
-
-/// Returns the bands of a station: its channels, thread by thread, tuned as the table or the other options say.
-fn bands(
-    shape: &Shape,
-    station: &str,
-    options: &CorrelateOptions,
-    table: Option<&ChannelTable>,
-) -> Result<Vec<Band>, PlanError> {
-    let tunings = match table {
-        Some(table) => tunings_of_table(shape, station, table)?,
-        None => tunings_of_options(shape, station, options)?,
-    };
-    let (layout, width) = (shape.layout(), bandwidth(shape.layout()));
-    let bands = shape.places().zip(tunings);
-    let bands = bands.map(|((lane, channel), tuning)| {
-        let below = match (layout.complex, tuning.sideband) {
-            (true, _) => width / 2.0,
-            (false, SideBand::Upper) => 0.0,
-            (false, SideBand::Lower) => width,
-        };
-        Band {
-            lane,
-            channel,
-            zero_hz: tuning.zero_hz,
-            edge_hz: tuning.zero_hz - below,
-            polarisation: tuning.polarisation,
-        }
-    });
-    Ok(bands.collect())
-}
-
-fn tunings_of_table(
-    shape: &Shape,
-    station: &str,
-    table: &ChannelTable,
-) -> Result<Vec<Tuning>, PlanError> {
-    let tunings = shape.places().map(|(lane, channel)| {
-        let (thread, channel) = (shape.threads[lane], shape.samples.channels[channel]);
-        let row = table.row(station, thread, channel);
-        let row = row.ok_or_else(|| PlanError::NoRow {
-            station: station.to_owned(),
-            thread,
-            channel,
-        })?;
-        Ok(Tuning {
-            zero_hz: row.frequency_mhz * 1e6,
-            sideband: match row.sideband {
-                Sideband::Upper => SideBand::Upper,
-                Sideband::Lower => SideBand::Lower,
-            },
-            polarisation: row.polarisation,
-        })
-    });
-    tunings.collect()
-}
-
-fn tunings_of_options(
-    shape: &Shape,
-    station: &str,
-    options: &CorrelateOptions,
-) -> Result<Vec<Tuning>, PlanError> {
-    let count = shape.places().len();
-    let polarisations = options.polarisations.of(count);
-    let polarisations = polarisations.ok_or_else(|| PlanError::Polarisations {
-        polarisations: options.polarisations.to_string(),
-        needed: options.polarisations.len(),
-        station: station.to_owned(),
-        bands: count,
-    })?;
-    let width = bandwidth(shape.layout());
-    let tunings = polarisations.into_iter().map(|(polarisation, frequency)| {
-        let zero_hz = match options.freq.as_slice() {
-            [] => 0.0,
-            // The other bands follow without a gap.
-            [one] => one.0 + frequency as f64 * width,
-            several => match several.get(frequency) {
-                Some(hertz) => hertz.0,
-                None => return Err(PlanError::TooFewFrequencies(several.len())),
-            },
-        };
-        Ok(Tuning {
-            zero_hz,
-            sideband: options.sideband,
-            polarisation,
-        })
-    });
-    tunings.collect()
-}
-
-/// Returns all pairs of stations in the order 1-2, 1-3, ...; for each, the bands of equal frequency, in equal polarisations or in all.
-fn products(stations: &[Candidate], cross_hands: bool) -> Vec<Product> {
-    let stations: Vec<&StationSetup> = stations.iter().map(|it| &it.setup).collect();
-    let mut products = Vec::new();
-    for (a, first) in stations.iter().enumerate() {
-        for (b, second) in stations.iter().enumerate().skip(a + 1) {
-            for (n, x) in first.bands.iter().enumerate() {
-                for (m, y) in second.bands.iter().enumerate() {
-                    let alike = x.polarisation == y.polarisation || cross_hands;
-                    if same_band(first, n, second, m) && alike {
-                        products.push(product((a, n), (b, m)));
-                    }
-                }
-            }
-        }
-    }
-    products
-}
-
-/// Returns the product of two stations' bands.
-fn product(a: (usize, usize), b: (usize, usize)) -> Product {
-    let [a, b] = [a, b].map(|(station, band)| Input { station, band });
-    Product { a, b }
-}
-
-/// Returns whether two bands have the same position; used if frequencies are unknown.
-fn same_band(first: &StationSetup, n: usize, second: &StationSetup, m: usize) -> bool {
-    let (x, y) = (&first.bands[n], &second.bands[m]);
-    if x.zero_hz != 0.0 || y.zero_hz != 0.0 {
-        return (x.edge_hz - y.edge_hz).abs() < 1.0;
-    }
-    place(first, n) == place(second, m)
-}
-
-/// Returns the number of a station's bands before this one in its polarisation.
-pub fn place(station: &StationSetup, band: usize) -> usize {
-    let is_alike = |other: &&Band| other.polarisation == station.bands[band].polarisation;
-    station.bands[..band].iter().filter(is_alike).count()
 }
 
 /// Returns the names of the stations, in order.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use evlbi_fx::correlator::{Band, Product, SetupError, StationSetup};
+use evlbi_wire::mark4;
 use evlbi_wire::units::show_hertz;
 
 use super::{Placed, PlanError, bandwidth};
@@ -16,6 +17,8 @@ pub struct Candidate {
     pub stream: usize,
     /// Frequencies of its bands in the job.
     pub frequencies: Vec<usize>,
+    /// Names of its channels, where bands of equal names belong together.
+    pub names: Vec<mark4::Channel>,
 }
 
 /// Stations that can be correlated with each other, and the others.

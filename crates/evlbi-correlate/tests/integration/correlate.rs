@@ -657,7 +657,7 @@ fn long_delays_and_lower_sidebands() {
     ] {
         let options = CorrelateOptions {
             freq: vec![Hertz(freq)],
-            sideband,
+            sideband: Some(sideband),
             ..delayed(256, &["1us,5e-7", "2.1ms,-3e-7"])
         };
         let result = correlated(&[ef, jb], &options);

@@ -123,9 +123,9 @@ pub struct CorrelatorArgs {
     /// Sky frequency of the first band's edge (LO frequency); one for all bands in a row, or one per band [default: unknown]
     #[arg(long, value_name = "HZ", value_delimiter = ',')]
     pub freq: Vec<Hertz>,
-    /// Sideband of real samples
-    #[arg(long, ignore_case = true, value_parser = choice(SIDE_BANDS), default_value = name(SIDE_BANDS, CorrelateOptions::default().sideband))]
-    pub sideband: SideBand,
+    /// Sideband of real samples [default: that in the names of Mark 4 channels, U of others]
+    #[arg(long, ignore_case = true, value_parser = choice(SIDE_BANDS))]
+    pub sideband: Option<SideBand>,
     /// Polarisations of the bands in their order: RL alternates, 8X8Y is 8 bands of X and then 8 of Y
     #[arg(long, value_name = "LETTERS", default_value_t = CorrelateOptions::default().polarisations)]
     pub polarisations: Polarisations,

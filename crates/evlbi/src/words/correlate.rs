@@ -259,6 +259,9 @@ fn of_plan(error: &PlanError) -> Option<String> {
         PlanError::TooFewFrequencies(given) => Some(format!(
             "--freq names {given} frequencies for more bands: give one, or one per band"
         )),
+        PlanError::BothSidebands(station) => Some(format!(
+            "station {station} has channels of both sidebands: give --freq for each channel, or --channel-table"
+        )),
         PlanError::Polarisations { .. } => Some(format!(
             "{error}: give --polarisations with smaller blocks, e.g. 4X4Y for 8 bands"
         )),

@@ -4,15 +4,21 @@ use evlbi_wire::fill;
 
 pub fn run(payload: &[u8]) {
     let word = fill::PATTERN.to_le_bytes();
-    let mut end = None;
+    let mut end = 0;
     for run in fill::find(payload) {
-        assert!(run.len().is_multiple_of(4));
-        assert!(run.len() >= fill::MIN_RUN);
-        assert!(end.is_none_or(|end| end < run.start));
-        assert!(fill::is_fill(&payload[run.clone()]));
-        assert!(!payload[run.end..].starts_with(&word));
-        assert!(!payload[..run.start].ends_with(&word));
-        end = Some(run.end);
+        assert!(end <= run.start);
+        let half = if payload[run.start..].starts_with(&word) {
+            0
+        } else {
+            2
+        };
+        let (before, after) = (&payload[end..run.start + half], &payload[run.end..]);
+        let whole = &payload[run.start + half..run.end];
+        assert!(whole.len() >= fill::MIN_RUN && whole.len().is_multiple_of(2));
+        assert!(fill::is_fill(whole));
+        assert_eq!(before.ends_with(&word[2..]), half == 2);
+        assert!(!whole.len().is_multiple_of(4) || !after.starts_with(&word[..2]));
+        end = run.end;
     }
     let mut filled = payload.to_vec();
     fill::make(&mut filled);

@@ -142,7 +142,11 @@ mod tests {
             if end - at >= 8 {
                 let is_half = at >= free + 2 && payload[at - 2..at] == WORD[2..];
                 let start = at - if is_half { 2 } else { 0 };
-                end += if payload[end..].starts_with(&WORD[..2]) { 2 } else { 0 };
+                end += if payload[end..].starts_with(&WORD[..2]) {
+                    2
+                } else {
+                    0
+                };
                 runs.push(start..end);
                 free = end;
             }
@@ -203,7 +207,7 @@ mod tests {
         payload[8006] ^= 1;
         assert!(!is_fill(&payload));
         payload[4000] ^= 1;
-        assert_eq!(runs(&payload), [0..4000, 4004..8006]);
+        assert_eq!(runs(&payload), [0..4000, 4002..8006]);
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use evlbi_net::sim::Network;
 use evlbi_stream::drop::{DropOptions, drop};
 use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_stream::selection::Selection;
-use evlbi_stream::send::{SendOptions, send};
+use evlbi_stream::send::{Pace, SendOptions, send};
 use evlbi_testkit::Room;
 use evlbi_testkit::recording::{FRAME, RATE, frame, key, noise};
 use evlbi_testkit::result::{refused, shown};
@@ -176,7 +176,7 @@ fn nothing_is_selected_from_raw_data() {
     let (clock, path) = network(&[]);
     let (send, recv) = options(&path, &input, &room.path("one.vdif"));
     let send = SendOptions {
-        pace: evlbi_stream::send::Pace::Max,
+        pace: Pace::Max,
         ..send
     };
     let recv = RecvOptions {
@@ -289,6 +289,7 @@ fn what_cannot_be_selected_is_refused_at_once() {
         let sent = SendOptions {
             source: source.into(),
             selection: selection("thread=0"),
+            pace: Pace::Max,
             cut,
             ..SendOptions::default()
         };

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use evlbi_core::deframe::{self, Chunk};
+use evlbi_core::deframe::{self, Chunk, Selected};
 use evlbi_core::time::Nanos;
 use evlbi_fx::layout::Layout;
 use evlbi_fx::track::{Counts, Slab, Track, Trust};
@@ -51,6 +51,7 @@ const MAX_NAP: Duration = Duration::from_millis(16);
 pub struct Feed {
     state: Mutex<State>,
     selection: Selection,
+    selected: Selected,
     sample_rate: Option<u64>,
     trust: Trust,
     /// The times of all stations, and the index of this one.
@@ -83,6 +84,10 @@ pub struct State {
     is_of_anyone: bool,
     pub ended: bool,
     pub error: Option<SamplesError>,
+    /// Whether the stream is not correlated.
+    is_left_out: bool,
+    /// Reason for which the selected station seems not to be in the stream.
+    pub absent: Option<SamplesError>,
     /// Consecutive frames of each thread that are behind the thread's own data.
     behind: BTreeMap<u16, u32>,
     /// Frames of other stations, or with other bits or channels.
@@ -126,6 +131,7 @@ impl Feed {
         Arc::new(Feed {
             state: Mutex::new(State::default()),
             selection: selection.clone(),
+            selected: selection.part(),
             sample_rate,
             trust,
             epoch: Arc::clone(epoch),
@@ -182,21 +188,54 @@ impl Feed {
         }
     }
 
-    /// Gives a stream that has not arrived the format of another one, and lets it be of any station.
-    pub fn expect(&self, like: &Shape) -> Shape {
+    /// Gives a stream that has not arrived the format of another one, and lets it be of any selected station. Refuses it if that format does
+    /// not have its channels.
+    pub fn expect(&self, like: &Shape) -> Result<Shape, SamplesError> {
         let mut state = self.state();
-        if state.track.is_none() {
-            let shape = Shape {
-                station: StationId::default(),
-                selection: self.selection.clone(),
-                ..like.clone()
-            };
-            state.track = Some(self.track(&shape));
-            state.early.clear();
-            state.is_of_anyone = true;
-            state.shape = Some(shape);
+        if let (Some(shape), Some(_)) = (&state.shape, &state.track) {
+            return Ok(shape.clone());
         }
-        state.shape.clone().unwrap_or_else(|| like.clone())
+        let threads = match self.selection.threads.as_slice() {
+            [] => &like.threads,
+            selected => selected,
+        };
+        let samples = like.samples.clone().select(&self.selection.channels);
+        let shape = Shape {
+            samples: samples.inspect_err(|error| state.error = Some(error.clone()))?,
+            frames: like.frames,
+            threads: threads.to_vec(),
+            station: StationId::default(),
+            first_second: like.first_second,
+            selected: self.selected.clone(),
+            selection: self.selection.clone(),
+        };
+        state.track = Some(self.track(&shape));
+        state.early.clear();
+        state.is_of_anyone = true;
+        state.shape = Some(shape.clone());
+        Ok(shape)
+    }
+
+    /// Takes no more frames of a stream that is not correlated.
+    pub fn leave_out(&self) {
+        let mut state = self.state();
+        (state.shape, state.track) = (None, None);
+        state.early.clear();
+        state.is_left_out = true;
+        self.clocks().end(self.station, self.now());
+    }
+
+    /// Returns the number of frames whose times were not accepted.
+    pub fn refused(&self) -> u64 {
+        self.clocks().refused(self.station)
+    }
+
+    /// Returns the reason why it contributes nothing.
+    pub fn why_nothing(&self) -> String {
+        let state = self.state();
+        let (late, has_ended) = (state.late() > 0, state.ended);
+        self.clocks()
+            .reason(self.station, late, has_ended, self.now())
     }
 
     /// Returns an empty track for frames of this shape.
@@ -260,10 +299,9 @@ impl State {
             return;
         }
         if self.shape.is_none() {
-            let wanted = feed.selection.station.as_ref();
-            let is_other = wanted.is_some_and(|wanted| frame.key.station.to_string() != *wanted);
-            if let Some(wanted) = wanted.filter(|_| is_other) {
-                self.pass(frame.key.station, wanted, feed.clock.now());
+            let is_other = !feed.selected.has_station(frame.key);
+            if is_other {
+                self.pass(frame.key.station, feed);
             }
             if frame.is_odd || is_other {
                 return;
@@ -294,17 +332,19 @@ impl State {
     }
 
     /// Notes a frame of another station than the wanted one, which is not there if only others are for a while.
-    fn pass(&mut self, station: StationId, wanted: &str, now: Nanos) {
+    fn pass(&mut self, station: StationId, feed: &Feed) {
         self.passed.insert(station);
+        let now = feed.clock.now();
         let first = *self.first_passed.get_or_insert(now);
-        if now.since(first) >= ABSENT {
-            self.error = Some(SamplesError::not_there("station", wanted, &self.passed));
+        if now.since(first) >= ABSENT && self.absent.is_none() {
+            let wanted = feed.selection.station.as_deref().unwrap_or_default();
+            self.absent = Some(SamplesError::not_there("station", wanted, &self.passed));
         }
     }
 
     /// Returns whether a frame belongs to this stream.
     fn admits(&mut self, frame: &Arrived<'_>) -> bool {
-        if self.error.is_some() {
+        if self.error.is_some() || self.is_left_out {
             return false;
         }
         let Some(shape) = &mut self.shape else {
@@ -416,6 +456,7 @@ impl State {
             threads: Vec::new(),
             station: frame.key.station,
             first_second: frame.time.second,
+            selected: feed.selected.clone(),
             selection: feed.selection.clone(),
         });
     }
@@ -615,7 +656,7 @@ impl Station for LiveStation {
             .map_or_else(Counts::default, Track::counts);
         Counts {
             late: state.late(),
-            foreign: counts.foreign + state.others + self.feed.clocks().refused(self.feed.station),
+            foreign: counts.foreign + state.others + self.feed.refused(),
             ..counts
         }
     }

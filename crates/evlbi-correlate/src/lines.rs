@@ -61,10 +61,7 @@ pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> O
     if series.setup.inputs().any(has_some) {
         return None;
     }
-    let state = stream.feed.state();
-    let (late, has_ended) = (state.late() > 0, state.ended);
-    let clocks = stream.feed.clocks();
-    Some(clocks.reason(station, late, has_ended, stream.feed.now()))
+    Some(stream.feed.why_nothing())
 }
 
 /// Returns the bits per second of a station in a series.
@@ -85,7 +82,7 @@ impl Integration {
         (begins, period): (f64, &Series),
         window: &Window,
         seen: &mut [Snapshot],
-        streams: &[Stream],
+        streams: &[&Stream],
     ) -> (Integration, Vec<Baseline>) {
         let products = 0..job.setup.products().len();
         let find = |index| period.find(index, job.periods.parts, window);
@@ -109,12 +106,12 @@ impl Integration {
                 rate_bps,
                 counts: Counts::total(RECEIVED, &Received { live, rate_bps }),
                 late_frames: stream.feed.state().late(),
-                refused_frames: stream.feed.clocks().refused(index),
+                refused_frames: stream.feed.refused(),
                 skew_s: front - times[index].unwrap_or(f64::NEG_INFINITY),
             });
         }
         let why = |station: usize| {
-            let reason = why_nothing(station, period, &streams[station])?;
+            let reason = why_nothing(station, period, streams[station])?;
             Some(format!("{}: {reason}", name(station)))
         };
         let baselines = baselines(&job.setup, &found).into_iter();

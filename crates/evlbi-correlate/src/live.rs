@@ -4,6 +4,7 @@
 //! stations have data beyond it, or when the wait for the others is over. Data that arrives after that is late, and counted.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -16,6 +17,7 @@ use evlbi_net::transport::Url;
 use evlbi_stream::counters::{self, RECEIVED, Received};
 use evlbi_stream::drain;
 use evlbi_stream::recv::{self, RecvOptions};
+use evlbi_stream::samples::SamplesError;
 use evlbi_stream::selection::Selection;
 use evlbi_wire::units::show_seconds;
 use parking_lot::Mutex;
@@ -26,12 +28,12 @@ use super::integrations::{Done, Integrations};
 use super::job::Job;
 use super::lines::{Integration, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
-use super::plan::{Placed, station_names};
+use super::plan::{Placed, PlanError, station_names};
 use super::result::StationResult;
 use super::shape::Shape;
 use super::stream::{Reception, Stream, StreamResult};
 use super::watch::{Watch, front};
-use super::{Cause, CorrelateError, Correlation};
+use super::{Cause, CorrelateError, Correlation, LeftOut};
 
 /// Interval between two messages that a stream has not arrived.
 const NOTE_INTERVAL: Nanos = Nanos(5 * Nanos::SECOND.0);
@@ -76,7 +78,9 @@ pub fn correlate_streams(
     let opened = Opened::new(inputs, &feeds.collect::<Vec<_>>(), streams, &ending.run)?;
     let watch = Arc::new(Watch::new(&opened.streams, run.clock()));
     let work = Work {
-        urls: inputs.iter().map(|(url, _)| url.to_string()).collect(),
+        urls: (inputs.iter())
+            .map(|(url, selection)| selection.written(&url.to_string()))
+            .collect(),
         options: options.clone(),
         epoch,
         ending: Arc::clone(&ending),
@@ -226,22 +230,62 @@ impl Work {
         found
     }
 
+    /// Warns of the streams that are not correlated, and takes no more of them.
+    fn leave_out(
+        &self,
+        streams: &[Stream],
+        placed: &[Placed<'_>],
+        others: &[(usize, PlanError)],
+    ) -> Vec<LeftOut> {
+        let mut left_out = Vec::new();
+        for (number, (stream, url)) in streams.iter().zip(&self.urls).enumerate() {
+            let other = others.iter().find(|(place, _)| *place == number);
+            let unfit = stream.feed.state().error.clone();
+            let unfit = unfit.map(|source| StreamError::Unfit {
+                number: number + 1,
+                source,
+            });
+            let is_placed = placed.iter().any(|(place, _)| *place == number);
+            let error: Option<&(dyn Error + 'static)> = match (other, &unfit) {
+                (Some((_, error)), _) => Some(error),
+                (None, Some(error)) if !is_placed => Some(error),
+                _ => None,
+            };
+            if let Some(error) = error {
+                left_out.push(LeftOut::new(url, error, &self.ending.run));
+                stream.feed.leave_out();
+            }
+        }
+        left_out
+    }
+
     fn correlate(&self, opened: Opened, mut show: Show) -> Result<Correlation, CorrelateError> {
-        let (options, run, streams) = (&self.options, &self.ending.run, &opened.streams);
-        let mut shapes = wait_for_shapes(streams, run)?;
+        let (options, run, all) = (&self.options, &self.ending.run, &opened.streams);
+        let mut shapes = wait_for_shapes(all, run)?;
         let epoch = self.epoch.get().copied();
         let epoch = epoch.ok_or_else(|| StreamError::Ended("no stream has a time".into()))?;
-        let firsts = begin(streams, &mut shapes, epoch);
-        let placed: Vec<Placed<'_>> = shapes.iter().enumerate().collect();
-        let mut plan = super::plan::plan(&self.urls, &placed, options, run)?.of_all()?;
+        let firsts = begin(all, &mut shapes, epoch);
+        let placed = shapes.iter().enumerate();
+        let placed: Vec<Placed<'_>> = placed
+            .filter_map(|(number, shape)| Some((number, shape.as_ref()?)))
+            .collect();
+        let mut plan = super::plan::plan(&self.urls, &placed, options, run)?;
+        let left_out = self.leave_out(all, &placed, &plan.left_out);
+        let placed: Vec<Placed<'_>> = plan.taken.iter().map(|index| placed[*index]).collect();
+        let streams: Vec<&Stream> = placed.iter().map(|(number, _)| &all[*number]).collect();
+        let firsts: Vec<_> = placed.iter().map(|(number, _)| firsts[*number]).collect();
         plan.count_from(epoch);
         let window = options.window();
         let mut job = Job::live(plan, &firsts, &window)?;
         let names = station_names(&job.setup);
+        let mut of_all = vec![None; all.len()];
+        for ((number, _), name) in placed.iter().zip(&names) {
+            of_all[*number] = Some(name.clone());
+        }
         // The names are set only here.
-        let _ = self.watch.names.set(names.clone());
-        let shaped = streams.iter().zip(&shapes);
-        let stations = shaped.map(|(stream, shape)| LiveStation {
+        let _ = self.watch.names.set(of_all);
+        let shaped = streams.iter().zip(&placed);
+        let stations = shaped.map(|(stream, (_, shape))| LiveStation {
             feed: Arc::clone(&stream.feed),
             layout: *shape.layout(),
             ending: Arc::clone(&self.ending),
@@ -261,7 +305,7 @@ impl Work {
             Done::Integration(begins, period) => {
                 let period = (begins, period);
                 let (integration, baselines) =
-                    Integration::of(&job, period, &window, &mut seen, streams);
+                    Integration::of(&job, period, &window, &mut seen, &streams);
                 *self.watch.baselines.lock() = baselines;
                 show(&integration).map_err(CorrelateError::Along)
             }
@@ -295,7 +339,7 @@ impl Work {
         let newest = newest.map(|station| station.feed.state().newest());
         let newest: Vec<Option<f64>> = newest.collect();
         for (number, newest) in newest.iter().enumerate() {
-            let rate = shapes[number].layout().sample_rate() as f64;
+            let rate = placed[number].1.layout().sample_rate() as f64;
             if let Some(newest) = newest.map(|newest| (newest * rate).round() as i64) {
                 let end = job.plan.span(number, &(newest..newest))?.end;
                 job.spans[number].end = end.max(job.spans[number].start);
@@ -314,7 +358,7 @@ impl Work {
                 station: names[number].clone(),
                 counts: counters::Counts::total(RECEIVED, &received),
                 late_frames: counts.late,
-                refused_frames: feed.clocks().refused(number),
+                refused_frames: feed.refused(),
                 reason,
                 left_s: feed.state().left(),
                 ended_early_s: newest[number].map_or(0.0, |newest| front - newest),
@@ -349,8 +393,8 @@ impl Work {
             tampered: Vec::new(),
             integration,
             given: None,
-            places: (0..placed.len()).collect(),
-            left_out: Vec::new(),
+            places: placed.iter().map(|(number, _)| *number).collect(),
+            left_out,
             window,
             streams: results,
         })
@@ -400,7 +444,7 @@ fn finish(reception: Reception) -> Result<ReceiveReport, StreamError> {
 
 /// Begins with the streams whose times agree; the others join when their times are right. Returns the first sample of each, counted from
 /// the UTC second `epoch`.
-fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64>> {
+fn begin(streams: &[Stream], shapes: &mut [Option<Shape>], epoch: i64) -> Vec<Option<i64>> {
     // While all are locked, none takes a frame.
     let mut states: Vec<_> = streams.iter().map(|stream| stream.feed.state()).collect();
     let mut firsts: Vec<Option<i64>> = (states.iter())
@@ -408,8 +452,8 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64
         .collect();
     let times = firsts.iter().zip(&states).zip(shapes.iter());
     let times = times.map(|((first, state), shape)| {
-        let earliest = (*first)? as f64 / shape.layout().sample_rate() as f64;
-        Some((earliest, state.newest()?))
+        let rate = shape.as_ref()?.layout().sample_rate() as f64;
+        Some(((*first)? as f64 / rate, state.newest()?))
     });
     let times: Vec<Option<(f64, f64)>> = times.collect();
     let Some(first) = streams.first() else {
@@ -422,8 +466,8 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64
             firsts[number] = None;
             state.leave_out(epoch.saturating_add(start as i64), &streams[number].feed);
         }
-        if let Some(shape) = &state.shape {
-            shapes[number] = shape.clone();
+        if shapes[number].is_some() {
+            shapes[number].clone_from(&state.shape);
         }
         state.keep_all();
     }
@@ -431,33 +475,45 @@ fn begin(streams: &[Stream], shapes: &mut [Shape], epoch: i64) -> Vec<Option<i64
 }
 
 /// Waits until the format of each stream is known. When two have arrived, it waits a while longer for the others; then the run begins
-/// without them, and they may still arrive.
-fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamError> {
+/// without them, and they may still arrive. Returns `None` for streams that cannot be correlated, if two others can be.
+fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Option<Shape>>, StreamError> {
     let clock = run.clock();
     let mut told = clock.now();
     let mut enough: Option<f64> = None;
     loop {
         let mut shapes = Vec::new();
-        let mut ended = Vec::new();
+        let mut missing = Vec::new();
+        // Among the missing ones.
+        let (mut ended, mut absent) = (Vec::new(), Vec::new());
+        let mut refused = Vec::new();
         for (number, stream) in streams.iter().enumerate() {
             let mut state = stream.feed.state();
-            if let Some(source) = state.error.clone() {
-                let number = number + 1;
-                return Err(StreamError::Unfit { number, source });
-            }
             state.learn_in_time(&stream.feed);
-            shapes.push(state.shape.clone().filter(|_| state.track.is_some()));
-            if state.ended && state.track.is_none() {
-                ended.push(number);
+            let shape = state.shape.clone().filter(|_| state.track.is_some());
+            if let Some(source) = &state.error {
+                refused.push((number, source.clone()));
+            } else if shape.is_none() {
+                missing.push(number);
+                ended.extend(state.ended.then_some(number));
+                absent.extend(state.absent.clone().map(|source| (number, source)));
             }
+            shapes.push(shape);
         }
-        let missing: Vec<usize> = (0..streams.len())
-            .filter(|number| shapes[*number].is_none())
-            .collect();
+        let unfit = |(number, source): (usize, SamplesError)| {
+            let number = number + 1;
+            Err(StreamError::Unfit { number, source })
+        };
+        let usable = streams.len() - refused.len();
+        if usable < 2 && !refused.is_empty() {
+            return unfit(refused.remove(0));
+        }
+        if usable - absent.len() < 2 && !absent.is_empty() {
+            return unfit(absent.remove(0));
+        }
         if missing.is_empty() {
-            return Ok(shapes.into_iter().flatten().collect());
+            return Ok(shapes);
         }
-        let are_enough = streams.len() - missing.len() > 1;
+        let are_enough = usable - missing.len() > 1;
         let feed = &streams[missing[0]].feed;
         let (now, clocks) = (feed.now(), feed.clocks());
         let (timeout, are_over) = (clocks.timeout(), clocks.are_over(now));
@@ -467,16 +523,18 @@ fn wait_for_shapes(streams: &[Stream], run: &Run) -> Result<Vec<Shape>, StreamEr
             && (is_late || (are_enough && ended == missing))
         {
             for number in missing {
+                let why = absent.iter().find(|(of, _)| *of == number);
+                let why = why.map_or(String::new(), |(_, why)| format!(" ({why})"));
                 run.say(format_args!(
-                    "stream {} has not arrived: the others are correlated without it until it does",
+                    "stream {} has not arrived{why}: the others are correlated without it until it does",
                     number + 1
                 ));
-                shapes[number] = Some(streams[number].feed.expect(&like));
+                shapes[number] = streams[number].feed.expect(&like).ok();
             }
-            return Ok(shapes.into_iter().flatten().collect());
+            return Ok(shapes);
         }
         if let Some(number) = ended.first()
-            && streams.len() - ended.len() < 2
+            && usable - ended.len() < 2
         {
             let why = format!("stream {} ended before a frame arrived", number + 1);
             return Err(StreamError::Ended(why));

@@ -18,8 +18,8 @@ use evlbi_stream::selection::ChannelId;
 use evlbi_stream::source::{SourceError, read_plan};
 use evlbi_wire::vdif::StationId;
 
-use self::bands::{bands, names_in, product, products};
 pub use self::bands::place;
+use self::bands::{bands, names_in, product, products};
 use self::choice::{Candidate, Candidates};
 use self::names::names;
 pub use self::names::twice;
@@ -543,17 +543,6 @@ pub fn station_names(setup: &Setup) -> Vec<String> {
 }
 
 impl Plan {
-    /// Returns the plan if no input is left out.
-    ///
-    /// # Errors
-    /// Returns the reason why one is left out.
-    pub fn of_all(mut self) -> Result<Plan, PlanError> {
-        match self.left_out.is_empty() {
-            true => Ok(self),
-            false => Err(self.left_out.remove(0).1),
-        }
-    }
-
     /// Counts samples from another UTC second.
     pub fn count_from(&mut self, epoch: i64) {
         self.start += self.epoch - epoch;

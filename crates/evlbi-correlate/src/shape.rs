@@ -1,7 +1,7 @@
 //! Format of a station's frames: which frames are its own, and which of its channels are bands. Further properties of a station's
 //! data, in a file or a stream, belong here.
 
-use evlbi_core::deframe::{self, Format};
+use evlbi_core::deframe::{self, Format, Selected};
 use evlbi_fx::layout::Layout;
 use evlbi_stream::samples::Samples;
 use evlbi_stream::selection::Selection;
@@ -22,6 +22,8 @@ pub struct Shape {
     pub station: StationId,
     /// UTC second of its first frame.
     pub first_second: i64,
+    /// Stations and threads that its settings select.
+    pub selected: Selected,
     /// Settings of the input.
     pub selection: Selection,
 }
@@ -50,11 +52,7 @@ impl Shape {
 
     /// Returns whether a frame is from another station or thread than the selected ones.
     pub fn leaves_out(&self, frame: &Arrived<'_>) -> bool {
-        let Selection {
-            station, threads, ..
-        } = &self.selection;
-        (station.is_some() && frame.key.station != self.station)
-            || (!threads.is_empty() && !threads.contains(&frame.key.thread))
+        !self.selected.has(Some(frame.key))
     }
 
     /// Returns the index of the thread and the channel of each band.

@@ -214,6 +214,7 @@ impl StationFile {
                 threads,
                 station,
                 first_second: first.second,
+                selected: selection.part(),
                 selection,
             },
             trust,

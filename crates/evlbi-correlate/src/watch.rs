@@ -21,8 +21,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Watch {
     streams: Vec<Watched>,
     clock: Clock,
-    /// Names of the stations, once known.
-    pub(super) names: OnceLock<Vec<String>>,
+    /// Names of the stations, once known; `None` of a stream that is left out.
+    pub(super) names: OnceLock<Vec<Option<String>>>,
     /// The last integration of each baseline.
     pub(super) baselines: Mutex<Vec<Baseline>>,
 }
@@ -59,7 +59,7 @@ impl Watch {
         let newest: Vec<Option<f64>> = self.streams.iter().map(|s| s.feed.newest()).collect();
         let front = front(&newest);
         let of = |(number, stream): (usize, &Watched)| Receiving {
-            station: self.names.get().map(|names| names[number].clone()),
+            station: self.names.get().and_then(|names| names[number].clone()),
             skew_s: newest[number].map(|newest| front - newest),
             ..Receiving::of(stream.watch.last(), stream.rate.lock().last())
         };
@@ -88,8 +88,8 @@ impl Watch {
             let (host, now) = (stream.feed.host(), stream.feed.now());
             let report = stream.feed.clocks().report(number, late, host, now);
             if let Some(report) = report {
-                match self.names.get() {
-                    Some(names) => run.say(format_args!("{}: {report}", names[number])),
+                match self.names.get().and_then(|names| names[number].as_ref()) {
+                    Some(name) => run.say(format_args!("{name}: {report}")),
                     None => run.say(format_args!("stream {}: {report}", number + 1)),
                 }
             }

@@ -34,6 +34,9 @@ pub enum SamplesError {
     /// The tracks of Mark 4 change places.
     #[error("its tracks change places from frame to frame (barrel roll), which cannot be decoded")]
     Rolled,
+    /// The samples are described as modulated, which only those of Mark 4 can be.
+    #[error("the samples are given as modulated, but those of {0} never are")]
+    NotModulated(Format),
     /// Neither the headers nor the settings contain the sample rate.
     #[error("the headers do not contain the sample rate")]
     NoRate,
@@ -137,6 +140,9 @@ impl Samples {
         frame_rate: Option<FrameRate>,
         sample_rate: Option<u64>,
     ) -> Result<Samples, SamplesError> {
+        if selection.modulated && !matches!(layout.format, Format::Mark4 | Format::Raw) {
+            return Err(SamplesError::NotModulated(layout.format));
+        }
         let named = selection.format;
         let given = sample_rate.or(named.map(|named| named.sample_rate()));
         let (unpacker, names) = match layout.format {
@@ -153,20 +159,29 @@ impl Samples {
         };
         // A header can claim billions of channels, but a payload holds a sample of each.
         let numbers = || (0..unpacker.layout().channels).map(ChannelId::Number);
-        let channels: Vec<ChannelId> = names.unwrap_or_else(|| numbers().collect());
+        let all = Samples {
+            channels: names.unwrap_or_else(|| numbers().collect()),
+            unpacker,
+            selected: Vec::new(),
+        };
+        all.select(&selection.channels)
+    }
+
+    /// Returns the same samples, of which other channels are selected; all if none are named.
+    ///
+    /// # Errors
+    /// Returns a [`SamplesError`] if a channel is not in them.
+    pub fn select(self, wanted: &[ChannelId]) -> Result<Samples, SamplesError> {
+        let channels = &self.channels;
         let place = |wanted: &ChannelId| {
             let place = channels.iter().position(|channel| channel == wanted);
-            place.ok_or_else(|| SamplesError::not_there("channel", wanted, &channels))
+            place.ok_or_else(|| SamplesError::not_there("channel", wanted, channels))
         };
-        let selected = match selection.channels.as_slice() {
+        let selected = match wanted {
             [] => (0..channels.len()).collect(),
             wanted => wanted.iter().map(place).collect::<Result<_, _>>()?,
         };
-        Ok(Samples {
-            unpacker,
-            channels,
-            selected,
-        })
+        Ok(Samples { selected, ..self })
     }
 
     /// Returns the name of the format of these frames; `None` if they have none.

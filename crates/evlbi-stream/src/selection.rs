@@ -190,7 +190,7 @@ impl Selection {
     }
 
     /// Returns an address as a result shows it: with the settings, if any.
-    pub(crate) fn written(&self, address: &str) -> String {
+    pub fn written(&self, address: &str) -> String {
         match *self == Selection::default() {
             true => address.to_owned(),
             false => self.join(address),
@@ -221,7 +221,7 @@ impl Selection {
     }
 
     /// Returns the stations and threads that are selected.
-    pub(crate) fn part(&self) -> Selected {
+    pub fn part(&self) -> Selected {
         Selected {
             stations: self.station.as_deref().map(stations_of),
             threads: self.threads.clone(),

@@ -53,10 +53,13 @@ fn slow(room: &Room, name: &str, length: u64) -> Stream {
 #[derive(Clone)]
 struct Stream {
     source: String,
+    /// Settings of the receiver's input.
+    settings: &'static str,
     /// Seconds by which it starts after the others.
     later: i64,
     repeat: u64,
     shed: Policy,
+    mtu: Option<usize>,
     laws: Vec<Law>,
 }
 
@@ -70,9 +73,11 @@ impl Stream {
         };
         Stream {
             source,
+            settings: "",
             later: 0,
             repeat: 1,
             shed: Policy::None,
+            mtu: None,
             laws: vec![delay],
         }
     }
@@ -85,6 +90,7 @@ impl Stream {
             to: to.clone(),
             repeat: self.repeat,
             shed: self.shed.clone(),
+            mtu: self.mtu,
             start: Some(start),
             ..SendOptions::default()
         };
@@ -167,8 +173,13 @@ fn correlated(
         let ports = streams.iter().enumerate();
         let ports = ports.map(|(number, stream)| port(number, stream, seed, &clock));
         let ports: Vec<Url> = ports.collect();
-        let correlating =
-            correlate_streams(&whole(&ports), options, stream_options, &run, show).unwrap();
+        let inputs = ports.iter().zip(streams);
+        let inputs = inputs.map(|(url, stream)| {
+            let (_, selection) = Selection::split(&format!("x{}", stream.settings)).unwrap();
+            (url.clone(), selection)
+        });
+        let inputs: Vec<_> = inputs.collect();
+        let correlating = correlate_streams(&inputs, options, stream_options, &run, show).unwrap();
         let senders = streams.iter().zip(&ports);
         let senders = senders.filter(|(stream, _)| !stream.source.is_empty());
         // The end of the correlator does not stop the senders.
@@ -394,6 +405,74 @@ fn a_missing_station_costs_the_others_nothing() {
     let baselines = found.correlation.fringes().into_iter();
     let weights: Vec<f64> = baselines.map(|baseline| baseline.weight).collect();
     assert_eq!(weights, [1.0, 0.0, 0.0]);
+}
+
+/// A lost datagram costs its own part of a frame.
+#[test]
+fn what_arrived_of_a_frame_is_correlated() {
+    let room = Room::new();
+    let mut streams = ["Ef", "Jb"].map(|name| Stream {
+        mtu: Some(1500),
+        ..Stream::of(plan(&room, name, 0, 20, 800_000))
+    });
+    let loss = Law::Loss(Loss::Random { fraction: 0.2 });
+    streams[1].laws.push(loss);
+    let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
+    let fringe = &found.correlation.fringes()[0];
+    assert!((fringe.weight - 0.8).abs() < 0.03, "{}", fringe.weight);
+    let amplitude = fringe.amplitude.corrected;
+    assert!((amplitude - 0.8).abs() < 0.03, "{amplitude}");
+}
+
+/// A stream that cannot be correlated is left out with the reason, and the others are correlated at once.
+#[test]
+fn a_stream_that_cannot_be_correlated_is_left_out() {
+    let room = Room::new();
+    let unfit = Stream {
+        settings: "#channels=7",
+        ..slow(&room, "On", 40)
+    };
+    let other = Stream::of(plan(&room, "On", 0, 40, 64_000));
+    for (bad, says) in [(unfit, "no channel 7"), (other, "bandwidth")] {
+        let streams = [slow(&room, "Ef", 40), bad, slow(&room, "Jb", 40)];
+        let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
+        assert_eq!(found.weights(0, 0..40), [1.0; 40]);
+        let result = json!(found.correlation.result(false));
+        let (left_out, streams) = (&result["left_out"], &result["streams"]);
+        let reason = left_out[0]["reason"].as_str().unwrap();
+        assert!(reason.contains(says), "{reason}");
+        assert_eq!(left_out.as_array().unwrap().len(), 1);
+        let names = streams.as_array().unwrap().iter();
+        let names: Vec<&str> = names.map(|it| it["station"].as_str().unwrap()).collect();
+        assert_eq!(names, ["Ef", "Jb"]);
+    }
+}
+
+/// A selected station need not be in its stream at the start: it joins when it arrives.
+#[test]
+fn a_selected_station_joins_when_it_arrives() {
+    let room = Room::new();
+    let of_on = |source: String, later| Stream {
+        settings: "#station=On",
+        later,
+        ..Stream::of(source)
+    };
+    let [ef, jb] = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
+    let late = Stream {
+        settings: "#station=On&channels=0",
+        ..of_on(plan(&room, "On", 20, 20, 32_000), 20)
+    };
+    let found = correlated(&[ef, jb, late], &of_channels(64), &idle(1), 1, |_, _| ());
+    assert_eq!(found.weights(0, 16..40), [1.0; 24]);
+    assert_eq!(found.weights(1, 16..20), [0.0; 4]);
+    assert_eq!(found.weights(1, 30..40), [1.0; 10]);
+    // Its stream has another station only.
+    let [ef, jb] = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
+    let other = of_on(plan(&room, "Jb", 0, 40, 32_000), 0);
+    let found = correlated(&[ef, jb, other], &of_channels(64), &idle(1), 1, |_, _| ());
+    assert_eq!(found.weights(0, 16..40), [1.0; 24]);
+    assert_eq!(found.weights(1, 16..40), [0.0; 24]);
+    assert_eq!(found.correlation.left_out.len(), 0);
 }
 
 /// Each line has the rate of its own integration, however short that is and however long the receivers ran before.

@@ -315,10 +315,12 @@ fn correlate_live(
     let nothing: Vec<String> = (result.streams.iter())
         .filter_map(StreamResult::nothing)
         .collect();
-    match nothing.join("; ") {
-        none if none.is_empty() => Ok(()),
-        nothing => bail!("no data correlated: {nothing}"),
-    }
+    ensure!(
+        nothing.is_empty(),
+        "no data correlated: {}",
+        nothing.join("; ")
+    );
+    all_of(&result.left_out)
 }
 
 #[derive(Args)]

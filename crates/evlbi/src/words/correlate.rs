@@ -190,6 +190,7 @@ fn of_samples(error: &SamplesError) -> Option<String> {
         SamplesError::OtherFormat { .. } => {
             format!("{error}: correct the format after `#`, or leave it out")
         }
+        SamplesError::NotModulated(_) => format!("{error}: leave out `modulated` after `#`"),
         SamplesError::NotThere { .. } => format!("{error}: correct the selection after `#`"),
         SamplesError::OtherRate { .. } | SamplesError::Rate(_) => {
             format!("{error}: correct --sample-rate or the format after `#`")

@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::gaps::{self, GapsError};
 use crate::lane::{Lane, LaneError, Made, MadeFile, Output, Piece};
 use crate::recording::{Blocks, Recording, RecordingError, gaps_beside};
+use crate::selection::Selection;
 
 /// Reasons why recordings cannot be joined.
 #[derive(Debug, Error)]
@@ -111,8 +112,8 @@ pub enum JoinError {
 /// Options of [`join()`].
 #[derive(Clone, Debug, Default)]
 pub struct JoinOptions {
-    /// Recordings to read, in the order of their channels.
-    pub inputs: Vec<PathBuf>,
+    /// Recordings to read, in the order of their channels, and the stations and threads to take from each.
+    pub inputs: Vec<(PathBuf, Selection)>,
     /// Recording to write.
     pub output: PathBuf,
     /// Whether threads are kept as they are.
@@ -130,7 +131,8 @@ pub struct JoinOptions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JoinReport {
     schema: &'static str,
-    inputs: Vec<PathBuf>,
+    /// Recordings read, and their settings.
+    inputs: Vec<String>,
     /// Threads in the output.
     threads: usize,
     /// Channels of each.
@@ -194,8 +196,9 @@ pub fn join(options: &JoinOptions, run: &Run) -> Result<JoinReport, JoinError> {
 
 fn survey(options: &JoinOptions, run: &Run) -> Result<Vec<Recording>, JoinError> {
     let mut recordings: Vec<Recording> = Vec::new();
-    for path in &options.inputs {
-        if recordings.iter().any(|other| same_file(&other.path, path)) {
+    for (number, (path, selection)) in options.inputs.iter().enumerate() {
+        let mut before = options.inputs[..number].iter();
+        if before.any(|(other, part)| part == selection && same_file(other, path)) {
             return Err(JoinError::Twice(path.clone()));
         }
         for output in [&options.output, &gaps_beside(&options.output)] {
@@ -203,7 +206,8 @@ fn survey(options: &JoinOptions, run: &Run) -> Result<Vec<Recording>, JoinError>
                 return Err(JoinError::Itself(output.clone()));
             }
         }
-        let recording = Recording::survey(path, options.frame_rate, run.clock().second())?;
+        let second = run.clock().second();
+        let recording = Recording::select(path, selection, options.frame_rate, second)?;
         if recording.format != Format::Vdif {
             return Err(JoinError::NotVdif(path.clone()));
         }
@@ -457,7 +461,7 @@ fn walk(
         if let Some((ours, theirs)) = differs {
             let path = source.recording.path.clone();
             return Err(JoinError::Differ {
-                first: options.inputs[0].clone(),
+                first: options.inputs[0].0.clone(),
                 ours: shown(ours),
                 path,
                 theirs: shown(theirs),
@@ -482,7 +486,9 @@ fn walk(
     let rate = lanes.first().and_then(Lane::frame_rate);
     Ok(JoinReport {
         schema: "evlbi.join/1",
-        inputs: options.inputs.clone(),
+        inputs: (options.inputs.iter())
+            .map(|(path, selection)| selection.written(&path.to_string_lossy()))
+            .collect(),
         threads: lanes.len(),
         channels: lanes.first().map_or(0, |lane| lane.out_shape().channels()),
         frame_rate: rate.map_or(0, FrameRate::get),

@@ -202,6 +202,22 @@ impl Selection {
         self.station.is_some() || !self.threads.is_empty() || !self.channels.is_empty()
     }
 
+    /// Separates what selects stations and threads from what describes samples, without the channels.
+    pub(crate) fn apart(self) -> (Selection, Selection) {
+        let part = Selection {
+            station: self.station,
+            threads: self.threads,
+            ..Selection::default()
+        };
+        let described = Selection {
+            station: None,
+            threads: Vec::new(),
+            channels: Vec::new(),
+            ..self
+        };
+        (part, described)
+    }
+
     /// Returns the stations and threads that are selected, for use on whole frames.
     ///
     /// # Errors
@@ -267,7 +283,7 @@ impl Selection {
                 match key {
                     "station" => self.station = Some(unescaped(text)),
                     "thread" => self.threads = listed(text, thread).ok_or_else(invalid)?,
-                    "channels" => self.channels = listed(text, channels).ok_or_else(invalid)?,
+                    "channels" => self.channels = channel_list(text).ok_or_else(invalid)?,
                     "name" => self.name = Some(unescaped(text)),
                     "format" => self.format = Some(text.parse()?),
                     _ => {
@@ -378,6 +394,11 @@ fn thread(text: &str) -> Option<Vec<u16>> {
     range(text)?
         .map(|number| u16::try_from(number).ok())
         .collect()
+}
+
+/// Parses different channels, separated by commas: numbers, ranges of numbers, or names.
+pub(crate) fn channel_list(text: &str) -> Option<Vec<ChannelId>> {
+    listed(text, channels)
 }
 
 fn channels(text: &str) -> Option<Vec<ChannelId>> {

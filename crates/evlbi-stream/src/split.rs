@@ -11,9 +11,8 @@ use evlbi_core::deframe::{Chunk, Format, FrameState, Layout};
 use evlbi_net::file::{OutputError, same_file};
 use evlbi_net::run::Run;
 use evlbi_plot::lines;
-use evlbi_wire::mark4;
 use evlbi_wire::time::FrameRate;
-use evlbi_wire::units::{self, show_count};
+use evlbi_wire::units::show_count;
 use evlbi_wire::validity::Gaps;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use serde::Serialize;
@@ -23,11 +22,10 @@ use crate::gaps::{self, GapsError};
 use crate::lane::{Converter, Lane, LaneError, Made, MadeFile, Output, Piece};
 use crate::recording::{Recording, RecordingError, gaps_beside};
 use crate::samples::SamplesError;
-use crate::selection::{ChannelId, Selection};
+use crate::selection::{ChannelId, Selection, channel_list};
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
 /// Maximum number of a channel that can be chosen.
-const MAX_CHANNEL: u16 = 1023;
 
 /// Reasons why a recording cannot be split.
 #[derive(Debug, Error)]
@@ -47,11 +45,11 @@ pub enum SplitError {
         /// Its format.
         format: Format,
     },
-    /// A part of the input is selected after its path.
-    #[error("station, thread and channels after `#` have no effect on split")]
-    Part,
+    /// The channels are chosen twice.
+    #[error("channels are chosen after `#` and in the options: choose them once")]
+    ChannelsTwice,
     /// Samples of VDIF are described after the path.
-    #[error("{} is VDIF, whose headers describe the samples: settings after `#` have no effect", .0.display())]
+    #[error("{} is VDIF, whose headers describe the samples: after `#`, only station, thread and channels have an effect", .0.display())]
     Described(PathBuf),
     /// The samples of Mark 4 or Mark 5B are unknown.
     #[error("cannot decode {}", path.display())]
@@ -129,20 +127,19 @@ impl FromStr for Channels {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Channels, String> {
-        let number = |number: &u16| ChannelId::Number(usize::from(*number));
-        let name = |name: &str| name.parse::<mark4::Channel>().map(ChannelId::Named);
-        let channels = match units::numbers(text, MAX_CHANNEL) {
-            Some(numbers) => Ok(numbers.iter().map(number).collect()),
-            None => text.split(',').map(name).collect::<Result<Vec<_>, _>>(),
-        };
-        let mut channels = channels.map_err(|_| {
+        let channels = channel_list(text).ok_or_else(|| {
             format!(
-                "invalid channels `{text}`: give numbers from 0 to {MAX_CHANNEL}, e.g. 0,2,4-7, or names of Mark 4, e.g. 0U,1L"
+                "invalid channels `{text}`: give numbers from 0, e.g. 0,2,4-7, or names of Mark 4, e.g. 0U,1L, each once"
             )
         })?;
+        Ok(Channels::new(channels))
+    }
+}
+
+impl Channels {
+    fn new(mut channels: Vec<ChannelId>) -> Channels {
         channels.sort_unstable();
-        channels.dedup();
-        Ok(Channels(channels))
+        Channels(channels)
     }
 }
 
@@ -151,11 +148,12 @@ impl FromStr for Channels {
 pub struct SplitOptions {
     /// Recording to read.
     pub input: PathBuf,
-    /// Description of the samples of Mark 4 and Mark 5B where the headers do not contain it, and the name of their station.
+    /// Station, threads and channels to read; description of the samples of Mark 4 and Mark 5B where the headers do not contain it, and the
+    /// name of their station.
     pub selection: Selection,
     /// Name of the outputs, with `{station}`, `{thread}` and `{channel}` as far as these are separated.
     pub to: String,
-    /// Channels to extract from each thread; `None` for all.
+    /// Channels to extract from each thread; `None` for those of the selection.
     pub channels: Option<Channels>,
     /// Frames per second of a thread, if the file does not contain it.
     pub frame_rate: Option<FrameRate>,
@@ -179,6 +177,8 @@ pub struct SplitReport {
     frames: u64,
     /// Frames that were left out: without a place in time, with a time that another one has, or with samples of another shape.
     frames_left_out: u64,
+    /// Frames of stations and threads that were not selected.
+    unselected_frames: u64,
     /// Bytes before the first whole frame, not copied.
     leading_bytes: u64,
     /// Bytes after the last whole frame, not copied.
@@ -323,15 +323,21 @@ impl Splitter {
 /// Returns an error if the recording cannot be read, its threads cannot be split, or an output exists or cannot be written.
 pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitError> {
     let template = Template::new(&options.to)?;
-    if template.is_one() && options.channels.is_none() {
+    let channels = match (&options.channels, options.selection.channels.as_slice()) {
+        (Some(_), [_, ..]) => return Err(SplitError::ChannelsTwice),
+        (None, [_, ..]) => Some(Channels::new(options.selection.channels.clone())),
+        (chosen, []) => chosen.clone(),
+    };
+    let (part, described) = options.selection.clone().apart();
+    if template.is_one() && channels.is_none() && part == Selection::default() {
         return Err(SplitError::One(options.to.clone()));
     }
-    let is_copy = !template.has_channel() && options.channels.is_none();
+    let is_copy = !template.has_channel() && channels.is_none();
     let second = options.selection.read_at(run.clock().second());
-    let recording = Recording::survey(&options.input, options.frame_rate, second)?;
+    let recording = Recording::select(&options.input, &part, options.frame_rate, second)?;
     let path = || options.input.clone();
     let layout = recording.layout.ok_or_else(|| SplitError::Raw(path()))?;
-    let converter = converter(options, &recording, &layout, is_copy)?;
+    let converter = converter(&described, &recording, &layout, is_copy)?;
     let converted = converter.as_ref().map(Converter::frame_rate);
     let rate = converted.or(recording.frame_rate);
     let mut gaps = gaps::read_beside(&options.input, rate, &layout)?;
@@ -345,7 +351,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     }
     let mut splitter = Splitter {
         is_copy,
-        channels: options.channels.clone(),
+        channels,
         apart: template.has_channel(),
         rate,
         gaps: gaps.unwrap_or_default(),
@@ -392,6 +398,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
         frames_per_frame: splitter.parts(),
         frames: splitter.frames,
         frames_left_out: splitter.left_out,
+        unselected_frames: deframer.counts().unselected_frames,
         leading_bytes,
         truncated_bytes: recording.truncated_tail(),
         outputs: files.finish(!more)?,
@@ -401,15 +408,12 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
 
 /// Returns the converter of the frames of a recording into VDIF; `None` if they are VDIF.
 fn converter(
-    options: &SplitOptions,
+    selection: &Selection,
     recording: &Recording,
     layout: &Layout,
     is_copy: bool,
 ) -> Result<Option<Converter>, SplitError> {
-    let (path, selection) = (|| options.input.clone(), &options.selection);
-    if selection.is_part() {
-        return Err(SplitError::Part);
-    }
+    let path = || recording.path.clone();
     if layout.format == Format::Vdif {
         return match *selection == Selection::default() {
             true => Ok(None),

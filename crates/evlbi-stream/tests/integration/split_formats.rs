@@ -352,8 +352,11 @@ fn what_cannot_be_split_is_refused_by_name() {
             "invalid name `Effelsberg` of a station",
         ),
         (
-            splits(&mark4, "#channels=0U", &to),
-            "have no effect on split",
+            SplitOptions {
+                channels: Some("0U".parse().unwrap()),
+                ..splits(&mark4, "#channels=0U", &to)
+            },
+            "choose them once",
         ),
         (
             splits(&vdif, "#inverted", &to),

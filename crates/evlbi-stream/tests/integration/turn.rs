@@ -1,11 +1,14 @@
 //! `split` and `join` rearrange channels, threads and stations, and keep times and losses.
 
+use std::path::PathBuf;
+
 use evlbi_core::deframe::{Deframer, Settings};
 use evlbi_core::shed::Replace;
 use evlbi_net::file::Durability;
 use evlbi_net::run::Run;
 use evlbi_stream::drop::{DropOptions, drop};
 use evlbi_stream::join::{self, JoinOptions, join};
+use evlbi_stream::selection::Selection;
 use evlbi_stream::sink::{self, Files};
 use evlbi_stream::split::{self, SplitOptions, split};
 use evlbi_testkit::Room;
@@ -88,9 +91,15 @@ pub fn splits(input: &str, to: &str) -> SplitOptions {
     }
 }
 
+/// Returns a recording and its settings.
+fn input(text: &str) -> (PathBuf, Selection) {
+    let (path, selection) = Selection::split(text).unwrap();
+    (path.into(), selection)
+}
+
 fn joins(inputs: &[String], output: &str) -> JoinOptions {
     JoinOptions {
-        inputs: inputs.iter().map(Into::into).collect(),
+        inputs: inputs.iter().map(|path| input(path)).collect(),
         output: output.into(),
         ..JoinOptions::default()
     }
@@ -218,6 +227,71 @@ fn chosen_channels_stay_together_or_are_separated() {
     };
     let text = refused(split(&three, &Run::silent()));
     assert!(text.contains("3 channels do not fit one thread"), "{text}");
+}
+
+/// Stations, threads and channels after `#` are those that are read.
+#[test]
+fn parts_of_a_shared_recording_are_split_and_joined() {
+    let room = Room::new();
+    let shape = shape(160, 4, 8);
+    let other = StreamKey {
+        station: StationId::from_code(*b"Jb"),
+        thread: 7,
+    };
+    let [ours, theirs] = [key(0), other].map(|key| thread(shape, key));
+    let frames = ours.chunks(192).zip(theirs.chunks(192));
+    let both: Vec<u8> = frames.flat_map(|(a, b)| [a, b].concat()).collect();
+    let both = room.write("both.vdif", both);
+    let part = |settings: &str, to: &str| {
+        let (input, selection) = input(&format!("{both}#{settings}"));
+        let options = SplitOptions {
+            input,
+            selection,
+            ..splits(&both, &room.path(to))
+        };
+        report(split(&options, &Run::silent()))
+    };
+    let result = part("station=Jb", "Jb.vdif");
+    assert!(room.read("Jb.vdif") == theirs);
+    assert_eq!(result["unselected_frames"], ours.len() / 192);
+    part("thread=7&channels=3,2", "two.vdif");
+    let options = SplitOptions {
+        channels: Some("2,3".parse().unwrap()),
+        ..splits(&room.path("Jb.vdif"), &room.path("same.vdif"))
+    };
+    report(split(&options, &Run::silent()));
+    assert!(room.read("two.vdif") == room.read("same.vdif"));
+    let inputs = ["station=Jb", "station=Ef"].map(|part| format!("{both}#{part}"));
+    let joined = JoinOptions {
+        keep_threads: true,
+        ..joins(&inputs, &room.path("joined.vdif"))
+    };
+    report(join(&joined, &Run::silent()));
+    let mut frames: Vec<Vec<u8>> = room
+        .read("joined.vdif")
+        .chunks(192)
+        .map(Into::into)
+        .collect();
+    let of = |frame: &Vec<u8>| Header::parse(frame).unwrap().key();
+    assert_eq!(frames.len(), 2 * ours.len() / 192);
+    frames.retain(|frame| of(frame) == other);
+    assert!(frames.concat() == theirs);
+    for (settings, says) in [
+        ("station=On", "it has no station On: it contains Ef, Jb"),
+        (
+            "year=2006",
+            "only station, thread and channels have an effect",
+        ),
+    ] {
+        let (input, selection) = input(&format!("{both}#{settings}"));
+        let options = SplitOptions {
+            input,
+            selection,
+            ..splits(&both, &room.path("x-{channel}.vdif"))
+        };
+        let said = refused(split(&options, &Run::silent()));
+        assert!(said.contains(says), "{said}");
+    }
 }
 
 #[test]

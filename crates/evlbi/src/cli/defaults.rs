@@ -6,6 +6,7 @@ use evlbi_correlate::loss_curve::LossCurveOptions;
 use evlbi_stream::drop::DropOptions;
 use evlbi_stream::join::JoinOptions;
 use evlbi_stream::recv::RecvOptions;
+use evlbi_stream::selection::Selection;
 use evlbi_stream::send::SendOptions;
 use evlbi_stream::split::SplitOptions;
 
@@ -70,7 +71,9 @@ fn defaults_of_the_command_line_are_those_of_the_engines() {
     };
     let parsed = JoinOptions::from(args);
     let default = JoinOptions {
-        inputs: ["A", "B"].map(Into::into).to_vec(),
+        inputs: ["A", "B"]
+            .map(|path| (path.into(), Selection::default()))
+            .to_vec(),
         output: "OUT".into(),
         ..JoinOptions::default()
     };

@@ -106,7 +106,7 @@ Examples:
   # A live stream:
   evlbi recv udp://0.0.0.0:2630 --to 'OUT-{station}-{channel}.vdif'")]
 pub struct SplitArgs {
-    /// Recording to split; #format=NAME, #modulated, #inverted, #year=YEAR and #name=STATION after it describe Mark 4 and Mark 5B (write # in its name as %23)
+    /// Recording to split; #station=CODE, #thread=LIST and #channels=LIST after it select from it; #format=NAME, #modulated, #inverted, #year=YEAR and #name=STATION describe Mark 4 and Mark 5B (write # in its name as %23)
     #[arg(value_parser = OsStringValueParser::new().try_map(input::file))]
     pub input: Input<PathBuf>,
     /// Name of the outputs, with {station}, {thread} and {channel}
@@ -159,9 +159,9 @@ Examples:
   # Threads and stations in one file:
   evlbi join Ef.vdif Jb.vdif --to both.vdif --threads")]
 pub struct JoinArgs {
-    /// Recordings to read, in the order of their channels
-    #[arg(required = true)]
-    pub inputs: Vec<PathBuf>,
+    /// Recordings to read, in the order of their channels; #station=CODE and #thread=LIST after one select from it (write # in its name as %23)
+    #[arg(required = true, value_parser = OsStringValueParser::new().try_map(input::file))]
+    pub inputs: Vec<Input<PathBuf>>,
     /// Recording to write
     #[arg(long = "to", value_name = "FILE")]
     pub output: PathBuf,
@@ -183,7 +183,13 @@ pub struct JoinArgs {
 }
 
 convert! {
-    JoinArgs => JoinOptions { inputs, output, keep_threads, frame, frame_rate, force }
+    JoinArgs => JoinOptions { output, keep_threads, frame, frame_rate, force }
+    with [inputs] {
+        inputs: inputs
+            .into_iter()
+            .map(|input| (input.address, input.selection))
+            .collect(),
+    }
     without [json]
 }
 

@@ -132,8 +132,8 @@ fn of_split(error: &SplitError) -> Option<String> {
         SplitError::NoThreads { .. } => {
             format!("{error}; add {{channel}} to --to, or give --channels")
         }
-        SplitError::Part => {
-            format!("{error}: give --channels, and {{station}} or {{thread}} in --to")
+        SplitError::ChannelsTwice => {
+            "channels are chosen after `#` and by --channels: choose them once".into()
         }
         SplitError::Described(_) => format!("{error}; leave them out"),
         SplitError::StationName(_) => format!("{error}, e.g. #name=Ef"),

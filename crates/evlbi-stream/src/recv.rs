@@ -210,7 +210,10 @@ pub type Receiving = Running<Seen, RecvResult>;
 pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError> {
     let asked = receive_options(options)?;
     let mut settings = settings(options, run.clock());
-    let selected = options.selection.streams();
+    let selected = match sink::has_channels(&options.to) {
+        true => options.selection.key().map(|_| options.selection.part()),
+        false => options.selection.streams(),
+    };
     settings.selected = selected.map_err(|source| RecvError::Selection {
         input: options.input(),
         source,
@@ -235,7 +238,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError>
         force: options.force,
         run: receiving.run().clone(),
     };
-    let sink = sink::open(&options.to, files)?;
+    let sink = sink::open(&options.to, &options.selection, files)?;
     receiving
         .local()
         .iter()

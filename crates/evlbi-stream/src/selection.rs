@@ -11,7 +11,7 @@ use std::str::FromStr;
 use evlbi_core::deframe::Selected;
 use evlbi_wire::mark4;
 use evlbi_wire::naming::{FormatName, NameError};
-use evlbi_wire::vdif::StationId;
+use evlbi_wire::vdif::{StationId, StreamKey};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,11 @@ pub enum SelectionError {
     /// A format that is unknown or cannot be decoded.
     #[error("{0}")]
     Format(#[from] NameError),
+    /// A name that does not fit a header.
+    #[error(
+        "invalid name `{0}` of a station: a VDIF header holds two letters or digits, e.g. name=Ef"
+    )]
+    StationName(String),
     /// A key that has no meaning for whole frames.
     #[error(
         "`{key}` after `#` cannot be used here: whole frames can be selected only by station and thread, and dated by year"
@@ -200,6 +205,18 @@ impl Selection {
     /// Returns whether it selects a part of an input by station, thread or channel.
     pub fn is_part(&self) -> bool {
         self.station.is_some() || !self.threads.is_empty() || !self.channels.is_empty()
+    }
+
+    /// Returns the station and thread of samples whose headers contain neither: of the name, if there is one.
+    pub(crate) fn key(&self) -> Result<StreamKey, SelectionError> {
+        let Some(name) = &self.name else {
+            return Ok(StreamKey::default());
+        };
+        let code = <[u8; 2]>::try_from(name.as_bytes()).ok();
+        let code = code.filter(|code| code.iter().all(u8::is_ascii_alphanumeric));
+        let code = code.ok_or_else(|| SelectionError::StationName(name.clone()))?;
+        let station = StationId::from_code(code);
+        Ok(StreamKey { station, thread: 0 })
     }
 
     /// Separates what selects stations and threads from what describes samples, without the channels.
@@ -410,7 +427,6 @@ fn channels(text: &str) -> Option<Vec<ChannelId>> {
 
 #[cfg(test)]
 mod tests {
-    use evlbi_wire::vdif::StreamKey;
     use proptest::prelude::*;
 
     use super::*;

@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use crate::lane::{GapsFile, LaneError, Made};
 use crate::recording::result_beside;
+use crate::selection::{Selection, SelectionError};
 use crate::split::Splitter;
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
@@ -60,6 +61,9 @@ pub enum SinkError {
         /// Reason.
         source: WriteError,
     },
+    /// The settings of the stream are not valid.
+    #[error("{0}")]
+    Selection(#[from] SelectionError),
     /// The name has an unknown placeholder.
     #[error("{0}")]
     Template(#[from] TemplateError),
@@ -135,22 +139,28 @@ pub struct CheckReport {
     pub not_checked: u64,
 }
 
-/// Opens the sink that `to` names: `null`, `check`, a path, or a path with `{station}`, `{thread}` or `{channel}`.
+/// Opens the sink that `to` names: `null`, `check`, a path, or a path with `{station}`, `{thread}` or `{channel}`. If channels are separated,
+/// `selection` chooses them, and describes the samples of Mark 4 and Mark 5B.
 ///
 /// # Errors
 /// Returns an error if a file cannot be created, or exists and must not be overwritten.
-pub fn open(to: &str, files: Files) -> Result<Box<dyn Sink>, SinkError> {
+pub fn open(to: &str, selection: &Selection, files: Files) -> Result<Box<dyn Sink>, SinkError> {
     Ok(match to {
         "null" => Box::new(Null),
         "check" => Box::new(Check::default()),
-        _ if to.contains("{channel}") => Box::new(Channels {
+        _ if has_channels(to) => Box::new(Channels {
             split: Split::new(to, files)?,
-            splitter: Splitter::live(),
+            splitter: Splitter::live(selection)?,
             refused: HashSet::new(),
         }),
         _ if to.contains('{') => Box::new(Split::new(to, files)?),
         _ => Box::new(Output::create(Path::new(to), &files)?),
     })
+}
+
+/// Returns whether channels are separated.
+pub(crate) fn has_channels(to: &str) -> bool {
+    to.contains("{channel}")
 }
 
 /// Returns the file that the gaps file is named after by default. For directories per station that is `station-NAME` next to them.

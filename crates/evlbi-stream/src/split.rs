@@ -14,7 +14,7 @@ use evlbi_plot::lines;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::units::show_count;
 use evlbi_wire::validity::Gaps;
-use evlbi_wire::vdif::{Header, StationId, StreamKey};
+use evlbi_wire::vdif::{Header, StreamKey};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -22,7 +22,7 @@ use crate::gaps::{self, GapsError};
 use crate::lane::{Converter, Lane, LaneError, Made, MadeFile, Output, Piece};
 use crate::recording::{Recording, RecordingError, gaps_beside};
 use crate::samples::SamplesError;
-use crate::selection::{ChannelId, Selection, channel_list};
+use crate::selection::{ChannelId, Selection, SelectionError, channel_list};
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
 /// Maximum number of a channel that can be chosen.
@@ -67,9 +67,9 @@ pub enum SplitError {
         /// Given year.
         year: i16,
     },
-    /// The name of the station does not fit a header.
-    #[error("invalid name `{0}` of a station: a VDIF header holds two letters or digits")]
-    StationName(String),
+    /// The settings after the path are not valid.
+    #[error("{0}")]
+    Selection(#[from] SelectionError),
     /// The gaps file next to the recording cannot be used.
     #[error("{0}")]
     Gaps(#[from] GapsError),
@@ -200,6 +200,9 @@ pub(crate) struct Splitter {
     /// Frames per second of a thread, once known.
     rate: Option<FrameRate>,
     gaps: Gaps,
+    /// Description of the samples of Mark 4 and Mark 5B, and their station.
+    described: Selection,
+    key: StreamKey,
     /// Converter of frames of Mark 4 and Mark 5B.
     converter: Option<Converter>,
     lanes: HashMap<StreamKey, Lane>,
@@ -211,11 +214,16 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    /// Makes a splitter that separates the channels of each thread of a live stream.
-    pub fn live() -> Splitter {
-        Splitter {
+    /// Makes a splitter that separates the channels of each thread of a live stream. The settings select channels, and describe the samples
+    /// of Mark 4 and Mark 5B.
+    pub fn live(selection: &Selection) -> Result<Splitter, SelectionError> {
+        let (_, described) = selection.clone().apart();
+        let channels = Some(&selection.channels).filter(|channels| !channels.is_empty());
+        Ok(Splitter {
             is_copy: false,
-            channels: None,
+            channels: channels.cloned().map(Channels::new),
+            key: described.key()?,
+            described,
             apart: true,
             rate: None,
             gaps: Gaps::default(),
@@ -224,7 +232,7 @@ impl Splitter {
             frames: 0,
             left_out: 0,
             left_out_bytes: 0,
-        }
+        })
     }
 
     /// Takes a piece of the stream. Returns an error for a thread that cannot be split; its frames have no place.
@@ -240,7 +248,7 @@ impl Splitter {
         let is_vdif = chunk.layout.is_some_and(|it| it.format == Format::Vdif);
         let header_length = chunk.layout.map_or(0, |layout| layout.header_length);
         let (mut converter, mut result) = match self.converter.take() {
-            None if !is_vdif => match converter_of(chunk) {
+            None if !is_vdif => match self.converter_of(chunk) {
                 Ok(converter) => (converter, Ok(())),
                 Err(error) => (None, Err((StreamKey::default(), error.into()))),
             },
@@ -268,6 +276,16 @@ impl Splitter {
         }
         self.converter = converter;
         result
+    }
+
+    /// Returns the converter of the frames of a live stream by its headers; `None` if none of these is undamaged.
+    fn converter_of(&self, chunk: Chunk<'_>) -> Result<Option<Converter>, SamplesError> {
+        let whole = chunk.frames.iter().find(|it| it.state == FrameState::Whole);
+        let (Some(layout), Some(frame)) = (chunk.layout, whole) else {
+            return Ok(None);
+        };
+        let (first, rate) = (&chunk.bytes[frame.bytes.clone()], chunk.frame_rate);
+        Converter::new(&self.described, &layout, first, rate, self.key).map(Some)
     }
 
     fn take_piece(
@@ -342,7 +360,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     let rate = converted.or(recording.frame_rate);
     let mut gaps = gaps::read_beside(&options.input, rate, &layout)?;
     if converter.is_some() {
-        let key = key_of(&options.selection)?;
+        let key = described.key()?;
         let gaps = gaps.iter_mut().flat_map(|gaps| &mut gaps.time);
         gaps.for_each(|gap| gap.key = key);
     }
@@ -356,7 +374,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
         rate,
         gaps: gaps.unwrap_or_default(),
         converter,
-        ..Splitter::live()
+        ..Splitter::live(&described)?
     };
     let mut files = Files {
         options,
@@ -431,7 +449,7 @@ fn converter(
         let path = path();
         return Err(SplitError::Year { path, year });
     }
-    let key = key_of(selection)?;
+    let key = selection.key()?;
     let first = recording.header();
     let converter = Converter::new(selection, layout, &first, recording.frame_rate, key);
     let unknown = |source| SplitError::Samples {
@@ -439,29 +457,6 @@ fn converter(
         source,
     };
     converter.map(Some).map_err(unknown)
-}
-
-/// Returns station and thread of Mark 4 and Mark 5B, whose headers contain neither.
-fn key_of(selection: &Selection) -> Result<StreamKey, SplitError> {
-    let Some(name) = &selection.name else {
-        return Ok(StreamKey::default());
-    };
-    let code = <[u8; 2]>::try_from(name.as_bytes()).ok();
-    let code = code.filter(|code| code.iter().all(u8::is_ascii_alphanumeric));
-    let code = code.ok_or_else(|| SplitError::StationName(name.clone()))?;
-    let station = StationId::from_code(code);
-    Ok(StreamKey { station, thread: 0 })
-}
-
-/// Returns the converter of the frames of a live stream by its headers; `None` if none of these is undamaged.
-fn converter_of(chunk: Chunk<'_>) -> Result<Option<Converter>, SamplesError> {
-    let whole = chunk.frames.iter().find(|it| it.state == FrameState::Whole);
-    let (Some(layout), Some(frame)) = (chunk.layout, whole) else {
-        return Ok(None);
-    };
-    let (first, key) = (&chunk.bytes[frame.bytes.clone()], StreamKey::default());
-    let rate = chunk.frame_rate;
-    Converter::new(&Selection::default(), &layout, first, rate, key).map(Some)
 }
 
 /// Outputs by station, thread and channel.

@@ -16,7 +16,7 @@ fn written(to: &str) -> u64 {
         force: false,
         run: Run::silent(),
     };
-    let mut sink = open(&room.path(to), files).expect("a sink");
+    let mut sink = open(&room.path(to), &Selection::default(), files).expect("a sink");
     let mut deframer = Deframer::new(Settings::default());
     let mut frames = Frames::new(&[b"Ef", b"Wb"], 4, FRAME, 4000);
     for _ in 0..rounds() {

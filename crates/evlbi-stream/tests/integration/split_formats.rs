@@ -288,6 +288,32 @@ fn fill_within_a_frame_is_that_of_each_channel_to_the_word() {
     }
 }
 
+/// The settings that describe a recording describe a stream as well.
+#[test]
+fn a_stream_of_mark5b_is_split_like_its_recording() {
+    let room = Room::new();
+    let recordings = MARK5B.record(&room);
+    let names = MARK5B.split(&room, &recordings);
+    let (_, selection) = Selection::split(&format!("x{}&channels=1,3", MARK5B.settings)).unwrap();
+    let files = Files {
+        durability: Durability::Kernel,
+        force: false,
+        run: Run::silent(),
+    };
+    let to = room.path("live-{station}-{channel}");
+    let mut sink = sink::open(&to, &selection, files).unwrap();
+    let mut deframer = Deframer::new(Settings {
+        latest: selection.read_at(START),
+        ..Settings::default()
+    });
+    let bytes = std::fs::read(&recordings[0]).unwrap();
+    deframer.walk(&bytes, true, &mut |chunk| sink.take(chunk));
+    assert_eq!(sink.finish().files.len(), 2);
+    for channel in [1, 3] {
+        assert!(room.read(&format!("live-Ef-{channel}")) == room.read(&names[channel][0]));
+    }
+}
+
 #[test]
 fn channels_are_chosen_by_name_and_signs_are_reversed() {
     let room = Room::new();
@@ -403,7 +429,7 @@ fn frames_of_another_format_are_left_out() {
         force: false,
         run: Run::silent(),
     };
-    let mut sink = sink::open(&room.path("live-{channel}"), files).unwrap();
+    let mut sink = sink::open(&room.path("live-{channel}"), &Selection::default(), files).unwrap();
     for bytes in [&mark4, &vdif] {
         let mut deframer = Deframer::new(Settings {
             latest: START + 86_400,

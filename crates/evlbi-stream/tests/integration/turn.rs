@@ -488,7 +488,12 @@ fn a_live_stream_is_split_like_a_recording() {
         force: false,
         run: Run::silent(),
     };
-    let mut sink = sink::open(&room.path("live-{station}-{channel}.vdif"), files).unwrap();
+    let mut sink = sink::open(
+        &room.path("live-{station}-{channel}.vdif"),
+        &Selection::default(),
+        files,
+    )
+    .unwrap();
     let mut deframer = Deframer::new(Settings::default());
     let taken = deframer.walk(&recording, true, &mut |chunk| sink.take(chunk));
     assert_eq!(taken, recording.len());

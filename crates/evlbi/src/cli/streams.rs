@@ -213,7 +213,8 @@ Examples:
   evlbi recv 'mirror://eth1?udp=2630' --to scan1.vdif")]
 pub struct RecvArgs {
     /// Listen here: udp://ADDRESS:PORT, pudp://ADDRESS:PORT, tcp://ADDRESS:PORT (port 0: a free one), unix:///PATH or
-    /// mirror://INTERFACE?udp=PORT; #station=CODE and #thread=LIST after it select frames
+    /// mirror://INTERFACE?udp=PORT; #station=CODE and #thread=LIST after it select frames, and if --to contains {channel}, the
+    /// settings of `evlbi split` describe samples
     pub from: Input<Url>,
     /// Record to OUT.vdif or 'OUT-{station}-{thread}.vdif'; or null, check
     #[arg(long)]

@@ -24,6 +24,7 @@ use evlbi_net::transport::{InOptions, Local, OutOptions, Url};
 use evlbi_stream::control_socket::Rate;
 use evlbi_stream::drain::{self, Drained};
 use evlbi_stream::running;
+use evlbi_stream::selection::Selection;
 use evlbi_stream::sink::{self, Files};
 use evlbi_stream::source::{self, Input};
 use evlbi_wire::units::{show_count, show_rate};
@@ -163,6 +164,7 @@ fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
     let path = directory.join(format!("{name}.vdif"));
     let sink = sink::open(
         path.to_str().context("the directory's name is not UTF-8")?,
+        &Selection::default(),
         Files {
             durability: Durability::Kernel,
             force: true,

@@ -136,7 +136,6 @@ fn of_split(error: &SplitError) -> Option<String> {
             "channels are chosen after `#` and by --channels: choose them once".into()
         }
         SplitError::Described(_) => format!("{error}; leave them out"),
-        SplitError::StationName(_) => format!("{error}, e.g. #name=Ef"),
         SplitError::Lengths { .. } => format!("{error}: add {{thread}} to --to"),
         _ => return None,
     })

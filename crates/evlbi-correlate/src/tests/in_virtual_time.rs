@@ -433,7 +433,7 @@ fn a_stream_that_cannot_be_correlated_is_left_out() {
         ..slow(&room, "On", 40)
     };
     let other = Stream::of(plan(&room, "On", 0, 40, 64_000));
-    for (bad, says) in [(unfit, "no channel 7"), (other, "bandwidth")] {
+    for (bad, says) in [(unfit, "no channel 7"), (other, "bands of the same width")] {
         let streams = [slow(&room, "Ef", 40), bad, slow(&room, "Jb", 40)];
         let found = correlated(&streams, &of_channels(64), &idle(1), 1, |_, _| ());
         assert_eq!(found.weights(0, 0..40), [1.0; 40]);

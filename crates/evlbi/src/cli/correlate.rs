@@ -123,7 +123,7 @@ pub struct CorrelatorArgs {
     /// Sky frequency of the first band's edge (LO frequency); one for all bands in a row, or one per band [default: unknown]
     #[arg(long, value_name = "HZ", value_delimiter = ',')]
     pub freq: Vec<Hertz>,
-    /// Sideband of real samples [default: that in the names of Mark 4 channels, U of others]
+    /// Sideband of real samples; without it, that in the names of Mark 4 channels, and U of others
     #[arg(long, ignore_case = true, value_parser = choice(SIDE_BANDS))]
     pub sideband: Option<SideBand>,
     /// Polarisations of the bands in their order: RL alternates, 8X8Y is 8 bands of X and then 8 of Y

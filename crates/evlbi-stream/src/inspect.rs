@@ -137,7 +137,8 @@ impl Moment {
     }
 }
 
-/// Reads the recording at `path`. `selection` describes its samples where the headers do not, and its year; `given` is the number of frames per second of a thread, if the file does not contain it.
+/// Reads the recording at `path`. `selection` describes its samples where the headers do not, and its year; `given` is the number of frames
+/// per second of a thread, if the file does not contain it.
 ///
 /// # Errors
 /// Returns an error if it cannot be read.

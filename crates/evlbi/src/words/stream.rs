@@ -135,7 +135,7 @@ fn of_split(error: &SplitError) -> Option<String> {
         SplitError::ChannelsTwice => {
             "channels are chosen after `#` and by --channels: choose them once".into()
         }
-        SplitError::Described(_) => format!("{error}; leave them out"),
+        SplitError::Described(_) => format!("{error}: leave out the others"),
         SplitError::Lengths { .. } => format!("{error}: add {{thread}} to --to"),
         _ => return None,
     })

@@ -434,8 +434,8 @@ struct FirstFrame {
     header: Vec<u8>,
 }
 
-/// Returns the first undamaged frame of the selected station, or of any; one that is not marked invalid if there is one, as headers of others may be
-/// wrong.
+/// Returns the first undamaged frame of the selected station, or of any; one that is not marked invalid if there is one, as headers of
+/// others may be wrong.
 fn first_frame(
     recording: &Recording,
     selection: &Selection,

@@ -34,6 +34,8 @@ const ENOUGH: u64 = 16 << 20;
 /// Frames at the end of a long file that are searched for the last one of the first frame's thread. If it is not
 /// among them, the file is read whole.
 const FROM_END: usize = 1024;
+/// Frames of each thread before the last undamaged header of a file from which those behind it are found.
+const LEAD: u64 = 32;
 /// Maximum distance of two frames of a recording, in seconds; or the number of frames, if larger.
 const MAX_APART: u64 = 86_400;
 
@@ -378,8 +380,35 @@ impl Recording {
         let count = FROM_END.max(4 * self.keys.len());
         let frames = (end - self.leading) / length as u64;
         let numbers = (first.number..frames).rev().take(count);
-        let found = self.time_among(file, first, numbers)?;
-        Ok(found.map(|(number, last)| self.end_with(first, number, last)))
+        let Some(found) = self.time_among(file, first, numbers)? else {
+            return Ok(None);
+        };
+        let from = found.0.saturating_sub(LEAD * self.keys.len() as u64);
+        let (number, last) = match found.0 + 1 < frames {
+            true => self.last_behind(first, from, end)?.unwrap_or(found),
+            false => found,
+        };
+        self.end_with(first, number, last);
+        Ok(Some(()))
+    }
+
+    /// Returns the last frame of the first frame's thread behind a frame, if there are only frames: one with a damaged header counts as long
+    /// as its place shows its time.
+    fn last_behind(
+        &self,
+        first: First,
+        number: u64,
+        end: u64,
+    ) -> Result<Option<(u64, FrameTime)>, RecordingError> {
+        let length = self.frame_length.unwrap_or(1) as u64;
+        let start = self.leading + number * length;
+        let mut survey = Survey::of(Selected::of(first.key));
+        let mut deframer = deframer(self.frame_rate, self.latest, Selected::default());
+        let mut blocks = Blocks::from(open(&self.path)?, start, end)?;
+        blocks.walk(&mut deframer, |chunk| survey.note(chunk))?;
+        let is_whole = blocks.leading() == Some(start) && deframer.counts().slips == 0;
+        let last = survey.last.filter(|_| is_whole && survey.rest.is_none());
+        Ok(last.map(|(behind, time)| (number + behind, time)))
     }
 
     /// Takes the last frame of the first frame's thread.

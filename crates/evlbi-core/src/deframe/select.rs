@@ -22,6 +22,14 @@ pub struct Selected {
 }
 
 impl Selected {
+    /// Selects one station and thread.
+    pub fn of(key: StreamKey) -> Selected {
+        Selected {
+            stations: Some(vec![key.station]),
+            threads: vec![key.thread],
+        }
+    }
+
     /// Returns whether all frames are selected.
     pub fn is_all(&self) -> bool {
         self.stations.is_none() && self.threads.is_empty()
@@ -30,6 +38,14 @@ impl Selected {
     /// Returns whether the frames of this station and thread are selected. Frames without a known one are selected only with all others.
     pub fn has(&self, key: Option<StreamKey>) -> bool {
         self.is_all() || key.is_some_and(|key| self.has_station(key) && self.has_thread(key))
+    }
+
+    /// Returns the station, if one alone is selected.
+    pub fn only_station(&self) -> Option<StationId> {
+        match self.stations.as_deref() {
+            Some([station]) => Some(*station),
+            _ => None,
+        }
     }
 
     /// Returns whether the station is a selected one.

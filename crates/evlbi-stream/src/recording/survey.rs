@@ -33,10 +33,7 @@ impl Start {
         length: u64,
         enough: u64,
     ) -> Result<Start, RecordingError> {
-        let mut survey = Survey {
-            selected: selected.clone(),
-            ..Survey::default()
-        };
+        let mut survey = Survey::of(selected.clone());
         let mut deframer = deframer(frame_rate, second, Selected::default());
         let mut blocks = Blocks::new(open(path)?, length);
         while blocks.step(&mut deframer, |chunk| survey.note(chunk))? {
@@ -108,7 +105,15 @@ pub(super) struct First {
 }
 
 impl Survey {
-    fn note(&mut self, chunk: Chunk<'_>) {
+    /// Makes a survey whose first and last frames are those of some streams.
+    pub(super) fn of(selected: Selected) -> Survey {
+        Survey {
+            selected,
+            ..Survey::default()
+        }
+    }
+
+    pub(super) fn note(&mut self, chunk: Chunk<'_>) {
         let begin = self.bytes;
         self.bytes += chunk.bytes.len() as u64;
         if let (None, Some(layout), [_, ..]) = (self.rest, chunk.layout, chunk.frames) {
@@ -172,7 +177,6 @@ impl Survey {
 
     fn see_last(&mut self, state: FrameState, key: StreamKey, time: FrameTime) {
         let is_shown = |first: &First| match state {
-            FrameState::Odd => false,
             FrameState::SourceInvalid => is_near(first.time, time, self.frames),
             _ => true,
         };

@@ -125,6 +125,8 @@ pub struct Samples {
     pub channels: Vec<ChannelId>,
     /// Indices of the selected channels, in the order of the selection.
     pub selected: Vec<usize>,
+    /// Channels on the tracks of Mark 4, if the headers show them.
+    on_tracks: Option<Channels>,
 }
 
 impl Samples {
@@ -145,11 +147,13 @@ impl Samples {
         }
         let named = selection.format;
         let given = sample_rate.or(named.map(|named| named.sample_rate()));
+        let mut on_tracks = None;
         let (unpacker, names) = match layout.format {
             Format::Vdif => vdif(header, named, frame_rate, given)?,
             Format::Mark5b => mark5b(named, frame_rate, given)?,
             Format::Mark4 => {
-                let (channels, rate) = mark4_channels(layout, header, named)?;
+                let (channels, shown, rate) = mark4_channels(layout, header, named)?;
+                on_tracks = Some(channels.clone()).filter(|_| shown);
                 let unpacker = Unpacker::mark4(&channels, selection.modulated, rate)?;
                 check_rate(&unpacker, given)?;
                 let names = channels.channels().iter().copied().map(ChannelId::Named);
@@ -163,6 +167,7 @@ impl Samples {
             channels: names.unwrap_or_else(|| numbers().collect()),
             unpacker,
             selected: Vec::new(),
+            on_tracks,
         };
         all.select(&selection.channels)
     }
@@ -182,6 +187,16 @@ impl Samples {
             wanted => wanted.iter().map(place).collect::<Result<_, _>>()?,
         };
         Ok(Samples { selected, ..self })
+    }
+
+    /// Returns whether a frame with this header has these channels on its tracks: formatters can change them. Headers with damaged tracks do
+    /// not show it.
+    pub fn are_in(&self, header: &[u8]) -> bool {
+        self.on_tracks.as_ref().is_none_or(|ours| {
+            let header = mark4::Header::parse(header, ours.tracks()).ok();
+            let whole = header.filter(|it| it.intact_tracks() == ours.tracks().count());
+            whole.is_none_or(|header| Channels::of(&header).as_ref() == Ok(ours))
+        })
     }
 
     /// Returns the name of the format of these frames; `None` if they have none.
@@ -277,12 +292,13 @@ fn mark5b(
     Ok((unpacker, None))
 }
 
-/// Returns the channels of Mark 4 by the headers, or by the name of the format if the headers do not show them; and the frame rate.
+/// Returns the channels of Mark 4 by the headers, or by the name of the format if the headers do not show them; whether they do; and the frame
+/// rate.
 fn mark4_channels(
     layout: &Layout,
     header: &[u8],
     named: Option<FormatName>,
-) -> Result<(Channels, FrameRate), SamplesError> {
+) -> Result<(Channels, bool, FrameRate), SamplesError> {
     let tracks = layout.tracks().ok_or(SamplesError::Header)?;
     let header = mark4::Header::parse(header, tracks).map_err(|_| SamplesError::Header)?;
     if header.tracks().iter().any(TrackHeader::is_rolled) {
@@ -291,7 +307,7 @@ fn mark4_channels(
     let rate = layout.frame_rate.ok_or(SamplesError::NoRate)?;
     let shown = Channels::of(&header);
     let Some(named) = named else {
-        return Ok((shown?, rate));
+        return Ok((shown?, true, rate));
     };
     let other = |found: String| SamplesError::OtherFormat { named, found };
     let of = |channels: &Channels| {
@@ -301,6 +317,7 @@ fn mark4_channels(
         };
         is_mark4 && named.tracks() == Some(tracks) && usize::from(named.bits()) == channels.bits()
     };
+    let are_shown = shown.is_ok();
     let channels = match (shown, named.recorder()) {
         (Ok(shown), _) if of(&shown) => shown,
         (Ok(shown), _) => {
@@ -316,7 +333,7 @@ fn mark4_channels(
         }
         (Err(_), _) => return Err(other(format!("Mark 4 of {} tracks", tracks.count()))),
     };
-    Ok((channels, rate))
+    Ok((channels, are_shown, rate))
 }
 
 /// Checks a given sample rate against that of the frames.

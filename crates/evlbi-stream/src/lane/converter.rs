@@ -4,7 +4,7 @@
 
 use evlbi_core::deframe::{Frame, FrameState, Layout};
 use evlbi_fx::codec::Codec;
-use evlbi_fx::unpack::{Recorded, Unpacker};
+use evlbi_fx::unpack::Recorded;
 use evlbi_wire::fill;
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::Cause;
@@ -12,14 +12,13 @@ use evlbi_wire::vdif::{Extended, HEADER_LEN, Header, Nict, SYNC, Shape, StreamKe
 
 use super::frame::Piece;
 use crate::samples::{Samples, SamplesError};
-use crate::selection::{ChannelId, Selection};
+use crate::selection::Selection;
 
 /// Converter of the frames of a recording or stream.
 #[derive(Debug)]
 pub struct Converter {
     layout: Layout,
-    unpacker: Unpacker,
-    names: Vec<ChannelId>,
+    samples: Samples,
     /// Header of all frames, except for their times.
     header: Header,
     /// VDIF's codes of the samples in a byte; `None` if the byte has them already.
@@ -56,8 +55,7 @@ impl Converter {
         Ok(Converter {
             layout: *layout,
             codes: codes(recorded.codec, selection.inverted),
-            names: samples.channels,
-            unpacker: samples.unpacker,
+            samples,
             header,
             payload: Vec::new(),
         })
@@ -71,10 +69,10 @@ impl Converter {
 
     /// Returns the frames per second.
     pub fn frame_rate(&self) -> FrameRate {
-        self.unpacker.layout().frame_rate
+        self.samples.unpacker.layout().frame_rate
     }
 
-    /// Converts a frame of `bytes`; `None` if it has no place in time. Neither format has a mark for invalid frames: those that consist of
+    /// Converts a frame of `bytes`; `None` if it has no place in time, or other channels on its tracks. Neither format has a mark for invalid frames: those that consist of
     /// the fill pattern are lost.
     pub fn piece<'a>(
         &'a mut self,
@@ -82,7 +80,12 @@ impl Converter {
         bytes: &'a [u8],
         header_length: usize,
     ) -> Option<Piece<'a>> {
-        let recorded = Recorded::new(bytes, frame.bytes.start + header_length..frame.bytes.end)?;
+        let begin = frame.bytes.start + header_length;
+        let has_channels = || self.samples.are_in(&bytes[frame.bytes.start..begin]);
+        if frame.state == FrameState::Whole && !has_channels() {
+            return None;
+        }
+        let recorded = Recorded::new(bytes, begin..frame.bytes.end)?;
         let mut header = self.header;
         header.set_time(frame.time?).ok()?;
         let invalid = match frame.state {
@@ -90,7 +93,9 @@ impl Converter {
             FrameState::SourceInvalid => Some(Cause::Source),
             _ => fill::is_fill(recorded.samples()).then_some(Cause::Lost),
         };
-        self.unpacker.unpack(recorded.samples(), &mut self.payload);
+        self.samples
+            .unpacker
+            .unpack(recorded.samples(), &mut self.payload);
         if let Some(codes) = &self.codes {
             let bytes = self.payload.iter_mut();
             bytes.for_each(|byte| *byte = codes[usize::from(*byte)]);
@@ -99,8 +104,8 @@ impl Converter {
             header,
             payload: &self.payload,
             invalid,
-            recorded: Some((recorded, &self.unpacker)),
-            names: &self.names,
+            recorded: Some((recorded, &self.samples.unpacker)),
+            names: &self.samples.channels,
         })
     }
 }

@@ -22,7 +22,7 @@ use evlbi_stream::samples::{Samples, SamplesError};
 use evlbi_stream::selection::Selection;
 use evlbi_stream::sink::{Sink, SinkReport};
 use evlbi_wire::time::FrameTime;
-use evlbi_wire::vdif::{StationId, StreamKey};
+use evlbi_wire::vdif::StreamKey;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::arrived::{Arrived, arrived};
@@ -90,10 +90,12 @@ pub struct State {
     pub absent: Option<SamplesError>,
     /// Consecutive frames of each thread that are behind the thread's own data.
     behind: BTreeMap<u16, u32>,
+    /// Reason why the stream, which arrived late, cannot take the place that was kept for it.
+    unlike: Option<String>,
     /// Frames of other stations, or with other bits or channels.
     others: u64,
-    /// Stations before the wanted one, and the arrival of the first of them.
-    passed: BTreeSet<StationId>,
+    /// Stations and threads that are not selected, and the arrival of the first of them.
+    passed: BTreeSet<StreamKey>,
     first_passed: Option<Nanos>,
 }
 
@@ -188,7 +190,7 @@ impl Feed {
         }
     }
 
-    /// Gives a stream that has not arrived the format of another one, and lets it be of any selected station. Refuses it if that format does
+    /// Gives a stream that has not arrived the format of another one, and lets it be of any station, unless one is selected. Refuses it if that format does
     /// not have its channels.
     pub fn expect(&self, like: &Shape) -> Result<Shape, SamplesError> {
         let mut state = self.state();
@@ -204,7 +206,7 @@ impl Feed {
             samples: samples.inspect_err(|error| state.error = Some(error.clone()))?,
             frames: like.frames,
             threads: threads.to_vec(),
-            station: StationId::default(),
+            station: self.selected.only_station().unwrap_or_default(),
             first_second: like.first_second,
             selected: self.selected.clone(),
             selection: self.selection.clone(),
@@ -233,6 +235,9 @@ impl Feed {
     /// Returns the reason why it contributes nothing.
     pub fn why_nothing(&self) -> String {
         let state = self.state();
+        if let Some(why) = state.unlike.as_ref().filter(|_| state.is_of_anyone) {
+            return why.clone();
+        }
         let (late, has_ended) = (state.late() > 0, state.ended);
         self.clocks()
             .reason(self.station, late, has_ended, self.now())
@@ -295,15 +300,15 @@ impl State {
 
     /// Takes a frame while the threads are unknown.
     fn push(&mut self, feed: &Feed, frame: &Arrived<'_>) {
-        if !self.admits(frame) {
+        if !feed.selected.has(Some(frame.key)) {
+            self.pass(frame.key, feed);
+            return;
+        }
+        if !self.admits(frame, feed) {
             return;
         }
         if self.shape.is_none() {
-            let is_other = !feed.selected.has_station(frame.key);
-            if is_other {
-                self.pass(frame.key.station, feed);
-            }
-            if frame.is_odd || is_other {
+            if frame.is_odd {
                 return;
             }
             let rate = frame.layout.frame_rate;
@@ -331,19 +336,18 @@ impl State {
         self.learn_in_time(feed);
     }
 
-    /// Notes a frame of another station than the wanted one, which is not there if only others are for a while.
-    fn pass(&mut self, station: StationId, feed: &Feed) {
-        self.passed.insert(station);
+    /// Notes a frame of another station or thread than the selected ones, which are not there if only others are for a while.
+    fn pass(&mut self, key: StreamKey, feed: &Feed) {
+        self.passed.insert(key);
         let now = feed.clock.now();
         let first = *self.first_passed.get_or_insert(now);
-        if now.since(first) >= ABSENT && self.absent.is_none() {
-            let wanted = feed.selection.station.as_deref().unwrap_or_default();
-            self.absent = Some(SamplesError::not_there("station", wanted, &self.passed));
+        if now.since(first) >= ABSENT && self.shape.is_none() && self.absent.is_none() {
+            self.absent = feed.selection.check(&self.passed).err();
         }
     }
 
     /// Returns whether a frame belongs to this stream.
-    fn admits(&mut self, frame: &Arrived<'_>) -> bool {
+    fn admits(&mut self, frame: &Arrived<'_>, feed: &Feed) -> bool {
         if self.error.is_some() || self.is_left_out {
             return false;
         }
@@ -353,11 +357,19 @@ impl State {
         if shape.leaves_out(frame) {
             return false;
         }
-        if self.is_of_anyone {
-            shape.station = frame.key.station;
-            self.is_of_anyone = !shape.owns(frame);
+        if self.is_of_anyone && !frame.is_odd {
+            match shape.like(frame, feed.sample_rate) {
+                Ok(own) => {
+                    self.track = Some(feed.track(&own));
+                    *shape = own;
+                    self.is_of_anyone = false;
+                }
+                Err(why) => {
+                    self.unlike.get_or_insert(why);
+                }
+            }
         }
-        let is_own = shape.owns(frame);
+        let is_own = !self.is_of_anyone && shape.owns(frame);
         self.others += u64::from(!is_own);
         is_own
     }
@@ -370,10 +382,10 @@ impl State {
         now: f64,
         frame: Arrived<'a>,
     ) -> Option<Judged<'a>> {
-        let layout = *self.shape.as_ref()?.layout();
-        if !self.admits(&frame) {
+        if !self.admits(&frame, feed) {
             return None;
         }
+        let layout = *self.shape.as_ref()?.layout();
         let number = feed.number(frame.time, &layout);
         let rate = layout.sample_rate() as f64;
         let end = number
@@ -477,12 +489,12 @@ impl State {
         if self.track.is_some() {
             return;
         }
-        let threads: BTreeSet<u16> = self.early.iter().map(|frame| frame.key.thread).collect();
-        let missing = feed.selection.threads.iter();
-        if let Some(missing) = missing.clone().find(|it| !threads.contains(it)) {
-            self.error = Some(SamplesError::not_there("thread", missing, &threads));
+        let arrived: BTreeSet<StreamKey> = self.early.iter().map(|frame| frame.key).collect();
+        if let Err(error) = feed.selection.check(arrived.iter().chain(&self.passed)) {
+            self.error = Some(error);
             return;
         }
+        let threads: BTreeSet<u16> = arrived.iter().map(|key| key.thread).collect();
         shape.threads = match feed.selection.threads.as_slice() {
             [] => threads.into_iter().collect(),
             selected => selected.to_vec(),
@@ -544,6 +556,9 @@ pub enum StreamError {
     /// A stream cannot be received.
     #[error("{0}")]
     Receive(#[source] Cause),
+    /// Two inputs take the same part of one stream.
+    #[error("{0} is given twice")]
+    Twice(String),
     /// The stream cannot be correlated.
     #[error("stream {number}")]
     Unfit {

@@ -388,7 +388,9 @@ pub fn correlate(
         Stretch::Last(seconds) => start.max(end - dumps(seconds))..end,
     };
     let names = plan::station_names(&job.setup);
-    check_flags(options, &names)?;
+    if left_out.is_empty() {
+        check_flags(options, &names)?;
+    }
     let dumps = job.range.clone().count();
     let mut series = job.series();
     series.check(&window, dumps)?;

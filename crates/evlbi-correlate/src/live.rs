@@ -135,22 +135,27 @@ struct Opened {
 }
 
 impl Opened {
-    /// Starts to receive. Inputs that select parts of the same address share its socket, its ring and its drain. Port 0 is another one
-    /// for each.
+    /// Starts to receive. Inputs of the same address share its socket, its ring and its drain. Port 0 is another one for each.
     fn new(
         inputs: &[(Url, Selection)],
         feeds: &[Arc<Feed>],
         options: &StreamOptions,
         run: &Run,
     ) -> Result<Opened, CorrelateError> {
-        let address = |number: usize| (inputs[number].0.to_string(), inputs[number].1.year);
+        let is_any = |url: &Url| url.host().is_some_and(|host| host.port == 0);
         let mut groups: Vec<Vec<usize>> = Vec::new();
-        for number in 0..inputs.len() {
+        for (number, (url, selection)) in inputs.iter().enumerate() {
+            let is_same = |other: &usize| {
+                let (there, theirs) = &inputs[*other];
+                let is_alike = (&theirs.station, &theirs.threads, &theirs.channels)
+                    == (&selection.station, &selection.threads, &selection.channels);
+                is_alike && !is_any(url) && there.to_string() == url.to_string()
+            };
+            if (0..number).any(|other| is_same(&other)) {
+                return Err(StreamError::Twice(selection.written(&url.to_string())).into());
+            }
             let is_shared = |group: &&mut Vec<usize>| {
-                let mut both = [number, group[0]].map(|it| &inputs[it]).into_iter();
-                let is_any = |url: &Url| url.host().is_some_and(|host| host.port == 0);
-                both.all(|(url, selection)| selection.is_part() && !is_any(url))
-                    && address(number) == address(group[0])
+                !is_any(url) && inputs[group[0]].0.to_string() == url.to_string()
             };
             match groups.iter_mut().find(is_shared) {
                 Some(group) => group.push(number),
@@ -160,9 +165,10 @@ impl Opened {
         let mut opened = Opened::default();
         let mut streams = Vec::new();
         for group in groups {
-            let (url, selection) = &inputs[group[0]];
+            let (url, _) = &inputs[group[0]];
+            let year = group.iter().find_map(|number| inputs[*number].1.year);
             let ours = group.iter().map(|number| Arc::clone(&feeds[*number]));
-            let reception = open(url, selection, options, ours.collect(), run)?;
+            let reception = open(url, year, options, ours.collect(), run)?;
             streams.extend(group.iter().map(|number| {
                 let stream = Stream {
                     reception: opened.receptions.len(),
@@ -401,10 +407,10 @@ impl Work {
     }
 }
 
-/// Starts to receive at an address, for these feeds.
+/// Starts to receive at an address, for these feeds. Their data are of this year, if it is known.
 fn open(
     url: &Url,
-    selection: &Selection,
+    year: Option<i16>,
     streams: &StreamOptions,
     feeds: Vec<Arc<Feed>>,
     run: &Run,
@@ -422,7 +428,11 @@ fn open(
     let (receiving, opening) =
         receive::start(receive_options, run).map_err(|error| StreamError::Receive(error.into()))?;
     let mut settings = recv::settings(&options, run.clock());
-    settings.latest = selection.read_at(settings.latest);
+    let of_year = Selection {
+        year,
+        ..Selection::default()
+    };
+    settings.latest = of_year.read_at(settings.latest);
     let sink = Box::new(Feeding(feeds.clone()));
     let drainer = run.clock().spawn("sink", {
         let run = run.clone();

@@ -206,10 +206,13 @@ pub fn plan(
         Some(model) => by_model(files, shapes, model, options, run)?,
         None => by_options(files, shapes, options)?,
     };
+    let are_all = plan.stations.len() == files.len();
     for name in &options.invert {
         let mut stations = plan.stations.iter_mut();
         match stations.find(|station| station.name == *name) {
             Some(station) => station.inverted = !station.inverted,
+            // It may be one that is left out.
+            None if !are_all => {}
             None => {
                 return Err(PlanError::UnknownInverted {
                     station: name.clone(),
@@ -258,6 +261,7 @@ fn by_options(
             stream: 0,
             frequencies: Vec::new(),
             names: names_in(shape),
+            is_chosen: !shape.selection.channels.is_empty(),
         });
     }
     let products = stations.choose(shapes, |stations| products(stations, options.cross_hands))?;
@@ -393,6 +397,7 @@ fn by_model(
             stream: number,
             frequencies: stream.bands.iter().map(|band| band.frequency).collect(),
             names: names_in(shape),
+            is_chosen: !shape.selection.channels.is_empty(),
         });
     }
     let products = stations.choose(shapes, |stations| products_of_job(&job, stations).0)?;

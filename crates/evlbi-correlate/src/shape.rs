@@ -34,6 +34,37 @@ impl Shape {
         self.samples.unpacker.layout()
     }
 
+    /// Returns the shape of a stream whose first frame is this one, in place of this shape, which it was expected to have.
+    ///
+    /// # Errors
+    /// Returns the reason if its samples have another layout.
+    pub fn like(&self, frame: &Arrived<'_>, sample_rate: Option<u64>) -> Result<Shape, String> {
+        let (frames, selection) = (frame.layout, self.selection.clone());
+        let rate = frames.frame_rate;
+        let samples = Samples::of(&selection, &frames, frame.header, rate, sample_rate);
+        let samples = samples.map_err(|error| error.to_string())?;
+        let count = |samples: &Samples| samples.selected.len();
+        if samples.unpacker.layout() != self.layout() || count(&samples) != count(&self.samples) {
+            let [theirs, ours] = [(&samples, &frames), (&self.samples, &self.frames)];
+            let name = |(samples, frames): (&Samples, &deframe::Layout)| {
+                let name = samples.format(frames);
+                name.map_or_else(|| frames.format.to_string(), |name| name.to_string())
+            };
+            return Err(format!(
+                "it arrived late, in {}, and its place is that of a stream in {}",
+                name(theirs),
+                name(ours)
+            ));
+        }
+        Ok(Shape {
+            samples,
+            frames,
+            station: frame.key.station,
+            selection,
+            ..self.clone()
+        })
+    }
+
     /// Returns whether a frame is from this station, with these bits and channels.
     pub fn owns(&self, frame: &Arrived<'_>) -> bool {
         let is_alike = || match frame.layout.format {
@@ -44,7 +75,9 @@ impl Shape {
             }
             format => {
                 let length = frame.samples.samples().len();
-                format == self.frames.format && length == self.samples.unpacker.recorded_length()
+                format == self.frames.format
+                    && length == self.samples.unpacker.recorded_length()
+                    && (frame.is_odd || self.samples.are_in(frame.header))
             }
         };
         frame.key.station == self.station && is_alike()

@@ -434,22 +434,21 @@ struct FirstFrame {
     header: Vec<u8>,
 }
 
-/// Returns the first undamaged frame of the selected station, or of any; one that is not marked invalid if there is one, as headers of
-/// others may be wrong.
+/// Returns the first undamaged frame of what is selected; one that is not marked invalid if there is one, as headers of others may be
+/// wrong.
 fn first_frame(
     recording: &Recording,
     selection: &Selection,
 ) -> Result<Option<FirstFrame>, RecordingError> {
+    let selected = selection.part();
     let mut blocks = Blocks::new(open(recording)?, recording.size.min(MAX_SEARCHED));
     let mut deframer = recording.deframer(recording.frame_rate);
     let (mut valid, mut invalid) = (None, None);
     let mut is_over = false;
     while valid.is_none() && !is_over {
         let stepped = blocks.step(&mut deframer, |chunk| {
-            let ours = arrived(chunk).filter(|frame| {
-                let station = selection.station.as_ref();
-                !frame.is_odd && station.is_none_or(|it| frame.key.station.to_string() == *it)
-            });
+            let ours =
+                arrived(chunk).filter(|frame| !frame.is_odd && selected.has(Some(frame.key)));
             for frame in ours {
                 let place = if frame.invalid {
                     &mut invalid

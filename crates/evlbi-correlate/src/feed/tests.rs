@@ -2,7 +2,7 @@
 
 use super::*;
 use evlbi_wire::time::FrameRate;
-use evlbi_wire::vdif::{self, Header};
+use evlbi_wire::vdif::{self, Header, StationId};
 
 const SAMPLE_RATE: u64 = 16_000;
 /// For frames of 800 bytes, 3200 samples each.

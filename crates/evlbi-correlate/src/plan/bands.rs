@@ -115,12 +115,13 @@ fn tunings_of_options(
     tunings.collect()
 }
 
-/// Returns the names of the channels of Mark 4, unless the user chose their order.
+/// Returns the names of the channels of Mark 4 that are used; none of other formats.
 pub(super) fn names_in(shape: &Shape) -> Vec<mark4::Channel> {
-    let channels = shape.samples.channels.iter();
-    let channels = channels.filter(|_| shape.selection.channels.is_empty());
-    let names = channels.map_while(|channel| match channel {
-        ChannelId::Named(name) => Some(*name),
+    let names = shape
+        .places()
+        .map(|(_, channel)| shape.samples.channels[channel]);
+    let names = names.map_while(|channel| match channel {
+        ChannelId::Named(name) => Some(name),
         ChannelId::Number(_) => None,
     });
     names.collect()
@@ -151,18 +152,23 @@ pub(super) fn product(a: (usize, usize), b: (usize, usize)) -> Product {
 }
 
 /// Returns whether two bands are of the same frequency. If frequencies are unknown, they are if they have the same position. Of stations that
-/// recorded different channels of Mark 4, some of them alike, those are that have the same name.
+/// recorded different channels of Mark 4, some of them alike, those are that have the same name, unless the channels of both were selected.
 fn same_band(first: &Candidate, n: usize, second: &Candidate, m: usize) -> bool {
     let (x, y) = (&first.setup.bands[n], &second.setup.bands[m]);
     if x.zero_hz != 0.0 || y.zero_hz != 0.0 {
         return (x.edge_hz - y.edge_hz).abs() < 1.0;
     }
+    let is_same_place = || place(&first.setup, n) == place(&second.setup, m);
     let (ours, theirs) = (&first.names, &second.names);
-    let is_shared = || ours.iter().any(|name| theirs.contains(name));
     match (ours.get(n), theirs.get(m)) {
-        (Some(x), Some(y)) if ours != theirs && is_shared() => x == y,
-        (Some(x), Some(y)) if x.sideband != y.sideband => false,
-        _ => place(&first.setup, n) == place(&second.setup, m),
+        (Some(x), Some(y)) if !(first.is_chosen && second.is_chosen) => {
+            let is_shared = || ours.iter().any(|name| theirs.contains(name));
+            match ours != theirs && is_shared() {
+                true => x == y,
+                false => x.sideband == y.sideband && is_same_place(),
+            }
+        }
+        _ => is_same_place(),
     }
 }
 
@@ -211,6 +217,7 @@ mod tests {
             stream: 0,
             frequencies: Vec::new(),
             names,
+            is_chosen: false,
         }
     }
 
@@ -229,10 +236,14 @@ mod tests {
         // Converters of other racks have other numbers.
         assert_eq!(pairs(of("0U 1U"), of("8U 9U"), false), [(0, 0), (1, 1)]);
         assert_eq!(pairs(of("0U 1U"), of("8U 9L"), false), [(0, 0)]);
-        // The user chose the order.
-        let mut chosen = of("1U 0U");
-        chosen.names.clear();
-        assert_eq!(pairs(of("0U 1U"), chosen, false), [(0, 0), (1, 1)]);
+        // The user chose the channels of one, or the order of both.
+        let chosen = |names| Candidate {
+            is_chosen: true,
+            ..of(names)
+        };
+        assert_eq!(pairs(of("0U 1U"), chosen("1U"), false), [(1, 0)]);
+        let both = pairs(chosen("0U 1U"), chosen("1U 0U"), false);
+        assert_eq!(both, [(0, 0), (1, 1)]);
         let of = || station("0U 1U 2U 3U", "RL");
         let all = pairs(of(), of(), true);
         assert_eq!(all.len(), 8);

@@ -19,6 +19,8 @@ pub struct Candidate {
     pub frequencies: Vec<usize>,
     /// Names of its channels, where bands of equal names belong together.
     pub names: Vec<mark4::Channel>,
+    /// Whether the user selected the channels.
+    pub is_chosen: bool,
 }
 
 /// Stations that can be correlated with each other, and the others.

@@ -466,6 +466,8 @@ fn a_selected_station_joins_when_it_arrives() {
     assert_eq!(found.weights(0, 16..40), [1.0; 24]);
     assert_eq!(found.weights(1, 16..20), [0.0; 4]);
     assert_eq!(found.weights(1, 30..40), [1.0; 10]);
+    let result = json!(found.correlation.result(false));
+    assert_eq!(result["stations"][2]["name"], "On");
     // Its stream has another station only.
     let [ef, jb] = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
     let other = of_on(plan(&room, "Jb", 0, 40, 32_000), 0);
@@ -473,6 +475,27 @@ fn a_selected_station_joins_when_it_arrives() {
     assert_eq!(found.weights(0, 16..40), [1.0; 24]);
     assert_eq!(found.weights(1, 16..40), [0.0; 24]);
     assert_eq!(found.correlation.left_out.len(), 0);
+}
+
+/// A late stream is decoded by its own headers and settings, or not at all.
+#[test]
+fn a_late_stream_with_other_samples_gives_its_reason() {
+    let room = Room::new();
+    let [ef, jb] = ["Ef", "Jb"].map(|name| slow(&room, name, 40));
+    let source = plan(&room, "On", 20, 20, 32_000);
+    let file = room.path("20 20 32000.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(file, format!("channels = 2\n{text}")).unwrap();
+    let late = Stream {
+        later: 20,
+        ..Stream::of(source)
+    };
+    let found = correlated(&[ef, jb, late], &of_channels(64), &idle(1), 1, |_, _| ());
+    assert_eq!(found.weights(0, 16..40), [1.0; 24]);
+    assert_eq!(found.weights(1, 16..40), [0.0; 24]);
+    let result = json!(found.correlation.result(false));
+    let reason = result["streams"][2]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("it arrived late, in VDIF"), "{reason}");
 }
 
 /// Each line has the rate of its own integration, however short that is and however long the receivers ran before.

@@ -9,7 +9,7 @@ use evlbi_correlate::CorrelateOptions;
 use evlbi_correlate::loss_curve::{Kind, LossCurveOptions};
 use evlbi_testkit::Room;
 use evlbi_wire::fill;
-use evlbi_wire::vdif::{Header, Shape};
+use evlbi_wire::vdif::{Header, Shape, StreamKey};
 use serde_json::Value;
 
 use crate::{correlated, curve, delayed, near, not_correlated, number, sky};
@@ -276,6 +276,62 @@ fn packets_of_fill_cost_their_samples() {
     }
 }
 
+/// Frames whose headers are damaged belong to the time of a recording, also if they are its last ones.
+#[test]
+fn damaged_headers_at_the_end_cost_no_time() {
+    let room = Room::new();
+    let at = stations(&room, &plan(MARK4).replace("[-1.5e-6, -3e-7]", "[0]"));
+    let whole = at("Ef.vdif");
+    for (file, frame, header) in [("Ef.vdif", 8032, 32), ("On.m4", 40_000, 320)] {
+        let expected = if header > 32 { 0.992 } else { 1.0 };
+        let bytes = fs::read(at(file)).unwrap();
+        for damaged in [1, 4, 8] {
+            let mut bytes = bytes.clone();
+            let first = bytes.len() - damaged * frame;
+            let frames = bytes[first..].chunks_mut(frame);
+            frames.for_each(|frame| frame[..header].fill(0xff));
+            let path = room.write(&format!("{damaged}-{file}"), bytes);
+            let result = correlated(&[&whole, &format!("{path}#name=Xx")], &delayed(64, &[]));
+            near(number(&result, "/baselines/0/weight"), expected, 1e-6);
+            near(number(&result, "/seconds"), 0.5, 1e-6);
+        }
+    }
+}
+
+/// A formatter that changes its channels within a recording is not decoded by those of the first frame.
+#[test]
+fn frames_of_mark_4_with_other_channels_are_left_out() {
+    let room = Room::new();
+    // Eight tracks each.
+    let four = plan("format = 'mark4'\nfan_out = 4").replace("channels = 2", "channels = 1");
+    let two = plan("format = 'mark4'\nfan_out = 2")
+        .replace("4e6", "2e6")
+        .replace("Ef", "Xf");
+    let [first, other] = [four, two].map(|plan| {
+        let room = Room::new();
+        let at = stations(&room, &plan.replace("[-1.5e-6, -3e-7]", "[0]"));
+        fs::read(at("On.m4")).unwrap()
+    });
+    let at = stations(&room, &plan("").replace("channels = 2", "channels = 1"));
+    let half = first.len() / 2 / 20_000 * 20_000;
+    assert_eq!(first.len(), other.len());
+    let mixed = [&first[..half], &other[half..]].concat();
+    let mixed = room.write("mixed.m4", mixed);
+    let result = correlated(
+        &[&at("Ef.vdif"), &format!("{mixed}#name=On")],
+        &delayed(64, &[]),
+    );
+    let weight = half as f64 / first.len() as f64 * 0.992;
+    near(number(&result, "/baselines/0/weight"), weight, 1e-3);
+    near(
+        number(&result, "/baselines/0/amplitude/corrected"),
+        0.3,
+        0.02,
+    );
+    let others = number(&result, "/stations/1/damage/other_frames");
+    assert_eq!(others, ((first.len() - half) / 20_000) as f64);
+}
+
 /// Frames of Mark 4 are shed and replaced as those of VDIF are, at one station or at both.
 #[test]
 fn mark_4_has_a_loss_curve() {
@@ -396,6 +452,26 @@ fn parts_of_recordings_correlate() {
     let frames = one.chunks(8032).zip(other.chunks(8032));
     let both: Vec<u8> = frames.flat_map(|(a, b)| [a, b].concat()).collect();
     let both = threads.write("both.vdif", &both);
+    // A thread of the second station alone.
+    let seventh = |frame: &[u8]| {
+        let (mut frame, mut header) = (frame.to_vec(), Header::parse(frame).unwrap());
+        header.set_key(StreamKey {
+            thread: header.key().thread + 7,
+            ..header.key()
+        });
+        header.emit(&mut frame);
+        frame
+    };
+    let frames = one.chunks(8032).zip(other.chunks(8032));
+    let apart: Vec<u8> = frames
+        .flat_map(|(a, b)| [a.to_vec(), seventh(b)].concat())
+        .collect();
+    let apart = threads.write("apart.vdif", &apart);
+    let found = correlated(
+        &[&of(&ef, "thread=0"), &of(&apart, "thread=7")],
+        &delayed(128, &[]),
+    );
+    assert!(number(baseline(&found, ["Ef", "Jb"]), "/snr") > 100.0);
     let inputs = ["station=Ef", "station=Jb&name=Da"].map(|settings| of(&both, settings));
     let result = correlated(&[&inputs[0], &inputs[1]], &delayed(128, &[]));
     let found = baseline(&result, ["Ef", "Da"]);

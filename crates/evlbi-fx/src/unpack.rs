@@ -52,7 +52,7 @@ impl<'a> Recorded<'a> {
     }
 
     /// Returns the runs of the fill pattern in the samples.
-    fn fill(&self) -> impl Iterator<Item = Range<usize>> {
+    pub fn fill(&self) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let Range { start, end } = self.samples;
         let from = start.saturating_sub(CONTEXT);
         let to = end.saturating_add(CONTEXT).min(self.bytes.len());

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use evlbi_core::deframe::{Chunk, Deframer, Format, Frame, FrameState, Slip};
+use evlbi_fx::unpack::Recorded;
 use evlbi_net::run::Run;
-use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, StreamKey};
 use serde::Serialize;
@@ -188,22 +188,25 @@ impl Content {
     /// Counts a piece of the recording.
     fn take(&mut self, chunk: Chunk<'_>) {
         if chunk.frames.is_empty() {
-            self.fill.bytes += fill_in(chunk.bytes);
+            self.fill.bytes += fill_in(&Recorded::from(chunk.bytes));
         }
         for frame in chunk.frames {
             let header_length = chunk.layout.map_or(0, |layout| layout.header_length);
-            self.take_frame(frame, &chunk.bytes[frame.bytes.clone()], header_length);
+            let samples = frame.bytes.start + header_length..frame.bytes.end;
+            if let Some(samples) = Recorded::new(chunk.bytes, samples) {
+                self.take_frame(frame, &chunk.bytes[frame.bytes.clone()], &samples);
+            }
         }
     }
 
-    fn take_frame(&mut self, frame: &Frame, bytes: &[u8], header_length: usize) {
+    fn take_frame(&mut self, frame: &Frame, bytes: &[u8], samples: &Recorded<'_>) {
         let header = match self.format {
             Format::Vdif => vdif::Header::parse(bytes).ok(),
             Format::Mark5b | Format::Mark4 | Format::Raw => None,
         };
-        let payload = bytes.get(header_length..).unwrap_or_default();
+        let payload = samples.samples();
         let valid = frame.state == FrameState::Whole;
-        let filled = fill_in(payload);
+        let filled = fill_in(samples);
         self.fill.bytes += filled;
         self.fill.frames += u64::from(filled > 0);
         self.fill.valid_frames += u64::from(filled > 0 && valid);
@@ -257,8 +260,8 @@ pub fn is_summarised(report: &Report) -> bool {
 }
 
 /// Counts the bytes of the fill pattern.
-fn fill_in(bytes: &[u8]) -> u64 {
-    fill::find(bytes).map(|run| run.len() as u64).sum()
+fn fill_in(samples: &Recorded<'_>) -> u64 {
+    samples.fill().map(|run| run.len() as u64).sum()
 }
 
 /// Results of one pass over the file.

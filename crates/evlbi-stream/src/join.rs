@@ -437,7 +437,7 @@ fn walk(
                     frames += 1;
                     let place = frame.key.and_then(|key| places.get(&key));
                     let like = place.and_then(|(lane, input)| lanes[*lane].like(*input));
-                    let piece = Piece::read(frame, &chunk.bytes[frame.bytes.clone()], like);
+                    let piece = Piece::read(frame, chunk.bytes, like);
                     let (Some(piece), Some((lane, input))) = (piece, place) else {
                         left_out += 1;
                         continue;

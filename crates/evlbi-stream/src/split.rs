@@ -262,7 +262,9 @@ impl Splitter {
             let piece = match &mut converter {
                 Some(converter) if !fits(&converter) => None,
                 Some(converter) => converter.piece(frame, chunk.bytes, header_length),
-                None if is_vdif => Piece::read(frame, bytes, lane.and_then(|lane| lane.like(0))),
+                None if is_vdif => {
+                    Piece::read(frame, chunk.bytes, lane.and_then(|lane| lane.like(0)))
+                }
                 None => None,
             };
             let is_taken = piece.map_or(Ok(false), |piece| self.take_piece(&piece, to));

@@ -104,7 +104,8 @@ impl Converter {
             header,
             payload: &self.payload,
             invalid,
-            recorded: Some((recorded, &self.samples.unpacker)),
+            recorded,
+            order: Some(&self.samples.unpacker),
             names: &self.samples.channels,
         })
     }

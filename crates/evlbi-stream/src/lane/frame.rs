@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use evlbi_core::deframe::{Frame, FrameState};
 use evlbi_fx::unpack::{Recorded, Unpacker};
-use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
 use evlbi_wire::vdif::{Extended, Header, StreamKey};
@@ -17,19 +16,22 @@ pub struct Piece<'a> {
     pub header: Header,
     /// Samples.
     pub payload: &'a [u8],
+    /// Samples as they were recorded, with the bytes next to them.
+    pub recorded: Recorded<'a>,
+    /// Order in which they were recorded; `None` if it is that of VDIF.
+    pub order: Option<&'a Unpacker>,
     /// Cause for which the frame is invalid; `None` if it is valid.
     pub invalid: Option<Cause>,
-    /// Samples as they were recorded, and the order in which that was done; `None` if that is the order of VDIF.
-    pub recorded: Option<(Recorded<'a>, &'a Unpacker)>,
     /// Names of the channels, in order; empty if they are numbers.
     pub names: &'a [ChannelId],
 }
 
 impl<'a> Piece<'a> {
-    /// Reads a frame of VDIF. If its header is damaged, it is made from `like`, the header of an earlier frame of the thread. Returns
+    /// Reads a frame of VDIF in a piece of the stream. If its header is damaged, it is made from `like`, the header of an earlier frame of the thread. Returns
     /// `None` if the frame has no place in time, or there is no such header.
-    pub fn read(frame: &Frame, bytes: &'a [u8], like: Option<&Header>) -> Option<Piece<'a>> {
+    pub fn read(frame: &Frame, piece: &'a [u8], like: Option<&Header>) -> Option<Piece<'a>> {
         let (key, time) = (frame.key?, frame.time?);
+        let bytes = piece.get(frame.bytes.clone())?;
         let mut header = match frame.state {
             FrameState::Odd => *like?,
             _ => Header::parse(bytes).ok()?,
@@ -48,22 +50,17 @@ impl<'a> Piece<'a> {
         Some(Piece {
             payload: &bytes[header.len()..],
             header,
+            recorded: Recorded::new(piece, frame.bytes.start + header.len()..frame.bytes.end)?,
+            order: None,
             invalid,
-            recorded: None,
             names: &[],
         })
     }
 
-    /// Returns the samples as they were recorded.
-    pub fn recorded(&self) -> &[u8] {
-        let recorded = self.recorded.as_ref();
-        recorded.map_or(self.payload, |(recorded, _)| recorded.samples())
-    }
-
     /// Returns the numbers of the samples, of `width` bits each, that have bits in a range of the recorded bytes.
     pub fn samples_of(&self, bytes: &Range<usize>, width: u64) -> Range<u64> {
-        match &self.recorded {
-            Some((_, order)) => unsigned(order.samples_of(bytes.clone())),
+        match self.order {
+            Some(order) => unsigned(order.samples_of(bytes.clone())),
             None => {
                 let bits = |byte: usize| byte as u64 * 8;
                 bits(bytes.start) / width..bits(bytes.end).div_ceil(width)
@@ -73,10 +70,10 @@ impl<'a> Piece<'a> {
 
     /// Returns the numbers of the samples that are fill pattern.
     pub fn filled(&self, width: u64) -> Vec<Range<u64>> {
-        match &self.recorded {
-            Some((recorded, order)) => order.filled(recorded).iter().map(unsigned).collect(),
+        match self.order {
+            Some(order) => order.filled(&self.recorded).iter().map(unsigned).collect(),
             None => {
-                let runs = fill::find(self.payload);
+                let runs = self.recorded.fill();
                 runs.map(|run| self.samples_of(&run, width)).collect()
             }
         }
@@ -84,8 +81,7 @@ impl<'a> Piece<'a> {
 
     /// Returns the number of samples at the start that the header replaced.
     pub fn replaced(&self) -> u64 {
-        let recorded = self.recorded.as_ref();
-        recorded.map_or(0, |(_, order)| order.layout().replaced as u64)
+        self.order.map_or(0, |order| order.layout().replaced as u64)
     }
 }
 

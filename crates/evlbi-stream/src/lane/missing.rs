@@ -117,9 +117,9 @@ impl List {
     /// Adds the samples of a valid frame that are listed, of `width` bits each.
     pub fn add_of(&self, frame: i64, piece: &Piece<'_>, width: u64, found: &mut Vec<Missing>) {
         for run in self.with(frame) {
-            let all = 0..piece.recorded().len();
+            let all = 0..piece.recorded.samples().len();
             let bytes = run.bytes.clone().unwrap_or(all.clone());
-            let instead = match (is_fill(piece.recorded(), &bytes), run.is_there) {
+            let instead = match (is_fill(piece.recorded.samples(), &bytes), run.is_there) {
                 // A whole frame is there, whatever the list says.
                 (true, false) if bytes != all => Instead::Nothing,
                 (true, _) => Instead::Fill,

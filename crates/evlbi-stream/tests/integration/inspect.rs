@@ -190,6 +190,19 @@ fn invalid_frames_with_a_wrong_header_have_the_time_of_their_place() {
     }
 }
 
+/// A run of the pattern continues across the header of the next frame.
+#[test]
+fn fill_across_two_frames_is_counted_whole() {
+    let room = Room::new();
+    let mut bytes = recording();
+    let next = frame_range(60);
+    fill::make(&mut bytes[next.start - 4..next.start + FRAME - 8]);
+    let found = inspected(&room.write("in.vdif", &bytes));
+    let header = 32;
+    assert_eq!(found["fill"]["bytes"], 4 + FRAME - 8 - header, "{found}");
+    assert_eq!(found["odd_headers"], 1);
+}
+
 /// Frames lost at the end of a second count as missing, whatever one second or a header claims the rate to be.
 #[test]
 fn frames_lost_at_the_end_of_a_second_are_missing() {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use evlbi_core::deframe::{Format, Layout};
 use evlbi_fx::layout::LayoutError;
 use evlbi_fx::unpack::Unpacker;
-use evlbi_wire::mark4::{self, ChannelError, Channels, TrackHeader};
+use evlbi_wire::mark4::{self, ChannelError, Channels};
 use evlbi_wire::naming::{FormatName, Recorder};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
@@ -301,7 +301,7 @@ fn mark4_channels(
 ) -> Result<(Channels, bool, FrameRate), SamplesError> {
     let tracks = layout.tracks().ok_or(SamplesError::Header)?;
     let header = mark4::Header::parse(header, tracks).map_err(|_| SamplesError::Header)?;
-    if header.tracks().iter().any(TrackHeader::is_rolled) {
+    if header.is_rolled() {
         return Err(SamplesError::Rolled);
     }
     let rate = layout.frame_rate.ok_or(SamplesError::NoRate)?;
@@ -373,7 +373,7 @@ impl Selection {
 
 #[cfg(test)]
 mod tests {
-    use evlbi_wire::mark4::Tracks;
+    use evlbi_wire::mark4::{TimeCode, Tracks};
     use evlbi_wire::mark5b;
     use evlbi_wire::vdif::{Shape, StreamKey};
 
@@ -452,6 +452,11 @@ mod tests {
         let (_, mut rolled) = mark4(true);
         // Bit 54 of track 0 is the flag of a roll.
         rolled[8 * 54] |= 1;
+        let dead_track = rolled.clone();
+        let mut header = mark4::Header::parse(&rolled, Tracks::new(64).unwrap()).unwrap();
+        header.set_time_code(TimeCode::new(0, 0).unwrap());
+        header.emit(&mut rolled);
+        assert!(described("", &mark4_layout, &dead_track).is_ok());
         let shape = Shape {
             frame_length: 8032,
             log2_channels: 3,

@@ -397,6 +397,43 @@ fn frames_are_found_at_any_byte() {
     }
 }
 
+/// A header is found if its sync word is damaged on at most a tenth of the tracks, and on one of 8 in any case.
+#[test]
+fn dead_tracks_do_not_hide_a_header() {
+    for (count, max) in [(64, 6), (32, 3), (16, 1), (8, 1)] {
+        let length = tracks(count).header_length();
+        // Tracks of one byte, and of all bytes.
+        for step in [1, 9] {
+            for damaged in 0..=max + 1 {
+                let mut one_bit = frame(&header(count, 1, 2, SAMPLE_SECOND, 0), 3);
+                let [mut zero, mut one] = [one_bit.clone(), one_bit.clone()];
+                for track in (0..damaged).map(|nth| nth * step % count) {
+                    let (byte, bit) = (track / 8, 1 << (track % 8));
+                    for time in 0..length / (count / 8) {
+                        zero[time * count / 8 + byte] &= !bit;
+                        one[time * count / 8 + byte] |= bit;
+                    }
+                    one_bit[(64 + track % 32) * count / 8 + byte] ^= bit;
+                }
+                for damage in [zero, one, one_bit] {
+                    let stream = [&[0x5a; 1237], &damage[..]].concat();
+                    let found: Vec<usize> = find(&stream, tracks(count)).collect();
+                    let expected: &[usize] = if damaged <= max { &[1237] } else { &[] };
+                    assert_eq!(found, expected, "{damaged} of {count}");
+                    for start in found {
+                        let read = Header::parse(&stream[start..], tracks(count)).unwrap();
+                        assert!(read.is_intact() && !read.is_faulty() && !read.is_rolled());
+                        assert_eq!(
+                            read.time_code(),
+                            TimeCode::new(SAMPLE_SECOND, 0).ok_or(TimeCodeError(0))
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The CRC starts with zero, so a slip of k bits keeps it on a track in 2^k: three quarters of the tracks never.
 #[test]
 fn a_slip_is_not_an_intact_header() {

@@ -105,6 +105,47 @@ fn frames_are_found_at_any_byte_and_rate() {
     }
 }
 
+/// Changes the bit of a track in all bit times.
+fn set_track(bytes: &mut [u8], tracks: Tracks, track: usize, is_one: bool) {
+    for byte in bytes.iter_mut().skip(track / 8).step_by(tracks.bytes()) {
+        match is_one {
+            true => *byte |= 1 << (track % 8),
+            false => *byte &= !(1 << (track % 8)),
+        }
+    }
+}
+
+#[test]
+fn a_recording_with_a_dead_track_has_its_frames() {
+    for count in [64, 32, 16, 8] {
+        for is_one in [false, true] {
+            let mut whole = stream(tracks(count), 400, 6);
+            set_track(&mut whole.bytes, tracks(count), count / 2, is_one);
+            let bytes = &whole.bytes[1..];
+            let (output, deframer) = walk(bytes);
+            assert_eq!(deframer.format(), Some(Format::Mark4), "{count} {is_one}");
+            let expected: Vec<_> = (1..6).map(|number| time(400, 6, number)).collect();
+            assert_eq!(times(&output), expected);
+            assert_eq!(output.bytes, bytes[whole.frame_length - 1..]);
+            assert_eq!((output.counts.whole, output.counts.slips), (5, 0));
+        }
+    }
+}
+
+#[test]
+fn one_wrong_bit_in_each_sync_word_does_not_hide_the_frames() {
+    for count in [64, 8] {
+        let whole = stream(tracks(count), 400, 6);
+        let mut bytes = whole.bytes.clone();
+        for (number, frame) in bytes.chunks_exact_mut(whole.frame_length).enumerate() {
+            frame[(64 + 5 * number) * count / 8] ^= 1 << number;
+        }
+        let (output, _) = walk(&bytes);
+        assert_eq!(times(&output).len(), 6);
+        assert_eq!((output.bytes, output.counts.whole), (bytes, 6));
+    }
+}
+
 #[test]
 fn frames_that_do_not_divide_a_second_are_none() {
     let tracks = tracks(8);

@@ -123,16 +123,27 @@ impl Layout {
                 Some(Head::Mark5b(header, time))
             }
             Format::Mark4 => {
-                let header = mark4::Header::parse(bytes, self.tracks()?).ok()?;
-                let code = header.time_code().ok().filter(|_| header.is_intact())?;
-                let second = code.second(latest)?;
-                let micros = 1_000_000 / self.frame_rate?.get();
-                let frame = code.micros() / micros;
-                let time = FrameTime { second, frame };
-                (code.micros() % micros == 0).then(|| Head::Mark4(Arc::new(header), time))
+                let (header, time) = self.read_mark4(bytes, latest)?;
+                let is_intact = header.is_intact();
+                is_intact.then(|| Head::Mark4(Arc::new(header), time))
             }
             Format::Raw => None,
         }
+    }
+
+    /// Reads the time that most tracks of a Mark 4 header show, whatever their CRC.
+    pub(super) fn voted_time(&self, bytes: &[u8], latest: i64) -> Option<FrameTime> {
+        self.read_mark4(bytes, latest).map(|(_, time)| time)
+    }
+
+    fn read_mark4(&self, bytes: &[u8], latest: i64) -> Option<(mark4::Header, FrameTime)> {
+        let header = mark4::Header::parse(bytes, self.tracks()?).ok()?;
+        let code = header.time_code().ok()?;
+        let second = code.second(latest)?;
+        let micros = 1_000_000 / self.frame_rate?.get();
+        let frame = code.micros() / micros;
+        let time = FrameTime { second, frame };
+        (code.micros() % micros == 0).then_some((header, time))
     }
 }
 

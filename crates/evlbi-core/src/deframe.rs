@@ -208,6 +208,8 @@ const ODD_RUN: u32 = 16;
 const FLYWHEEL: u32 = 8;
 /// Maximum number of slips that are listed.
 const MAX_SLIPS: usize = 1024;
+/// Maximum number of sync words that are examined for a slip before a frame.
+const MAX_SLIP_HEADERS: usize = 16;
 /// Maximum number of frames that are output together.
 const MAX_FRAMES: usize = 1 << 16;
 /// Maximum padding of a last datagram, in bytes.
@@ -588,9 +590,10 @@ impl Deframer {
         let bytes = view.present(span.at, searched.min(left as usize))?;
         let read = |start: usize| {
             let head = layout.read(&bytes[start..], self.settings.latest)?;
-            (!start.is_multiple_of(length)).then_some((start, head))
+            Some((start, head))
         };
-        let (start, head) = mark4::find(bytes, tracks).find_map(read)?;
+        let starts = mark4::find(bytes, tracks).filter(|start| !start.is_multiple_of(length));
+        let (start, head) = starts.take(MAX_SLIP_HEADERS).find_map(read)?;
         let expected = self.cadence.frames_until(head.time())?.saturating_sub(1);
         let expected = expected.checked_mul(length as i64)?;
         self.note_slip(span, (start as i64).saturating_sub(expected));

@@ -273,6 +273,31 @@ fn a_slip_is_reported_and_costs_one_frame() {
     }
 }
 
+/// A limited number of sync words is examined for each frame: bytes that are full of them do not slow it down. A slip behind more of them
+/// costs one frame more.
+#[test]
+fn a_slip_is_searched_for_with_limited_work() {
+    let tracks = tracks(8);
+    let whole = stream(tracks, 400, 10);
+    let length = whole.frame_length;
+    let sync = |number: usize| (4 * length + 1000 + 200 * number, whole_header(&whole, 0));
+    for (false_ones, missing, slip_at) in [(15, 4, 4), (16, 5, 5), (60, 5, 5)] {
+        let mut bytes = whole.bytes.clone();
+        for (at, header) in (0..false_ones).map(sync) {
+            header.emit(&mut bytes[at..]);
+            bytes[at + 140..at + 150].fill(0x5a);
+        }
+        bytes.drain(4 * length + 500..4 * length + 600);
+        let (output, deframer) = walk(&bytes);
+        let rest = (0..10).filter(|number| *number != missing);
+        let expected: Vec<_> = rest.map(|number| time(400, 10, number)).collect();
+        assert_eq!(times(&output), expected, "{false_ones}");
+        let byte = slip_at * length as u64;
+        assert_eq!(deframer.slips(), [Slip { byte, bytes: -100 }]);
+        assert_eq!(output.bytes, bytes);
+    }
+}
+
 /// A search for few tracks does not find a sync word of more, and not a slip of a few bits.
 #[test]
 fn frames_of_other_tracks_are_none() {

@@ -61,7 +61,7 @@ pub struct Settings {
     pub format: Option<Format>,
     /// Length of a frame in bytes, header included; `None` to detect it.
     pub frame_length: Option<usize>,
-    /// Frames per second of each thread; `None` to take it from the headers, or detect it.
+    /// Frames per second of each thread; `None` to take it from the headers, or detect it. The times in headers of Mark 4 overrule it.
     pub frame_rate: Option<FrameRate>,
     /// Treatment of frames that arrived in part.
     pub partial: Partial,
@@ -433,6 +433,13 @@ impl Deframer {
     /// Returns the frames per second of each thread, once known.
     pub fn frame_rate(&self) -> Option<FrameRate> {
         self.cadence.frame_rate()
+    }
+
+    /// Returns once the given frame rate and the one that the times of Mark 4 show, if they differ.
+    pub fn take_other_rate(&mut self) -> Option<(FrameRate, FrameRate)> {
+        let found = self.layout()?.frame_rate?;
+        let given = self.settings.frame_rate.take()?;
+        (given != found).then_some((given, found))
     }
 
     /// Returns the current counts.

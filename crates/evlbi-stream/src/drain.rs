@@ -198,6 +198,12 @@ impl Drain<'_> {
             true => self.walk(consumer.span().data, ended),
             false => self.push(&mut consumer.span(), until, ended),
         };
+        if let Some((given, found)) = self.deframer.take_other_rate() {
+            let (given, found) = (given.get(), found.get());
+            self.run.warn(format_args!(
+                "the frame rate is given as {given}/s, but the times of the frames show {found}/s, which is used"
+            ));
+        }
         let reached = self.taken + bytes;
         let front = first + (reached / self.slot) as u64;
         self.taken = reached % self.slot;

@@ -76,6 +76,16 @@ pub enum RecordingError {
         /// Error of the system.
         source: io::Error,
     },
+    /// The given frame rate is another one than that of the frames.
+    #[error("the frame rate of {} is given as {given}/s, but the times of its frames show {found}/s", path.display())]
+    OtherRate {
+        /// Its path.
+        path: PathBuf,
+        /// Given frames per second.
+        given: u32,
+        /// Frames per second by the times in the headers.
+        found: u32,
+    },
     /// The settings of the recording are not valid.
     #[error("in {}", path.display())]
     Selection {
@@ -178,7 +188,7 @@ impl Recording {
     /// the file, describes its start.
     ///
     /// # Errors
-    /// Returns an error if the path is not a file, or the file is empty or cannot be read.
+    /// Returns an error if the path is not a file, or the file is empty or cannot be read, or times of Mark 4 contradict the given rate.
     pub fn survey(
         path: &Path,
         frame_rate: Option<FrameRate>,
@@ -235,6 +245,11 @@ impl Recording {
                 source,
             })?;
             recording.rest = rest;
+            if let Some((given, found)) = start.deframer.take_other_rate() {
+                let path = path.to_owned();
+                let (given, found) = (given.get(), found.get());
+                return Err(RecordingError::OtherRate { path, given, found });
+            }
             recording.finish(&file, &start.survey, frame_rate)?;
             return Ok(recording);
         }

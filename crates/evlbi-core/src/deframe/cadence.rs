@@ -95,9 +95,9 @@ impl Cadence {
         self.rate.between(self.streams.first()?.time, time.into())
     }
 
-    /// Notes the frame rate that headers show.
-    pub fn tell(&mut self, rate: Option<FrameRate>) {
-        self.rate.tell(rate);
+    /// Notes the frame rate that the times of headers show.
+    pub fn measure(&mut self, rate: Option<FrameRate>) {
+        self.rate.measure(rate);
     }
 
     /// Returns the number of threads, of all stations.

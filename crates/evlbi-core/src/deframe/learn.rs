@@ -68,7 +68,7 @@ impl Deframer {
     /// Learns the order of the frames before the first of them is taken, so that a frame lost at the very start gets the right
     /// thread and time.
     pub(super) fn prime(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
-        self.cadence.tell(layout.frame_rate);
+        self.cadence.measure(layout.frame_rate);
         self.look_ahead(span, layout, 0, MAX_AHEAD);
         let window = MAX_AHEAD as u64 * layout.frame_length as u64;
         let must_suffice = span.left() >= window || span.must_continue(self.settings.hold);
@@ -274,7 +274,8 @@ impl Search<'_> {
         None
     }
 
-    /// Returns the layout of the Mark 4 frame at `offset`. The frame rate follows from the time in a further header.
+    /// Returns the layout of the Mark 4 frame at `offset`. The frame rate follows from the time in a further header; a given one is used
+    /// only if there is none.
     fn mark4_layout(&self, offset: u64, tracks: Tracks, undecided: &mut bool) -> Option<Layout> {
         let code = |frame: u64| {
             let at = offset.saturating_add(frame * tracks.frame_length() as u64);
@@ -283,12 +284,10 @@ impl Search<'_> {
             header.time_code().ok().filter(|_| header.is_intact())
         };
         let first = code(0)?;
-        if let Some(given) = self.settings.frame_rate {
-            return Layout::of_mark4(tracks, given);
-        }
         let Some((frames, next)) = (1..CHAIN as u64).find_map(|it| Some((it, code(it)?))) else {
             *undecided |= !self.decide;
-            return None;
+            let given = self.settings.frame_rate.filter(|_| self.decide)?;
+            return Layout::of_mark4(tracks, given);
         };
         let micros = first.micros_until(next).filter(|micros| *micros > 0)?;
         let rate = (frames * 1_000_000).checked_div(micros)?;

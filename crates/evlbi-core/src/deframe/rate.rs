@@ -40,6 +40,8 @@ enum Origin {
     Header,
     /// From the user.
     Given,
+    /// From the times in two headers, which contain fractions of a second.
+    Times,
 }
 
 /// Number of turns of the second that must agree on a larger rate than the current one: a single one may be a damaged header.
@@ -87,10 +89,17 @@ impl Rate {
         }
     }
 
+    /// Notes the rate that the times in two headers show.
+    pub fn measure(&mut self, rate: Option<FrameRate>) {
+        if let Some(rate) = rate {
+            self.known = Some((rate, Origin::Times));
+        }
+    }
+
     /// Keeps the rate of the previous sender as a first guess.
     pub fn restart(&mut self) {
         if let Some((_, origin)) = &mut self.known
-            && *origin < Origin::Given
+            && *origin != Origin::Given
         {
             *origin = Origin::Distance;
         }
@@ -109,7 +118,7 @@ impl Rate {
         }
         if let Some((rate, origin)) = self.known
             && to.frame >= rate.get()
-            && origin != Origin::Given
+            && origin < Origin::Given
         {
             self.known = None;
         }
@@ -139,7 +148,7 @@ impl Rate {
                 self.known = Some((rate, Origin::Turn));
                 return;
             }
-            Some((_, Origin::Given)) => return,
+            Some((_, Origin::Given | Origin::Times)) => return,
             Some((believed, _)) => believed,
         };
         if rate == believed {
@@ -273,6 +282,21 @@ mod tests {
         let mut given = Rate::given(rate(24));
         given.tell(rate(25));
         assert_eq!(given.get(), rate(24));
+    }
+
+    #[test]
+    fn times_outrank_a_given_rate() {
+        let mut given = Rate::given(rate(100));
+        given.measure(None);
+        assert_eq!(given.get(), rate(100));
+        given.measure(rate(400));
+        for second in 0..300 {
+            given.turn(at(second, 24), at(second + 1, 0), 1, true);
+        }
+        assert_eq!(given.get(), rate(400));
+        given.restart();
+        given.measure(rate(800));
+        assert_eq!(given.get(), rate(800));
     }
 
     #[test]

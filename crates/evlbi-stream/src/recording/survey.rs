@@ -15,7 +15,7 @@ use super::{Blocks, Recording, RecordingError, Rest, deframer, is_near, open};
 /// The start of a recording, or all of it.
 pub(super) struct Start {
     pub(super) survey: Survey,
-    deframer: Deframer,
+    pub(super) deframer: Deframer,
     /// Number of bytes before the first frame.
     pub(super) leading: u64,
     /// Number of bytes that were read.

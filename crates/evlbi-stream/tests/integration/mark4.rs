@@ -7,11 +7,13 @@ use evlbi_core::shed::Replace;
 use evlbi_net::run::Run;
 use evlbi_stream::drop::DropOptions;
 use evlbi_stream::inspect::inspect;
+use evlbi_stream::selection::Selection;
 use evlbi_stream::sky::{SkyOptions, simulate};
 use evlbi_testkit::python::python;
 use evlbi_testkit::result::shown;
 use evlbi_testkit::{Room, command};
 use evlbi_wire::mark4::{Header, Tracks};
+use evlbi_wire::time::FrameRate;
 use evlbi_wire::{fill, mark5b};
 use serde_json::json;
 
@@ -31,6 +33,28 @@ fn recorded(room: &Room, channels: u32, format: &str) -> String {
     };
     let report = shown(simulate(&options, &Run::silent()));
     report["files"][0]["file"].as_str().unwrap().to_owned()
+}
+
+/// A given frame rate that the times contradict is refused, with both.
+#[test]
+fn a_frame_rate_that_is_not_that_of_the_times_is_refused() {
+    let room = Room::new();
+    let file = recorded(&room, 4, "format = \"mark4\"\nfan_out = 4");
+    let inspected = |rate: u32| {
+        let rate = FrameRate::new(rate);
+        inspect(
+            Path::new(&file),
+            &Selection::default(),
+            rate,
+            &Run::silent(),
+        )
+    };
+    assert!(inspected(200).is_ok());
+    let error = inspected(800).err().unwrap().to_string();
+    let expected = format!(
+        "the frame rate of {file} is given as 800/s, but the times of its frames show 200/s"
+    );
+    assert_eq!(error, expected);
 }
 
 /// The recordings of `baseband`: name of the format, channels, frame rate and the time of the first frame.

@@ -47,6 +47,9 @@ fn of_output(error: &OutputError) -> Option<String> {
 fn of_recording(error: &RecordingError) -> Option<String> {
     Some(match error {
         RecordingError::Empty(_) => format!("{error}: record or copy it again, or leave it out"),
+        RecordingError::OtherRate { .. } => {
+            format!("{error}: correct --frame-rate, or leave it out")
+        }
         _ => return None,
     })
 }

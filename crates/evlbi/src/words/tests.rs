@@ -27,6 +27,7 @@ use evlbi_stream::control_socket::ListenError;
 use evlbi_stream::drop::DropError;
 use evlbi_stream::join::JoinError;
 use evlbi_stream::lane::LaneError;
+use evlbi_stream::recording::RecordingError;
 use evlbi_stream::recv::RecvError;
 use evlbi_stream::samples::SamplesError;
 use evlbi_stream::send::SendError;
@@ -100,6 +101,14 @@ fn errors_name_the_remedies_of_the_command_line() {
             source: LaneError::Threads(3),
         },
         "cannot join the 3 threads of station Ef: 3 threads cannot become the channels of one: VDIF needs a power of two; --threads keeps them as threads",
+    );
+    said(
+        RecordingError::OtherRate {
+            path: "a.m4".into(),
+            given: 800,
+            found: 400,
+        },
+        "the frame rate of a.m4 is given as 800/s, but the times of its frames show 400/s: correct --frame-rate, or leave it out",
     );
     said(
         JoinError::RateUnknown("a.vdif".into()),

@@ -146,6 +146,32 @@ fn one_wrong_bit_in_each_sync_word_does_not_hide_the_frames() {
     }
 }
 
+/// The times in headers overrule a given frame rate, which is that of a single frame.
+#[test]
+fn a_given_frame_rate_is_that_of_the_times_or_not_used() {
+    let whole = stream(tracks(16), 400, 6);
+    let rate = FrameRate::new;
+    for (given, frames, expected) in [(400, 6, 400), (100, 6, 400), (800, 6, 400), (800, 1, 800)] {
+        let mut deframer = Deframer::new(Settings {
+            frame_rate: rate(given),
+            ..settings()
+        });
+        let mut output = Output::default();
+        let first = 6 - frames;
+        let bytes = &whole.bytes[first * whole.frame_length..];
+        deframer.walk(bytes, true, &mut |chunk| output.take(chunk));
+        assert_eq!(deframer.frame_rate(), rate(expected), "{given}");
+        assert_eq!(deframer.layout().unwrap().frame_rate, rate(expected));
+        let whole = output.finish(&deframer).counts.whole;
+        assert_eq!(whole, frames as u64, "{given}");
+        let other = rate(given)
+            .zip(rate(expected))
+            .filter(|_| given != expected);
+        assert_eq!(deframer.take_other_rate(), other);
+        assert_eq!(deframer.take_other_rate(), None);
+    }
+}
+
 #[test]
 fn frames_that_do_not_divide_a_second_are_none() {
     let tracks = tracks(8);

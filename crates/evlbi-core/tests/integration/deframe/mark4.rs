@@ -105,6 +105,44 @@ fn frames_are_found_at_any_byte_and_rate() {
     }
 }
 
+/// Stations write 0x11223344, the fill pattern, into the headers of all tracks.
+#[test]
+fn auxiliary_data_like_fill_are_not_fill() {
+    for count in [64, 32, 16, 8] {
+        let tracks = tracks(count);
+        let mut whole = stream(tracks, 400, 6);
+        for frame in whole.bytes.chunks_exact_mut(whole.frame_length) {
+            for (time, bits) in frame.chunks_exact_mut(tracks.bytes()).take(32).enumerate() {
+                bits.fill(if 0x1122_3344 >> (31 - time) & 1 == 1 {
+                    0xff
+                } else {
+                    0
+                });
+            }
+            let mut header = Header::parse(frame, tracks).unwrap();
+            header.set_time_code(header.time_code().unwrap());
+            header.emit(frame);
+            let words = header.tracks().iter().map(|head| head.words()[0]);
+            assert!(words.into_iter().all(|word| word == fill::PATTERN));
+        }
+        let (output, _) = walk(&whole.bytes);
+        assert_eq!((output.counts.frames, output.counts.whole), (6, 6));
+        // Lost data next to such a header are filled, and it remains.
+        let lost = 2 * whole.frame_length / 1250 + 2;
+        let keep = Settings {
+            partial: Partial::Keep,
+            ..settings()
+        };
+        let output = carry(&whole, &Path::new(1250, [lost]), keep);
+        assert_eq!(output.counts.partial, 1);
+        let frame = &output.bytes[2 * whole.frame_length..];
+        assert_eq!(
+            frame[..whole.header_length],
+            whole.frame(2)[..whole.header_length]
+        );
+    }
+}
+
 /// Changes the bit of a track in all bit times.
 fn set_track(bytes: &mut [u8], tracks: Tracks, track: usize, is_one: bool) {
     for byte in bytes.iter_mut().skip(track / 8).step_by(tracks.bytes()) {

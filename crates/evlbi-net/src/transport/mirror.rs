@@ -8,6 +8,7 @@
 
 use std::io;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use evlbi_core::reassemble::Reassembly;
 use evlbi_core::time::Nanos;
@@ -100,9 +101,7 @@ impl Transport for Mirror {
             interface: interface.clone(),
             capture,
             packets: Packets::default(),
-            reassembly: Reassembly::default(),
-            wanted: Wanted { ports, damaged: 0 },
-            messages: Vec::new(),
+            datagrams: Datagrams::new(ports),
         }))
     }
 }
@@ -112,10 +111,15 @@ struct In {
     interface: Interface,
     capture: Capture,
     packets: Packets,
+    datagrams: Datagrams,
+    polls: [libc::pollfd; 1],
+}
+
+/// Datagrams in captured packets.
+struct Datagrams {
     reassembly: Reassembly,
     wanted: Wanted,
     messages: Vec<Message>,
-    polls: [libc::pollfd; 1],
 }
 
 /// Choice among the captured datagrams.
@@ -156,15 +160,22 @@ impl Wanted {
     }
 }
 
-impl In {
-    /// Finds the datagrams in the captured packets.
-    fn parse(&mut self) {
-        let In {
-            packets,
+impl Datagrams {
+    fn new(ports: RangeInclusive<u16>) -> Datagrams {
+        Datagrams {
+            reassembly: Reassembly::default(),
+            wanted: Wanted { ports, damaged: 0 },
+            messages: Vec::new(),
+        }
+    }
+
+    /// Finds the datagrams in captured packets. Fragments expire by the receiver's clock, `now`: the timestamps of packets follow a clock
+    /// that may be set, or are missing.
+    fn find(&mut self, packets: &mut Packets, now: Nanos) {
+        let Datagrams {
             reassembly,
             wanted,
             messages,
-            ..
         } = self;
         let Packets {
             memory, packets, ..
@@ -186,9 +197,8 @@ impl In {
                     let Some(fragment) = packet::fragment(Link::Ethernet, frame) else {
                         continue;
                     };
-                    let (id, at) = (fragment.id, captured.stamp.unwrap_or_default());
-                    let whole = reassembly.add(&fragment, at);
-                    let found = whole.and_then(|whole| packet::reassembled(id, whole));
+                    let whole = reassembly.add(&fragment, Duration::from_nanos(now.0));
+                    let found = whole.and_then(|whole| packet::reassembled(fragment.id, whole));
                     let accepted = found.and_then(|it| wanted.accept(&it, captured, true));
                     if let Some((payload, message)) = accepted {
                         let range = start..start + payload.len();
@@ -208,12 +218,12 @@ impl In {
 }
 
 impl Incoming for In {
-    fn receive(&mut self, _now: Nanos) -> io::Result<Batch<'_>> {
+    fn receive(&mut self, now: Nanos) -> io::Result<Batch<'_>> {
         self.capture.receive(&mut self.packets)?;
-        self.parse();
+        self.datagrams.find(&mut self.packets, now);
         Ok(Batch {
             memory: &self.packets.memory,
-            messages: &self.messages,
+            messages: &self.datagrams.messages,
             taken: self.packets.taken,
         })
     }
@@ -227,11 +237,11 @@ impl Incoming for In {
     }
 
     fn drops_reported(&self) -> u64 {
-        self.capture.overflow() + self.dropped()
+        self.capture.overflow() + self.datagrams.dropped()
     }
 
     fn drops(&mut self) -> io::Result<u64> {
-        Ok(self.capture.drops()? + self.dropped())
+        Ok(self.capture.drops()? + self.datagrams.dropped())
     }
 
     fn buffer(&self) -> Option<&GrantedBuffer> {
@@ -243,13 +253,13 @@ impl Incoming for In {
             interface: self.interface.clone(),
             port,
         };
-        self.wanted.ports.clone().map(local).collect()
+        self.datagrams.wanted.ports.clone().map(local).collect()
     }
 }
 
 impl Drop for In {
     fn drop(&mut self) {
-        let incomplete = self.reassembly.counts().incomplete;
+        let incomplete = self.datagrams.reassembly.counts().incomplete;
         if incomplete > 0 {
             tracing::info!(
                 "{incomplete} fragmented packets on {} were incomplete",
@@ -284,6 +294,70 @@ mod tests {
         ] {
             let error = text.parse::<Url>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    /// Both fragments of a packet over Ethernet and IPv4 with a datagram to port 2630, captured at these times.
+    fn captured(stamps: [Option<Duration>; 2]) -> Packets {
+        let mut datagram = vec![0x0a, 0x47, 0x0a, 0x46, 0, 24, 0, 0];
+        datagram.extend(0..16);
+        let mut packets = Packets::default();
+        let mut start = 0;
+        for (part, stamp) in stamps.into_iter().enumerate() {
+            let mut frame = vec![2; 12];
+            frame.extend([8, 0, 0x45, 0, 0, 20 + 12, 0, 7]);
+            // More fragments, and the offset in units of 8 bytes.
+            frame.extend([[0x20, 0], [0, 2]][part]);
+            frame.extend([64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+            frame.extend(&datagram[16 * part..][..[16, 8][part]]);
+            frame[17] = (frame.len() - 14) as u8;
+            packets.memory[start..start + frame.len()].copy_from_slice(&frame);
+            packets.packets.push(capture::Packet {
+                range: start..start + frame.len(),
+                segment: 0,
+                is_unchecked: true,
+                stamp,
+            });
+            start += frame.len();
+        }
+        packets
+    }
+
+    /// Fragments expire by the receiver's clock: that of the timestamps may be set meanwhile.
+    #[test]
+    fn fragments_expire_by_the_receivers_clock() {
+        let second = Duration::from_secs;
+        let ms = |ms: u64| Nanos(ms * 1_000_000);
+        for (stamps, times, is_whole) in [
+            ([Some(second(10)), Some(second(7200))], [ms(5), ms(6)], true),
+            (
+                [Some(second(7200)), Some(second(10))],
+                [ms(5), ms(105)],
+                true,
+            ),
+            (
+                [Some(second(10)), Some(second(10))],
+                [ms(5), ms(106)],
+                false,
+            ),
+            ([None, None], [ms(5), ms(106)], false),
+        ] {
+            let mut datagrams = Datagrams::new(2630..=2630);
+            let mut packets = captured(stamps);
+            let both = std::mem::take(&mut packets.packets);
+            for (packet, now) in both.into_iter().zip(times) {
+                packets.packets = vec![packet];
+                datagrams.find(&mut packets, now);
+            }
+            let payloads = datagrams.messages.iter();
+            let payloads: Vec<_> = payloads
+                .map(|it| &packets.memory[it.range.clone()])
+                .collect();
+            let datagram: Vec<u8> = (0..16).collect();
+            let expected: &[&[u8]] = if is_whole { &[&datagram] } else { &[] };
+            assert_eq!(payloads, expected, "{stamps:?}");
+            let incomplete = datagrams.reassembly.counts().incomplete;
+            assert_eq!(incomplete, u64::from(!is_whole));
         }
     }
 

@@ -11,10 +11,12 @@ use evlbi_wire::validity::Intervals;
 use crate::layout::Layout;
 use crate::unpack::{Recorded, Unpacker};
 
-/// Maximum number of frames per thread that are kept for later: beyond it a new frame replaces the latest one. A header with a
+/// Payload in bytes up to which the following numbers of frames hold. Of longer frames, fewer take the same memory.
+const NOMINAL: usize = 8 << 10;
+
+/// Maximum number of frames per thread that are kept for later, 2 GiB: beyond it a new frame replaces the latest one. A header with a
 /// damaged time must not fill the memory.
 const MAX_FRAMES: usize = 1 << 18;
-
 /// Minimum number of forgotten frames whose memory is kept.
 const MIN_SPARE: usize = 1024;
 /// Number of frames far ahead that are too many to have damaged times.
@@ -191,7 +193,7 @@ impl Track {
         };
         lane.frames.insert(at, held);
         self.counts.frames += 1;
-        if lane.frames.len() > MAX_FRAMES {
+        if lane.frames.len() > limit(MAX_FRAMES, &self.layout) {
             lane.frames.pop_back();
             self.counts.frames -= 1;
             self.counts.foreign += 1;
@@ -204,10 +206,11 @@ impl Track {
     pub fn has_come_to(&self, end: i64, margin: usize) -> bool {
         let frame = end.div_euclid(self.layout.frame_samples());
         let near = frame..frame.saturating_add(i64::from(self.layout.frame_rate.get()));
+        let [many, far] = [MANY, FAR].map(|frames| limit(frames, &self.layout));
         let come = |lane: &Lane| {
-            lane.place(near.end) - lane.place(frame) >= margin || lane.count_from(near.end) >= MANY
+            lane.place(near.end) - lane.place(frame) >= margin || lane.count_from(near.end) >= many
         };
-        let far = |lane: &Lane| lane.count_from(frame) >= FAR;
+        let far = |lane: &Lane| lane.count_from(frame) >= far;
         self.lanes.iter().all(come) || self.lanes.iter().any(far)
     }
 
@@ -238,7 +241,8 @@ impl Track {
             let count = lane.place(first);
             let over = lane.frames.drain(..count);
             lane.spare.extend(over.map(|held| held.payload));
-            lane.spare.truncate(count.max(MIN_SPARE));
+            lane.spare
+                .truncate(count.max(limit(MIN_SPARE, &self.layout)));
         }
     }
 
@@ -317,6 +321,11 @@ impl Lane {
     }
 }
 
+/// Returns how many frames take the memory of `frames` short ones.
+fn limit(frames: usize, layout: &Layout) -> usize {
+    (frames * NOMINAL / layout.payload.max(NOMINAL)).max(1)
+}
+
 /// Returns the invalid samples of a frame, by their numbers in it.
 fn bad_samples(
     unpacker: &Unpacker,
@@ -353,11 +362,15 @@ mod tests {
     use crate::codec::Codec;
 
     fn track() -> Track {
+        with_payload(16)
+    }
+
+    fn with_payload(payload: usize) -> Track {
         let layout = Layout {
             codec: Codec::vdif(2).unwrap(),
             complex: false,
             channels: 1,
-            payload: 16,
+            payload,
             replaced: 0,
             frame_rate: FrameRate::new(100).unwrap(),
         };
@@ -409,6 +422,20 @@ mod tests {
         );
         assert_eq!(track.earliest(), None);
         assert_eq!(track.newest(), Some(64 * 11));
+    }
+
+    #[test]
+    fn the_number_of_frames_is_limited_by_their_memory() {
+        let layout = |payload| *with_payload(payload).layout();
+        for (payload, frames) in [
+            (16, 1 << 18),
+            (8 << 10, 1 << 18),
+            (1 << 20, 2048),
+            (16 << 20, 128),
+        ] {
+            assert_eq!(limit(MAX_FRAMES, &layout(payload)), frames);
+        }
+        assert_eq!(limit(MANY, &layout(16 << 20)), 1);
     }
 
     #[test]

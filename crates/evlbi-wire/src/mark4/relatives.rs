@@ -1,6 +1,6 @@
 //! Formats of tape that look like Mark 4 and cannot be read, by what their bytes show.
 
-use super::{FRAME_BITS, Tracks, find};
+use super::{FRAME_BITS, Header, Tracks, find};
 
 /// Format that is not read, found in the bytes of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,18 +14,22 @@ pub enum Relative {
     Parity(Tracks),
     /// Mark 4 with fewer than 25 frames per second: 0.25 Mbit/s and track, or less.
     Slow(Tracks),
+    /// Mark 4 with damaged headers: wrong CRC on more than a quarter of the tracks, or times that do not advance by a frame.
+    Damaged(Tracks),
 }
 
 impl Relative {
     /// Finds such a format in the first bytes of a recording: two sync words at the distance of its frames.
     pub fn find(bytes: &[u8]) -> Option<Relative> {
         for tracks in Tracks::ALL {
-            let starts: Vec<usize> = find(bytes, tracks).take(MAX_STARTS).collect();
-            let has = |bits: usize| {
+            let all: Vec<usize> = find(bytes, tracks).take(MAX_STARTS).collect();
+            let starts = all.as_slice();
+            let followed = |bits: usize| {
                 let apart = bits * tracks.bytes();
-                let follows = |start: &usize| starts.binary_search(&(start + apart)).is_ok();
-                starts.iter().any(follows)
+                let follows = move |start: &&usize| starts.binary_search(&(*start + apart)).is_ok();
+                starts.iter().filter(follows)
             };
+            let has = |bits: usize| followed(bits).next().is_some();
             if has(20_160) {
                 return Some(Relative::Vlba(tracks));
             }
@@ -33,11 +37,27 @@ impl Relative {
                 return Some(Relative::Parity(tracks));
             }
             if has(FRAME_BITS) {
-                return Some(Relative::Slow(tracks));
+                let is_slow = |start: &usize| is_slow(&bytes[*start..], tracks);
+                return Some(match followed(FRAME_BITS).any(is_slow) {
+                    true => Relative::Slow(tracks),
+                    false => Relative::Damaged(tracks),
+                });
             }
         }
         has_mark_iiia(bytes).then_some(Relative::MarkIiia)
     }
+}
+
+/// Returns whether the times of two undamaged headers in a row are more than 40 ms apart.
+fn is_slow(bytes: &[u8], tracks: Tracks) -> bool {
+    let code = |bytes: &[u8]| {
+        let header = Header::parse(bytes, tracks).ok()?;
+        header.time_code().ok().filter(|_| header.is_intact())
+    };
+    let next = bytes.get(tracks.frame_length()..).and_then(code);
+    let apart = code(bytes).zip(next);
+    let micros = apart.and_then(|(first, next)| first.micros_until(next));
+    micros.is_some_and(|micros| micros > 40_000)
 }
 
 /// Maximum number of sync words that are compared.
@@ -76,6 +96,13 @@ impl std::fmt::Display for Relative {
                 write!(
                     f,
                     "Mark 4 of {tracks} tracks with fewer than 25 frames per second"
+                )
+            }
+            Relative::Damaged(tracks) => {
+                let tracks = tracks.count();
+                write!(
+                    f,
+                    "Mark 4 of {tracks} tracks with damaged headers (wrong CRC or times)"
                 )
             }
         }

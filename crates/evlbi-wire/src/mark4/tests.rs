@@ -546,7 +546,18 @@ fn relatives_are_known_by_name() {
         let found = |bits: usize| Relative::find(&stream(count, bits, &[0xff]));
         assert_eq!(found(20_160), Some(Relative::Vlba(tracks)));
         assert_eq!(found(22_500), Some(Relative::Parity(tracks)));
-        assert_eq!(found(20_000), Some(Relative::Slow(tracks)));
+        assert_eq!(found(20_000), Some(Relative::Damaged(tracks)));
+        // The same with times 40 ms and 80 ms apart.
+        let at = |apart: u32| {
+            let mut bytes = Vec::new();
+            for number in 0..2 {
+                let header = header(count, 1, 2, SAMPLE_SECOND, apart * number);
+                bytes.extend(frame(&header, number));
+            }
+            Relative::find(&bytes)
+        };
+        assert_eq!(at(40_000), Some(Relative::Damaged(tracks)));
+        assert_eq!(at(80_000), Some(Relative::Slow(tracks)));
     }
     let mark_iiia = stream(32, 20_000, &[0xfc, 0xff, 0xff, 0x3f]);
     assert_eq!(Relative::find(&mark_iiia), Some(Relative::MarkIiia));

@@ -95,8 +95,16 @@ impl Layout {
     }
 
     /// Returns whether `bytes` start with a header of this layout.
+    #[inline]
     pub(crate) fn is_header(&self, bytes: &[u8]) -> bool {
-        self.read(bytes, 0).is_some()
+        match self.format {
+            // Without a copy on the heap.
+            Format::Mark4 => {
+                let header = self.read_mark4(bytes, 0);
+                header.is_some_and(|(header, _)| header.is_intact())
+            }
+            _ => self.read(bytes, 0).is_some(),
+        }
     }
 
     /// Reads what the header at the start of `bytes` says, if it has this layout. `latest` is

@@ -25,8 +25,6 @@ use crate::samples::SamplesError;
 use crate::selection::{ChannelId, Selection, SelectionError, channel_list};
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
 
-/// Maximum number of a channel that can be chosen.
-
 /// Reasons why a recording cannot be split.
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -18,7 +18,7 @@ use evlbi_core::turn::{MAX_CHANNELS, Turn};
 use evlbi_wire::fill;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, Gaps};
-use evlbi_wire::vdif::{Extended, Header, MAX_FRAME_LEN, Shape, StreamKey};
+use evlbi_wire::vdif::{Header, MAX_FRAME_LEN, Shape, StreamKey};
 
 use crate::selection::ChannelId;
 
@@ -28,7 +28,7 @@ pub use self::frame::{Gap, Made, Piece};
 pub use self::output::{GapsFile, MadeFile, Output};
 
 use self::error::{MAX_RATE, MAX_THREAD};
-use self::frame::{lacks, mask};
+use self::frame::{extended, lacks, mask};
 use self::missing::{Instead, List, Missing, add_fill, bytes_of, continues, join};
 
 /// Number of complete or later slots for which an incomplete one is kept: frames of a recording may be out of order by this much.
@@ -667,11 +667,8 @@ impl Lane {
         header.set_shape(self.out_shape);
         header.set_key(target.key);
         header.set_invalid(is_invalid);
-        if let Some(Extended::Merged(_)) = header.extended() {
-            let (version, words) = (0, [0; 4]);
-            header
-                .set_extended(&Extended::Other { version, words })
-                .ok()?;
+        if let Some(extended) = extended(&header, self.out_shape.frame_length) {
+            header.set_extended(&extended).ok()?;
         }
         Some(header)
     }

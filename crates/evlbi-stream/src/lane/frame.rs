@@ -6,7 +6,7 @@ use evlbi_core::deframe::{Frame, FrameState};
 use evlbi_fx::unpack::{Recorded, Unpacker};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
-use evlbi_wire::vdif::{Extended, Header, StreamKey};
+use evlbi_wire::vdif::{Extended, Header, Nict, SYNC, StreamKey};
 
 use crate::selection::ChannelId;
 
@@ -122,6 +122,25 @@ pub struct Gap {
     pub cause: Cause,
     /// Whether there is something in its place.
     pub is_there: bool,
+}
+
+/// Returns the extended words of a frame of other samples and another length than the one with this header; `None` if the words stay. Those
+/// of merged threads and of Mark 5B frames describe the samples that they came with; those of ALMA and NRAO prescribe the length.
+pub fn extended(header: &Header, length: usize) -> Option<Extended> {
+    let none = Extended::Other {
+        version: 0,
+        words: [0; 4],
+    };
+    match header.extended()? {
+        Extended::Nrao(nrao) if !matches!(length, 1032 | 5032) => Some(Extended::Nict(Nict {
+            complex_rate: nrao.complex_rate,
+            sync: SYNC,
+            das: 0,
+        })),
+        Extended::Alma(_) if !matches!(length, 5032 | 8032) => Some(none),
+        Extended::Merged(_) | Extended::Mark5b(_) => Some(none),
+        _ => None,
+    }
 }
 
 /// Returns the validity of merged threads, unless all of them are valid.

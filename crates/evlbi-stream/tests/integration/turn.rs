@@ -15,9 +15,10 @@ use evlbi_testkit::Room;
 use evlbi_testkit::recording::noise;
 use evlbi_testkit::result::refused;
 use evlbi_wire::fill;
+use evlbi_wire::mark5b;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, Gaps, TimeGap};
-use evlbi_wire::vdif::{Extended, Header, Merged, Nict, SYNC, Shape, StationId, StreamKey};
+use evlbi_wire::vdif::{Alma, Extended, Header, Merged, Nict, SYNC, Shape, StationId, StreamKey};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -443,6 +444,36 @@ fn merged_threads_that_are_missing_become_invalid_channels() {
             assert_eq!(header.is_invalid(), (channel, number) == (2, 60));
             assert_eq!(header.edv(), Some(0));
         }
+    }
+}
+
+/// ALMA prescribes two lengths of a frame; the words of a Mark 5B frame belong to its own samples.
+#[test]
+fn extended_words_that_do_not_fit_are_left_out() {
+    let room = Room::new();
+    for (payload, extended) in [
+        (5000, Extended::Alma(Alma::default())),
+        (
+            10_000,
+            Extended::Mark5b(mark5b::Header::from_words([mark5b::SYNC, 0, 0, 0]).unwrap()),
+        ),
+    ] {
+        let inputs = [0, 1].map(|number| {
+            let mut bytes = thread(shape(payload, 1, 2), key(number));
+            for frame in bytes.chunks_mut(payload + 32) {
+                let mut header = Header::parse(frame).unwrap();
+                header.set_extended(&extended).unwrap();
+                header.emit(frame);
+            }
+            room.write(&format!("{number}.vdif"), bytes)
+        });
+        let options = JoinOptions {
+            force: true,
+            ..joins(&inputs, &room.path("out.vdif"))
+        };
+        report(join(&options, &Run::silent()));
+        let header = Header::parse(&room.read("out.vdif")).unwrap();
+        assert_eq!(header.edv(), Some(0), "{extended:?}");
     }
 }
 

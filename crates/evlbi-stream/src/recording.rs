@@ -294,13 +294,18 @@ impl Recording {
 
     /// Opens the file again to read the frames that are described here. Warns if its format changes behind them.
     pub(crate) fn blocks(&self, run: &Run) -> Result<Blocks, RecordingError> {
+        self.warn_of_rest(run);
+        Ok(Blocks::new(open(&self.path)?, self.end()))
+    }
+
+    /// Warns if the format of the file changes behind the frames that are described here.
+    pub(crate) fn warn_of_rest(&self, run: &Run) {
         if let Some(rest) = &self.rest {
             run.warn(format_args!(
                 "{}: {rest}, which are not used",
                 self.path.display()
             ));
         }
-        Ok(Blocks::new(open(&self.path)?, self.end()))
     }
 
     /// Inspects the file at `path` in the same way, to read only the frames of the station and threads that these settings select.
@@ -338,10 +343,10 @@ impl Recording {
         })
     }
 
-    /// Returns the number of whole frames in the file.
+    /// Returns the number of whole frames that are described here.
     pub fn frames(&self) -> u64 {
         self.frame_length
-            .map_or(0, |length| (self.size - self.leading) / length as u64)
+            .map_or(0, |length| (self.end() - self.leading) / length as u64)
     }
 
     /// Returns the number of bytes of whole frames, or of raw data.
@@ -350,10 +355,10 @@ impl Recording {
             .map_or(self.size, |length| self.frames() * length as u64)
     }
 
-    /// Returns the number of bytes after the last whole frame.
+    /// Returns the number of bytes after the last of these frames, without those of another format.
     pub(crate) fn truncated_tail(&self) -> u64 {
         self.frame_length
-            .map_or(0, |length| (self.size - self.leading) % length as u64)
+            .map_or(0, |length| (self.end() - self.leading) % length as u64)
     }
 
     /// Returns the frames of each thread from the first to the last: the time by which a repeat is shifted.

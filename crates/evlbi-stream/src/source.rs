@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
 use evlbi_fx::sky::{self, PlanError, SkyPlan, Station};
-use evlbi_net::clock::Clock;
 use evlbi_net::file::{ReadError, Reader, ReaderOptions};
+use evlbi_net::run::Run;
 use evlbi_net::transmit::{FileSource, LoopSource, PatternSource, Source};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::vdif::StreamKey;
@@ -194,8 +194,9 @@ impl Input {
         }
     }
 
-    /// Starts to read the source in units of `unit` bytes, `repeat` times; a test pattern begins with the second of the clock. Returns the
-    /// reader and the number of fill bytes that complete its last unit.
+    /// Starts to read the source in units of `unit` bytes, `repeat` times; a test pattern begins with the second of the run's clock. Warns if
+    /// the format of a recording changes: then only the part before is read. Returns the reader and the number of fill bytes that complete
+    /// its last unit.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read, or not repeated as requested.
@@ -203,12 +204,13 @@ impl Input {
         self,
         unit: usize,
         repeat: u64,
-        clock: &Clock,
+        run: &Run,
     ) -> Result<(Box<dyn Source>, u64), SourceError> {
         match self.content {
             Content::Pattern(frame_length, frame_rate) => {
                 let memory = memory_of(frame_length);
-                let source = PatternSource::new(frame_length, clock.second(), frame_rate, memory)?;
+                let source =
+                    PatternSource::new(frame_length, run.clock().second(), frame_rate, memory)?;
                 Ok((Box::new(source), 0))
             }
             Content::Loop { frames, round } => {
@@ -217,6 +219,7 @@ impl Input {
                 Ok((Box::new(source), 0))
             }
             Content::Recording(recording) => {
+                recording.warn_of_rest(run);
                 let length = recording.length();
                 let name = recording.path.display();
                 let pass_frames = match (repeat > 1, recording.format) {
@@ -244,7 +247,7 @@ impl Input {
                     repeats: Some(repeat),
                     ..ReaderOptions::default()
                 };
-                let reader = Reader::open(&recording.path, options, clock)?;
+                let reader = Reader::open(&recording.path, options, run.clock())?;
                 let mut source = FileSource::new(reader, pass_frames, tail);
                 if let Some(is_selected) = recording.is_selected() {
                     let unselected = self.unselected;

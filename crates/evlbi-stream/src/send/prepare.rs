@@ -118,7 +118,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     let key = input.keys.first().copied().unwrap_or_default();
     let first = shed::Unit::new(key, None, &[]);
     let unselected = Arc::clone(&input.unselected);
-    let (source, padded) = input.into_source(unit, options.repeat, run.clock())?;
+    let (source, padded) = input.into_source(unit, options.repeat, run)?;
     let start = start(options.start, run);
     let sent = Sent::new();
     let changes = Changes {

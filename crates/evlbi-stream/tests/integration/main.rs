@@ -3,6 +3,7 @@
 //! Put tests of what a user of the library relies on here: in `live` over real sockets, otherwise on files.
 
 mod baseband;
+mod change;
 mod drop;
 mod inspect;
 mod live;
@@ -11,3 +12,4 @@ mod select;
 mod sky;
 mod split_formats;
 mod turn;
+mod warnings;

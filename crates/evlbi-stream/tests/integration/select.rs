@@ -51,7 +51,7 @@ fn selection(settings: &str) -> Selection {
 }
 
 /// Options of a recording that is sent, and of its receiver.
-fn options(network: &Network, from: &str, to: &str) -> (SendOptions, RecvOptions) {
+pub fn options(network: &Network, from: &str, to: &str) -> (SendOptions, RecvOptions) {
     let port = SocketAddr::from(([10, 0, 0, 1], 2630));
     let send = SendOptions {
         source: from.into(),
@@ -78,7 +78,7 @@ fn played(clock: &Clock, network: &Network, options: &(SendOptions, RecvOptions)
     })
 }
 
-fn network(laws: &[Law]) -> (Clock, Network) {
+pub fn network(laws: &[Law]) -> (Clock, Network) {
     let clock = Clock::simulated(1_800_000_000 * Nanos::SECOND.0);
     let network = Network::between(&clock, [laws, &[]], 9000, 1);
     (clock, network)

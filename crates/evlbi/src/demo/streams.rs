@@ -213,7 +213,7 @@ fn sender(to: SocketAddr, input: Input, start: Nanos, sent: &Arc<Sent>, run: &Ru
         frame_rate: Some(frame_rate),
     };
     let interval = rate.due(frame_length as u64);
-    let (source, _) = input.into_source(frame_length, 1, run.clock())?;
+    let (source, _) = input.into_source(frame_length, 1, run)?;
     let options = FlowOptions {
         to: to.to_string(),
         frame_length,

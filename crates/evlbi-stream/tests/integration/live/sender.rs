@@ -1,10 +1,9 @@
 //! End of a sender, split of frames, and limits of its pattern.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evlbi_core::packetise::Rule;
-use evlbi_net::run::{Note, Notes, Run};
+use evlbi_net::run::Run;
 use evlbi_stream::send::Burst::{Auto, Fixed};
 use evlbi_stream::send::{self as sender, Pace, SendOptions};
 use evlbi_testkit::address::deaf;
@@ -14,6 +13,7 @@ use evlbi_wire::time::FrameRate;
 use evlbi_wire::vtp;
 
 use super::support::{HERE, Recv, send, sending};
+use crate::warnings::Warnings;
 
 fn rate(text: &str) -> Pace {
     Pace::Rate(text.parse().unwrap())
@@ -118,22 +118,10 @@ fn a_pattern_of_any_frame_rate_is_verified() {
     }
 }
 
-#[derive(Default)]
-struct Warnings(Mutex<Vec<String>>);
-
-impl Notes for Warnings {
-    fn take(&self, note: &Note<'_>) {
-        if let Note::Warned(what) = note {
-            self.0.lock().unwrap().push(what.to_string());
-        }
-    }
-}
-
 /// The first refusal by a closed port is reported while the sender runs, and no later one; it continues, and counts all of them.
 #[test]
 fn a_sender_to_nobody_warns_once_and_continues() {
-    let warnings = Arc::new(Warnings::default());
-    let run = Run::new(Arc::<Warnings>::clone(&warnings));
+    let (run, warnings) = Warnings::of_run();
     let sending = sender::send(
         &SendOptions {
             pace: rate("8M"),
@@ -142,14 +130,14 @@ fn a_sender_to_nobody_warns_once_and_continues() {
         &run,
     );
     let sending = sending.unwrap();
-    until("it warns", || !warnings.0.lock().unwrap().is_empty());
+    until("it warns", || !warnings.read().is_empty());
     let sent = || sending.seen.status().counts.count("sent");
     let before = sent();
     until("it continues", || sent() > before + 10);
     sending.stop();
     let result = serde_json::to_value(sending.join().unwrap()).unwrap();
     assert!(number(&result["socket"], "refused") > 0, "{result}");
-    let warnings = warnings.0.lock().unwrap();
+    let warnings = warnings.read();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(
         warnings[0].starts_with("nobody listens at udp://127.0.0.1:9: "),

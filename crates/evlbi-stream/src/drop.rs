@@ -3,6 +3,7 @@
 //! Put here how recordings are cut. [`evlbi_core::shed`] decides which data is shed.
 
 mod cut;
+mod listed;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use self::cut::{Counts, Cut, Unit};
-use crate::gaps::GapsWriter;
+use self::listed::Listed;
+use crate::gaps::{self, GapsError, GapsWriter};
 use crate::recording::{Blocks, Recording, RecordingError, gaps_beside};
 use crate::selection::Selection;
 
@@ -67,6 +69,9 @@ pub enum DropError {
         /// Reason.
         source: ShedError,
     },
+    /// The gaps file next to the recording cannot be used.
+    #[error("{0}")]
+    Gaps(#[from] GapsError),
     /// An output is the same file as the input.
     #[error("{} is the input itself: write to another file", .0.display())]
     Itself(PathBuf),
@@ -171,7 +176,7 @@ pub struct DropReport {
     pub interrupted: bool,
 }
 
-/// Copies a recording without the data that the policy sheds.
+/// Copies a recording without the data that the policy sheds. Its gaps, if a file lists them, are those of the copy, too.
 ///
 /// # Errors
 /// Returns an error if the recording cannot be read, the policy does not apply to it, or an output exists or cannot be written.
@@ -184,6 +189,10 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
     let gaps_file = options.gaps.clone();
     let gaps_file = gaps_file.unwrap_or_else(|| gaps_beside(&options.output));
     check_paths(options, &gaps_file)?;
+    let (layout, rate) = (recording.layout, recording.frame_rate);
+    let listed = layout.map(|layout| gaps::read_beside(input, rate, &layout));
+    let listed = listed.transpose()?.flatten().unwrap_or_default();
+    let listed = Listed::new(&listed, rate, |key| recording.has(key));
     let (gaps_out, gaps_part) = Part::create(&gaps_file, options.force)?;
     let is_raw = recording.format == Format::Raw;
     let list = if is_raw { "sequence" } else { "time" };
@@ -197,7 +206,7 @@ pub fn drop(options: &DropOptions, run: &Run) -> Result<DropReport, DropError> {
     let gaps = GapsWriter::new(gaps_out, document, list).map_err(DropError::write(&gaps_file))?;
     let (output, part) = Part::create(&options.output, options.force)?;
     let header_length = recording.header_length().unwrap_or(0);
-    let mut cut = Cut::new(output, gaps, shed, unit, options, header_length);
+    let mut cut = Cut::new(output, gaps, listed, shed, unit, options, header_length);
     let mut deframer = recording.deframer(recording.frame_rate);
     let (blocks, interrupted) = walk(options, &recording, &mut deframer, &mut cut, run)?;
     let left_out = deframer.counts();

@@ -25,11 +25,12 @@ use crate::selection::ChannelId;
 pub use self::converter::Converter;
 pub use self::error::LaneError;
 pub use self::frame::{Gap, Made, Piece};
+pub(crate) use self::missing::List;
 pub use self::output::{GapsFile, MadeFile, Output};
 
 use self::error::{MAX_RATE, MAX_THREAD};
 use self::frame::{extended, lacks, mask};
-use self::missing::{Instead, List, Missing, add_fill, bytes_of, continues, join};
+use self::missing::{Instead, Missing, add_fill, bytes_of, continues, join};
 
 /// Number of complete or later slots for which an incomplete one is kept: frames of a recording may be out of order by this much.
 const MAX_EARLY: usize = 256;

@@ -334,6 +334,11 @@ impl Recording {
         deframer(frame_rate, self.latest, self.selected.clone())
     }
 
+    /// Returns whether the frames of a station and thread are selected.
+    pub(crate) fn has(&self, key: StreamKey) -> bool {
+        self.selected.has(Some(key))
+    }
+
     /// Returns a test of whether a frame is selected; `None` if all are.
     pub(crate) fn is_selected(&self) -> Option<impl Fn(&[u8]) -> bool + Send + 'static> {
         let (layout, latest) = (self.layout?, self.latest);

@@ -11,6 +11,7 @@ use evlbi_wire::vdif::{StationId, StreamKey};
 use serde::Serialize;
 
 use super::DropOptions;
+use super::listed::Listed;
 use crate::gaps::GapsWriter;
 
 /// Key of data without station and thread; no VDIF thread has this number.
@@ -55,6 +56,8 @@ pub struct Counts {
 pub struct Cut {
     output: File,
     gaps: GapsWriter,
+    /// Gaps of the input.
+    listed: Listed,
     pub shed: Shed,
     unit: Unit,
     replace: Replace,
@@ -77,6 +80,7 @@ impl Cut {
     pub fn new(
         output: File,
         gaps: GapsWriter,
+        listed: Listed,
         shed: Shed,
         unit: Unit,
         options: &DropOptions,
@@ -85,6 +89,7 @@ impl Cut {
         Cut {
             output,
             gaps,
+            listed,
             shed,
             unit,
             replace: options.replace,
@@ -113,7 +118,8 @@ impl Cut {
     }
 
     /// Closes the files; returns the counts and the number of listed gaps.
-    pub fn finish(self) -> io::Result<(Counts, u64)> {
+    pub fn finish(mut self) -> io::Result<(Counts, u64)> {
+        self.listed.finish(&mut self.gaps)?;
         let gaps = self.gaps.finish()?;
         Ok((self.counts, gaps))
     }
@@ -125,12 +131,13 @@ impl Cut {
         for frame in chunk.frames {
             let bytes = &chunk.bytes[frame.bytes.clone()];
             self.counts.frames += 1;
+            self.listed.skip_to(frame, &mut self.gaps)?;
             let unit = self.unit;
             match unit {
                 Unit::Frame if self.decide(Some(frame), bytes) => {
                     self.lose_frame(frame, bytes, self.header_length)?;
                 }
-                Unit::Frame => self.keep(bytes),
+                Unit::Frame => self.keep(frame, bytes)?,
                 Unit::Packet(length) => self.take_packets(frame, bytes, length)?,
             }
         }
@@ -150,8 +157,7 @@ impl Cut {
             }
         }
         if self.parts.is_empty() {
-            self.keep(bytes);
-            return Ok(());
+            return self.keep(frame, bytes);
         }
         if self.replace == Replace::Invalid {
             return self.lose_frame(frame, bytes, self.header_length);
@@ -162,9 +168,12 @@ impl Cut {
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
+    fn keep(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
+        let place = self.counts.bytes_out + self.block.len() as u64;
+        self.listed.keep(frame, Some(place), &mut self.gaps)?;
         self.counts.frames_out += 1;
         self.block.extend_from_slice(bytes);
+        Ok(())
     }
 
     /// Drops a frame; the first `kept` bytes, its header, stay.
@@ -191,6 +200,7 @@ impl Cut {
     fn lose_parts(&mut self, frame: &Frame, bytes: &[u8]) -> io::Result<()> {
         self.counts.frames_out += u64::from(self.replace != Replace::Nothing);
         let parts = std::mem::take(&mut self.parts);
+        let place = self.counts.bytes_out + self.block.len() as u64;
         let mut kept = 0;
         for part in &parts {
             self.block.extend_from_slice(&bytes[kept..part.start]);
@@ -203,7 +213,8 @@ impl Cut {
         self.block.extend_from_slice(&bytes[kept..]);
         self.note(frame, Some(&parts))?;
         self.parts = parts;
-        Ok(())
+        let place = Some(place).filter(|_| self.replace != Replace::Nothing);
+        self.listed.keep(frame, place, &mut self.gaps)
     }
 
     /// Appends replacement data for `length` bytes at `offset` of their frame.

@@ -47,7 +47,7 @@ pub struct Listed {
     /// Numbers of the frames, as [`FrameTime::index`](evlbi_wire::time::FrameTime::index) counts them.
     pub frames: Range<i64>,
     /// Missing bytes of each payload; `None` for all of it.
-    bytes: Option<Range<usize>>,
+    pub bytes: Option<Range<usize>>,
     /// Cause.
     pub cause: Cause,
     /// Whether the recording has the frames.
@@ -86,7 +86,7 @@ impl List {
     }
 
     /// Returns the runs that contain a frame.
-    fn with(&self, frame: i64) -> impl Iterator<Item = &Listed> {
+    pub fn with(&self, frame: i64) -> impl Iterator<Item = &Listed> {
         let until = self.runs.partition_point(|run| run.frames.start <= frame);
         let from = self.ends.partition_point(|end| *end <= frame).min(until);
         let runs = self.runs[from..until].iter();

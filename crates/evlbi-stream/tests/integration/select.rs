@@ -14,9 +14,10 @@ use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_stream::selection::Selection;
 use evlbi_stream::send::{Pace, SendOptions, send};
 use evlbi_testkit::Room;
-use evlbi_testkit::recording::{FRAME, RATE, frame, key, noise};
+use evlbi_testkit::recording::{FRAME, RATE, frame, key, noise, time};
 use evlbi_testkit::result::{refused, shown};
-use evlbi_wire::validity::Gaps;
+use evlbi_wire::time::FrameRate;
+use evlbi_wire::validity::{Cause, Gaps, TimeGap};
 use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use serde_json::Value;
 
@@ -240,6 +241,62 @@ fn a_thread_of_a_recording_is_kept_alone() {
         counts.map(|name| report[name].as_u64().unwrap()),
         [100, 100, 200, 0, 0]
     );
+}
+
+/// Frames that are there, as a whole or in part, are listed at their places in the copy; those that are not there are listed, too.
+#[test]
+fn the_gaps_of_what_is_kept_are_listed_again() {
+    let room = Room::new();
+    let frames = shared(2);
+    let frames = frames.chunks(FRAME).enumerate();
+    let is_there = |place: &usize| !matches!(place, 61 | 64 | 298);
+    let input: Vec<u8> = frames
+        .filter(|(place, _)| is_there(place))
+        .flat_map(|(_, it)| it.to_vec())
+        .collect();
+    let input = room.write("lb.vdif", input);
+    let gap = |key, number, frames, place: Option<u64>, bytes| TimeGap {
+        key,
+        start: time(number),
+        frames,
+        first_byte: place.map(|place| place * FRAME as u64),
+        bytes,
+        cause: Cause::Lost,
+    };
+    let list = |places: [u64; 2]| {
+        vec![
+            gap(JB, 10, 1, Some(places[0]), None),
+            gap(JB, 20, 2, None, None),
+            gap(JB, 30, 2, Some(places[1]), Some(8..200)),
+            gap(JB, 99, 1, None, None),
+        ]
+    };
+    let of_ef = gap(key(1), 40, 3, Some(120), None);
+    let mut listed = list([31, 89]);
+    listed.push(of_ef);
+    listed.sort_by_key(|gap| (gap.start.second, gap.start.frame));
+    let document = Gaps {
+        frame_rate: FrameRate::new(RATE),
+        frame_length: Some(FRAME),
+        time: listed.clone(),
+        ..Gaps::default()
+    };
+    room.write("lb.vdif.gaps.json", serde_json::to_vec(&document).unwrap());
+    for (settings, expected) in [("", listed), ("station=Jb", list([10, 28]))] {
+        let options = DropOptions {
+            selection: match settings {
+                "" => Selection::default(),
+                settings => selection(settings),
+            },
+            force: true,
+            ..shed(&input, &room.path("out.vdif"), "none")
+        };
+        shown(drop(&options, &Run::silent()));
+        let gaps: Gaps = serde_json::from_slice(&room.read("out.vdif.gaps.json")).unwrap();
+        let mut found = gaps.time;
+        found.sort_by_key(|gap| (gap.start.second, gap.start.frame));
+        assert_eq!(found, expected, "{settings}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod table;
 mod write;
 
 pub use output::{OutputError, Part, check_new, is_special, replace_json, same_file};
-pub use read::{Block, ReadError, Reader, ReaderOptions};
+pub use read::{Block, Fill, ReadError, Reader, ReaderOptions};
 pub use table::{Table, TableError, table_text};
 pub use write::{Durability, WriteError, Writer, WriterOptions};
 

@@ -339,13 +339,9 @@ impl Recording {
         self.selected.has(Some(key))
     }
 
-    /// Returns a test of whether a frame is selected; `None` if all are.
-    pub(crate) fn is_selected(&self) -> Option<impl Fn(&[u8]) -> bool + Send + 'static> {
-        let (layout, latest) = (self.layout?, self.latest);
-        let selected = self.selected.clone();
-        (!selected.is_all()).then_some(move |frame: &[u8]| {
-            selected.has(layout.stamp(frame, latest).map(|stamp| stamp.key))
-        })
+    /// Returns whether only some stations and threads are selected.
+    pub(crate) fn is_part(&self) -> bool {
+        !self.selected.is_all()
     }
 
     /// Returns the number of whole frames that are described here.

@@ -12,7 +12,7 @@ mod seen;
 use std::io;
 use std::num::TryFromIntError;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evlbi_core::pace::{MAX_TRAIN, train_length};
@@ -251,6 +251,7 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
             host.ready_thread(Waiting::SleepThenSpin)?;
             let report = transmit::run(vec![prepared.flow], &run).into_iter().next();
             let report = report.unwrap_or_else(|| unreachable!("each flow leaves a report"));
+            let left_out = |count: &AtomicU64| count.load(Ordering::Relaxed);
             let mut rates_before_bps = seen.end();
             Ok(SendResult {
                 schema: "evlbi.send/1",
@@ -260,8 +261,8 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
                 rate_asked_bps: rates_before_bps.pop(),
                 rates_before_bps,
                 leading_bytes,
-                truncated_bytes,
-                unselected_frames: prepared.unselected.load(Ordering::Relaxed),
+                truncated_bytes: truncated_bytes + left_out(&prepared.left_out.truncated),
+                unselected_frames: left_out(&prepared.left_out.unselected),
                 padded_bytes: prepared.padded,
                 report: report.into(),
             })

@@ -1,10 +1,12 @@
 //! Sources of data to send: a recording, the test pattern, or a simulated station.
 
+mod selected;
+
 use std::io;
 use std::num::{ParseIntError, TryFromIntError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use evlbi_core::deframe::Format;
 use evlbi_core::rate::BitRate;
@@ -111,13 +113,22 @@ pub struct Input {
     pub keys: Vec<StreamKey>,
     /// Bytes before the first whole frame.
     pub leading: u64,
-    /// Bytes after the last whole frame.
+    /// Bytes after the last whole frame, if known before all is read.
     pub truncated: u64,
     /// Length of one pass in bytes; `None` if endless or unknown.
     pub length: Option<u64>,
-    /// Number of frames so far that were not selected.
-    pub unselected: Arc<AtomicU64>,
+    /// Counts of what is not selected.
+    pub left_out: Arc<LeftOut>,
     content: Content,
+}
+
+/// Counts of a recording of which only some stations and threads are read, so far.
+#[derive(Debug, Default)]
+pub struct LeftOut {
+    /// Frames that are not selected.
+    pub unselected: AtomicU64,
+    /// Bytes after the last whole frame.
+    pub truncated: AtomicU64,
 }
 
 /// Origin of the data.
@@ -172,9 +183,12 @@ impl Input {
             frame_rate: recording.frame_rate,
             keys: recording.keys.clone(),
             leading: recording.leading,
-            truncated: recording.truncated_tail(),
-            length: Some(recording.length()).filter(|_| recording.is_selected().is_none()),
-            unselected: Arc::default(),
+            truncated: match recording.is_part() {
+                true => 0,
+                false => recording.truncated_tail(),
+            },
+            length: Some(recording.length()).filter(|_| !recording.is_part()),
+            left_out: Arc::default(),
             content: Content::Recording(Box::new(recording)),
         })
     }
@@ -233,6 +247,11 @@ impl Input {
                         .span_frames()
                         .ok_or_else(|| SourceError::RateUnknown(recording.path.clone()))?,
                 };
+                if recording.is_part() {
+                    let reader = selected::reader(*recording, repeat, self.left_out, run)?;
+                    let source = FileSource::new(reader, pass_frames, Vec::new());
+                    return Ok((Box::new(source), 0));
+                }
                 let tail = tail_of(&recording, length, unit)?;
                 if repeat > 1 && !tail.is_empty() {
                     return Err(SourceError::NotRepeatable(format!(
@@ -248,16 +267,7 @@ impl Input {
                     ..ReaderOptions::default()
                 };
                 let reader = Reader::open(&recording.path, options, run.clock())?;
-                let mut source = FileSource::new(reader, pass_frames, tail);
-                if let Some(is_selected) = recording.is_selected() {
-                    let unselected = self.unselected;
-                    let keep = move |frame: &[u8]| {
-                        let is_selected = is_selected(frame);
-                        unselected.fetch_add(u64::from(!is_selected), Ordering::Relaxed);
-                        is_selected
-                    };
-                    source = source.keeping(unit, Box::new(keep));
-                }
+                let source = FileSource::new(reader, pass_frames, tail);
                 Ok((Box::new(source), padded))
             }
         }
@@ -304,7 +314,7 @@ fn test_pattern(
         leading: 0,
         truncated: 0,
         length: None,
-        unselected: Arc::default(),
+        left_out: Arc::default(),
         content: Content::Pattern(frame_length, frame_rate),
     })
 }
@@ -370,7 +380,7 @@ pub fn simulate(station: &Station) -> Result<Input, TryFromIntError> {
         leading: 0,
         truncated: 0,
         length: Some(station.total_frames() * length),
-        unselected: Arc::default(),
+        left_out: Arc::default(),
         content: Content::Loop {
             frames,
             round: i64::try_from(round)?,

@@ -1,6 +1,7 @@
 //! Reads a recording in large blocks, ahead of the sender, so that it does not wait for the disk. In virtual time the disk takes no
-//! time, and each block is read when it is requested.
+//! time, and each block is read when it is requested. A library that knows more of a file than its bytes fills the blocks itself.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
@@ -55,14 +56,32 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// A file that is being read; in real time a thread of its own reads ahead.
-#[derive(Debug)]
-pub struct Reader {
-    blocks: Blocks,
-    length: u64,
+/// Fills a buffer with the next block, whole units; returns the number of its pass, `None` at the end.
+pub type Fill = Box<dyn FnMut(&mut Vec<u8>) -> Result<Option<u64>, ReadError> + Send>;
+
+impl ReadError {
+    /// Makes an error at an offset of a file.
+    pub fn new(path: &Path, offset: u64, source: io::Error) -> ReadError {
+        let path = path.to_owned();
+        ReadError {
+            path,
+            offset,
+            source,
+        }
+    }
 }
 
-#[derive(Debug)]
+/// A file that is being read; in real time a thread of its own reads ahead.
+pub struct Reader {
+    blocks: Blocks,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
 enum Blocks {
     Ahead(Receiver<Result<Block, ReadError>>),
     OnDemand(Box<Pieces>),
@@ -74,11 +93,7 @@ impl Reader {
     /// # Errors
     /// Returns [`ReadError`] if it cannot be opened or is not a regular file.
     pub fn open(path: &Path, options: ReaderOptions, clock: &Clock) -> Result<Reader, ReadError> {
-        let error = |source| ReadError {
-            path: path.to_owned(),
-            offset: options.start,
-            source,
-        };
+        let error = |source| ReadError::new(path, options.start, source);
         let file = File::open(path).map_err(error)?;
         let about = file.metadata().map_err(error)?;
         if !about.is_file() {
@@ -95,8 +110,7 @@ impl Reader {
         let block = (options.block / unit).max(1).saturating_mul(unit);
         let block = block.min(usize::try_from(length).unwrap_or(usize::MAX));
         let blocks = options.blocks.max(2);
-        let (home, returned) = mpsc::sync_channel(blocks);
-        let mut pieces = Pieces {
+        let mut passes = Passes {
             file,
             path: path.to_owned(),
             start: options.start,
@@ -108,6 +122,19 @@ impl Reader {
             },
             pass: 0,
             done: 0,
+        };
+        let fill = Box::new(move |bytes: &mut Vec<u8>| passes.fill(bytes));
+        Reader::of(fill, blocks, clock).map_err(error)
+    }
+
+    /// Starts to read blocks that `fill` fills, with at most this many in memory.
+    ///
+    /// # Errors
+    /// Returns the system's error if it cannot start a thread.
+    pub fn of(fill: Fill, blocks: usize, clock: &Clock) -> io::Result<Reader> {
+        let (home, returned) = mpsc::sync_channel(blocks);
+        let mut pieces = Pieces {
+            fill: Some(fill),
             spare: blocks,
             home,
             returned,
@@ -116,7 +143,7 @@ impl Reader {
             // The user returns blocks and may keep several: it never waits for one.
             pieces.spare = usize::MAX;
             let blocks = Blocks::OnDemand(Box::new(pieces));
-            return Ok(Reader { blocks, length });
+            return Ok(Reader { blocks });
         }
         let (to_user, from_thread) = mpsc::sync_channel(blocks);
         let ahead = move || {
@@ -124,11 +151,9 @@ impl Reader {
                 .map(|block| to_user.send(block))
                 .all(|sent| sent.is_ok())
         };
-        clock.spawn("read", ahead).map_err(error)?;
-        Ok(Reader {
-            blocks: Blocks::Ahead(from_thread),
-            length,
-        })
+        clock.spawn("read", ahead)?;
+        let blocks = Blocks::Ahead(from_thread);
+        Ok(Reader { blocks })
     }
 
     /// Returns the next block, waiting for the disk if necessary; `None` after the last one or an error.
@@ -138,37 +163,15 @@ impl Reader {
             Blocks::OnDemand(pieces) => pieces.next(),
         }
     }
-
-    /// Returns the number of bytes of one pass: whole units.
-    pub fn length(&self) -> u64 {
-        self.length
-    }
 }
 
 /// A block of the file: whole units. Its memory is reused once it is dropped.
 #[derive(Debug)]
 pub struct Block {
     bytes: Vec<u8>,
-    /// Its offset in the file.
-    pub offset: u64,
     /// Number of its pass, from 0.
     pub pass: u64,
     home: SyncSender<Vec<u8>>,
-}
-
-impl Block {
-    /// Removes all units, each of `unit` bytes, that `keep` refuses.
-    pub fn retain(&mut self, unit: usize, mut keep: impl FnMut(&[u8]) -> bool) {
-        let mut kept = 0;
-        for start in (0..self.bytes.len()).step_by(unit.max(1)) {
-            let end = self.bytes.len().min(start + unit.max(1));
-            if keep(&self.bytes[start..end]) {
-                self.bytes.copy_within(start..end, kept);
-                kept += end - start;
-            }
-        }
-        self.bytes.truncate(kept);
-    }
 }
 
 impl Deref for Block {
@@ -186,19 +189,10 @@ impl Drop for Block {
     }
 }
 
-/// The blocks of a file in sequence. They end when all is read, or with an error.
-#[derive(Debug)]
+/// The blocks in sequence. They end when all is read, or with an error.
 struct Pieces {
-    file: File,
-    path: PathBuf,
-    start: u64,
-    length: u64,
-    block: usize,
-    /// Passes that have not ended, and the number of the current one.
-    left: u64,
-    pass: u64,
-    /// Bytes of this pass read so far.
-    done: u64,
+    /// `None` after the end.
+    fill: Option<Fill>,
     /// Number of blocks not allocated yet.
     spare: usize,
     home: SyncSender<Vec<u8>>,
@@ -209,31 +203,14 @@ impl Iterator for Pieces {
     type Item = Result<Block, ReadError>;
 
     fn next(&mut self) -> Option<Result<Block, ReadError>> {
-        if self.left == 0 {
-            return None;
-        }
+        self.fill.as_ref()?;
         let mut bytes = self.buffer()?;
-        // Only the last block is shorter; the next pass extends it again.
-        let left = usize::try_from(self.length - self.done).unwrap_or(usize::MAX);
-        bytes.resize(left.min(self.block), 0);
-        let offset = self.start + self.done;
-        if let Err(source) = self.file.read_exact_at(&mut bytes, offset) {
-            self.left = 0;
-            let path = self.path.clone();
-            return Some(Err(ReadError {
-                path,
-                offset,
-                source,
-            }));
+        let pass = self.fill.as_mut()?(&mut bytes).transpose();
+        if !matches!(pass, Some(Ok(_))) {
+            self.fill = None;
         }
-        let pass = self.pass;
-        self.done += bytes.len() as u64;
-        if self.done == self.length {
-            (self.done, self.pass, self.left) = (0, pass + 1, self.left - 1);
-        }
-        Some(Ok(Block {
+        Some(pass?.map(|pass| Block {
             bytes,
-            offset,
             pass,
             home: self.home.clone(),
         }))
@@ -241,15 +218,50 @@ impl Iterator for Pieces {
 }
 
 impl Pieces {
-    /// Returns an empty buffer: one that the user returned, or else a new one within the limit.
+    /// Returns a buffer: one that the user returned, or else a new one within the limit.
     fn buffer(&mut self) -> Option<Vec<u8>> {
         if let Ok(buffer) = self.returned.try_recv() {
             return Some(buffer);
         }
         if self.spare > 0 {
             self.spare -= 1;
-            return Some(vec![0; self.block]);
+            return Some(Vec::new());
         }
         self.returned.recv().ok()
+    }
+}
+
+/// Passes through a file.
+#[derive(Debug)]
+struct Passes {
+    file: File,
+    path: PathBuf,
+    start: u64,
+    length: u64,
+    block: usize,
+    /// Passes that have not ended, and the number of the current one.
+    left: u64,
+    pass: u64,
+    /// Bytes of this pass read so far.
+    done: u64,
+}
+
+impl Passes {
+    /// Reads the next block.
+    fn fill(&mut self, bytes: &mut Vec<u8>) -> Result<Option<u64>, ReadError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        // Only the last block is shorter; the next pass extends it again.
+        let left = usize::try_from(self.length - self.done).unwrap_or(usize::MAX);
+        bytes.resize(left.min(self.block), 0);
+        let (offset, pass) = (self.start + self.done, self.pass);
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|source| ReadError::new(&self.path, offset, source))?;
+        self.done += bytes.len() as u64;
+        if self.done == self.length {
+            (self.done, self.pass, self.left) = (0, pass + 1, self.left - 1);
+        }
+        Ok(Some(pass))
     }
 }

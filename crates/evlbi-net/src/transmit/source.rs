@@ -21,12 +21,7 @@ pub struct FileSource {
     at: usize,
     /// Frames of each thread per pass.
     pass_frames: i64,
-    /// Length of a frame, and the test of which frames are sent; `None` for all.
-    kept: Option<(usize, Keep)>,
 }
-
-/// Test of whether a frame is sent.
-pub type Keep = Box<dyn FnMut(&[u8]) -> bool + Send>;
 
 impl FileSource {
     /// Creates a source of what `reader` reads, in whole frames; each further pass is re-timed by `pass_frames`. Sends `tail`, also
@@ -39,16 +34,6 @@ impl FileSource {
             tail,
             at: 0,
             pass_frames,
-            kept: None,
-        }
-    }
-
-    /// Returns a source that leaves out each frame, of this length in bytes, that `keep` refuses.
-    #[must_use]
-    pub fn keeping(self, frame_length: usize, keep: Keep) -> FileSource {
-        FileSource {
-            kept: Some((frame_length, keep)),
-            ..self
         }
     }
 }
@@ -66,9 +51,6 @@ impl Source for FileSource {
                 .transpose()
                 .map_err(io::Error::other)?;
             self.ended = self.block.is_none();
-            if let (Some(block), Some((length, keep))) = (&mut self.block, &mut self.kept) {
-                block.retain(*length, keep);
-            }
         }
         Ok(match &self.block {
             Some(block) => Frames {

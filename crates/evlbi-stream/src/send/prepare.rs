@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use evlbi_core::pace::ByTime;
 use evlbi_core::packetise::{Rule, payload_length};
@@ -17,7 +16,7 @@ use evlbi_wire::vtp;
 use super::changes::{Changes, check_fit};
 use super::seen::Seen;
 use super::{Pace, SendError, SendOptions};
-use crate::source::Input;
+use crate::source::{Input, LeftOut};
 
 /// Time between preparation and the first datagram.
 const WAIT_FOR_START: Nanos = Nanos(20_000_000);
@@ -35,8 +34,8 @@ pub struct Prepared {
     /// Bytes before the first whole frame of the source, and after its last.
     pub leading: u64,
     pub truncated: u64,
-    /// Frames of the source that were not selected.
-    pub unselected: Arc<AtomicU64>,
+    /// Counts of what is not selected.
+    pub left_out: Arc<LeftOut>,
     /// Bytes of fill pattern that complete the last datagram.
     pub padded: u64,
 }
@@ -117,7 +116,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     let frame_rate = input.frame_rate;
     let key = input.keys.first().copied().unwrap_or_default();
     let first = shed::Unit::new(key, None, &[]);
-    let unselected = Arc::clone(&input.unselected);
+    let left_out = Arc::clone(&input.left_out);
     let (source, padded) = input.into_source(unit, options.repeat, run)?;
     let start = start(options.start, run);
     let sent = Sent::new();
@@ -156,7 +155,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
         mtu,
         leading,
         truncated,
-        unselected,
+        left_out,
         padded: if is_stream { 0 } else { padded },
     })
 }

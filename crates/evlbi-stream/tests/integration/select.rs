@@ -14,7 +14,7 @@ use evlbi_stream::recv::{RecvOptions, receive};
 use evlbi_stream::selection::Selection;
 use evlbi_stream::send::{Pace, SendOptions, send};
 use evlbi_testkit::Room;
-use evlbi_testkit::recording::{FRAME, RATE, frame, key, noise, time};
+use evlbi_testkit::recording::{FRAME, HEADER, RATE, frame, key, noise, time};
 use evlbi_testkit::result::{refused, shown};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::validity::{Cause, Gaps, TimeGap};
@@ -216,6 +216,37 @@ fn a_station_of_a_recording_is_sent_alone() {
             (&received["expected"], &received["lost"]),
             (&sent["sent"], &0.into())
         );
+    }
+}
+
+/// Bytes that the recording lost in a frame of another station, and a damaged header, cost the selected station nothing.
+#[test]
+fn a_station_of_a_damaged_recording_is_sent_as_it_is_kept() {
+    let room = Room::new();
+    let mut bytes = shared(4);
+    let damaged = 3 * 60 + 1;
+    bytes[damaged * FRAME..][..HEADER].fill(0x5a);
+    let mut expected = of(&shared(4), JB);
+    expected[60 * FRAME..][..HEADER].fill(0x5a);
+    bytes.drain(3 * 90 * FRAME + 500..3 * 90 * FRAME + 800);
+    bytes.truncate(bytes.len() - 400);
+    let input = room.write("shared.vdif", &bytes);
+    let kept = DropOptions {
+        selection: selection("station=Jb"),
+        ..shed(&input, &room.path("kept.vdif"), "none")
+    };
+    let kept = shown(drop(&kept, &Run::silent()));
+    assert!(room.read("kept.vdif") == expected);
+    let (clock, path) = network(&[]);
+    let (send, recv) = options(&path, &input, &room.path("one.vdif"));
+    let send = SendOptions {
+        selection: selection("station=Jb"),
+        ..send
+    };
+    let [sent, received] = played(&clock, &path, &(send, recv));
+    assert!(room.read("one.vdif") == expected, "{received}");
+    for count in ["unselected_frames", "truncated_bytes"] {
+        assert_eq!(sent[count], kept[count], "{count}");
     }
 }
 

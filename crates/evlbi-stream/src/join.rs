@@ -52,7 +52,7 @@ pub enum JoinError {
         /// Its property.
         theirs: String,
     },
-    /// Two recordings do not start in the same second.
+    /// Two recordings do not start within a second.
     #[error("{} starts {seconds} s after {}", late.display(), early.display())]
     Starts {
         /// Path of the earlier recording.
@@ -60,8 +60,13 @@ pub enum JoinError {
         /// Path of the later recording.
         late: PathBuf,
         /// Seconds between the starts.
-        seconds: i64,
+        seconds: f64,
     },
+    /// No frame would have all channels, although all threads have valid frames.
+    #[error(
+        "none of the {0} joined frames has all channels: the recordings are not of the same time"
+    )]
+    NoneComplete(u64),
     /// Two recordings contain the same thread.
     #[error(
         "{} and {} both contain thread {} of station {}",
@@ -171,7 +176,7 @@ struct Source {
 pub fn join(options: &JoinOptions, run: &Run) -> Result<JoinReport, JoinError> {
     let recordings = survey(options, run)?;
     let rate = common_rate(&recordings)?;
-    check(options, &recordings)?;
+    check(options, &recordings, rate)?;
     let (mut lanes, places) = lanes(options, &recordings)?;
     let mut sources = Vec::new();
     for (recording, places) in recordings.into_iter().zip(places) {
@@ -237,7 +242,11 @@ fn common_rate(recordings: &[Recording]) -> Result<FrameRate, JoinError> {
 }
 
 /// Checks that recordings belong together.
-fn check(options: &JoinOptions, recordings: &[Recording]) -> Result<(), JoinError> {
+fn check(
+    options: &JoinOptions,
+    recordings: &[Recording],
+    rate: FrameRate,
+) -> Result<(), JoinError> {
     let Some((first, others)) = recordings.split_first() else {
         return Err(JoinError::Nothing);
     };
@@ -251,21 +260,19 @@ fn check(options: &JoinOptions, recordings: &[Recording]) -> Result<(), JoinErro
         same(first, other, |recording| {
             recording.shape.map_or_else(String::new, shown)
         })?;
-        if let (Some(ours), Some(theirs)) = (first.first, other.first) {
-            let seconds = theirs.second - ours.second;
-            let (early, late) = if seconds > 0 {
-                (first, other)
-            } else {
-                (other, first)
-            };
-            if seconds.abs() > 1 {
-                return Err(JoinError::Starts {
-                    early: early.path.clone(),
-                    late: late.path.clone(),
-                    seconds: seconds.abs(),
-                });
-            }
-        }
+    }
+    let starts = recordings.iter();
+    let starts = starts.filter_map(|it| Some((it.first?.index(rate), it)));
+    let early = starts.clone().min_by_key(|(start, _)| *start);
+    let late = starts.max_by_key(|(start, _)| *start);
+    if let (Some((from, early)), Some((to, late)), false) = (early, late, options.keep_threads)
+        && to - from >= i64::from(rate.get())
+    {
+        return Err(JoinError::Starts {
+            early: early.path.clone(),
+            late: late.path.clone(),
+            seconds: (to - from) as f64 / f64::from(rate.get()),
+        });
     }
     Ok(())
 }
@@ -382,6 +389,8 @@ fn set(
 struct Joined {
     output: Output,
     frames_incomplete: u64,
+    /// Whether a frame had all channels.
+    has_complete: bool,
     error: Option<OutputError>,
 }
 
@@ -392,6 +401,7 @@ impl Joined {
         Ok(Joined {
             output: Output::create(&options.output, options.force, length, rate)?,
             frames_incomplete: 0,
+            has_complete: false,
             error: None,
         })
     }
@@ -399,6 +409,9 @@ impl Joined {
     fn put(&mut self, made: &Made<'_>) {
         if self.error.is_none() {
             self.frames_incomplete += u64::from(made.is_incomplete);
+            let header = made.frame.as_ref().map(|(header, _)| header);
+            self.has_complete |=
+                !made.is_incomplete && header.is_some_and(|header| !header.is_invalid());
             self.error = self.output.put(made).err();
         }
     }
@@ -483,6 +496,11 @@ fn walk(
     if let Some(error) = joined.error.take() {
         return Err(error.into());
     }
+    let threads: usize = sources.iter().map(|source| source.places.len()).sum();
+    let incomplete = joined.frames_incomplete;
+    if !interrupted && !joined.has_complete && incomplete > 0 && seen.len() == threads {
+        return Err(JoinError::NoneComplete(incomplete));
+    }
     let rate = lanes.first().and_then(Lane::frame_rate);
     Ok(JoinReport {
         schema: "evlbi.join/1",
@@ -494,7 +512,7 @@ fn walk(
         frame_rate: rate.map_or(0, FrameRate::get),
         frames,
         frames_left_out: left_out,
-        frames_incomplete: joined.frames_incomplete,
+        frames_incomplete: incomplete,
         output: joined.output.finish(!interrupted)?,
         interrupted,
     })

@@ -1,5 +1,6 @@
 //! `split` and `join` rearrange channels, threads and stations, and keep times and losses.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use evlbi_core::deframe::{Deframer, Settings};
@@ -544,10 +545,14 @@ fn bad_input_is_refused_by_name() {
     let good = room.write("good.vdif", thread(shape(160, 4, 8), key(0)));
     let three = room.write("three.vdif", thread(shape(160, 4, 3), key(0)));
     let odd = room.write("odd.vdif", thread(shape(168, 16, 8), key(0)));
-    let late: Vec<u8> = (100..150)
-        .flat_map(|n| frame(shape(160, 4, 8), key(1), n))
-        .collect();
-    let late = room.write("late.vdif", &late);
+    let of = |name: &str, numbers: Range<u32>| {
+        let frames = numbers.flat_map(|n| frame(shape(160, 4, 8), key(1), n));
+        room.write(name, frames.collect::<Vec<u8>>())
+    };
+    let [late, second] =
+        [("late.vdif", 100), ("second.vdif", 50)].map(|(name, first)| of(name, first..150));
+    let behind = of("behind.vdif", 40..150);
+    let short = room.write("short.vdif", frames(shape(160, 4, 8), key(0), 20));
     let to = room.path("x{channel}.vdif");
     let text = |options: &SplitOptions| refused(split(options, &Run::silent()));
     for (options, expected) in [
@@ -605,10 +610,19 @@ fn bad_input_is_refused_by_name() {
             "wide.vdif has 2 channels of 8-bit real samples, but",
         ),
         (vec![&good, &late], "late.vdif starts 2 s after"),
+        (vec![&second, &good], "second.vdif starts 1 s after"),
+        (
+            vec![&short, &behind],
+            "none of the 130 joined frames has all channels",
+        ),
     ] {
         let said = text(&inputs);
         assert!(said.contains(expected), "{said}");
+        assert!(!std::path::Path::new(&out).exists(), "{expected}");
     }
+    // Less than a second is missing at the start.
+    let done = report(join(&joins(&[good.clone(), behind], &out), &Run::silent()));
+    assert_eq!(done["frames_incomplete"], 40);
     let copy = room.write("copy.vdif", thread(shape(160, 4, 8), key(0)));
     let same = JoinOptions {
         keep_threads: true,

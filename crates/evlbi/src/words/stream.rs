@@ -150,7 +150,7 @@ fn of_join(error: &JoinError) -> Option<String> {
         JoinError::NotVdif(_) => {
             format!("{error}: only VDIF can be joined; `evlbi inspect` shows what it contains")
         }
-        JoinError::Starts { .. } => {
+        JoinError::Starts { .. } | JoinError::NoneComplete(_) => {
             format!("{error}: give recordings of the same time, or --threads")
         }
         JoinError::SameThread { .. } => {

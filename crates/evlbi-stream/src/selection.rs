@@ -240,17 +240,23 @@ impl Selection {
     /// # Errors
     /// Returns a [`SelectionError`] if it selects, describes or renames what is within frames.
     pub fn streams(&self) -> Result<Selected, SelectionError> {
+        let channels = (!self.channels.is_empty()).then_some("channels");
+        if let Some(key) = channels.into_iter().chain(self.described()).next() {
+            return Err(SelectionError::WholeFrames { key });
+        }
+        Ok(self.part())
+    }
+
+    /// Returns the keys of the settings that describe or rename what is within frames.
+    pub(crate) fn described(&self) -> impl Iterator<Item = &'static str> {
         let keys = [
-            ("channels", !self.channels.is_empty()),
             ("name", self.name.is_some()),
             ("format", self.format.is_some()),
             ("modulated", self.modulated),
             ("inverted", self.inverted),
         ];
-        if let Some((key, _)) = keys.into_iter().find(|(_, is_set)| *is_set) {
-            return Err(SelectionError::WholeFrames { key });
-        }
-        Ok(self.part())
+        let keys = keys.into_iter();
+        keys.filter_map(|(key, is_set)| is_set.then_some(key))
     }
 
     /// Returns the stations and threads that are selected.

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evlbi_core::deframe::{Chunk, Frame, FrameState};
+use evlbi_core::deframe::{Chunk, Format, Frame, FrameState};
 use evlbi_net::file::{Durability, OutputError, WriteError, Writer, WriterOptions};
 use evlbi_net::run::Run;
 use evlbi_wire::pattern;
@@ -67,6 +67,23 @@ pub enum SinkError {
     /// The name has an unknown placeholder.
     #[error("{0}")]
     Template(#[from] TemplateError),
+    /// Threads of one output have frames of different lengths.
+    #[error(
+        "the frames of thread {} of station {} have {other} bytes, but those in {} have {length}",
+        key.thread,
+        key.station,
+        path.display()
+    )]
+    Lengths {
+        /// Station and thread.
+        key: StreamKey,
+        /// Path of the output.
+        path: PathBuf,
+        /// Length of the frames in the output, in bytes.
+        length: usize,
+        /// Length of those of the thread, in bytes.
+        other: usize,
+    },
     /// The named pipe had no reader while there was something to record.
     #[error(
         "no program opened the named pipe {} to read before the end, so nothing was recorded",
@@ -112,6 +129,9 @@ pub struct SinkReport {
     /// Result of checking the test pattern.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<CheckReport>,
+    /// Reason why nothing of the stream could be recorded, which ended the run.
+    #[serde(skip)]
+    pub refused: Option<String>,
 }
 
 /// A file that was written.
@@ -151,7 +171,8 @@ pub fn open(to: &str, selection: &Selection, files: Files) -> Result<Box<dyn Sin
         _ if has_channels(to) => Box::new(Channels {
             split: Split::new(to, files)?,
             splitter: Splitter::live(selection)?,
-            refused: HashSet::new(),
+            ignored: selection.described().collect(),
+            refused: None,
         }),
         _ if to.contains('{') => Box::new(Split::new(to, files)?),
         _ => Box::new(Output::create(Path::new(to), &files)?),
@@ -195,7 +216,8 @@ struct Output {
     written: u64,
     unwritten: u64,
     error: Option<String>,
-    /// Gaps file, for a channel.
+    /// Length of a frame, and gaps file, for a channel.
+    frame_length: Option<usize>,
     gaps: Option<GapsFile>,
 }
 
@@ -218,6 +240,7 @@ impl Output {
             written: 0,
             unwritten: 0,
             error: None,
+            frame_length: None,
             gaps: None,
         })
     }
@@ -226,13 +249,24 @@ impl Output {
     fn of_channel(path: &Path, files: &Files, made: &Made<'_>) -> Result<Output, SinkError> {
         let gaps = GapsFile::create(path, files.force, made.frame_length, made.frame_rate)?;
         Ok(Output {
+            frame_length: Some(made.frame_length),
             gaps: Some(gaps),
             ..Output::create(path, files)?
         })
     }
 
-    /// Writes a frame of a channel, and lists what is missing in it. Returns an error if it cannot be listed; then no further gaps are.
-    fn put(&mut self, made: &Made<'_>) -> Result<(), OutputError> {
+    /// Writes a frame of a channel, and lists what is missing in it. Returns an error if it does not fit the others, or if it cannot be
+    /// listed; then no further gaps are.
+    fn put(&mut self, made: &Made<'_>) -> Result<(), SinkError> {
+        if let Some(length) = self.frame_length.filter(|it| *it != made.frame_length) {
+            self.unwritten += made.frame.as_ref().map_or(0, |_| made.frame_length as u64);
+            return Err(SinkError::Lengths {
+                key: made.from,
+                path: self.path.clone(),
+                length,
+                other: made.frame_length,
+            });
+        }
         if let Some((header, payload)) = &made.frame {
             self.write(&header.to_bytes()[..header.len()]);
             self.write(payload);
@@ -241,7 +275,7 @@ impl Output {
         if listed.is_err() {
             self.gaps = None;
         }
-        listed
+        Ok(listed?)
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -317,6 +351,8 @@ struct Split {
     outputs: HashMap<Place, Option<Output>>,
     /// Bytes of frames that belong to no file.
     unsplit: u64,
+    /// Threads whose frames do not belong to a file.
+    refused: HashSet<StreamKey>,
     /// Error of creating a file, or of separating channels.
     error: Option<String>,
 }
@@ -328,6 +364,7 @@ impl Split {
             files,
             outputs: HashMap::new(),
             unsplit: 0,
+            refused: HashSet::new(),
             error: None,
         })
     }
@@ -361,10 +398,20 @@ impl Split {
         self.error = Some(why);
     }
 
+    /// Reports once that a thread cannot be written.
+    fn refuse(&mut self, key: StreamKey, why: String) {
+        if self.refused.len() < MAX_FILES && self.refused.insert(key) {
+            self.fail(why);
+        }
+    }
+
     /// Writes a frame of a channel.
     fn put(&mut self, made: &Made<'_>) {
         match self.output(made.from, Some(made)).map(|it| it.put(made)) {
             Some(Ok(())) => {}
+            Some(Err(error @ SinkError::Lengths { .. })) => {
+                self.refuse(made.from, self.files.run.explain(&error));
+            }
             Some(Err(error)) => self.fail(self.files.run.explain(&error)),
             None if made.frame.is_some() => self.unsplit += made.frame_length as u64,
             None => {}
@@ -413,19 +460,34 @@ impl Sink for Split {
 struct Channels {
     split: Split,
     splitter: Splitter,
-    /// Threads that cannot be split.
-    refused: HashSet<StreamKey>,
+    /// Keys of the settings that have no effect on VDIF.
+    ignored: Vec<&'static str>,
+    /// Reason why the stream is not the described one.
+    refused: Option<String>,
 }
 
 impl Sink for Channels {
     fn take(&mut self, chunk: Chunk<'_>) {
+        let run = self.split.files.run.clone();
         let split = &mut self.split;
-        let taken = self.splitter.take(chunk, &mut |made| split.put(&made));
-        if let Err((key, error)) = taken
-            && self.refused.len() < MAX_FILES
-            && self.refused.insert(key)
+        let is_vdif = chunk.layout.is_some_and(|it| it.format == Format::Vdif);
+        if is_vdif && !self.ignored.is_empty() {
+            let keys = std::mem::take(&mut self.ignored).join(", ");
+            run.warn(format_args!(
+                "without effect after `#`, since the headers of VDIF describe the samples: {keys}"
+            ));
+        }
+        let Err((key, error)) = self.splitter.take(chunk, &mut |made| split.put(&made)) else {
+            return;
+        };
+        let why = refusal(key, &error);
+        if matches!(error, LaneError::NoChannel { .. } | LaneError::Year(_))
+            && !self.splitter.has_lanes()
         {
-            split.fail(refusal(key, &error));
+            self.refused.get_or_insert(why);
+            run.stop();
+        } else {
+            split.refuse(key, why);
         }
     }
 
@@ -437,11 +499,15 @@ impl Sink for Channels {
         let Channels {
             mut split,
             mut splitter,
+            refused,
             ..
         } = *self;
         splitter.finish(&mut |made| split.put(&made));
         split.unsplit += splitter.left_out_bytes;
-        split.report()
+        SinkReport {
+            refused,
+            ..split.report()
+        }
     }
 }
 

@@ -295,6 +295,14 @@ impl Splitter {
     ) -> Result<bool, (StreamKey, LaneError)> {
         let key = piece.header.key();
         if !self.lanes.contains_key(&key) {
+            let (described, time) = (&self.described, piece.header.time());
+            if let (Some(year), None, false) = (
+                described.year,
+                piece.invalid,
+                described.is_year_of(time.second),
+            ) {
+                return Err((key, LaneError::Year(year)));
+            }
             let lane = self.lane(&piece.header, piece.names);
             self.lanes.insert(key, lane.map_err(|error| (key, error))?);
         }
@@ -318,6 +326,11 @@ impl Splitter {
             true => Ok(Lane::copy(key, shape)),
             false => Lane::split(key, shape, names, channels, self.apart),
         }
+    }
+
+    /// Returns whether frames of a thread have been split.
+    pub fn has_lanes(&self) -> bool {
+        !self.lanes.is_empty()
     }
 
     /// Returns the frames of a thread that become one frame of each channel.

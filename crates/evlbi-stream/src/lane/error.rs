@@ -41,6 +41,9 @@ pub enum LaneError {
         /// All channels.
         channels: String,
     },
+    /// The times of the headers are not in the given year.
+    #[error("its times cannot be of {0}")]
+    Year(i16),
     /// The number of chosen channels is not a power of two.
     #[error("{0} channels do not fit one thread: VDIF needs a power of two")]
     Count(usize),

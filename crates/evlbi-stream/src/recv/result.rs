@@ -250,8 +250,9 @@ pub fn finish(
         }
     }
     let frames = drained.frames;
-    let absent = drained.absent.as_ref();
-    let absent = absent.map(|error| format!("cannot record {}: {error}", options.input()));
+    let absent = drained.absent.map(|error| error.to_string());
+    let refused = absent.or(drained.sink.refused.take());
+    let refused = refused.map(|why| format!("cannot record {}: {why}", options.input()));
     let ends = account.segments.iter().map(|segment| Ends {
         first_seq: segment.first_seq,
         last_seq: segment.last_seq,
@@ -302,7 +303,7 @@ pub fn finish(
         gaps_file,
         cpu_seconds: report.cpu_seconds,
         ended: report.ended,
-        error: report.error.or(absent),
+        error: report.error.or(refused),
         sink: drained.sink,
     }
 }

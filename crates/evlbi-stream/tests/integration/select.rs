@@ -22,6 +22,7 @@ use evlbi_wire::vdif::{Header, StationId, StreamKey};
 use serde_json::Value;
 
 use crate::drop::shed;
+use crate::turn;
 
 const JB: StreamKey = StreamKey {
     station: StationId(u16::from_be_bytes(*b"Jb")),
@@ -166,6 +167,35 @@ fn a_station_that_does_not_arrive_is_refused_with_those_that_do() {
             std::path::Path::new(&room.path("one.vdif")).exists(),
             settings.contains("Ef")
         );
+    }
+}
+
+/// A live split ends with the first frame that is not the described one.
+#[test]
+fn a_channel_or_year_that_a_stream_does_not_have_ends_its_split() {
+    let room = Room::new();
+    let input = room.write("in.vdif", turn::thread(turn::shape(800, 4, 2), key(0)));
+    for (settings, says) in [
+        (
+            "channels=1,99",
+            "there is no channel 99: the channels are 0 to 3",
+        ),
+        ("year=2006", "its times cannot be of 2006"),
+    ] {
+        let (clock, path) = network(&[]);
+        let (send, recv) = options(&path, &input, &room.path("live-{channel}.vdif"));
+        let recv = RecvOptions {
+            selection: selection(settings),
+            ..recv
+        };
+        let [_, received] = played(&clock, &path, &(send, recv));
+        let error = received["error"].as_str().unwrap();
+        assert!(
+            error.starts_with("cannot record ") && error.ends_with(says),
+            "{error}"
+        );
+        assert!(received["frames"].as_u64() < Some(100), "{received}");
+        assert!(!std::path::Path::new(&room.path("live-1.vdif")).exists());
     }
 }
 

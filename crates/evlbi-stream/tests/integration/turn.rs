@@ -10,7 +10,7 @@ use evlbi_net::run::Run;
 use evlbi_stream::drop::{DropOptions, drop};
 use evlbi_stream::join::{self, JoinOptions, join};
 use evlbi_stream::selection::Selection;
-use evlbi_stream::sink::{self, Files};
+use evlbi_stream::sink::{self, Files, SinkReport};
 use evlbi_stream::split::{self, SplitOptions, split};
 use evlbi_testkit::Room;
 use evlbi_testkit::recording::noise;
@@ -22,6 +22,8 @@ use evlbi_wire::validity::{Cause, Gaps, TimeGap};
 use evlbi_wire::vdif::{Alma, Extended, Header, Merged, Nict, SYNC, Shape, StationId, StreamKey};
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::warnings::Warnings;
 
 const RATE: u32 = 50;
 /// 2024-05-01T12:00:00Z.
@@ -536,6 +538,55 @@ fn a_live_stream_is_split_like_a_recording() {
             ["live", "file"].map(|name| room.read(&format!("{name}-Ef-{channel}.vdif")));
         assert!(live == file, "channel {channel}");
     }
+}
+
+/// Splits a stream live into one file per channel, in this run; returns the report.
+fn split_live(room: &Room, bytes: &[u8], settings: &str, run: Run) -> SinkReport {
+    let (_, selection) = input(&format!("x#{settings}"));
+    let files = Files {
+        durability: Durability::Kernel,
+        force: false,
+        run,
+    };
+    let to = room.path("live-{channel}.vdif");
+    let mut sink = sink::open(&to, &selection, files).unwrap();
+    let mut deframer = Deframer::new(Settings::default());
+    deframer.walk(bytes, true, &mut |chunk| sink.take(chunk));
+    sink.finish()
+}
+
+/// Frames of other lengths than those in a file are not written to it.
+#[test]
+fn a_live_thread_that_does_not_fit_a_file_is_left_out() {
+    let room = Room::new();
+    let threads =
+        [(4, 0), (2, 1)].map(|(channels, number)| thread(shape(160, channels, 8), key(number)));
+    let frames = threads[0].chunks(192).zip(threads[1].chunks(192));
+    let both: Vec<u8> = frames.flat_map(|(a, b)| [a, b].concat()).collect();
+    let report = split_live(&room, &both, "thread=0,1", Run::silent());
+    assert_eq!(report.unwritten_bytes, 150 * 2 * 112);
+    let error = report.write_error.unwrap();
+    assert!(
+        error.starts_with("the frames of thread 1 of station Ef have 112 bytes, but those in "),
+        "{error}"
+    );
+    assert_eq!(report.files.len(), 4);
+    assert!(report.files.iter().all(|file| file.bytes == 150 * 72));
+}
+
+#[test]
+fn settings_without_effect_on_a_live_stream_are_named_once() {
+    let room = Room::new();
+    let recording = thread(shape(160, 4, 8), key(0));
+    let (run, warnings) = Warnings::of_run();
+    let report = split_live(&room, &recording, "channels=2&inverted&modulated", run);
+    assert_eq!((report.unwritten_bytes, report.files.len()), (0, 1));
+    assert_eq!(
+        warnings.read(),
+        [
+            "without effect after `#`, since the headers of VDIF describe the samples: modulated, inverted"
+        ]
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ use evlbi_stream::recording::RecordingError;
 use evlbi_stream::recv::RecvError;
 use evlbi_stream::selection::SelectionError;
 use evlbi_stream::send::SendError;
+use evlbi_stream::sink::SinkError;
 use evlbi_stream::source::SourceError;
 use evlbi_stream::split::SplitError;
 use evlbi_wire::units::show_size;
@@ -26,6 +27,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_source))
         .or_else(|| error.downcast_ref().and_then(of_sender))
         .or_else(|| error.downcast_ref().and_then(of_receiver))
+        .or_else(|| error.downcast_ref().and_then(of_sink))
         .or_else(|| error.downcast_ref().and_then(of_drop))
         .or_else(|| error.downcast_ref().and_then(of_split))
         .or_else(|| error.downcast_ref().and_then(of_join))
@@ -107,6 +109,13 @@ fn of_receiver(error: &RecvError) -> Option<String> {
             )
         }
         RecvError::MayExist { .. } => format!("{error}: {OVERWRITE}"),
+        _ => return None,
+    })
+}
+
+fn of_sink(error: &SinkError) -> Option<String> {
+    Some(match error {
+        SinkError::Lengths { .. } => format!("{error}: add {{thread}} to --to"),
         _ => return None,
     })
 }

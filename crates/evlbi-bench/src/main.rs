@@ -11,6 +11,7 @@ mod cores;
 mod disk;
 mod fx;
 mod live;
+mod mirror;
 mod net;
 mod pacing;
 mod path;

@@ -5,7 +5,7 @@ use clap::Args;
 
 use crate::stage::{self, Carried, Stage, Wire, iperf3, iperf3_trains, ours};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
-use crate::{cores, disk, pacing};
+use crate::{cores, disk, mirror, pacing};
 
 #[derive(Args)]
 pub struct NetArgs {
@@ -24,7 +24,7 @@ pub struct NetArgs {
 
 pub fn run(args: &NetArgs) -> Result<()> {
     let stage = Stage::new()?;
-    let scenes: [(&str, Scene<Stage, NetArgs>); 10] = [
+    let scenes: [(&str, Scene<Stage, NetArgs>); 11] = [
         ("trains", trains),
         ("unsegmented", unsegmented),
         ("single", single),
@@ -33,6 +33,7 @@ pub fn run(args: &NetArgs) -> Result<()> {
         ("check", check),
         ("pair", pair),
         ("unix", unix),
+        ("mirror", mirror::run),
         ("pacing", pacing::run),
         ("disk", disk::run),
     ];

@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use crate::table::tools;
 
-const PORT: u16 = 2630;
+/// Port that streams are sent to.
+pub const PORT: u16 = 2630;
 const IPERF3_PORT: u16 = 5201;
 
 /// The measured program.
@@ -121,11 +122,11 @@ impl Stage {
     }
 
     /// Starts a program that listens on anything that ss prints.
-    fn listener_at(&self, at: &str, program: &str, arguments: &[&str]) -> Result<Program> {
+    pub fn listener_at(&self, at: &str, program: &str, arguments: &[&str]) -> Result<Program> {
         let mut command = self.receiver(program);
         let mut listener = Program::start(program, command.args(arguments))?;
         for _ in 0..400 {
-            let output = self.receiver("ss").args(["-H", "-lntux"]).output()?;
+            let output = self.receiver("ss").args(["-H", "-lntux0"]).output()?;
             if String::from_utf8_lossy(&output.stdout).contains(at) {
                 return Ok(listener);
             }
@@ -298,7 +299,8 @@ pub fn on_one_host(stage: &Stage, is_unix: bool, frame: usize, seconds: u32) -> 
     Ok(receiver.json()?["rate_bps"].as_f64().unwrap_or(0.0) / 1e9)
 }
 
-fn start_receiver(stage: &Stage, port: u16, sink: &str) -> Result<Program> {
+/// Starts this project's program as the receiver of a port.
+pub fn start_receiver(stage: &Stage, port: u16, sink: &str) -> Result<Program> {
     let from = format!("udp://{}:{port}", stage.address());
     let arguments = [
         "recv", &from, "--to", sink, "--force", "--idle", "1s", "--json",
@@ -306,7 +308,8 @@ fn start_receiver(stage: &Stage, port: u16, sink: &str) -> Result<Program> {
     stage.listener(port, EVLBI, &arguments)
 }
 
-fn start_sender(
+/// Starts this project's program as a sender, at `rate` Gbit/s, or as fast as it can.
+pub fn start_sender(
     stage: &Stage,
     port: u16,
     frame: usize,

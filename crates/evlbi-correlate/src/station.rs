@@ -23,7 +23,7 @@ use super::run::Station;
 use super::shape::Shape;
 use super::tamper::{Tamper, Tampered};
 use super::{Cause, CorrelateError};
-use evlbi_wire::units::{show_count, utc};
+use evlbi_wire::units::show_count;
 
 /// Number of frames at or after the end of a range that show that the range is complete: frames may be out of order by about as many.
 const MARGIN: usize = 8;
@@ -55,19 +55,6 @@ pub enum RecordingError {
         path: PathBuf,
         /// Reason.
         source: SamplesError,
-    },
-    /// The recording is not of the year of its settings.
-    #[error(
-        "the times of {} cannot be of {year}: by its headers it begins at {begins}",
-        path.display()
-    )]
-    OtherYear {
-        /// Path of the recording.
-        path: PathBuf,
-        /// Year in the settings.
-        year: i16,
-        /// UTC of the first frame.
-        begins: String,
     },
     /// A part of the recording is damaged; the rest was read.
     #[error("{path}: {damage}")]
@@ -199,13 +186,6 @@ impl StationFile {
             _ => None,
         };
         let first = recording.first.unwrap_or(first.time);
-        if !selection.is_year_of(first.second) {
-            return Err(RecordingError::OtherYear {
-                path: path.to_owned(),
-                year: selection.year.unwrap_or_default(),
-                begins: utc(first.second as f64),
-            });
-        }
         let file = StationFile {
             recording,
             shape: Shape {

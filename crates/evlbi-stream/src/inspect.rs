@@ -148,7 +148,7 @@ pub fn inspect(
     given: Option<FrameRate>,
     run: &Run,
 ) -> Result<Report, RecordingError> {
-    let recording = Recording::survey(path, given, selection.read_at(run.clock().second()))?;
+    let recording = Recording::open(path, selection, given, run.clock().second())?;
     let mut walked = walk(&recording, selection, recording.frame_rate, run)?;
     if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
         // The rate was found after the survey's part of the file: count the frames before it again.

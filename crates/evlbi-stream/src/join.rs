@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::gaps::{self, GapsError};
 use crate::lane::{Lane, LaneError, Made, MadeFile, Output, Piece};
-use crate::recording::{Blocks, Recording, RecordingError, gaps_beside};
+use crate::recording::{Blocks, LeftOut, Recording, RecordingError, gaps_beside};
 use crate::selection::Selection;
 
 /// Reasons why recordings cannot be joined.
@@ -166,6 +166,8 @@ struct Source {
     deframer: Deframer,
     /// Time of the newest frame.
     newest: Option<FrameTime>,
+    /// Frames that were left out.
+    left_out: LeftOut,
     is_over: bool,
 }
 
@@ -180,6 +182,7 @@ pub fn join(options: &JoinOptions, run: &Run) -> Result<JoinReport, JoinError> {
     let (mut lanes, places) = lanes(options, &recordings)?;
     let mut sources = Vec::new();
     for (recording, places) in recordings.into_iter().zip(places) {
+        recording.warn_of_truncation(run);
         let layout = recording.layout;
         let gaps = layout.map(|layout| gaps::read_beside(&recording.path, Some(rate), &layout));
         let gaps = gaps.transpose()?.flatten();
@@ -190,6 +193,7 @@ pub fn join(options: &JoinOptions, run: &Run) -> Result<JoinReport, JoinError> {
             blocks: recording.blocks(run)?,
             deframer: recording.deframer(Some(rate)),
             newest: None,
+            left_out: LeftOut::default(),
             is_over: false,
             places,
             recording,
@@ -427,7 +431,7 @@ fn walk(
 ) -> Result<JoinReport, JoinError> {
     let total = sources.iter().map(|source| source.recording.end()).sum();
     let mut progress = run.progress(Some(total));
-    let (mut frames, mut left_out) = (0, 0);
+    let mut frames = 0;
     let mut seen = HashSet::new();
     loop {
         let open = sources
@@ -442,17 +446,18 @@ fn walk(
         }
         let mut differs = None;
         let (places, newest) = (&source.places, &mut source.newest);
+        let left_out = &mut source.left_out;
         let mut last: Option<FrameTime> = None;
         let more = source
             .blocks
-            .step(&mut source.deframer, |chunk: Chunk<'_>| {
+            .step_at(&mut source.deframer, |chunk: Chunk<'_>, at| {
                 for frame in chunk.frames {
                     frames += 1;
                     let place = frame.key.and_then(|key| places.get(&key));
                     let like = place.and_then(|(lane, input)| lanes[*lane].like(*input));
                     let piece = Piece::read(frame, chunk.bytes, like);
                     let (Some(piece), Some((lane, input))) = (piece, place) else {
-                        left_out += 1;
+                        left_out.add(at + frame.bytes.start as u64);
                         continue;
                     };
                     let lane = &mut lanes[*lane];
@@ -467,7 +472,9 @@ fn walk(
                     let time = piece.header.time();
                     *newest = Some(last.map_or(time, |last| last.min(time)));
                     last = Some(time);
-                    left_out += u64::from(!lane.take(*input, &piece));
+                    if !lane.take(*input, &piece) {
+                        left_out.add(at + frame.bytes.start as u64);
+                    }
                 }
             })?;
         source.is_over = !more;
@@ -501,6 +508,9 @@ fn walk(
     if !interrupted && !joined.has_complete && incomplete > 0 && seen.len() == threads {
         return Err(JoinError::NoneComplete(incomplete));
     }
+    for source in &sources {
+        source.left_out.warn(&source.recording, run);
+    }
     let rate = lanes.first().and_then(Lane::frame_rate);
     Ok(JoinReport {
         schema: "evlbi.join/1",
@@ -511,7 +521,7 @@ fn walk(
         channels: lanes.first().map_or(0, |lane| lane.out_shape().channels()),
         frame_rate: rate.map_or(0, FrameRate::get),
         frames,
-        frames_left_out: left_out,
+        frames_left_out: sources.iter().map(|source| source.left_out.frames).sum(),
         frames_incomplete: incomplete,
         output: joined.output.finish(!interrupted)?,
         interrupted,

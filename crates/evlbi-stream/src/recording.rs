@@ -2,6 +2,7 @@
 //!
 //! Put here further kinds of recordings, or of recordings that belong together.
 
+mod error;
 mod survey;
 mod turns;
 
@@ -16,13 +17,15 @@ use evlbi_core::rate::BitRate;
 use evlbi_net::run::Run;
 use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::units::utc;
 use evlbi_wire::vdif::{Shape, StreamKey};
 use serde::Serialize;
-use thiserror::Error;
+
+pub use self::error::RecordingError;
 
 use self::survey::{First, Start, Survey};
 use crate::samples::SamplesError;
-use crate::selection::{Selection, SelectionError};
+use crate::selection::Selection;
 
 /// Bytes per read.
 pub(crate) const BLOCK: usize = 1 << 20;
@@ -44,81 +47,6 @@ const MAX_CHECKED: u64 = 64;
 
 /// Maximum number of bytes read before a file counts as raw data: three frames of 16 MiB fit.
 const HOLD: usize = 50 << 20;
-
-/// Reasons why a recording cannot be read.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RecordingError {
-    /// The file cannot be opened.
-    #[error("cannot open {}", path.display())]
-    Open {
-        /// Its path.
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// The path is not a file.
-    #[error("{} is {what}: give a recording", path.display())]
-    NoFile {
-        /// The path.
-        path: PathBuf,
-        /// Kind of what it is instead.
-        what: &'static str,
-    },
-    /// The file is empty.
-    #[error("{} is empty", .0.display())]
-    Empty(PathBuf),
-    /// Reading from the file failed.
-    #[error("cannot read {what}")]
-    Read {
-        /// Path of the file, if known.
-        what: String,
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// The given frame rate is another one than that of the frames.
-    #[error("the frame rate of {} is given as {given}/s, but the times of its frames show {found}/s", path.display())]
-    OtherRate {
-        /// Its path.
-        path: PathBuf,
-        /// Given frames per second.
-        given: u32,
-        /// Frames per second by the times in the headers.
-        found: u32,
-    },
-    /// The settings of the recording are not valid.
-    #[error("in {}", path.display())]
-    Selection {
-        /// Its path.
-        path: PathBuf,
-        /// Reason.
-        source: SelectionError,
-    },
-    /// The selected part of the recording is not there.
-    #[error("cannot select from {}", path.display())]
-    NotThere {
-        /// Its path.
-        path: PathBuf,
-        /// Reason.
-        source: SamplesError,
-    },
-}
-
-impl RecordingError {
-    /// Returns an error of reading the file at `path`.
-    pub(crate) fn read(path: &Path) -> impl Fn(io::Error) -> RecordingError {
-        move |source| RecordingError::Read {
-            what: path.display().to_string(),
-            source,
-        }
-    }
-
-    /// Returns an error of reading a file whose path is unknown.
-    fn read_on(source: io::Error) -> RecordingError {
-        let what = "the recording".to_owned();
-        RecordingError::Read { what, source }
-    }
-}
 
 /// Format, threads and times of a recording.
 #[derive(Clone, Debug)]
@@ -198,10 +126,10 @@ impl Recording {
     }
 
     /// Inspects the file at `path` in the same way. Its first and last frames are those of the station and threads that these settings
-    /// select; the other settings do not matter.
+    /// select, and it is of their year; the other settings do not matter.
     ///
     /// # Errors
-    /// Returns an error if it cannot be read, or does not contain what is selected.
+    /// Returns an error if it cannot be read, does not contain what is selected, or is of another year.
     pub fn open(
         path: &Path,
         selection: &Selection,
@@ -251,6 +179,15 @@ impl Recording {
                 return Err(RecordingError::OtherRate { path, given, found });
             }
             recording.finish(&file, &start.survey, frame_rate)?;
+            if let (Some(year), Some(first)) = (selection.year, recording.first)
+                && !selection.is_year_of(first.second)
+            {
+                return Err(RecordingError::OtherYear {
+                    path: path.to_owned(),
+                    year,
+                    begins: utc(first.second as f64),
+                });
+            }
             return Ok(recording);
         }
     }
@@ -298,13 +235,25 @@ impl Recording {
         Ok(Blocks::new(open(&self.path)?, self.end()))
     }
 
-    /// Warns if the format of the file changes behind the frames that are described here.
+    /// Warns if the last frame is truncated.
+    pub(crate) fn warn_of_truncation(&self, run: &Run) {
+        let bytes = self.truncated_tail();
+        if bytes > 0 {
+            let error = RecordingError::Truncated {
+                path: self.path.clone(),
+                bytes,
+                byte: self.end() - bytes,
+            };
+            run.warn(format_args!("{}", run.explain(&error)));
+        }
+    }
+
+    /// Warns if the format changes behind the frames that are described here.
     pub(crate) fn warn_of_rest(&self, run: &Run) {
-        if let Some(rest) = &self.rest {
-            run.warn(format_args!(
-                "{}: {rest}, which are not used",
-                self.path.display()
-            ));
+        if let Some(rest) = self.rest {
+            let path = self.path.clone();
+            let error = RecordingError::Changes { path, rest };
+            run.warn(format_args!("{}", run.explain(&error)));
         }
     }
 
@@ -350,7 +299,7 @@ impl Recording {
             .map_or(0, |length| (self.end() - self.leading) / length as u64)
     }
 
-    /// Returns the number of bytes of whole frames, or of raw data.
+    /// Returns the number of bytes of these frames, or of raw data.
     pub fn length(&self) -> u64 {
         self.frame_length
             .map_or(self.size, |length| self.frames() * length as u64)
@@ -527,6 +476,35 @@ impl Recording {
     }
 }
 
+/// Frames of a recording that have no place in an output.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LeftOut {
+    /// Number of these frames.
+    pub frames: u64,
+    /// Offset of the first one in the recording.
+    first: Option<u64>,
+}
+
+impl LeftOut {
+    /// Counts a frame at this offset of the recording.
+    pub fn add(&mut self, at: u64) {
+        self.frames += 1;
+        self.first.get_or_insert(at);
+    }
+
+    /// Warns of these frames.
+    pub fn warn(&self, recording: &Recording, run: &Run) {
+        if let Some(byte) = self.first {
+            let error = RecordingError::LeftOut {
+                path: recording.path.clone(),
+                frames: self.frames,
+                byte,
+            };
+            run.warn(format_args!("{}", run.explain(&error)));
+        }
+    }
+}
+
 /// Returns whether frames of one recording of `frames` frames can have these times.
 fn is_near(first: FrameTime, other: FrameTime, frames: u64) -> bool {
     other.second.abs_diff(first.second) <= MAX_APART.max(frames)
@@ -650,6 +628,15 @@ impl Blocks {
         deframer: &mut Deframer,
         mut sink: impl FnMut(Chunk<'_>),
     ) -> Result<bool, RecordingError> {
+        self.step_at(deframer, |chunk, _| sink(chunk))
+    }
+
+    /// Reads one block in the same way; `sink` also receives the offset of each piece in the file.
+    pub(crate) fn step_at(
+        &mut self,
+        deframer: &mut Deframer,
+        mut sink: impl FnMut(Chunk<'_>, u64),
+    ) -> Result<bool, RecordingError> {
         if self.left == 0 {
             return Ok(false);
         }
@@ -659,8 +646,9 @@ impl Blocks {
         let taken = deframer.walk(bytes, self.left == 0, &mut |chunk: Chunk<'_>| {
             // A walk passes on slices of the buffer.
             let place = chunk.bytes.as_ptr() as usize - bytes.as_ptr() as usize;
-            leading.get_or_insert(offset + place as u64);
-            sink(chunk);
+            let at = offset + place as u64;
+            leading.get_or_insert(at);
+            sink(chunk, at);
         });
         self.buffer.copy_within(taken..self.filled, 0);
         self.filled -= taken;

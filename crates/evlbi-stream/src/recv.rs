@@ -273,7 +273,7 @@ pub fn receive(options: &RecvOptions, run: &Run) -> Result<Receiving, RecvError>
             }
             let drained = drainer.join();
             let host = before.and_then(|before| HostDelta::since(&before, &run));
-            let result = finish(&options, receiving.join(), drained, host, sizes);
+            let result = finish(&options, receiving.join(), drained, host, sizes, &run);
             written(&options, result, left)
         }
     })?;

@@ -219,11 +219,12 @@ impl Selection {
         Ok(StreamKey { station, thread: 0 })
     }
 
-    /// Separates what selects stations and threads from what describes samples, without the channels.
+    /// Separates what selects stations and threads from what describes samples, without the channels. Both have the year.
     pub(crate) fn apart(self) -> (Selection, Selection) {
         let part = Selection {
             station: self.station,
             threads: self.threads,
+            year: self.year,
             ..Selection::default()
         };
         let described = Selection {

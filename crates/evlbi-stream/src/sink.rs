@@ -477,7 +477,8 @@ impl Sink for Channels {
                 "without effect after `#`, since the headers of VDIF describe the samples: {keys}"
             ));
         }
-        let Err((key, error)) = self.splitter.take(chunk, &mut |made| split.put(&made)) else {
+        let taken = self.splitter.take(chunk, 0, &mut |made| split.put(&made));
+        let Err((key, error)) = taken else {
             return;
         };
         let why = refusal(key, &error);

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::gaps::{self, GapsError};
 use crate::lane::{Converter, Lane, LaneError, Made, MadeFile, Output, Piece};
-use crate::recording::{Recording, RecordingError, gaps_beside};
+use crate::recording::{LeftOut, Recording, RecordingError, gaps_beside};
 use crate::samples::SamplesError;
 use crate::selection::{ChannelId, Selection, SelectionError, channel_list};
 use crate::template::{MAX_FILES, Place, Template, TemplateError};
@@ -56,14 +56,6 @@ pub enum SplitError {
         path: PathBuf,
         /// Reason.
         source: SamplesError,
-    },
-    /// The times of the headers are not in the given year.
-    #[error("the times of {} cannot be of {year}", path.display())]
-    Year {
-        /// Path of the recording.
-        path: PathBuf,
-        /// Given year.
-        year: i16,
     },
     /// The settings after the path are not valid.
     #[error("{0}")]
@@ -206,8 +198,9 @@ pub(crate) struct Splitter {
     lanes: HashMap<StreamKey, Lane>,
     /// Frames taken.
     frames: u64,
-    /// Frames and bytes that have no place.
-    pub left_out: u64,
+    /// Frames that have no place.
+    pub left_out: LeftOut,
+    /// Bytes of these, and of data without frames.
     pub left_out_bytes: u64,
 }
 
@@ -228,15 +221,16 @@ impl Splitter {
             converter: None,
             lanes: HashMap::new(),
             frames: 0,
-            left_out: 0,
+            left_out: LeftOut::default(),
             left_out_bytes: 0,
         })
     }
 
-    /// Takes a piece of the stream. Returns an error for a thread that cannot be split; its frames have no place.
+    /// Takes a piece of the stream, at this offset of a recording. Returns an error for a thread that cannot be split; its frames have no place.
     pub fn take(
         &mut self,
         chunk: Chunk<'_>,
+        at: u64,
         to: &mut dyn FnMut(Made<'_>),
     ) -> Result<(), (StreamKey, LaneError)> {
         if chunk.frames.is_empty() {
@@ -267,7 +261,7 @@ impl Splitter {
             };
             let is_taken = piece.map_or(Ok(false), |piece| self.take_piece(&piece, to));
             if !matches!(is_taken, Ok(true)) {
-                self.left_out += 1;
+                self.left_out.add(at + frame.bytes.start as u64);
                 self.left_out_bytes += bytes.len() as u64;
             }
             if let Err(error) = is_taken {
@@ -360,11 +354,11 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
         (chosen, []) => chosen.clone(),
     };
     let (part, described) = options.selection.clone().apart();
-    if template.is_one() && channels.is_none() && part == Selection::default() {
+    if template.is_one() && channels.is_none() && !part.is_part() {
         return Err(SplitError::One(options.to.clone()));
     }
     let is_copy = !template.has_channel() && channels.is_none();
-    let second = options.selection.read_at(run.clock().second());
+    let second = run.clock().second();
     let recording = Recording::select(&options.input, &part, options.frame_rate, second)?;
     let path = || options.input.clone();
     let layout = recording.layout.ok_or_else(|| SplitError::Raw(path()))?;
@@ -402,9 +396,9 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     let mut more = true;
     while more && !run.is_stopped() {
         let mut taken = Ok(());
-        more = blocks.step(&mut deframer, |chunk| {
+        more = blocks.step_at(&mut deframer, |chunk, at| {
             if taken.is_ok() {
-                taken = splitter.take(chunk, &mut |made| files.put(&made));
+                taken = splitter.take(chunk, at, &mut |made| files.put(&made));
             }
         })?;
         taken.map_err(|(key, source)| SplitError::Thread {
@@ -420,7 +414,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     }
     splitter.finish(&mut |made| files.put(&made));
     files.check(&splitter)?;
-    let leading_bytes = recording.leading;
+    splitter.left_out.warn(&recording, run);
     Ok(SplitReport {
         schema: "evlbi.split/1",
         input: options.input.clone(),
@@ -428,9 +422,9 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
         frame_rate: rate.map(FrameRate::get),
         frames_per_frame: splitter.parts(),
         frames: splitter.frames,
-        frames_left_out: splitter.left_out,
+        frames_left_out: splitter.left_out.frames,
         unselected_frames: deframer.counts().unselected_frames,
-        leading_bytes,
+        leading_bytes: recording.leading,
         truncated_bytes: recording.truncated_tail(),
         outputs: files.finish(!more)?,
         interrupted: more,
@@ -455,12 +449,6 @@ fn converter(
         let format = layout.format;
         let path = path();
         return Err(SplitError::NoThreads { path, format });
-    }
-    if let (Some(year), Some(first)) = (selection.year, recording.first)
-        && !selection.is_year_of(first.second)
-    {
-        let path = path();
-        return Err(SplitError::Year { path, year });
     }
     let key = selection.key()?;
     let first = recording.header();

@@ -233,6 +233,7 @@ pub fn finish(
     mut drained: Drained,
     host: Option<HostDelta>,
     (ring, window): (usize, Option<u64>),
+    run: &run::Run,
 ) -> RecvResult {
     let received = Received::total(&report);
     let account = report.account;
@@ -250,7 +251,7 @@ pub fn finish(
         }
     }
     let frames = drained.frames;
-    let absent = drained.absent.map(|error| error.to_string());
+    let absent = drained.absent.as_ref().map(|error| run.explain(error));
     let refused = absent.or(drained.sink.refused.take());
     let refused = refused.map(|why| format!("cannot record {}: {why}", options.input()));
     let ends = account.segments.iter().map(|segment| Ends {

@@ -162,9 +162,6 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
 
 fn of_recording(error: &RecordingError) -> Option<String> {
     Some(match error {
-        RecordingError::OtherYear { .. } => {
-            format!("{error}: correct #year, or leave it out for the latest possible year")
-        }
         RecordingError::Damaged { damage, .. } => match damage.other_frames {
             0 => format!("{error} (`evlbi inspect FILE` shows more)"),
             _ => format!(

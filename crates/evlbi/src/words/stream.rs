@@ -52,6 +52,14 @@ fn of_recording(error: &RecordingError) -> Option<String> {
         RecordingError::OtherRate { .. } => {
             format!("{error}: correct --frame-rate, or leave it out")
         }
+        RecordingError::OtherYear { .. } => {
+            format!("{error}: correct #year, or leave it out for the latest possible year")
+        }
+        RecordingError::Truncated { .. } => format!("{error}: copy the file again if it is a copy"),
+        RecordingError::Changes { .. } => format!("{error}: cut the file there to use them"),
+        RecordingError::LeftOut { .. } => {
+            format!("{error}: `evlbi inspect FILE` shows its threads and formats")
+        }
         _ => return None,
     })
 }
@@ -165,6 +173,7 @@ fn of_join(error: &JoinError) -> Option<String> {
         JoinError::SameThread { .. } => {
             format!("{error}: leave --threads out to join them as channels")
         }
+        JoinError::Twice(_) => format!("{error}: give it once"),
         JoinError::Differ { .. } => format!("{error}: join only recordings that are alike"),
         _ => return None,
     })
@@ -172,6 +181,9 @@ fn of_join(error: &JoinError) -> Option<String> {
 
 fn of_lane(error: &LaneError) -> Option<String> {
     Some(match error {
+        LaneError::Rate { .. } => {
+            format!("{error}: correct --frame-rate, or the format after `#`")
+        }
         LaneError::Count(_) => {
             format!("{error}; choose other --channels, or add {{channel}} to --to")
         }

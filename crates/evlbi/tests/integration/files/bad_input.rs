@@ -1,6 +1,8 @@
 //! Damaged, mixed and mislabelled recordings: what the program says about them, and what it correlates nevertheless.
 //!
-//! Put further kinds of bad input here, as rows of the table.
+//! Put further kinds of bad input of correlations here, as rows of the table.
+
+mod carried;
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Runs the body of the fuzz target over its corpus, truncated and damaged: no DiFX file makes a parser panic.
+//! Runs the bodies of the fuzz targets over their corpora, truncated and damaged: no samples and no DiFX file make a parser panic or
+//! contradict themselves.
 
 use proptest::prelude::*;
 
@@ -8,12 +9,26 @@ mod corpus;
 mod damage;
 #[path = "../../../../fuzz/bodies/difx.rs"]
 mod difx;
+#[path = "../../../../fuzz/bodies/unpack.rs"]
+mod unpack;
+#[path = "../../../../fuzz/bodies/words.rs"]
+mod words;
+
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 3] = [
+    ("difx", difx::run),
+    ("unpack", unpack::run),
+    ("words", words::run),
+];
 
 #[test]
-fn the_corpus_passes() {
-    for (name, bytes) in corpus::inputs("difx") {
-        println!("{name}");
-        difx::run(&bytes);
+fn the_corpora_pass() {
+    for (target, run) in TARGETS {
+        for (name, bytes) in corpus::inputs(target) {
+            println!("{name}");
+            run(&bytes);
+        }
     }
 }
 
@@ -21,7 +36,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn damaged_files_pass(bytes in damage::damaged(&["difx"], 2000, 5)) {
-        difx::run(&bytes);
+    fn damaged_files_pass(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 2000, 5)) {
+        for (_, run) in TARGETS {
+            run(&bytes);
+        }
     }
 }

@@ -193,13 +193,6 @@ impl Input {
         })
     }
 
-    /// Warns if the format of a recording changes: only its start is read.
-    pub fn warn_of_rest(&self, run: &Run) {
-        if let Content::Recording(recording) = &self.content {
-            recording.warn_of_rest(run);
-        }
-    }
-
     /// Returns the bit rate of the data in real time; `None` if the frame rate is unknown.
     pub fn rate(&self) -> Option<BitRate> {
         recording::stream_rate(self.frame_rate?, self.keys.len(), self.frame_length?)

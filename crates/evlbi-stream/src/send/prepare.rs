@@ -68,7 +68,6 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     let (rate, second) = (options.pace.rate(), run.clock().second());
     let (source, selection) = (&options.source, &options.selection);
     let input = Input::open(source, selection, options.frame_rate, rate, second)?;
-    input.warn_of_rest(run);
     let plain = options.cut == Rule::Plain || input.frame_length.is_none();
     if plain && selection.is_part() {
         return Err(SendError::SelectedBytes);

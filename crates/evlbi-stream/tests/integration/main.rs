@@ -5,6 +5,7 @@
 mod baseband;
 mod change;
 mod drop;
+mod fuzz_corpora;
 mod inspect;
 mod live;
 mod mark4;

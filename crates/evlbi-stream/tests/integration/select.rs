@@ -90,7 +90,7 @@ pub fn network(laws: &[Law]) -> (Clock, Network) {
 #[test]
 fn a_thread_of_a_lossy_stream_is_recorded_alone() {
     let room = Room::new();
-    let input = room.write("shared.vdif", &shared(4));
+    let input = room.write("shared.vdif", shared(4));
     let lossy = || network(&[Law::Loss(Loss::Random { fraction: 0.05 })]);
     let (clock, path) = lossy();
     let [_, all] = played(
@@ -148,7 +148,7 @@ fn a_station_that_does_not_arrive_is_refused_with_those_that_do() {
             "it has no thread 5: it contains 0, 1",
         ),
     ] {
-        let input = room.write("shared.vdif", &shared(8));
+        let input = room.write("shared.vdif", shared(8));
         let (clock, path) = network(&[]);
         let (send, recv) = options(&path, &input, &room.path("one.vdif"));
         let recv = RecvOptions {
@@ -203,7 +203,7 @@ fn a_channel_or_year_that_a_stream_does_not_have_ends_its_split() {
 #[test]
 fn nothing_is_selected_from_raw_data() {
     let room = Room::new();
-    let input = room.write("raw", &noise(1 << 20, 1));
+    let input = room.write("raw", noise(1 << 20, 1));
     let (clock, path) = network(&[]);
     let (send, recv) = options(&path, &input, &room.path("one.vdif"));
     let send = SendOptions {
@@ -366,8 +366,8 @@ fn the_gaps_of_what_is_kept_are_listed_again() {
 #[test]
 fn what_cannot_be_selected_is_refused_at_once() {
     let room = Room::new();
-    let input = room.write("shared.vdif", &shared(2));
-    let raw = room.write("raw", &noise(100_000, 1));
+    let input = room.write("shared.vdif", shared(2));
+    let raw = room.write("raw", noise(100_000, 1));
     for (input, settings, says) in [
         (
             &input,

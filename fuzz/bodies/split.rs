@@ -2,6 +2,7 @@
 //! made do not contradict each other.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use evlbi_core::deframe::{Deframer, Format, FrameState, Settings};
 use evlbi_fx::codec::Codec;
@@ -56,14 +57,16 @@ pub fn run(data: &[u8]) {
             };
             values(&piece, selection.inverted);
             let (key, shape) = (piece.header.key(), piece.header.shape());
-            if !lanes.contains_key(&key) {
-                let apart = control & 1 == 0;
-                let Ok(lane) = Lane::split(key, shape, piece.names, None, apart) else {
-                    continue;
-                };
-                lanes.insert(key, lane);
-            }
-            let lane = lanes.get_mut(&key).expect("a lane");
+            let lane = match lanes.entry(key) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    let apart = control & 1 == 0;
+                    match Lane::split(key, shape, piece.names, None, apart) {
+                        Ok(lane) => place.insert(lane),
+                        Err(_) => continue,
+                    }
+                }
+            };
             if let Some(rate) = chunk.frame_rate.filter(|_| lane.frame_rate().is_none()) {
                 let _ = lane.set_rate(rate);
             }

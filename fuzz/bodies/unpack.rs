@@ -41,9 +41,9 @@ fn unpack(unpacker: &Unpacker, data: &[u8], start: usize) {
     bytes.resize(bytes.len().max(length), 0);
     let from = (bytes.len() - length).min(start);
     let (start, end) = (start.min(length), (7 * start).min(length));
-    let absent = [start..end];
     let recorded = Recorded::new(&bytes, from..from + length).expect("all of them");
-    let recorded = recorded.without(&absent);
+    let absent = start..end;
+    let recorded = recorded.without(std::slice::from_ref(&absent));
     let mut payload = vec![1, 2, 3];
     unpacker.unpack(recorded.samples(), &mut payload);
     assert_eq!(payload.len(), layout.payload);

@@ -3,4 +3,4 @@
 #[path = "../bodies/deframe.rs"]
 mod body;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| evlbi_fuzz::counted(data, body::run));

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -33,9 +34,12 @@ const OUTCOMES: [&str; 4] = ["caught", "missed", "timeout", "unviable"];
 /// Options of the task.
 #[derive(clap::Args)]
 pub struct SoakArgs {
-    /// Time for all fuzz targets together
+    /// Maximum time for all fuzz targets together
     #[arg(long, default_value = "60min", value_parser = duration)]
     fuzz: Duration,
+    /// End a fuzz target after this number of bytes
+    #[arg(long, default_value_t = 100_000_000)]
+    fuzz_bytes: u64,
     /// Time for the tests of the libraries and in the program's modules, over and over, with random seeds of their properties
     #[arg(long, default_value = "20min", value_parser = duration)]
     properties: Duration,
@@ -83,7 +87,7 @@ pub fn run(args: &SoakArgs) -> Result<()> {
             found.push(name.to_owned());
         }
     };
-    part("fuzz", fuzz(args.fuzz, &mut random));
+    part("fuzz", fuzz(args.fuzz, args.fuzz_bytes, &mut random));
     part("properties", properties(args.properties, &mut random));
     part("faults", faults(args.faults, &mut random));
     part("tests called soak", ignored());
@@ -94,34 +98,51 @@ pub fn run(args: &SoakArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs each target for an equal amount of time.
-fn fuzz(time: Duration, random: &mut Random) -> Result<()> {
+/// Runs each target until it was given a number of bytes, or its share of the remaining time is over.
+fn fuzz(time: Duration, wanted: u64, random: &mut Random) -> Result<()> {
     if time.is_zero() {
         return Ok(());
     }
     output_of("cargo", &["+nightly", "--version"])
         .context("libFuzzer needs a nightly toolchain: rustup toolchain install nightly")?;
     let path = tool("cargo-fuzz")?;
+    well(
+        evlbi_testkit::cargo()
+            .args(["+nightly", "fuzz", "build"])
+            .env("PATH", &path),
+    )?;
     let mut targets: Vec<String> = fs::read_dir("fuzz/fuzz_targets")?
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
         .collect();
     targets.sort();
-    let seconds = (time.as_secs() / targets.len() as u64).max(1);
-    let mut crashed = Vec::new();
-    for target in targets {
+    let begun = Instant::now();
+    let (mut crashed, mut reports) = (Vec::new(), Vec::new());
+    for (number, target) in targets.iter().enumerate() {
+        let left = time.saturating_sub(begun.elapsed()).as_secs();
+        let seconds = (left / (targets.len() - number) as u64).max(1);
         // libFuzzer's seeds have 32 bits; 0 selects a random one.
         let seed = random.next() % u64::from(u32::MAX) + 1;
-        println!("soak: fuzz target {target} for {seconds} s, seed {seed}");
+        println!("soak: fuzz target {target} for at most {seconds} s, seed {seed}");
         let mut fuzz = evlbi_testkit::cargo();
-        fuzz.args(["+nightly", "fuzz", "run", &target, "--"])
+        fuzz.args(["+nightly", "fuzz", "run", target, "--"])
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-seed={seed}"))
             .arg("-print_final_stats=1")
+            .env("EVLBI_FUZZ_BYTES", wanted.to_string())
             .env("PATH", &path);
-        if let Err(error) = well(&mut fuzz) {
+        let (bytes, ended) = fuzzed(&mut fuzz)?;
+        if let Err(error) = ended {
             println!("soak: {target}: {error:#}");
-            crashed.push(target);
+            crashed.push(target.as_str());
         }
+        let verdict = match bytes >= wanted {
+            true => "",
+            false => ": ended before, give a longer --fuzz",
+        };
+        reports.push(format!("{target}: {bytes} of {wanted} bytes{verdict}"));
+    }
+    for report in reports {
+        println!("soak: fuzz target {report}");
     }
     ensure!(
         crashed.is_empty(),
@@ -129,6 +150,28 @@ fn fuzz(time: Duration, random: &mut Random) -> Result<()> {
         crashed.join(", ")
     );
     Ok(())
+}
+
+/// Runs a fuzz target, which prints the number of bytes that it was given. Returns that number, to one percent of the limit, and whether
+/// the target ended well.
+fn fuzzed(fuzz: &mut Command) -> Result<(u64, Result<()>)> {
+    let mut child = fuzz.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let printed = child.stderr.take().context("no standard error")?;
+    let mut bytes = 0;
+    for line in BufReader::new(printed).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        let count = line.strip_prefix("fuzzed ");
+        let count = count.and_then(|rest| rest.strip_suffix(" bytes")?.parse().ok());
+        bytes = count.unwrap_or(bytes);
+        eprintln!("{line}");
+    }
+    let status = child.wait()?;
+    let ended = match status.success() {
+        true => Ok(()),
+        false => Err(anyhow!("{fuzz:?} ended with {status}")),
+    };
+    Ok((bytes, ended))
 }
 
 /// Runs the tests of the libraries and those in the program's modules until the time is over. A property with its own number of cases

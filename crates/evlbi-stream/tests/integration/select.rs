@@ -307,7 +307,7 @@ fn a_thread_of_a_recording_is_kept_alone() {
     );
 }
 
-/// Frames that are there, as a whole or in part, are listed at their places in the copy; those that are not there are listed, too.
+/// Gaps of frames that are kept as a whole or in part have their places in the copy; missing frames are listed, too.
 #[test]
 fn the_gaps_of_what_is_kept_are_listed_again() {
     let room = Room::new();

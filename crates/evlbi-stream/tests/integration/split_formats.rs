@@ -406,7 +406,7 @@ fn what_cannot_be_split_is_refused_by_name() {
     }
 }
 
-/// What follows frames of Mark 4 in another format is left out, by a recording and by a stream.
+/// Frames of another format behind those of Mark 4 are left out, by a recording and by a stream.
 #[test]
 fn frames_of_another_format_are_left_out() {
     let room = Room::new();

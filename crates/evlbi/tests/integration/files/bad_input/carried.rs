@@ -1,4 +1,4 @@
-//! What `drop`, `split`, `join`, `send` and `recv` say about damaged, mixed and mislabelled recordings, and what they keep of them.
+//! Damaged, mixed and mislabelled recordings in `drop`, `split`, `join`, `send` and `recv`: their messages, and the data that they keep.
 //!
 //! Put further kinds of bad input of these commands here, as rows of the table.
 

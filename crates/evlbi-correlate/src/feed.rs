@@ -40,6 +40,8 @@ const ENOUGH: usize = 256;
 const LONG_ENOUGH: Nanos = Nanos(300_000_000);
 /// Time for which a stopped run correlates the data that had arrived.
 const AFTER_STOP: Nanos = Nanos(10 * Nanos::SECOND.0);
+/// Maximum number of stations and threads that are listed if the selected ones are not there.
+const MAX_PASSED: usize = 1024;
 /// A thread that is this many seconds behind itself for several consecutive frames was set back.
 const BACK: i64 = 1;
 /// Minimum poll interval while waiting for data.
@@ -190,8 +192,8 @@ impl Feed {
         }
     }
 
-    /// Gives a stream that has not arrived the format of another one, and lets it be of any station, unless one is selected. Refuses it if that format does
-    /// not have its channels.
+    /// Gives a stream that has not arrived the format of another one, and lets it be of any station, unless one is selected. Refuses it if
+    /// that format does not have its channels.
     pub fn expect(&self, like: &Shape) -> Result<Shape, SamplesError> {
         let mut state = self.state();
         if let (Some(shape), Some(_)) = (&state.shape, &state.track) {
@@ -338,7 +340,9 @@ impl State {
 
     /// Notes a frame of another station or thread than the selected ones, which are not there if only others are for a while.
     fn pass(&mut self, key: StreamKey, feed: &Feed) {
-        self.passed.insert(key);
+        if self.passed.len() < MAX_PASSED {
+            self.passed.insert(key);
+        }
         let now = feed.clock.now();
         let first = *self.first_passed.get_or_insert(now);
         if now.since(first) >= ABSENT && self.shape.is_none() && self.absent.is_none() {
@@ -557,7 +561,7 @@ pub enum StreamError {
     #[error("{0}")]
     Receive(#[source] Cause),
     /// Two inputs take the same part of one stream.
-    #[error("{0} is given twice")]
+    #[error("{0} is given twice: give it once, or select other parts of it")]
     Twice(String),
     /// The stream cannot be correlated.
     #[error("stream {number}")]

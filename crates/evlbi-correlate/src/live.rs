@@ -145,18 +145,16 @@ impl Opened {
         let is_any = |url: &Url| url.host().is_some_and(|host| host.port == 0);
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (number, (url, selection)) in inputs.iter().enumerate() {
-            let is_same = |other: &usize| {
-                let (there, theirs) = &inputs[*other];
+            let is_here = |there: &Url| !is_any(url) && there.to_string() == url.to_string();
+            let is_same = |(there, theirs): &(Url, Selection)| {
                 let is_alike = (&theirs.station, &theirs.threads, &theirs.channels)
                     == (&selection.station, &selection.threads, &selection.channels);
-                is_alike && !is_any(url) && there.to_string() == url.to_string()
+                is_alike && is_here(there)
             };
-            if (0..number).any(|other| is_same(&other)) {
+            if inputs[..number].iter().any(is_same) {
                 return Err(StreamError::Twice(selection.written(&url.to_string())).into());
             }
-            let is_shared = |group: &&mut Vec<usize>| {
-                !is_any(url) && inputs[group[0]].0.to_string() == url.to_string()
-            };
+            let is_shared = |group: &&mut Vec<usize>| is_here(&inputs[group[0]].0);
             match groups.iter_mut().find(is_shared) {
                 Some(group) => group.push(number),
                 None => groups.push(vec![number]),
@@ -236,13 +234,8 @@ impl Work {
         found
     }
 
-    /// Warns of the streams that are not correlated, and takes no more of them.
-    fn leave_out(
-        &self,
-        streams: &[Stream],
-        placed: &[Placed<'_>],
-        others: &[(usize, PlanError)],
-    ) -> Vec<LeftOut> {
+    /// Warns of the streams that are not correlated, and takes no more of them: those without a shape, and these others.
+    fn leave_out(&self, streams: &[Stream], others: &[(usize, PlanError)]) -> Vec<LeftOut> {
         let mut left_out = Vec::new();
         for (number, (stream, url)) in streams.iter().zip(&self.urls).enumerate() {
             let other = others.iter().find(|(place, _)| *place == number);
@@ -251,11 +244,10 @@ impl Work {
                 number: number + 1,
                 source,
             });
-            let is_placed = placed.iter().any(|(place, _)| *place == number);
             let error: Option<&(dyn Error + 'static)> = match (other, &unfit) {
                 (Some((_, error)), _) => Some(error),
-                (None, Some(error)) if !is_placed => Some(error),
-                _ => None,
+                (None, Some(error)) => Some(error),
+                (None, None) => None,
             };
             if let Some(error) = error {
                 left_out.push(LeftOut::new(url, error, &self.ending.run));
@@ -276,7 +268,7 @@ impl Work {
             .filter_map(|(number, shape)| Some((number, shape.as_ref()?)))
             .collect();
         let mut plan = super::plan::plan(&self.urls, &placed, options, run)?;
-        let left_out = self.leave_out(all, &placed, &plan.left_out);
+        let left_out = self.leave_out(all, &plan.left_out);
         let placed: Vec<Placed<'_>> = plan.taken.iter().map(|index| placed[*index]).collect();
         let streams: Vec<&Stream> = placed.iter().map(|(number, _)| &all[*number]).collect();
         let firsts: Vec<_> = placed.iter().map(|(number, _)| firsts[*number]).collect();

@@ -468,15 +468,14 @@ struct Channels {
 
 impl Sink for Channels {
     fn take(&mut self, chunk: Chunk<'_>) {
-        let run = self.split.files.run.clone();
-        let split = &mut self.split;
         let is_vdif = chunk.layout.is_some_and(|it| it.format == Format::Vdif);
         if is_vdif && !self.ignored.is_empty() {
             let keys = std::mem::take(&mut self.ignored).join(", ");
-            run.warn(format_args!(
+            self.split.files.run.warn(format_args!(
                 "without effect after `#`, since the headers of VDIF describe the samples: {keys}"
             ));
         }
+        let split = &mut self.split;
         let taken = self.splitter.take(chunk, 0, &mut |made| split.put(&made));
         let Err((key, error)) = taken else {
             return;
@@ -486,7 +485,7 @@ impl Sink for Channels {
             && !self.splitter.has_lanes()
         {
             self.refused.get_or_insert(why);
-            run.stop();
+            split.files.run.stop();
         } else {
             split.refuse(key, why);
         }

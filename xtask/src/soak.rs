@@ -120,14 +120,14 @@ fn fuzz(time: Duration, wanted: u64, random: &mut Random) -> Result<()> {
     for (number, target) in targets.iter().enumerate() {
         let left = time.saturating_sub(begun.elapsed()).as_secs();
         let seconds = (left / (targets.len() - number) as u64).max(1);
-        // libFuzzer's seeds have 32 bits; 0 selects a random one.
+        // libFuzzer's seeds have 32 bits; 0 selects a random one. By itself, it lengthens its inputs only slowly.
         let seed = random.next() % u64::from(u32::MAX) + 1;
         println!("soak: fuzz target {target} for at most {seconds} s, seed {seed}");
         let mut fuzz = evlbi_testkit::cargo();
         fuzz.args(["+nightly", "fuzz", "run", target, "--"])
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-seed={seed}"))
-            .arg("-print_final_stats=1")
+            .args(["-len_control=0", "-print_final_stats=1"])
             .env("EVLBI_FUZZ_BYTES", wanted.to_string())
             .env("PATH", &path);
         let (bytes, ended) = fuzzed(&mut fuzz)?;

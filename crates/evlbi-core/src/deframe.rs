@@ -136,6 +136,8 @@ pub struct Frame {
 pub struct Chunk<'a> {
     /// Bytes of the piece.
     pub bytes: &'a [u8],
+    /// The same, and up to [`fill::CONTEXT`] bytes after them.
+    pub with_next: &'a [u8],
     /// Frames that it consists of; empty if the stream has no frames.
     pub frames: &'a [Frame],
     /// Common properties of these frames; `None` if the stream has no frames.
@@ -318,6 +320,20 @@ impl Span<'_> {
         if bytes > 0 {
             self.holes = Cow::Owned(self.holes.with_gap(self.place(), bytes));
         }
+    }
+
+    /// Returns the bytes of the stream after the next one that follow it without a gap, up to [`fill::CONTEXT`].
+    fn context(&self) -> usize {
+        let view = self.view();
+        let present = view.whole_until(self.at).saturating_sub(self.at);
+        present.min(fill::CONTEXT as u64) as usize
+    }
+
+    /// Returns whether bytes that have not arrived yet may continue a run of the fill pattern at `end`.
+    fn may_go_on(&self, end: u64) -> bool {
+        let view = self.view();
+        let is_known = self.ended || end + fill::CONTEXT as u64 <= view.len();
+        !is_known && view.present(end - 4, 4).is_some_and(fill::may_go_on)
     }
 
     /// Returns whether the rest of the span must be processed without waiting for more.
@@ -519,7 +535,7 @@ impl Deframer {
 
     fn take_frames(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let length = layout.frame_length as u64;
-        while span.left() >= length {
+        while span.left() >= length && !span.may_go_on(span.at + length) {
             if self.frames.len() >= MAX_FRAMES {
                 self.hand_over(span);
             }
@@ -547,10 +563,12 @@ impl Deframer {
             }
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {
+                let last = whole_until - (whole_until - span.at) % length;
                 let until = match layout.format {
                     // One at a time: the next header is checked before each frame.
                     Format::Mark4 => span.at + length,
-                    _ => whole_until,
+                    _ if span.may_go_on(last) => last - length,
+                    _ => last,
                 };
                 self.take_whole(span, layout, until);
             } else if self.take_broken(span, layout) == Step::Wait {

@@ -34,7 +34,7 @@ pub fn arrived<'a>(chunk: Chunk<'a>) -> impl Iterator<Item = Arrived<'a>> {
             is_odd: frame.state == FrameState::Odd,
             begin: frame.bytes.start,
             header: chunk.bytes.get(frame.bytes.start..begin)?,
-            samples: Recorded::new(chunk.bytes, begin..frame.bytes.end)?,
+            samples: Recorded::new(chunk.with_next, begin..frame.bytes.end)?,
         })
     })
 }

@@ -119,7 +119,10 @@ struct Early {
     invalid: bool,
     is_odd: bool,
     header: Vec<u8>,
-    samples: Vec<u8>,
+    /// Samples with the bytes next to them.
+    bytes: Vec<u8>,
+    /// Place of the samples in these.
+    samples: Range<usize>,
 }
 
 impl Feed {
@@ -323,6 +326,7 @@ impl State {
                 }
             }
         }
+        let (bytes, samples) = frame.samples.with_context();
         self.early.push(Early {
             layout: frame.layout,
             key: frame.key,
@@ -330,7 +334,8 @@ impl State {
             invalid: frame.invalid,
             is_odd: frame.is_odd,
             header: frame.header.to_vec(),
-            samples: frame.samples.samples().to_vec(),
+            bytes: bytes.to_vec(),
+            samples,
         });
         if self.early.len() >= ENOUGH {
             self.learn(feed);
@@ -505,6 +510,9 @@ impl State {
         };
         self.track = Some(feed.track(shape));
         for early in std::mem::take(&mut self.early) {
+            let Some(samples) = Recorded::new(&early.bytes, early.samples.clone()) else {
+                continue;
+            };
             let frame = Arrived {
                 layout: early.layout,
                 key: early.key,
@@ -513,7 +521,7 @@ impl State {
                 is_odd: early.is_odd,
                 begin: 0,
                 header: &early.header,
-                samples: Recorded::from(&early.samples),
+                samples,
             };
             let judged = self.judge(feed, &mut feed.clocks(), feed.now(), frame);
             judged.iter().for_each(|judged| self.place(feed, judged));

@@ -202,14 +202,15 @@ impl Tamper {
             Replace::Fill | Replace::Random => {
                 self.replaced += lost;
                 self.frame.clear();
+                let (bytes, place) = frame.samples.with_context();
                 self.frame.extend_from_slice(frame.header);
-                self.frame.extend_from_slice(samples);
+                self.frame.extend_from_slice(&bytes[place.start..]);
                 for part in &self.parts {
                     let number = in_samples(part.start) as u64;
                     let bytes = &mut self.frame[part.clone()];
                     unit.replace(replace, self.seed, number, 0, bytes);
                 }
-                let samples = header..self.frame.len();
+                let samples = header..header + samples.len();
                 if let Some(samples) = Recorded::new(&self.frame, samples) {
                     push(frame.invalid, samples);
                 }

@@ -18,9 +18,6 @@ use crate::codec::Codec;
 use crate::codec::words::{self, Words};
 use crate::layout::{Layout, LayoutError};
 
-/// Bytes next to the samples of a frame in which a run of the fill pattern may start or end: two words and a half.
-const CONTEXT: usize = 12;
-
 /// Samples of a frame as they were recorded.
 #[derive(Clone, Debug)]
 pub struct Recorded<'a> {
@@ -51,16 +48,22 @@ impl<'a> Recorded<'a> {
         &self.bytes[self.samples.clone()]
     }
 
+    /// Returns the samples with the bytes next to them that matter, and their place in these.
+    pub fn with_context(&self) -> (&'a [u8], Range<usize>) {
+        let Range { start, end } = self.samples;
+        let from = start.saturating_sub(fill::CONTEXT);
+        let to = end.saturating_add(fill::CONTEXT).min(self.bytes.len());
+        (&self.bytes[from..to], start - from..end - from)
+    }
+
     /// Returns the runs of the fill pattern in the samples.
     pub fn fill(&self) -> impl Iterator<Item = Range<usize>> + use<'a> {
-        let Range { start, end } = self.samples;
-        let from = start.saturating_sub(CONTEXT);
-        let to = end.saturating_add(CONTEXT).min(self.bytes.len());
+        let (bytes, Range { start, end }) = self.with_context();
         let in_samples = move |run: Range<usize>| {
-            let of = |place: usize| (from + place).clamp(start, end) - start;
+            let of = |place: usize| place.clamp(start, end) - start;
             of(run.start)..of(run.end)
         };
-        let runs = fill::find(&self.bytes[from..to]).map(in_samples);
+        let runs = fill::find(bytes).map(in_samples);
         runs.filter(|run| !run.is_empty())
     }
 }

@@ -193,7 +193,7 @@ impl Content {
         for frame in chunk.frames {
             let header_length = chunk.layout.map_or(0, |layout| layout.header_length);
             let samples = frame.bytes.start + header_length..frame.bytes.end;
-            if let Some(samples) = Recorded::new(chunk.bytes, samples) {
+            if let Some(samples) = Recorded::new(chunk.with_next, samples) {
                 self.take_frame(frame, &chunk.bytes[frame.bytes.clone()], &samples);
             }
         }

@@ -455,7 +455,7 @@ fn walk(
                     frames += 1;
                     let place = frame.key.and_then(|key| places.get(&key));
                     let like = place.and_then(|(lane, input)| lanes[*lane].like(*input));
-                    let piece = Piece::read(frame, chunk.bytes, like);
+                    let piece = Piece::read(frame, chunk.with_next, like);
                     let (Some(piece), Some((lane, input))) = (piece, place) else {
                         left_out.add(at + frame.bytes.start as u64);
                         continue;

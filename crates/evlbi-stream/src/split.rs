@@ -253,9 +253,9 @@ impl Splitter {
             let lane = frame.key.and_then(|key| self.lanes.get(&key));
             let piece = match &mut converter {
                 Some(converter) if !fits(&converter) => None,
-                Some(converter) => converter.piece(frame, chunk.bytes, header_length),
+                Some(converter) => converter.piece(frame, chunk.with_next, header_length),
                 None if is_vdif => {
-                    Piece::read(frame, chunk.bytes, lane.and_then(|lane| lane.like(0)))
+                    Piece::read(frame, chunk.with_next, lane.and_then(|lane| lane.like(0)))
                 }
                 None => None,
             };

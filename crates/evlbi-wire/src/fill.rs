@@ -29,6 +29,9 @@ pub fn make_from(bytes: &mut [u8], offset: usize) {
 /// practically never.
 pub const MIN_RUN: usize = 8;
 
+/// Bytes before and after a piece of data that show whether a run of the pattern goes on there: two words and a half.
+pub const CONTEXT: usize = 12;
+
 const WORD: [u8; 4] = PATTERN.to_le_bytes();
 
 /// The four words that are inside the pattern, by the place of their first byte in it.
@@ -57,6 +60,12 @@ pub fn is_fill(payload: &[u8]) -> bool {
     let mut pairs = payload.chunks_exact(8);
     let is_pair = |bytes: &[u8]| bytes == PAIR.to_le_bytes();
     !payload.is_empty() && pairs.all(is_pair) && PAIR.to_le_bytes().starts_with(pairs.remainder())
+}
+
+/// Returns whether `payload` ends with a whole or half word of the pattern: a run may begin there and go on after it.
+pub fn may_go_on(payload: &[u8]) -> bool {
+    let (first, second) = WORD.split_at(2);
+    payload.ends_with(first) || payload.ends_with(second)
 }
 
 /// Iterator over the runs that [`find`] finds.
@@ -224,6 +233,27 @@ mod tests {
                 }
             }
             prop_assert_eq!(runs(&payload), plain_runs(&payload));
+        }
+
+        /// Where nothing may go on, the bytes after the payload do not change its runs of whole and half words.
+        #[test]
+        fn what_may_go_on_is_shown_by_the_last_bytes(
+            before in prop::collection::vec(prop::sample::select(vec![0u8, 0x44, 0x33, 0x22, 0x11]), 0..12),
+            half in 0usize..2,
+            halves in 0usize..6,
+            (from, after) in (0usize..2, 0usize..CONTEXT + 1),
+        ) {
+            let mut bytes = before;
+            let begin = bytes.len();
+            bytes.resize(begin + 2 * halves, 0);
+            make_from(&mut bytes[begin..], 2 * half);
+            let end = bytes.len();
+            bytes.resize(end + after, 0);
+            make_from(&mut bytes[end..], 2 * from);
+            let in_payload = |run: &Range<usize>| run.end.min(end).saturating_sub(run.start);
+            let seen: usize = runs(&bytes).iter().map(in_payload).sum();
+            let alone: usize = runs(&bytes[..end]).iter().map(Range::len).sum();
+            prop_assert!(seen == alone || may_go_on(&bytes[..end]), "{seen} and {alone} bytes");
         }
 
         #[test]

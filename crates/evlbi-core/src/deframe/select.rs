@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use evlbi_wire::fill;
 use evlbi_wire::validity::TimeGap;
 use evlbi_wire::vdif::{StationId, StreamKey};
 
@@ -84,31 +85,28 @@ impl Deframer {
     /// Outputs what was taken.
     pub(super) fn hand_over(&mut self, span: &mut Span<'_>) {
         let place = span.place();
-        let bytes = match self.scratch.is_empty() {
-            true => &span.bytes.all()[span.from..place],
-            false => &self.scratch,
+        let (with_next, taken) = match self.scratch.is_empty() {
+            true => {
+                let next = place + span.context();
+                (&span.bytes.all()[span.from..next], place - span.from)
+            }
+            false => (&self.scratch[..], self.scratch.len()),
         };
-        let (layout, frame_rate) = (self.layout(), self.frame_rate());
-        let mut length = bytes.len();
+        let mut piece = Chunk {
+            bytes: &with_next[..taken],
+            with_next,
+            frames: &[],
+            layout: self.layout(),
+            frame_rate: self.frame_rate(),
+        };
+        let mut length = taken;
         if self.settings.selected.is_all() {
             if length > 0 {
-                let frames = &self.frames;
-                (span.sink)(Chunk {
-                    bytes,
-                    frames,
-                    layout,
-                    frame_rate,
-                });
+                piece.frames = &self.frames;
+                (span.sink)(piece);
             }
         } else {
-            let taken = length;
-            let all = Chunk {
-                bytes,
-                frames: &[],
-                layout,
-                frame_rate,
-            };
-            length = put_runs(all, &mut self.frames, span.sink);
+            length = put_runs(piece, &mut self.frames, span.sink);
             self.counts.unselected_bytes += (taken - length) as u64;
             self.counts.unselected_frames += self.unselected as u64;
         }
@@ -135,8 +133,10 @@ fn put_runs(piece: Chunk<'_>, frames: &mut [Frame], sink: Sink<'_>) -> usize {
             *place = place.start - start..place.end - start;
         }
         length += end - start;
+        let next = piece.with_next.len().min(end + fill::CONTEXT);
         sink(Chunk {
             bytes: &piece.bytes[start..end],
+            with_next: &piece.with_next[start..next],
             frames: run,
             ..piece
         });

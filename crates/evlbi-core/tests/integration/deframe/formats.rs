@@ -3,14 +3,17 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use evlbi_core::deframe::{Chunk, Deframer, Format, FrameState, Holes, Partial, Settings};
+use evlbi_core::deframe::{
+    Chunk, Deframer, Format, FrameState, Holes, Partial, Selected, Settings,
+};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
 use evlbi_wire::vdif::{Alma, Extended, Header, Nrao};
 use evlbi_wire::{fill, mark5b};
+use proptest::prelude::*;
 
 use crate::deframe::stream::{
-    Output, Path, Plan, SECOND, Stream, assert_same, carry, carry_into, expected, key,
+    Output, Path, Plan, SECOND, Stream, assert_same, carry, carry_into, expected, filled, key,
 };
 
 fn walk(bytes: &[u8], settings: Settings) -> (Output, Deframer) {
@@ -532,19 +535,60 @@ fn frames_at_a_new_offset_are_found() {
 fn a_file_that_is_walked_in_blocks_gives_the_same_frames() {
     let stream = Plan::new(4).make();
     let (whole, _) = walk(&stream.bytes, Settings::default());
-    let mut deframer = Deframer::new(Settings::default());
+    let output = in_blocks(&stream, 1000, Settings::default());
+    assert_eq!(output.frames, whole.frames);
+    assert_eq!(output.bytes, whole.bytes);
+    assert_eq!(output.rate, stream.rate());
+}
+
+/// Walks a stream in blocks of this length.
+fn in_blocks(stream: &Stream, length: usize, settings: Settings) -> Output {
+    let mut deframer = Deframer::new(settings);
     let mut output = Output::default();
     let (mut from, mut to) = (0, 0);
     while from < stream.bytes.len() {
-        to = (to + 1000).min(stream.bytes.len());
+        to = (to + length).min(stream.bytes.len());
         let ended = to == stream.bytes.len();
         from += deframer.walk(&stream.bytes[from..to], ended, &mut |chunk| {
             output.take(chunk);
         });
     }
-    assert_eq!(output.frames, whole.frames);
-    assert_eq!(output.bytes, whole.bytes);
-    assert_eq!(deframer.frame_rate(), stream.rate());
+    output.finish(&deframer)
+}
+
+proptest! {
+    /// Fill in a stream covers headers, and ends anywhere: each piece shows what belongs to its frames.
+    #[test]
+    fn fill_is_the_same_in_whatever_pieces_it_arrives(
+        runs in prop::collection::vec((2_000usize..10_000, 8usize..300), 1..6),
+        cuts in prop::collection::vec((0usize..40, 84usize..97), 1..6),
+        slot in 8usize..400,
+        max_new in 1usize..4,
+        thread in prop::option::of(0u16..4),
+        seed: u64,
+    ) {
+        let mut stream = Plan::new(4).make();
+        let cuts = cuts.into_iter().map(|(frame, byte)| (2_016 + frame * 96 + byte, 12));
+        for (start, length) in runs.into_iter().chain(cuts) {
+            fill::make_from(&mut stream.bytes[start..start + length], start);
+        }
+        let selected = match thread {
+            Some(thread) => Selected::of(key(7, thread)),
+            None => Selected::default(),
+        };
+        let settings = Settings { selected, hold: 8_000, ..Settings::default() };
+        let path = Path { max_new, seed, ..Path::new(slot, []) };
+        let in_ring = carry(&stream, &path, settings.clone());
+        for output in [in_ring, in_blocks(&stream, slot * max_new, settings)] {
+            prop_assert!(thread.is_some() || output.bytes == stream.bytes);
+            prop_assert!(output.frames.len() > 40);
+            for (frame, shown) in output.frames.iter().zip(&output.filled) {
+                let is_it = |place: &usize| stream.frame(*place) == &output.bytes[frame.bytes.clone()];
+                let place = (0..stream.frames()).find(is_it).unwrap() * 96;
+                prop_assert_eq!(*shown, filled(&stream.bytes, place..place + 96));
+            }
+        }
+    }
 }
 
 #[test]

@@ -166,6 +166,8 @@ impl Path {
 pub struct Output {
     pub bytes: Vec<u8>,
     pub frames: Vec<Frame>,
+    /// Bytes of each frame that the piece shows to be fill pattern.
+    pub filled: Vec<usize>,
     pub longest_chunk: usize,
     pub counts: Counts,
     pub gaps: Vec<TimeGap>,
@@ -178,6 +180,10 @@ impl Output {
         let start = self.bytes.len();
         self.longest_chunk = self.longest_chunk.max(chunk.bytes.len());
         self.bytes.extend_from_slice(chunk.bytes);
+        assert!(chunk.with_next.starts_with(chunk.bytes));
+        let places = chunk.frames.iter().map(|frame| frame.bytes.clone());
+        self.filled
+            .extend(places.map(|place| filled(chunk.with_next, place)));
         self.frames.extend(chunk.frames.iter().map(|frame| Frame {
             bytes: frame.bytes.start + start..frame.bytes.end + start,
             ..frame.clone()
@@ -190,6 +196,14 @@ impl Output {
         self.rate = deframer.frame_rate();
         self
     }
+}
+
+/// Returns how many bytes at `place` are fill pattern, if no more than `bytes` is known.
+pub fn filled(bytes: &[u8], place: Range<usize>) -> usize {
+    let Range { start, end } = place;
+    let runs = fill::find(&bytes[start..bytes.len().min(end + fill::CONTEXT)]);
+    let in_place = |run: Range<usize>| run.end.min(end - start).saturating_sub(run.start);
+    runs.map(in_place).sum()
 }
 
 /// Old content of a lost datagram's slot.

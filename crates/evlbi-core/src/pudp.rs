@@ -399,22 +399,15 @@ impl Sequencer {
         self.seconds.tell(rate, payload.unwrap_or(0));
         let compared = headers.iter().filter(known).filter(is_usual).collect();
         let mut lanes = compare_clocks(compared, self.seconds.rate());
-        // Cycles, as soon as two datagrams agree on a second.
         let times = headers.iter().filter_map(|header| {
             let lane = lanes.get(&header.key())?;
             Some((header.key(), lane.own_time(header)))
         });
         let times: Vec<(StreamKey, FrameTime)> = times.collect();
-        let agree =
-            |pair: &&[(StreamKey, FrameTime)]| pair[0].1.second.abs_diff(pair[1].1.second) <= 1;
-        let agreed = times.windows(2).find(agree).unwrap_or(&times);
-        let Some(first) = agreed.iter().map(|(_, time)| time.second).min() else {
+        let Some(time) = begins_at(&times) else {
             return;
         };
-        let frames = times.iter().map(|(_, time)| *time);
-        let frames = frames.filter(|time| time.second == first);
-        let frame = median(frames.map(|time| i64::from(time.frame)).collect());
-        self.seconds.begin(first, frame);
+        self.seconds.begin(time.second, i64::from(time.frame));
         let threads = lanes.len() as i64;
         let mut places: HashMap<StreamKey, Vec<i64>> = HashMap::new();
         let mut at = 0i64;
@@ -501,6 +494,33 @@ fn usual_seconds<'h>(headers: impl Iterator<Item = &'h Header>) -> HashMap<Strea
         of_thread.push(header.time().second);
     }
     medians(seconds)
+}
+
+/// Returns the last of the frames in the first second in which a thread has frames in a row: damaged times are not in a row. Without
+/// such frames, returns the median of the times.
+fn begins_at(times: &[(StreamKey, FrameTime)]) -> Option<FrameTime> {
+    let mut before: HashMap<StreamKey, (FrameTime, bool)> = HashMap::new();
+    let mut in_a_row = BTreeSet::new();
+    for (key, time) in times {
+        let last = before.get(key).copied();
+        // A wrong frame number before the turn of the second does not follow the one before it.
+        let follows = |(last, is_next): &(FrameTime, bool)| match time.frame.checked_sub(1) {
+            Some(frame) => (time.second, frame) == (last.second, last.frame),
+            None => *is_next && time.second == last.second.saturating_add(1),
+        };
+        let is_next = last.as_ref().is_none_or(follows);
+        if let Some((last, _)) = last.filter(|_| is_next) {
+            in_a_row.extend([last, *time]);
+        }
+        before.insert(*key, (*time, is_next));
+    }
+    let first = in_a_row.first().map(|time: &FrameTime| time.second);
+    let last = in_a_row.iter().rfind(|time| Some(time.second) == first);
+    last.copied().or_else(|| {
+        let mut all: Vec<FrameTime> = times.iter().map(|(_, time)| *time).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied()
+    })
 }
 
 /// Calculates by how many seconds each thread's clock is ahead of the first one's. Each thread is compared with the earlier one

@@ -305,9 +305,9 @@ proptest! {
     ) {
         let datagrams = stream(&threads, rate, first, 2500 / threads.len() as u32);
         let mut order: Vec<usize> = (0..datagrams.len()).collect();
-        // If the rate is not given, the end of the first second must arrive in order.
-        let first_turn = threads.len() * (rate as usize + 10);
-        let from = if given { 0 } else { first_turn };
+        // If the rate is not given, a second must arrive in order up to its end.
+        let second = threads.len() * (2 * rate as usize + 10);
+        let from = if given { 0 } else { second };
         for place in swapped.into_iter().filter(|place| *place > from) {
             order.swap(place, place - 1);
         }

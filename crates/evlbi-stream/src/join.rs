@@ -2,7 +2,7 @@
 //!
 //! Put here how the frames of several files are brought together by time. How their samples are rearranged is in [`lane`](crate::lane).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use evlbi_core::deframe::{Chunk, Deframer, Format};
@@ -161,7 +161,7 @@ pub struct JoinReport {
 struct Source {
     recording: Recording,
     /// Lane and input of each thread.
-    places: HashMap<StreamKey, (usize, usize)>,
+    places: BTreeMap<StreamKey, (usize, usize)>,
     blocks: Blocks,
     deframer: Deframer,
     /// Time of the newest frame.
@@ -304,7 +304,7 @@ fn shown(shape: Shape) -> String {
     format!("{channels} channels of {bits}-bit {kind} samples")
 }
 
-type Places = Vec<HashMap<StreamKey, (usize, usize)>>;
+type Places = Vec<BTreeMap<StreamKey, (usize, usize)>>;
 
 /// Makes a lane for each thread of the output, and assigns the threads of the inputs to them.
 fn lanes(
@@ -312,7 +312,7 @@ fn lanes(
     recordings: &[Recording],
 ) -> Result<(Vec<Lane>, Places), JoinError> {
     let mut lanes = Vec::new();
-    let mut places: Places = vec![HashMap::new(); recordings.len()];
+    let mut places: Places = vec![BTreeMap::new(); recordings.len()];
     let all = recordings
         .iter()
         .enumerate()
@@ -325,7 +325,7 @@ fn lanes(
         return Err(JoinError::Nothing);
     };
     if options.keep_threads {
-        let mut owners: HashMap<StreamKey, usize> = HashMap::new();
+        let mut owners: BTreeMap<StreamKey, usize> = BTreeMap::new();
         for (number, key) in all {
             if let Some(owner) = owners.insert(key, number) {
                 return Err(JoinError::SameThread {
@@ -432,7 +432,7 @@ fn walk(
     let total = sources.iter().map(|source| source.recording.end()).sum();
     let mut progress = run.progress(Some(total));
     let mut frames = 0;
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     loop {
         let open = sources
             .iter_mut()

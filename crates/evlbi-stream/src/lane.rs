@@ -94,6 +94,7 @@ pub struct Lane {
     /// Time of the last slot.
     last: Option<FrameTime>,
     turned: Vec<u8>,
+    chosen: Vec<u8>,
     joined: Vec<u8>,
     found: Vec<Vec<Missing>>,
     missing: Vec<Missing>,
@@ -293,6 +294,7 @@ impl Lane {
             reached: i64::MIN,
             last: None,
             turned: Vec::new(),
+            chosen: Vec::new(),
             joined: Vec::new(),
             missing: Vec::new(),
             gaps: Vec::new(),
@@ -550,9 +552,14 @@ impl Lane {
             Work::Split(turn, wanted, again) => {
                 turn.split(&slot.bytes, &mut self.turned);
                 let channel = slot.bytes.len() / self.shape.channels() as usize;
-                for (to, from) in wanted.iter().enumerate() {
-                    let from = usize::from(*from) * channel;
-                    self.turned.copy_within(from..from + channel, to * channel);
+                if !wanted.iter().copied().eq(0..self.shape.channels() as u16) {
+                    self.chosen.clear();
+                    for from in wanted {
+                        let from = usize::from(*from) * channel;
+                        self.chosen
+                            .extend_from_slice(&self.turned[from..from + channel]);
+                    }
+                    std::mem::swap(&mut self.turned, &mut self.chosen);
                 }
                 if let Some(again) = again {
                     self.joined.resize(length, 0);
@@ -675,7 +682,7 @@ impl Lane {
     }
 }
 
-/// Returns the numbers of the chosen channels of `count` with these names; `None` for all channels.
+/// Returns the numbers of the chosen channels of `count` with these names, in their order; `None` for all channels.
 fn wanted(
     names: &[ChannelId],
     channels: Option<&[ChannelId]>,
@@ -701,9 +708,7 @@ fn wanted(
                 },
             })
     };
-    let mut numbers: Vec<u16> = channels.iter().map(number).collect::<Result<_, _>>()?;
-    numbers.sort_unstable();
-    Ok(numbers)
+    channels.iter().map(number).collect()
 }
 
 /// Returns the turn of `inputs` frames of a shape, whose samples count as `channels` channels together.

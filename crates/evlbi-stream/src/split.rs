@@ -3,7 +3,8 @@
 //! Put here what is chosen and which frame belongs where. How the samples of frames are rearranged is in [`lane`](crate::lane); the same
 //! splitter works for a live stream in [`sink`](crate::sink).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -109,7 +110,7 @@ pub enum SplitError {
     Output(#[from] OutputError),
 }
 
-/// Channels that are chosen, in ascending order: `0,2,4-7`.
+/// Channels that are chosen, in the order of the output: `0,2,4-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channels(Vec<ChannelId>);
 
@@ -122,14 +123,7 @@ impl FromStr for Channels {
                 "invalid channels `{text}`: give numbers from 0, e.g. 0,2,4-7, or names of Mark 4, e.g. 0U,1L, each once"
             )
         })?;
-        Ok(Channels::new(channels))
-    }
-}
-
-impl Channels {
-    fn new(mut channels: Vec<ChannelId>) -> Channels {
-        channels.sort_unstable();
-        Channels(channels)
+        Ok(Channels(channels))
     }
 }
 
@@ -195,7 +189,7 @@ pub(crate) struct Splitter {
     key: StreamKey,
     /// Converter of frames of Mark 4 and Mark 5B.
     converter: Option<Converter>,
-    lanes: HashMap<StreamKey, Lane>,
+    lanes: BTreeMap<StreamKey, Lane>,
     /// Frames taken.
     frames: u64,
     /// Frames that have no place.
@@ -212,14 +206,14 @@ impl Splitter {
         let channels = Some(&selection.channels).filter(|channels| !channels.is_empty());
         Ok(Splitter {
             is_copy: false,
-            channels: channels.cloned().map(Channels::new),
+            channels: channels.cloned().map(Channels),
             key: described.key()?,
             described,
             apart: true,
             rate: None,
             gaps: Gaps::default(),
             converter: None,
-            lanes: HashMap::new(),
+            lanes: BTreeMap::new(),
             frames: 0,
             left_out: LeftOut::default(),
             left_out_bytes: 0,
@@ -334,9 +328,7 @@ impl Splitter {
 
     /// Emits the rest.
     pub fn finish(&mut self, to: &mut dyn FnMut(Made<'_>)) {
-        let mut lanes: Vec<_> = self.lanes.iter_mut().collect();
-        lanes.sort_unstable_by_key(|(key, _)| **key);
-        for (_, lane) in lanes {
+        for lane in self.lanes.values_mut() {
             lane.finish(to);
         }
     }
@@ -350,7 +342,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     let template = Template::new(&options.to)?;
     let channels = match (&options.channels, options.selection.channels.as_slice()) {
         (Some(_), [_, ..]) => return Err(SplitError::ChannelsTwice),
-        (None, [_, ..]) => Some(Channels::new(options.selection.channels.clone())),
+        (None, [_, ..]) => Some(Channels(options.selection.channels.clone())),
         (chosen, []) => chosen.clone(),
     };
     let (part, described) = options.selection.clone().apart();
@@ -386,7 +378,7 @@ pub fn split(options: &SplitOptions, run: &Run) -> Result<SplitReport, SplitErro
     let mut files = Files {
         options,
         template,
-        outputs: HashMap::new(),
+        outputs: BTreeMap::new(),
         rate,
         error: None,
     };
@@ -464,7 +456,7 @@ fn converter(
 struct Files<'o> {
     options: &'o SplitOptions,
     template: Template,
-    outputs: HashMap<Place, (usize, Output)>,
+    outputs: BTreeMap<Place, (usize, Output)>,
     /// Frames per second of a thread of the input.
     rate: Option<FrameRate>,
     /// First error.
@@ -481,22 +473,23 @@ impl Files<'_> {
     fn write(&mut self, made: &Made<'_>) -> Result<(), SplitError> {
         let place = self.template.place(made.from, made.channel);
         let length = made.frame_length;
-        if !self.outputs.contains_key(&place) {
-            if self.outputs.len() == MAX_FILES {
+        let is_full = self.outputs.len() == MAX_FILES;
+        let (first, output) = match self.outputs.entry(place) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(_) if is_full => {
                 return Err(SplitError::Files(self.options.input.clone()));
             }
-            let name = self.template.name(made.from, made.channel);
-            let path = Path::new(&name);
-            for path in [path, &gaps_beside(path)] {
-                if same_file(&self.options.input, path) {
-                    return Err(SplitError::Itself(path.to_owned()));
+            Entry::Vacant(entry) => {
+                let name = self.template.name(made.from, made.channel);
+                let path = Path::new(&name);
+                for path in [path, &gaps_beside(path)] {
+                    if same_file(&self.options.input, path) {
+                        return Err(SplitError::Itself(path.to_owned()));
+                    }
                 }
+                let output = Output::create(path, self.options.force, length, made.frame_rate)?;
+                entry.insert((length, output))
             }
-            let output = Output::create(path, self.options.force, length, made.frame_rate)?;
-            self.outputs.insert(place, (length, output));
-        }
-        let Some((first, output)) = self.outputs.get_mut(&place) else {
-            return Ok(());
         };
         if *first != length {
             return Err(SplitError::Lengths {
@@ -521,11 +514,8 @@ impl Files<'_> {
 
     /// Completes the outputs, in the order of their names.
     fn finish(self, keep: bool) -> Result<Vec<MadeFile>, SplitError> {
-        let mut outputs: Vec<(Place, (usize, Output))> = self.outputs.into_iter().collect();
-        outputs.sort_unstable_by_key(|(place, _)| *place);
-        let made = outputs
-            .into_iter()
-            .map(|(_, (_, output))| output.finish(keep));
+        let outputs = self.outputs.into_values();
+        let made = outputs.map(|(_, output)| output.finish(keep));
         Ok(made.collect::<Result<_, _>>()?)
     }
 }

@@ -17,7 +17,12 @@ pub struct TemplateError(pub String);
 pub type Place = (Option<StationId>, Option<u16>, Option<ChannelId>);
 
 /// Template of the names of files, which may contain `{station}`, `{thread}` and `{channel}`.
-pub struct Template(String);
+pub struct Template {
+    text: String,
+    has_station: bool,
+    has_thread: bool,
+    has_channel: bool,
+}
 
 impl Template {
     /// Reads a template.
@@ -32,30 +37,36 @@ impl Template {
         if rest.contains(['{', '}']) {
             return Err(TemplateError(text.to_owned()));
         }
-        Ok(Template(text.to_owned()))
+        let [has_station, has_thread, has_channel] = names.map(|name| text.contains(name));
+        Ok(Template {
+            text: text.to_owned(),
+            has_station,
+            has_thread,
+            has_channel,
+        })
     }
 
     /// Returns whether there is one file per channel.
     pub fn has_channel(&self) -> bool {
-        self.0.contains("{channel}")
+        self.has_channel
     }
 
     /// Returns whether all goes to one file.
     pub fn is_one(&self) -> bool {
-        !self.0.contains('{')
+        !(self.has_station || self.has_thread || self.has_channel)
     }
 
     /// Returns what distinguishes the file of a thread or channel from others.
     pub fn place(&self, key: StreamKey, channel: Option<ChannelId>) -> Place {
-        let station = self.0.contains("{station}").then_some(key.station);
-        let thread = self.0.contains("{thread}").then_some(key.thread);
-        (station, thread, channel.filter(|_| self.has_channel()))
+        let station = self.has_station.then_some(key.station);
+        let thread = self.has_thread.then_some(key.thread);
+        (station, thread, channel.filter(|_| self.has_channel))
     }
 
     /// Returns the name of the file of a thread or channel.
     pub fn name(&self, key: StreamKey, channel: Option<ChannelId>) -> String {
         let channel = channel.map(|channel| channel.to_string());
-        self.0
+        self.text
             .replace("{station}", &station_name(key.station))
             .replace("{thread}", &key.thread.to_string())
             .replace("{channel}", channel.as_deref().unwrap_or_default())

@@ -260,7 +260,7 @@ fn parts_of_a_shared_recording_are_split_and_joined() {
     assert_eq!(result["unselected_frames"], ours.len() / 192);
     part("thread=7&channels=3,2", "two.vdif");
     let options = SplitOptions {
-        channels: Some("2,3".parse().unwrap()),
+        channels: Some("3,2".parse().unwrap()),
         ..splits(&room.path("Jb.vdif"), &room.path("same.vdif"))
     };
     report(split(&options, &Run::silent()));

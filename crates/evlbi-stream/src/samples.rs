@@ -75,6 +75,14 @@ pub enum SamplesError {
 }
 
 impl SamplesError {
+    /// Returns whether more frames of a stream change nothing about it.
+    pub fn is_lasting(&self) -> bool {
+        !matches!(
+            self,
+            SamplesError::Header | SamplesError::NoRate | SamplesError::NotThere { .. }
+        )
+    }
+
     /// Returns an error that a part of an input is not there, which has only these.
     pub fn not_there<T: ToString>(
         what: &'static str,

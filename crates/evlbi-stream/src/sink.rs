@@ -481,9 +481,12 @@ impl Sink for Channels {
             return;
         };
         let why = refusal(key, &error);
-        if matches!(error, LaneError::NoChannel { .. } | LaneError::Year(_))
-            && !self.splitter.has_lanes()
-        {
+        let is_other_stream = match &error {
+            LaneError::NoChannel { .. } | LaneError::Year(_) => true,
+            LaneError::Unknown(why) => why.is_lasting(),
+            _ => false,
+        };
+        if is_other_stream && !self.splitter.has_lanes() {
             self.refused.get_or_insert(why);
             split.files.run.stop();
         } else {

@@ -312,6 +312,22 @@ fn a_stream_of_mark5b_is_split_like_its_recording() {
     for channel in [1, 3] {
         assert!(room.read(&format!("live-Ef-{channel}")) == room.read(&names[channel][0]));
     }
+    // Without a description nothing of it could ever be recorded.
+    let run = Run::silent();
+    let files = Files {
+        durability: Durability::Kernel,
+        force: false,
+        run: run.clone(),
+    };
+    let mut sink = sink::open(&room.path("x-{channel}"), &Selection::default(), files).unwrap();
+    let mut deframer = Deframer::new(Settings::default());
+    deframer.walk(&bytes, true, &mut |chunk| sink.take(chunk));
+    let why = sink.finish().refused.unwrap();
+    assert!(
+        why.contains("the headers of Mark 5B do not contain the number of channels and bits"),
+        "{why}"
+    );
+    assert!(run.is_stopped());
 }
 
 #[test]
@@ -337,17 +353,20 @@ fn channels_are_chosen_by_name_and_signs_are_reversed() {
     };
     shown(split(&options("3U,1U", "two-{channel}"), &Run::silent()));
     assert!(!Path::new(&room.path("two-0U")).exists());
-    let done: Value = shown(split(&options("1U,3U", "both.vdif"), &Run::silent()));
-    assert_eq!(done["outputs"][0]["frame_length"], 32 + 40_000);
-    let [first, both] = ["two-1U", "both.vdif"].map(|name| room.read(name));
-    // The first of two samples of two bits in the lower half of each byte.
-    let byte = |number: usize| both[HEADER + number];
-    let at = 1000;
-    let expected = (0..4).fold(0, |all, sample| {
-        let of = byte(2 * at + sample / 2) >> (4 * (sample % 2)) & 3;
-        all | of << (2 * sample)
-    });
-    assert_eq!(first[HEADER + at], expected);
+    // Channels stay in the order in which they are given.
+    for (order, first) in [("1U,3U", "two-1U"), ("3U,1U", "two-3U")] {
+        let done: Value = shown(split(&options(order, order), &Run::silent()));
+        assert_eq!(done["outputs"][0]["frame_length"], 32 + 40_000);
+        let [first, both] = [first, order].map(|name| room.read(name));
+        // The first of two samples of two bits in the lower half of each byte.
+        let byte = |number: usize| both[HEADER + number];
+        let at = 1000;
+        let expected = (0..4).fold(0, |all, sample| {
+            let of = byte(2 * at + sample / 2) >> (4 * (sample % 2)) & 3;
+            all | of << (2 * sample)
+        });
+        assert_eq!(first[HEADER + at], expected);
+    }
 }
 
 #[test]

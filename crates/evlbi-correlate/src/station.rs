@@ -421,7 +421,7 @@ fn first_frame(
     selection: &Selection,
 ) -> Result<Option<FirstFrame>, RecordingError> {
     let selected = selection.part();
-    let mut blocks = Blocks::new(open(recording)?, recording.size.min(MAX_SEARCHED));
+    let mut blocks = Blocks::new(open(recording)?, recording.end().min(MAX_SEARCHED));
     let mut deframer = recording.deframer(recording.frame_rate);
     let (mut valid, mut invalid) = (None, None);
     let mut is_over = false;

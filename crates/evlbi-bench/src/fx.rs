@@ -8,12 +8,15 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use evlbi_core::deframe::{Deframer, Settings};
 use evlbi_core::turn::Turn;
 use evlbi_fx::codec::Codec;
 use evlbi_fx::unpack::Unpacker;
+use evlbi_stream::lane::{Lane, Made, Piece};
 use evlbi_testkit::{Room, command};
 use evlbi_wire::mark4::{Channels, Tracks};
-use evlbi_wire::time::FrameRate;
+use evlbi_wire::time::{FrameRate, FrameTime};
+use evlbi_wire::vdif::{HEADER_LEN, Header, Shape, StreamKey};
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex32;
 use serde_json::Value;
@@ -281,9 +284,11 @@ fn formats(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Measures splitting into channels and joining them, from memory to memory, with the frames of a recording.
+/// Length of the payloads that are turned.
+const PAYLOAD: usize = 8192;
+
+/// Measures the turn of samples alone, and [`turn_frames`].
 fn turn(_: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
-    const PAYLOAD: usize = 8192;
     const FRAMES: usize = 1000;
     for (bits, channels) in [(2, 4), (2, 8), (2, 16), (1, 16), (8, 16), (2, 64)] {
         let turn = Turn::new(bits, channels).context("cannot be turned")?;
@@ -309,7 +314,108 @@ fn turn(_: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
             });
         }
     }
+    turn_frames(args, table)
+}
+
+/// Measures splitting a recording of 16 channels of 2 bits into one stream per channel, and joining these, from memory to memory: with the
+/// search for frames and fill, times, and headers.
+fn turn_frames(args: &FxArgs, table: &mut Table) -> Result<()> {
+    const CHANNELS: usize = 16;
+    const FRAMES: usize = 8000;
+    let rate = FrameRate::new(FRAMES as u32).context("no frames")?;
+    let shape = Shape {
+        frame_length: HEADER_LEN + PAYLOAD,
+        log2_channels: CHANNELS.ilog2() as u8,
+        bits: 2,
+        complex: false,
+        legacy: false,
+    };
+    let mut header = Header::new(shape, StreamKey::default());
+    let mut recording: Vec<u8> = (0..FRAMES * shape.frame_length)
+        .map(|n| ((n * 97) >> 3) as u8)
+        .collect();
+    for (number, frame) in (0..).zip(recording.chunks_exact_mut(shape.frame_length)) {
+        header.set_time(FrameTime {
+            second: 1_700_000_000,
+            frame: number,
+        })?;
+        header.emit(frame);
+    }
+    let settings = Settings {
+        frame_rate: Some(rate),
+        ..Settings::default()
+    };
+    let mut streams = vec![Vec::new(); CHANNELS];
+    let split = |streams: &mut [Vec<u8>]| -> Result<()> {
+        streams.iter_mut().for_each(Vec::clear);
+        let mut lane = Lane::split(StreamKey::default(), shape, &[], None, true)?;
+        lane.set_rate(rate)?;
+        Deframer::new(settings.clone()).walk(&recording, true, &mut |chunk| {
+            for frame in chunk.frames {
+                if let Some(piece) = Piece::read(frame, chunk.with_next, None) {
+                    lane.take(0, &piece);
+                }
+                lane.advance(&mut |made| put(&made, &mut streams[usize::from(made.key.thread)]));
+            }
+        });
+        Ok(())
+    };
+    let mut measure = |what: &str, work: &mut dyn FnMut() -> Result<()>| -> Result<()> {
+        let mut done = Ok(());
+        let time = per_sample(args.runs, recording.len(), || {
+            if let Err(error) = work() {
+                done = Err(error);
+            }
+        });
+        let what = format!("{what} of frames, 16 channels of 2 bits");
+        let figure = Figure::new(what, 8.0 / time, "Gbit/s a processor");
+        table.add(figure.aim(Aim::AtLeast(8.0)));
+        done
+    };
+    measure("split", &mut || split(&mut streams))?;
+    let keys: Vec<StreamKey> = (0..CHANNELS as u16)
+        .map(|thread| StreamKey {
+            thread,
+            ..StreamKey::default()
+        })
+        .collect();
+    let one = Shape {
+        frame_length: HEADER_LEN + PAYLOAD / CHANNELS,
+        log2_channels: 0,
+        ..shape
+    };
+    let mut joined = Vec::new();
+    measure("join", &mut || {
+        joined.clear();
+        let mut lane = Lane::join(&keys, one, None)?;
+        lane.set_rate(rate)?;
+        let mut deframers = vec![Deframer::new(settings.clone()); CHANNELS];
+        let block = 64 * one.frame_length;
+        for begin in (0..streams[0].len()).step_by(block) {
+            for (input, deframer) in deframers.iter_mut().enumerate() {
+                let bytes = &streams[input][begin..begin + block];
+                deframer.walk(bytes, true, &mut |chunk| {
+                    for frame in chunk.frames {
+                        if let Some(piece) = Piece::read(frame, chunk.with_next, None) {
+                            lane.take(input, &piece);
+                        }
+                    }
+                });
+            }
+            lane.advance(&mut |made| put(&made, &mut joined));
+        }
+        Ok(())
+    })?;
+    anyhow::ensure!(joined == recording, "what was split and joined differs");
     Ok(())
+}
+
+/// Appends a frame to a stream.
+fn put(made: &Made<'_>, stream: &mut Vec<u8>) {
+    if let Some((header, payload)) = &made.frame {
+        stream.extend_from_slice(&header.to_bytes()[..header.len()]);
+        stream.extend_from_slice(payload);
+    }
 }
 
 /// Kinds of fringe rotation, and their options.

@@ -330,10 +330,10 @@ impl Span<'_> {
     }
 
     /// Returns whether bytes that have not arrived yet may continue a run of the fill pattern at `end`.
-    fn may_go_on(&self, end: u64) -> bool {
+    fn may_continue(&self, end: u64) -> bool {
         let view = self.view();
         let is_known = self.ended || end + fill::CONTEXT as u64 <= view.len();
-        !is_known && view.present(end - 4, 4).is_some_and(fill::may_go_on)
+        !is_known && view.present(end - 4, 4).is_some_and(fill::may_continue)
     }
 
     /// Returns whether the rest of the span must be processed without waiting for more.
@@ -535,7 +535,7 @@ impl Deframer {
 
     fn take_frames(&mut self, span: &mut Span<'_>, layout: Layout) -> Step {
         let length = layout.frame_length as u64;
-        while span.left() >= length && !span.may_go_on(span.at + length) {
+        while span.left() >= length && !span.may_continue(span.at + length) {
             if self.frames.len() >= MAX_FRAMES {
                 self.hand_over(span);
             }
@@ -567,7 +567,7 @@ impl Deframer {
                 let until = match layout.format {
                     // One at a time: the next header is checked before each frame.
                     Format::Mark4 => span.at + length,
-                    _ if span.may_go_on(last) => last - length,
+                    _ if span.may_continue(last) => last - length,
                     _ => last,
                 };
                 self.take_whole(span, layout, until);

@@ -29,7 +29,7 @@ pub fn make_from(bytes: &mut [u8], offset: usize) {
 /// practically never.
 pub const MIN_RUN: usize = 8;
 
-/// Bytes before and after a piece of data that show whether a run of the pattern goes on there: two words and a half.
+/// Bytes before and after a piece of data that show whether a run of the pattern continues there: two words and a half.
 pub const CONTEXT: usize = 12;
 
 const WORD: [u8; 4] = PATTERN.to_le_bytes();
@@ -62,8 +62,8 @@ pub fn is_fill(payload: &[u8]) -> bool {
     !payload.is_empty() && pairs.all(is_pair) && PAIR.to_le_bytes().starts_with(pairs.remainder())
 }
 
-/// Returns whether `payload` ends with a whole or half word of the pattern: a run may begin there and go on after it.
-pub fn may_go_on(payload: &[u8]) -> bool {
+/// Returns whether `payload` ends with a whole or half word of the pattern: a run may begin there and continue after it.
+pub fn may_continue(payload: &[u8]) -> bool {
     let (first, second) = WORD.split_at(2);
     payload.ends_with(first) || payload.ends_with(second)
 }
@@ -235,9 +235,9 @@ mod tests {
             prop_assert_eq!(runs(&payload), plain_runs(&payload));
         }
 
-        /// Where nothing may go on, the bytes after the payload do not change its runs of whole and half words.
+        /// Where no run may continue, the bytes after the payload do not change its runs of whole and half words.
         #[test]
-        fn what_may_go_on_is_shown_by_the_last_bytes(
+        fn the_last_bytes_show_whether_a_run_may_continue(
             before in prop::collection::vec(prop::sample::select(vec![0u8, 0x44, 0x33, 0x22, 0x11]), 0..12),
             half in 0usize..2,
             halves in 0usize..6,
@@ -253,7 +253,7 @@ mod tests {
             let in_payload = |run: &Range<usize>| run.end.min(end).saturating_sub(run.start);
             let seen: usize = runs(&bytes).iter().map(in_payload).sum();
             let alone: usize = runs(&bytes[..end]).iter().map(Range::len).sum();
-            prop_assert!(seen == alone || may_go_on(&bytes[..end]), "{seen} and {alone} bytes");
+            prop_assert!(seen == alone || may_continue(&bytes[..end]), "{seen} and {alone} bytes");
         }
 
         #[test]

@@ -126,7 +126,7 @@ pub fn run(
 ) -> Result<Vec<Counts>, CorrelateError> {
     // A stream shows its results instead.
     let is_stream = range.end == i64::MAX;
-    let mut progress = run.progress(Some((range.end - range.start) as u64).filter(|_| !is_stream));
+    let mut progress = run.progress((!is_stream).then(|| (range.end - range.start) as u64));
     let (to_workers, units) = mpsc::sync_channel::<Unit>(2 * threads);
     let units = Mutex::new(units);
     let (to_main, found) = mpsc::channel();

@@ -2,6 +2,19 @@
 
 use std::path::Path;
 
+/// Name of a fuzz target, and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Runs the body of each target over all its inputs.
+pub fn replay(targets: &[Target]) {
+    for (target, run) in targets {
+        for (name, input) in inputs(target) {
+            println!("{name}");
+            run(&input);
+        }
+    }
+}
+
 /// Returns every input of `target`, sorted by file name, with its name.
 pub fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::corpus;
+use super::corpus::{self, Target};
 
 /// Returns an input of one of these targets, shortened by at most `cut` bytes and with at most `changed` changed bytes.
-pub fn damaged(targets: &[&str], cut: usize, changed: usize) -> impl Strategy<Value = Vec<u8>> {
+pub fn damaged(targets: &[Target], cut: usize, changed: usize) -> impl Strategy<Value = Vec<u8>> {
     let inputs: Vec<_> = targets
         .iter()
-        .flat_map(|target| corpus::inputs(target))
+        .flat_map(|(target, _)| corpus::inputs(target))
         .map(|(_, bytes)| bytes)
         .collect();
     let change = (any::<prop::sample::Index>(), any::<u8>());

@@ -44,11 +44,11 @@ pub fn run(data: &[u8]) {
         for frame in chunk.frames {
             let piece = match &mut converter {
                 Some(converter) if converter.fits(&layout) => {
-                    converter.piece(frame, chunk.bytes, layout.header_length)
+                    converter.piece(frame, chunk.with_next, layout.header_length)
                 }
                 None if layout.format == Format::Vdif => {
                     let lane: Option<&Lane> = frame.key.and_then(|key| lanes.get(&key));
-                    Piece::read(frame, chunk.bytes, lane.and_then(|lane| lane.like(0)))
+                    Piece::read(frame, chunk.with_next, lane.and_then(|lane| lane.like(0)))
                 }
                 _ => None,
             };

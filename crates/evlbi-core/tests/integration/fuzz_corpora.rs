@@ -18,9 +18,7 @@ mod policy;
 #[path = "../../../../fuzz/bodies/reorder.rs"]
 mod reorder;
 
-type Target = (&'static str, fn(&[u8]));
-
-const TARGETS: [Target; 5] = [
+const TARGETS: [corpus::Target; 5] = [
     ("admission", admission::run),
     ("deframe", deframe::run),
     ("mark4", mark4::run),
@@ -30,19 +28,14 @@ const TARGETS: [Target; 5] = [
 
 #[test]
 fn corpora_are_replayed() {
-    for (target, run) in TARGETS {
-        for (name, input) in corpus::inputs(target) {
-            println!("{name}");
-            run(&input);
-        }
-    }
+    corpus::replay(&TARGETS);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn damaged_input_passes(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 40, 6)) {
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS, 40, 6)) {
         for (_, run) in TARGETS {
             run(&bytes);
         }

@@ -14,9 +14,7 @@ mod unpack;
 #[path = "../../../../fuzz/bodies/words.rs"]
 mod words;
 
-type Target = (&'static str, fn(&[u8]));
-
-const TARGETS: [Target; 3] = [
+const TARGETS: [corpus::Target; 3] = [
     ("difx", difx::run),
     ("unpack", unpack::run),
     ("words", words::run),
@@ -24,19 +22,14 @@ const TARGETS: [Target; 3] = [
 
 #[test]
 fn the_corpora_pass() {
-    for (target, run) in TARGETS {
-        for (name, bytes) in corpus::inputs(target) {
-            println!("{name}");
-            run(&bytes);
-        }
-    }
+    corpus::replay(&TARGETS);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn damaged_files_pass(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 2000, 5)) {
+    fn damaged_files_pass(bytes in damage::damaged(&TARGETS, 2000, 5)) {
         for (_, run) in TARGETS {
             run(&bytes);
         }

@@ -10,19 +10,18 @@ mod corpus;
 #[path = "../../../../fuzz/damage.rs"]
 mod damage;
 
+const TARGETS: [corpus::Target; 1] = [("control", control::run)];
+
 #[test]
 fn corpora_are_replayed() {
-    for (name, input) in corpus::inputs("control") {
-        println!("{name}");
-        control::run(&input);
-    }
+    corpus::replay(&TARGETS);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn damaged_input_passes(bytes in damage::damaged(&["control"], 8, 4)) {
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS, 8, 4)) {
         control::run(&bytes);
     }
 }

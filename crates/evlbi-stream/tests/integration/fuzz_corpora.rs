@@ -12,25 +12,18 @@ mod selection;
 #[path = "../../../../fuzz/bodies/split.rs"]
 mod split;
 
-type Target = (&'static str, fn(&[u8]));
-
-const TARGETS: [Target; 2] = [("selection", selection::run), ("split", split::run)];
+const TARGETS: [corpus::Target; 2] = [("selection", selection::run), ("split", split::run)];
 
 #[test]
 fn corpora_are_replayed() {
-    for (target, run) in TARGETS {
-        for (name, input) in corpus::inputs(target) {
-            println!("{name}");
-            run(&input);
-        }
-    }
+    corpus::replay(&TARGETS);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn damaged_input_passes(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 40, 6)) {
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS, 40, 6)) {
         for (_, run) in TARGETS {
             run(&bytes);
         }

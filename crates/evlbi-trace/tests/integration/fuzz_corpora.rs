@@ -10,19 +10,18 @@ mod corpus;
 #[path = "../../../../fuzz/damage.rs"]
 mod damage;
 
+const TARGETS: [corpus::Target; 1] = [("capture", capture::run)];
+
 #[test]
 fn corpora_are_replayed() {
-    for (name, input) in corpus::inputs("capture") {
-        println!("{name}");
-        capture::run(&input);
-    }
+    corpus::replay(&TARGETS);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn damaged_input_passes(bytes in damage::damaged(&["capture"], 40, 6)) {
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS, 40, 6)) {
         capture::run(&bytes);
     }
 }

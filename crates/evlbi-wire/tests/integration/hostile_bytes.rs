@@ -20,9 +20,7 @@ mod vdif;
 #[path = "../../../../fuzz/bodies/vtp.rs"]
 mod vtp;
 
-type Target = (&'static str, fn(&[u8]));
-
-const TARGETS: [Target; 6] = [
+const TARGETS: [corpus::Target; 6] = [
     ("fill", fill::run),
     ("gaps", gaps::run),
     ("mark5b", mark5b::run),
@@ -33,19 +31,14 @@ const TARGETS: [Target; 6] = [
 
 #[test]
 fn the_corpora_pass() {
-    for (target, run) in TARGETS {
-        for (name, bytes) in corpus::inputs(target) {
-            println!("{name}");
-            run(&bytes);
-        }
-    }
+    corpus::replay(&TARGETS);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn damaged_input_passes(bytes in damage::damaged(&TARGETS.map(|(target, _)| target), 7, 3)) {
+    fn damaged_input_passes(bytes in damage::damaged(&TARGETS, 7, 3)) {
         for (_, run) in TARGETS {
             run(&bytes);
         }

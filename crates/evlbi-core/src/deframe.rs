@@ -322,7 +322,7 @@ impl Span<'_> {
         }
     }
 
-    /// Returns the bytes of the stream after the next one that follow it without a gap, up to [`fill::CONTEXT`].
+    /// Returns the number of bytes that follow without a gap, up to [`fill::CONTEXT`].
     fn context(&self) -> usize {
         let view = self.view();
         let present = view.whole_until(self.at).saturating_sub(self.at);

@@ -16,6 +16,8 @@ use super::{Deframer, ODD_RUN, Settings, Span, State, Step};
 const CHAIN: usize = 32;
 /// Minimum number of headers that must agree.
 const AGREE: usize = 3;
+/// Maximum number of damaged headers between two that agree, at the start of a stream.
+const DAMAGED: usize = 3;
 /// Maximum length of a frame in bytes, unless the user gives the length.
 const MAX: usize = 16 << 20;
 /// Maximum version of VDIF: 0 and 1 exist.
@@ -30,7 +32,7 @@ impl Deframer {
         if span.left() < not_before && !decide || span.left() == 0 {
             return Step::Wait;
         }
-        match self.search(span, self.before, decide) {
+        match self.search(span, self.before, decide, DAMAGED) {
             Found::Frames(first, layout) => {
                 self.counts.trimmed_bytes += first - span.at;
                 span.at = first;
@@ -53,13 +55,20 @@ impl Deframer {
     }
 
     /// Searches for frames from the next byte on.
-    fn search(&self, span: &Span<'_>, before: Option<Layout>, decide: bool) -> Found {
+    fn search(
+        &self,
+        span: &Span<'_>,
+        before: Option<Layout>,
+        decide: bool,
+        max_damaged: usize,
+    ) -> Found {
         let search = Search {
             view: span.view(),
             base: span.at,
             settings: &self.settings,
             before,
             decide,
+            max_damaged,
             work: Cell::new(usize::MAX),
         };
         search.run()
@@ -122,7 +131,7 @@ impl Deframer {
         if span.left() < wanted as u64 && !span.must_continue(self.settings.hold) {
             return Step::Wait;
         }
-        match self.search(span, Some(layout), false) {
+        match self.search(span, Some(layout), false, 0) {
             Found::Frames(first, found) if found != layout || first != span.at => {
                 self.note_slip(span, (first - span.at).cast_signed());
                 self.take_unframed(span, first);
@@ -157,6 +166,7 @@ pub(crate) fn find(
         },
         before: None,
         decide,
+        max_damaged: DAMAGED,
         work: Cell::new(bytes.len() / 64 + 4096),
         view,
     };
@@ -195,6 +205,8 @@ struct Search<'a> {
     pub before: Option<Layout>,
     /// No more of the stream will arrive.
     pub decide: bool,
+    /// Maximum number of damaged headers between two that agree.
+    max_damaged: usize,
     /// Maximum number of headers that may still be examined.
     work: Cell<usize>,
 }
@@ -325,17 +337,20 @@ impl Search<'_> {
         frame_length == longest || !exact && frame_length < longest
     }
 
-    /// Returns whether further headers follow the one at `offset` as expected. A damaged frame among them does not matter: those
-    /// after it will be found.
+    /// Returns whether further headers follow the one at `offset` as expected, with few damaged ones between them.
     fn confirm(&self, offset: u64, layout: &Layout) -> Found {
+        let is_damaged = |frame: usize| {
+            let at = offset.saturating_add(frame as u64 * layout.frame_length as u64);
+            let bytes = self.view.present(at, layout.header_length);
+            bytes.is_some_and(|bytes| layout.read(bytes, self.settings.latest).is_none())
+        };
         // In nearly all cases the search ends here.
-        let second = offset.saturating_add(layout.frame_length as u64);
-        let second = self.view.present(second, layout.header_length);
-        if second.is_some_and(|bytes| layout.read(bytes, self.settings.latest).is_none()) {
+        if (1..=self.max_damaged + 1).all(is_damaged) {
             return Found::Nothing;
         }
         let told = self.settings.frame_length.is_some();
         let mut chain = Chain::default();
+        let (mut damaged, mut in_a_row) = (0, 0);
         for frame in 0..CHAIN {
             self.work.set(self.work.get().saturating_sub(1));
             let at = offset.saturating_add(frame as u64 * layout.frame_length as u64);
@@ -345,10 +360,22 @@ impl Search<'_> {
             let Some(bytes) = self.view.present(at, layout.header_length) else {
                 continue;
             };
-            let head = layout.read(bytes, self.settings.latest);
-            match head.filter(|head| told || chain.continues(head)) {
-                Some(head) => chain.add(head),
-                None => return Found::Nothing,
+            match layout.read(bytes, self.settings.latest) {
+                Some(head) if told || chain.continues(&head) => {
+                    chain.add(head);
+                    in_a_row = 0;
+                }
+                Some(head) if !head.is_invalid() => return Found::Nothing,
+                // A few words of a longer frame can look like a header without samples.
+                _ if in_a_row == self.max_damaged
+                    || layout.frame_length == layout.header_length =>
+                {
+                    return Found::Nothing;
+                }
+                _ => {
+                    damaged += 1;
+                    in_a_row += 1;
+                }
             }
             if chain.agreeing(told) >= AGREE && (told || chain.moves()) {
                 return Found::Frames(offset, *layout);
@@ -364,7 +391,7 @@ impl Search<'_> {
         let length = layout.frame_length as u64;
         let alone = offset == self.base && self.view.len() - offset == length;
         let known = told || self.before == Some(*layout);
-        match chain.agreeing(told) > 1 || alone || known {
+        match damaged == 0 && (chain.agreeing(told) > 1 || alone || known) {
             true => Found::Frames(offset, *layout),
             false => Found::Nothing,
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use evlbi_core::deframe::{
-    Chunk, Deframer, Format, FrameState, Holes, Partial, Selected, Settings,
+    Chunk, Deframer, Format, Frame, FrameState, Holes, Partial, Selected, Settings,
 };
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
@@ -318,6 +318,48 @@ fn damaged_headers_are_passed_on_as_they_are() {
         let header = Header::parse(&output.bytes[slot * 96..]).unwrap();
         assert_eq!(header.time(), original.header(slot).time());
         assert_eq!(header.key(), original.header(slot).key());
+    }
+}
+
+/// Headers that are lost from the start on hide neither the frames nor their times.
+#[test]
+fn frames_are_found_between_damaged_headers() {
+    let patterns: [fn(usize) -> bool; 4] = [
+        |number| number % 2 == 1,
+        |number| number % 3 == 2,
+        |number| number < 3 || number % 4 > 0,
+        |number| ![0, 4, 5, 9].contains(&(number % 10)),
+    ];
+    let streams = [Plan::new(1).make(), mark5b_stream(60, 75, 100)];
+    for (stream, is_damaged) in streams
+        .iter()
+        .flat_map(|it| patterns.map(|damaged| (it, damaged)))
+    {
+        let mut bytes = stream.bytes.clone();
+        let frames = bytes.chunks_exact_mut(stream.frame_length).enumerate();
+        let damaged = frames.filter(|(number, _)| is_damaged(*number));
+        damaged.for_each(|(_, frame)| fill::make(&mut frame[..stream.header_length]));
+        let settings = Settings {
+            frame_rate: stream.rate(),
+            latest: SECOND + 86_400 * 300,
+            ..Settings::default()
+        };
+        let (output, deframer) = walk(&bytes, settings.clone());
+        assert_ne!(deframer.format(), Some(Format::Raw));
+        assert!(output.bytes == bytes);
+        let odd = (0..stream.frames()).filter(|number| is_damaged(*number));
+        assert_eq!(output.counts.odd_headers, odd.count() as u64);
+        let rate = stream.rate().unwrap();
+        let index = |frame: &Frame| frame.time.map(|time| time.index(rate));
+        let first = index(&output.frames[0]).unwrap();
+        // Up to eight in a row.
+        for (number, frame) in output.frames.iter().enumerate().take(20) {
+            assert_eq!(index(frame), Some(first + number as i64), "{number}");
+        }
+        // Also behind a part of a frame.
+        let (output, _) = walk(&bytes[40..], settings);
+        assert_eq!(output.counts.frames, stream.frames() as u64 - 1);
+        assert!(output.bytes == bytes[stream.frame_length..]);
     }
 }
 

@@ -256,6 +256,34 @@ fn a_frame_with_a_damaged_header_is_the_next_one() {
     }
 }
 
+/// Headers that are lost from the start on hide neither the frames nor their times.
+#[test]
+fn frames_are_found_between_damaged_headers() {
+    let whole = stream(tracks(16), 400, 25);
+    let patterns: [fn(usize) -> bool; 4] = [
+        |number| number % 2 == 1,
+        |number| number < 3 || number % 4 > 0,
+        |number| ![0, 4, 5, 9].contains(&(number % 10)),
+        |number| number < 22 && ![9, 13, 16].contains(&number),
+    ];
+    for is_damaged in patterns {
+        let mut bytes = whole.bytes.clone();
+        let frames = bytes.chunks_exact_mut(whole.frame_length).enumerate();
+        let damaged = frames.filter(|(number, _)| is_damaged(*number));
+        damaged.for_each(|(_, frame)| fill::make(&mut frame[..whole.header_length]));
+        let (output, deframer) = walk(&bytes);
+        assert_eq!(deframer.format(), Some(Format::Mark4));
+        assert!(output.bytes == bytes);
+        let expected: Vec<_> = (0..25).map(|number| time(400, 25, number)).collect();
+        for (number, frame) in output.frames.iter().enumerate() {
+            let time = frame.time;
+            assert!(time.is_none_or(|it| it == expected[number]), "{number}");
+            assert!(is_damaged(number) || time.is_some(), "{number}");
+        }
+        assert_eq!(output.counts.frames, 25);
+    }
+}
+
 /// Damages the auxiliary data of half of the tracks of a header, so that their CRC is wrong.
 fn damage_half(header: &mut [u8], tracks: Tracks) {
     header[20 * tracks.bytes()..21 * tracks.bytes()]

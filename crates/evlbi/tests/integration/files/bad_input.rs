@@ -133,6 +133,14 @@ fn joined(skies: &Skies, first: &str, length: usize, second: &str, from: usize) 
     Some([&skies.read(first)[..length], &skies.read(second)[from..]].concat())
 }
 
+/// A recording whose second, fourth, ... header is lost.
+fn every_second(skies: &Skies, name: &str, frame: usize, header: usize) -> Option<Vec<u8>> {
+    let mut bytes = skies.read(name);
+    let frames = bytes.chunks_mut(frame).skip(1).step_by(2);
+    frames.for_each(|frame| frame[..header].fill(0xff));
+    Some(bytes)
+}
+
 /// Times of VDIF that are a second late.
 fn a_second_late(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     for frame in bytes.chunks_mut(VDIF) {
@@ -174,6 +182,8 @@ fn cases() -> Vec<Case> {
         // Truncated.
         row("empty", PLAIN, "On.vdif", |_| Some(Vec::new()), &[], 1, &["On.vdif is left out", "is empty: record or copy it again"], Others),
         row("one byte", PLAIN, "On.vdif", |it| on_of(it, 1), &[], 1, &["neither VDIF, Mark 5B nor Mark 4: `evlbi inspect"], Others),
+        row("left out and inverted", PLAIN, "On.vdif", |it| on_of(it, 1), &["--invert", "On"], 1, &["neither VDIF", "unknown station On in --invert: the stations are Ef, Jb"], Others),
+        row("left out and flagged", PLAIN, "On.vdif", |it| on_of(it, 1), &["--flag", "On:0s..1s"], 1, &["neither VDIF", "unknown station On in --flag: the stations are Ef, Jb"], Others),
         row("in the first header", PLAIN, "On.vdif", |it| on_of(it, 20), &[], 1, &["neither VDIF, Mark 5B nor Mark 4: `evlbi inspect"], Others),
         row("in a header", PLAIN, "On.vdif", |it| on_of(it, 150 * VDIF + 10), &[], 0, &["last frame is truncated to 10 bytes at byte 154800", "evlbi inspect"], Until(150 * VDIF)),
         row("in a payload", PLAIN, "On.vdif", |it| on_of(it, 150 * VDIF + 500), &[], 0, &["last frame is truncated to 500 bytes at byte 154800"], Until(150 * VDIF)),
@@ -185,6 +195,9 @@ fn cases() -> Vec<Case> {
         row("no file", PLAIN, "On.vdif", |_| None, &[], 1, &["cannot open", "No such file"], Others),
         // Damaged within.
         row("a header", PLAIN, "On.vdif", |it| { let mut bytes = on(it)?; bytes[90 * VDIF..][..32].fill(0xff); Some(bytes) }, &[], 0, &["1 frames with a damaged header, from byte 92880 on"], All),
+        row("every second header", PLAIN, "On.vdif", |it| every_second(it, "vdif/On.vdif", VDIF, 32), &[], 0, &["frames with a damaged header, from byte 1032 on"], All),
+        row("every second header of Mark 4", BEFORE_MARK4, "On.m4", |it| every_second(it, "formats/On.m4", MARK4, 160), &[], 0, &["frames with a damaged header, from byte 20000 on"], All),
+        row("every second header of Mark 5B", BEFORE_MARK5B, "Jb.m5b#format=Mark5B-16-4-2&year=2024", |it| every_second(it, "formats/Jb.m5b", MARK5B, 16), &[], 0, &["frames with a damaged header, from byte 10016 on"], All),
         row("bytes lost", PLAIN, "On.vdif", |it| joined(it, "vdif/On.vdif", 90 * VDIF + 500, "vdif/On.vdif", 95 * VDIF), &[], 0, &["16 frames with a damaged header, 500 bytes between frames, from byte 93912 on"], Fringes),
         // Mixed.
         row("VDIF and Mark 5B", BEFORE_WIDE, "Ef.vdif", |it| joined(it, "formats/Ef.vdif", 50 * WIDE, "formats/Jb.m5b", 40 * MARK5B), &[], 0, &["from byte 401600 on, it is Mark 5B with frames of 10016 bytes, which are not used"], Until(50 * WIDE)),

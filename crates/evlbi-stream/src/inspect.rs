@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use evlbi_core::deframe::{Chunk, Deframer, Format, Frame, FrameState, Slip};
 use evlbi_fx::unpack::Recorded;
 use evlbi_net::run::Run;
+use evlbi_wire::naming::Recorder;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::vdif::{self, StreamKey};
 use serde::Serialize;
@@ -55,6 +56,9 @@ pub struct Report {
     bit_rate: Option<u64>,
     /// Bits per second of all threads without the headers.
     payload_rate: Option<u64>,
+    /// Year that the user gave: headers of Mark 5B and Mark 4 do not show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    year: Option<i16>,
     /// Time of the earliest frame.
     first: Option<Moment>,
     /// Time of the latest frame.
@@ -66,6 +70,10 @@ pub struct Report {
     invalid_frames: u64,
     /// Frames whose header is damaged.
     odd_headers: u64,
+    /// Frames of these after the first eight in a row, of which neither thread nor time is known. They are in none of the threads.
+    untimed_frames: u64,
+    /// Frames of Mark 4 with other channels on their tracks than at the start; their samples are not examined.
+    frames_of_other_channels: u64,
     /// Frames missing from the numbering.
     missing_frames: u64,
     /// Repeated frames.
@@ -150,11 +158,19 @@ pub fn inspect(
 ) -> Result<Report, RecordingError> {
     let recording = Recording::open(path, selection, given, run.clock().second())?;
     let mut walked = walk(&recording, selection, recording.frame_rate, run)?;
-    if recording.frame_rate.is_none() && walked.frame_rate.is_some() {
+    // The name of the format has the rate that no end of a second shows.
+    let named = selection.format.filter(|named| {
+        recording.format == Format::Mark5b
+            && named.recorder() == Recorder::Mark5b
+            && walked.frame_rate.is_none()
+    });
+    let given = given.or(named.and_then(|named| named.frame_rate()));
+    let found = walked.frame_rate.or(given);
+    if recording.frame_rate.is_none() && found.is_some() {
         // The rate was found after the survey's part of the file: count the frames before it again.
-        walked = walk(&recording, selection, walked.frame_rate, run)?;
+        walked = walk(&recording, selection, found, run)?;
     }
-    Ok(report(&recording, given, &walked))
+    Ok(report(&recording, given, selection.year, &walked))
 }
 
 /// Results so far.
@@ -167,6 +183,8 @@ struct Content {
     threads: Vec<Thread>,
     by_key: HashMap<StreamKey, usize>,
     fill: FillFound,
+    untimed: u64,
+    of_other_channels: u64,
     /// VDIF version number of the first frame.
     version: Option<u8>,
 }
@@ -181,6 +199,8 @@ impl Content {
             threads: Vec::new(),
             by_key: HashMap::new(),
             fill: FillFound::default(),
+            untimed: 0,
+            of_other_channels: 0,
             version: None,
         }
     }
@@ -211,6 +231,7 @@ impl Content {
         self.fill.frames += u64::from(filled > 0);
         self.fill.valid_frames += u64::from(filled > 0 && valid);
         let (Some(key), Some(time)) = (frame.key, frame.time) else {
+            self.untimed += 1;
             return;
         };
         if valid || self.version.is_none() {
@@ -228,7 +249,12 @@ impl Content {
             thread.describe(header, index);
         }
         thread.see(time, frame.state == FrameState::SourceInvalid);
-        if valid && filled == 0 {
+        let is_like = |samples: &Samples| !valid || samples.are_in(bytes);
+        let is_alike = described
+            .as_ref()
+            .is_none_or(|it| it.as_ref().map_or(true, is_like));
+        self.of_other_channels += u64::from(!is_alike);
+        if valid && filled == 0 && is_alike {
             thread.sample(payload, self.sampling);
         }
     }
@@ -300,7 +326,12 @@ fn walk(
     })
 }
 
-fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> Report {
+fn report(
+    recording: &Recording,
+    given: Option<FrameRate>,
+    year: Option<i16>,
+    walked: &Walked,
+) -> Report {
     let (content, rate) = (&walked.content, walked.frame_rate);
     let counts = walked.deframer.counts();
     let leading = walked.blocks.leading().unwrap_or(0);
@@ -338,11 +369,14 @@ fn report(recording: &Recording, given: Option<FrameRate>, walked: &Walked) -> R
             let frames = last.index(rate) - first.index(rate) + 1;
             frames as f64 / f64::from(rate.get())
         }),
+        year,
         first: first.map(|time| Moment::new(time, rate)),
         last: last.map(|time| Moment::new(time, rate)),
         frames: counts.frames,
         invalid_frames: counts.source_invalid,
         odd_headers: counts.odd_headers,
+        untimed_frames: content.untimed,
+        frames_of_other_channels: content.of_other_channels,
         missing_frames: threads.iter().map(|thread| thread.missing(rate)).sum(),
         duplicate_frames: sum(|thread| thread.duplicates),
         backward_frames: sum(|thread| thread.backward),

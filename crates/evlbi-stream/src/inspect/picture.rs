@@ -1,6 +1,6 @@
 //! Shows the content of a recording as tables and small pictures in block characters.
 
-use evlbi_core::deframe::Format;
+use evlbi_core::deframe::{Format, Slip};
 use evlbi_fx::statistics::ChannelStatistics;
 use evlbi_plot::{columns, lines};
 use evlbi_wire::units::{show_count as count, show_rate};
@@ -11,6 +11,8 @@ use super::{Moment, RateOrigin, Report};
 
 /// Maximum number of gaps on a screen.
 const MAX_GAPS: usize = 10;
+/// Maximum number of slips on a screen.
+const MAX_SLIPS: usize = 3;
 /// Columns of a spectrum.
 const COLUMNS: usize = 48;
 /// Maximum number of levels drawn one by one.
@@ -77,6 +79,9 @@ pub fn overview(report: &Report) -> String {
             pairs.push(("left over", format!("{} bytes {what}", count(bytes))));
         }
     }
+    if !report.frame_slips.is_empty() {
+        pairs.push(("slips", slips(&report.frame_slips)));
+    }
     if let Some(rest) = &report.rest {
         pairs.push(("left over", format!("{rest}, which are not shown")));
     }
@@ -91,6 +96,21 @@ pub fn overview(report: &Report) -> String {
     }
     pairs.extend(interrupted(report));
     lines(&pairs)
+}
+
+/// Formats where bytes were lost or inserted.
+fn slips(slips: &[Slip]) -> String {
+    let mut places: Vec<String> = slips.iter().take(MAX_SLIPS).map(slip).collect();
+    if slips.len() > MAX_SLIPS {
+        places.push(format!("and {} more", slips.len() - MAX_SLIPS));
+    }
+    places.join("; ")
+}
+
+fn slip(slip: &Slip) -> String {
+    let what = if slip.bytes < 0 { "lost" } else { "inserted" };
+    let (bytes, byte) = (slip.bytes.unsigned_abs(), slip.byte);
+    format!("{} bytes {what} behind byte {byte}", count(bytes))
 }
 
 fn interrupted(report: &Report) -> Option<(&'static str, String)> {
@@ -108,15 +128,24 @@ fn format(report: &Report) -> String {
     match report.format {
         Format::Vdif => format!("VDIF version {}, {frames}", report.version.unwrap_or(0)),
         Format::Mark5b => format!(
-            "Mark 5B{name}, {frames}; the time code repeats: dates are the latest possible ones in the past"
+            "Mark 5B{name}, {frames}; the time code repeats: {}",
+            dates(report)
         ),
         Format::Mark4 => format!(
-            "Mark 4{name}, {frames}; the time code has one digit of the year: dates are the latest possible ones in the past"
+            "Mark 4{name}, {frames}; the time code has one digit of the year: {}",
+            dates(report)
         ),
         Format::Raw => match &report.not_read {
             Some(known) => format!("raw: {known}, which cannot be read"),
             None => "raw: neither VDIF, Mark 5B nor Mark 4".to_string(),
         },
+    }
+}
+
+fn dates(report: &Report) -> String {
+    match report.year {
+        Some(year) => format!("dates are those of {year}, as given"),
+        None => "dates are the latest possible ones in the past".to_string(),
     }
 }
 
@@ -154,6 +183,17 @@ fn frames(report: &Report) -> String {
         (report.backward_frames, "out of order"),
     ] {
         text.push_str(&format!(", {} {what}", count(number)));
+    }
+    for (number, what) in [
+        (report.untimed_frames, "of unknown time"),
+        (
+            report.frames_of_other_channels,
+            "with other channels on the tracks",
+        ),
+    ] {
+        if number > 0 {
+            text.push_str(&format!(", {} {what}", count(number)));
+        }
     }
     text
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 use evlbi_core::shed::Replace;
 use evlbi_net::run::Run;
 use evlbi_stream::drop::DropOptions;
-use evlbi_stream::inspect::inspect;
+use evlbi_stream::inspect::{inspect, text};
 use evlbi_stream::selection::Selection;
 use evlbi_stream::sky::{SkyOptions, simulate};
 use evlbi_testkit::python::python;
 use evlbi_testkit::result::shown;
 use evlbi_testkit::{Room, command};
-use evlbi_wire::mark4::{Header, Tracks};
+use evlbi_wire::mark4::{Channels, Header, Tracks};
 use evlbi_wire::time::FrameRate;
 use evlbi_wire::{fill, mark5b};
 use serde_json::json;
@@ -229,6 +229,42 @@ fn lost_bytes_of_a_recording_are_a_slip() {
         (&found["missing_frames"], &found["gaps_total"]),
         (&json!(1), &json!(1))
     );
+}
+
+/// Frames whose time or samples are unknown are named, and so are slips and the origin of the year.
+#[test]
+fn what_headers_do_not_show_is_named() {
+    let room = Room::new();
+    let input = recorded(&room, 4, "format = \"mark4\"\nfan_out = 4");
+    let (length, tracks) = (80_000, Tracks::new(32).unwrap());
+    let mut bytes = fs::read(&input).unwrap();
+    for frame in bytes.chunks_exact_mut(length).skip(3).take(10) {
+        fill::make(&mut frame[..640]);
+    }
+    let others = Channels::usual(tracks, 2, 2).unwrap();
+    for frame in bytes.chunks_exact_mut(length).skip(17) {
+        let mut header = Header::parse(frame, tracks).unwrap();
+        others.describe(&mut header);
+        header.set_time_code(header.time_code().unwrap());
+        header.emit(frame);
+    }
+    bytes.drain(15 * length + 1000..15 * length + 1008);
+    let path = room.write("damaged.m4", bytes);
+    let selection = "year=2019".parse().unwrap();
+    let report = inspect(Path::new(&path), &selection, None, &Run::silent()).unwrap();
+    let text = text(&report);
+    for expected in [
+        "dates are those of 2019, as given",
+        "10 with a damaged header",
+        "2 of unknown time",
+        "3 with other channels on the tracks",
+        "8 bytes lost behind byte 1200000",
+    ] {
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
+    let found = inspected(&path);
+    assert_eq!(found["frames_of_other_channels"], 3);
+    assert_eq!(found["threads"][0]["sampled_frames"], 6);
 }
 
 /// Relatives of Mark 4 are raw data with a name.

@@ -394,11 +394,13 @@ impl SkyPlan {
         let count = (self.channels as usize).saturating_mul(bits * fan_out);
         let tracks = mark4::Tracks::new(count);
         let channels = tracks.map(|tracks| Channels::usual(tracks, bits, fan_out));
+        // Its names of further channels are those of lower sidebands.
+        let channels = channels.filter(|_| self.channels <= 16);
         let channels = channels.and_then(Result::ok).ok_or_else(|| PlanError::Format {
             format: Format::Mark4,
             why: format!(
-                "channels x bits x fan_out = {count} tracks: give 8, 16, 32 or 64, of at most 32 channels \
-                 of 1 or 2 bits with a fan_out of 1, 2 or 4"
+                "channels x bits x fan_out = {count} tracks: give 8, 16, 32 or 64, of at most 16 channels \
+                 (upper sidebands) of 1 or 2 bits with a fan_out of 1, 2 or 4"
             ),
         })?;
         let mut header = mark4::Header::new(channels.tracks());

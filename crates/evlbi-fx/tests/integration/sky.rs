@@ -545,6 +545,10 @@ fn errors_of_bad_plans_suggest_a_remedy() {
             "channels x bits x fan_out = 6 tracks: give 8, 16, 32 or 64",
         ),
         (
+            "channels = 32\nbits = 1\n[[station]]\nname = \"Ef\"\nformat = \"mark4\"",
+            "of at most 16 channels (upper sidebands)",
+        ),
+        (
             "sample_rate = 1e6\n[[station]]\nname = \"Ef\"\nformat = \"mark4\"",
             "a frame has 80000 samples of each channel, which does not fit 1000000 per second",
         ),

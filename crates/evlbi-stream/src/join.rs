@@ -83,6 +83,22 @@ pub enum JoinError {
         /// Station and thread.
         key: StreamKey,
     },
+    /// The threads of a station come in another order than that of their numbers. As a warning: the inputs give the order.
+    #[error(
+        "channels have the order of the recordings: thread {thread} of {} comes after thread {before} of {}",
+        path.display(),
+        first.display()
+    )]
+    Order {
+        /// Path of the earlier recording.
+        first: PathBuf,
+        /// Its thread.
+        before: u16,
+        /// Path of the later recording.
+        path: PathBuf,
+        /// Its thread, of a lower number.
+        thread: u16,
+    },
     /// A recording is given twice.
     #[error("{} is given twice", .0.display())]
     Twice(PathBuf),
@@ -180,6 +196,11 @@ pub fn join(options: &JoinOptions, run: &Run) -> Result<JoinReport, JoinError> {
     let rate = common_rate(&recordings)?;
     check(options, &recordings, rate)?;
     let (mut lanes, places) = lanes(options, &recordings)?;
+    if !options.keep_threads
+        && let Some(order) = other_order(&recordings)
+    {
+        run.warn(format_args!("{}", run.explain(&order)));
+    }
     let mut sources = Vec::new();
     for (recording, places) in recordings.into_iter().zip(places) {
         recording.warn_of_truncation(run);
@@ -302,6 +323,26 @@ fn shown(shape: Shape) -> String {
     let kind = if shape.complex { "complex" } else { "real" };
     let (channels, bits) = (shape.channels(), shape.bits);
     format!("{channels} channels of {bits}-bit {kind} samples")
+}
+
+/// Returns the first thread behind one of its station that has a higher number, as when a shell sorts channel 10 before channel 2.
+fn other_order(recordings: &[Recording]) -> Option<JoinError> {
+    let mut newest: BTreeMap<StationId, (u16, &Recording)> = BTreeMap::new();
+    for recording in recordings {
+        let keys: BTreeSet<StreamKey> = recording.keys.iter().copied().collect();
+        for key in keys {
+            let before = newest.insert(key.station, (key.thread, recording));
+            if let Some((before, first)) = before.filter(|(before, _)| *before > key.thread) {
+                return Some(JoinError::Order {
+                    first: first.path.clone(),
+                    before,
+                    path: recording.path.clone(),
+                    thread: key.thread,
+                });
+            }
+        }
+    }
+    None
 }
 
 type Places = Vec<BTreeMap<StreamKey, (usize, usize)>>;

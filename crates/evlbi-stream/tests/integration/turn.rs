@@ -507,6 +507,30 @@ fn a_wrong_time_does_not_end_the_join_of_its_recording() {
     assert_eq!(valid.count(), 599);
 }
 
+/// A shell sorts channel 10 before channel 2.
+#[test]
+fn threads_in_another_order_than_that_of_their_numbers_are_warned_of() {
+    let room = Room::new();
+    for channel in [2, 10] {
+        let bytes = thread(shape(8000, 1, 2), key(channel));
+        room.write(&format!("ch{channel}.vdif"), &bytes);
+    }
+    let warnings = |order: [u16; 2], keep_threads| {
+        let (run, warnings) = Warnings::of_run();
+        let inputs = order.map(|channel| room.path(&format!("ch{channel}.vdif")));
+        let options = JoinOptions {
+            keep_threads,
+            force: true,
+            ..joins(&inputs, &room.path("out.vdif"))
+        };
+        report(join(&options, &run));
+        warnings.read()
+    };
+    let text = warnings([10, 2], false).concat();
+    assert!(text.contains("ch2.vdif comes after thread 10"), "{text}");
+    assert!(warnings([2, 10], false).is_empty() && warnings([10, 2], true).is_empty());
+}
+
 #[test]
 fn a_live_stream_is_split_like_a_recording() {
     let room = Room::new();

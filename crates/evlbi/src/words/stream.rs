@@ -173,6 +173,9 @@ fn of_join(error: &JoinError) -> Option<String> {
         JoinError::SameThread { .. } => {
             format!("{error}: leave --threads out to join them as channels")
         }
+        JoinError::Order { .. } => {
+            format!("{error}; if that is wrong, give the recordings in the order of their channels")
+        }
         JoinError::Twice(_) => format!("{error}: give it once"),
         JoinError::Differ { .. } => format!("{error}: join only recordings that are alike"),
         _ => return None,
@@ -206,7 +209,9 @@ fn of_gaps(error: &GapsError) -> Option<String> {
 fn of_selection(error: &SelectionError) -> Option<String> {
     Some(match error {
         SelectionError::WholeFrames { key: "channels" } => {
-            format!("{error}; `evlbi split` extracts channels from a recording")
+            format!(
+                "{error}; `evlbi split` extracts channels from a recording, and `recv` records them with {{channel}} in --to"
+            )
         }
         SelectionError::WholeFrames { .. } => format!("{error}; leave it out"),
         _ => return None,

@@ -388,9 +388,7 @@ pub fn correlate(
         Stretch::Last(seconds) => start.max(end - dumps(seconds))..end,
     };
     let names = plan::station_names(&job.setup);
-    if left_out.is_empty() {
-        check_flags(options, &names)?;
-    }
+    plan::check_names(options, &names, left_out.is_empty(), run)?;
     let dumps = job.range.clone().count();
     let mut series = job.series();
     series.check(&window, dumps)?;
@@ -470,15 +468,4 @@ pub fn correlate(
         setup: job.setup,
         series,
     })
-}
-
-fn check_flags(options: &CorrelateOptions, names: &[String]) -> Result<(), PlanError> {
-    let unknown = |flag: &&Flag| !names.contains(&flag.station);
-    match options.flag.iter().find(unknown) {
-        Some(flag) => Err(PlanError::UnknownStation {
-            station: flag.station.clone(),
-            stations: names.to_vec(),
-        }),
-        None => Ok(()),
-    }
 }

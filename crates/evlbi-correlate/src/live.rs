@@ -276,6 +276,7 @@ impl Work {
         let window = options.window();
         let mut job = Job::live(plan, &firsts, &window)?;
         let names = station_names(&job.setup);
+        super::plan::check_names(options, &names, left_out.is_empty(), run)?;
         let mut of_all = vec![None; all.len()];
         for ((number, _), name) in placed.iter().zip(&names) {
             of_all[*number] = Some(name.clone());

@@ -206,20 +206,8 @@ pub fn plan(
         Some(model) => by_model(files, shapes, model, options, run)?,
         None => by_options(files, shapes, options)?,
     };
-    let are_all = plan.stations.len() == files.len();
-    for name in &options.invert {
-        let mut stations = plan.stations.iter_mut();
-        match stations.find(|station| station.name == *name) {
-            Some(station) => station.inverted = !station.inverted,
-            // It may be one that is left out.
-            None if !are_all => {}
-            None => {
-                return Err(PlanError::UnknownInverted {
-                    station: name.clone(),
-                    stations: plan.stations.into_iter().map(|it| it.name).collect(),
-                });
-            }
-        }
+    for station in &mut plan.stations {
+        station.inverted ^= options.invert.contains(&station.name);
     }
     Ok(plan)
 }
@@ -545,6 +533,34 @@ fn recorded_bands(
 pub fn station_names(setup: &Setup) -> Vec<String> {
     let stations = setup.stations().iter();
     stations.map(|station| station.name.clone()).collect()
+}
+
+/// Checks that the options invert and flag only these stations. If they are not all, since inputs were left out, warns of others.
+pub fn check_names(
+    options: &CorrelateOptions,
+    stations: &[String],
+    are_all: bool,
+    run: &Run,
+) -> Result<(), PlanError> {
+    let unknown = |name: &&String| !stations.contains(name);
+    let inverted = options.invert.iter().filter(unknown);
+    let inverted = inverted.map(|station| PlanError::UnknownInverted {
+        station: station.clone(),
+        stations: stations.to_vec(),
+    });
+    let flagged = options.flag.iter().map(|flag| &flag.station);
+    let flagged = flagged.filter(unknown);
+    let flagged = flagged.map(|station| PlanError::UnknownStation {
+        station: station.clone(),
+        stations: stations.to_vec(),
+    });
+    for error in inverted.chain(flagged) {
+        if are_all {
+            return Err(error);
+        }
+        run.warn(format_args!("{}", run.explain(&error)));
+    }
+    Ok(())
 }
 
 impl Plan {

@@ -18,6 +18,8 @@ const BREAK: f64 = 0.5;
 pub const HOLD: f64 = 4.0;
 /// Minimum time to wait for missing stations once two have arrived, in seconds.
 const LATE_START: f64 = 10.0;
+/// A station that is this many seconds off has the wrong year: times of Mark 5B repeat after 1000 days.
+const YEARS: f64 = 500.0 * 86_400.0;
 /// Consecutive frames that establish a new time; fewer may have damaged headers.
 pub const RUN: u32 = 8;
 
@@ -43,6 +45,8 @@ struct Clock {
     /// Consecutive frames that were not accepted.
     odd: u32,
     refused: u64,
+    /// Whether neither its headers nor the user gave the year.
+    is_undated: bool,
     /// Time of this host at which its stream ended.
     ended: Option<f64>,
     /// Number of late frames at the last report, and the side that it reported.
@@ -291,6 +295,21 @@ impl Clocks {
         self.stations[station].newest
     }
 
+    /// Notes whether a station's headers or the user give the year.
+    pub fn is_dated(&mut self, station: usize, is_dated: bool) {
+        self.stations[station].is_undated = !is_dated;
+    }
+
+    /// Returns the remedy for a station that is `offset` seconds off, to be added to a sentence.
+    fn remedy(&self, station: usize, offset: f64) -> &'static str {
+        match self.stations[station].is_undated && offset.abs() > YEARS {
+            true => {
+                ": the headers of this station do not show the year, so give it with #year=YEAR"
+            }
+            false => "",
+        }
+    }
+
     /// Returns how far a station's last frame is ahead of the others' newest accepted time, in seconds; negative if behind.
     fn offset(&self, station: usize, now: f64) -> f64 {
         let all = || {
@@ -312,13 +331,14 @@ impl Clocks {
         let clock = &self.stations[station];
         let offset = self.offset(station, now);
         let (refused, silence) = (show_count(clock.refused), now - clock.advanced);
+        let remedy = self.remedy(station, offset);
         match clock.newest {
             _ if self.refuses(station, now) => format!(
-                "{refused} frames refused, {} ahead of the other stations",
+                "{refused} frames refused, {} ahead of the other stations{remedy}",
                 show_seconds(offset)
             ),
             _ if offset <= -self.wait || (late && offset < 0.0) => format!(
-                "its frames are {} behind the other stations, and the wait is {}",
+                "its frames are {} behind the other stations, and the wait is {}{remedy}",
                 show_seconds(-offset),
                 show_seconds(self.wait)
             ),
@@ -335,6 +355,10 @@ impl Clocks {
     pub fn report(&mut self, station: usize, late: u64, host: f64, now: f64) -> Option<String> {
         let offset = self.offset(station, now);
         let (leap, refuses) = (self.leap(), self.refuses(station, now));
+        let remedy = match self.remedy(station, offset) {
+            "" => "; they are used as soon as their time is right",
+            year => year,
+        };
         let clock = &mut self.stations[station];
         let is_late = std::mem::replace(&mut clock.late, late) < late;
         let before = clock.reported;
@@ -358,10 +382,10 @@ impl Clocks {
         let by = show_seconds(offset.abs());
         Some(match (side, before) {
             (Side::Ahead, _) => format!(
-                "frames refused: they are {by} ahead of the other stations, and {of_host}; they are used as soon as their time is right"
+                "frames refused: they are {by} ahead of the other stations, and {of_host}{remedy}"
             ),
             (Side::Behind, _) => format!(
-                "frames too late: they are {by} behind the other stations, and {of_host}; they are used as soon as their time is right"
+                "frames too late: they are {by} behind the other stations, and {of_host}{remedy}"
             ),
             (Side::Right, Side::Ahead) => format!(
                 "time right again after {} refused frames",
@@ -487,6 +511,28 @@ mod tests {
                 .unwrap()
                 .contains("right again")
         );
+    }
+
+    /// Only a station whose year is assumed can be of another one.
+    #[test]
+    fn a_wrong_year_has_a_remedy() {
+        let days = 1000.0 * 86_400.0;
+        for (is_undated, off) in [(true, -days), (true, days), (true, -3600.0), (false, -days)] {
+            let mut clocks = begun(3);
+            clocks.is_dated(2, !is_undated);
+            for tick in 1..=20 {
+                let now = f64::from(tick) * 0.1;
+                for (station, time) in [(0, now), (1, now), (2, now + off)] {
+                    clocks.judge(station, time, 0.1, now);
+                }
+            }
+            let reason = clocks.reason(2, true, false, 2.0);
+            let said = clocks.report(2, 5, 2.0, 2.0).unwrap();
+            for text in [reason, said] {
+                let has_remedy = text.ends_with("so give it with #year=YEAR");
+                assert_eq!(has_remedy, is_undated && off.abs() == days, "{text}");
+            }
+        }
     }
 
     #[test]

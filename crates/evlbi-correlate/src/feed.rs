@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use evlbi_core::deframe::{self, Chunk, Selected};
+use evlbi_core::deframe::{self, Chunk, Format, Selected};
 use evlbi_core::time::Nanos;
 use evlbi_fx::layout::Layout;
 use evlbi_fx::track::{Counts, Slab, Track, Trust};
@@ -394,7 +394,10 @@ impl State {
         if !self.admits(&frame, feed) {
             return None;
         }
-        let layout = *self.shape.as_ref()?.layout();
+        let shape = self.shape.as_ref()?;
+        let layout = *shape.layout();
+        let is_dated = shape.frames.format == Format::Vdif || feed.selection.year.is_some();
+        clocks.is_dated(feed.station, is_dated);
         let number = feed.number(frame.time, &layout);
         let rate = layout.sample_rate() as f64;
         let end = number

@@ -29,7 +29,7 @@ fn push(feed: &Feed, number: i64) {
     header.emit(&mut bytes);
     let frame = Arrived {
         layout: deframe::Layout {
-            format: deframe::Format::Vdif,
+            format: Format::Vdif,
             frame_length: 832,
             header_length: 32,
             version: header.version(),
@@ -134,4 +134,26 @@ fn a_station_that_is_behind_stops_nothing() {
             }
         }
     }
+}
+
+/// The start of the run forgets the times so far, but not that nothing gives a station's year.
+#[test]
+fn a_station_of_another_year_has_a_remedy_in_the_run() {
+    let days = 1000 * 86_400 * FRAMES_A_SECOND;
+    let first = [days, days, 0];
+    let feeds = feeds(first);
+    let shape = |feed: &Feed| feed.state().shape.clone().unwrap();
+    let mut undated = shape(&feeds[2]);
+    undated.frames.format = Format::Mark5b;
+    feeds[2].state().shape = Some(undated);
+    let seconds = first.map(|number| number as f64 / FRAMES_A_SECOND as f64);
+    let times = seconds.map(|time| Some((time, time)));
+    feeds[0].clocks().begin(&times, seconds[0], 0.0);
+    for (feed, number) in feeds.iter().zip(first) {
+        push(feed, number + 1);
+    }
+    let why = feeds[2].why_nothing();
+    assert!(why.contains("so give it with #year=YEAR"), "{why}");
+    let why = feeds[0].why_nothing();
+    assert!(!why.contains("year"), "{why}");
 }

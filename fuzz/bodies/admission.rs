@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evlbi_core::admission::{Admission, Arrival, Numbers, Settings};
+use evlbi_core::admission::{Admission, Arrival, Begins, Numbers, Settings};
 use evlbi_core::deframe::Wanted;
 use evlbi_core::peer::Peer;
 use evlbi_core::time::Nanos;
@@ -20,11 +20,19 @@ struct Receiver {
 }
 
 impl Receiver {
+    /// Starts the stream that was chosen. Its pending datagrams may show another one, which takes over.
     fn begin(&mut self) {
+        let mut left = self.admission.undecided();
+        while let Some(begins) = self.admission.beginning() {
+            self.begin_with(&begins);
+            let undecided = self.admission.undecided();
+            assert!(undecided < left, "the start of a stream decided nothing");
+            left = undecided;
+        }
+    }
+
+    fn begin_with(&mut self, begins: &Begins) {
         while self.admission.next_event().is_some() {}
-        let Some(begins) = self.admission.beginning() else {
-            return;
-        };
         if begins.resized {
             self.admission.close();
             self.placed.clear();
@@ -36,7 +44,6 @@ impl Receiver {
             assert!(placed.insert(position), "a place given out twice");
         };
         self.admission.begin(64, freed, &mut place);
-        assert!(self.admission.beginning().is_none());
     }
 
     fn take(&mut self, arrival: &Arrival<'_>) {

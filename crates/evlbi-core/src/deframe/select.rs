@@ -50,7 +50,7 @@ impl Selected {
     }
 
     /// Returns whether the station is a selected one.
-    pub fn has_station(&self, key: StreamKey) -> bool {
+    fn has_station(&self, key: StreamKey) -> bool {
         let stations = self.stations.as_ref();
         stations.is_none_or(|stations| stations.contains(&key.station))
     }

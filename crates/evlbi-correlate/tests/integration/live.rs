@@ -582,3 +582,24 @@ fn a_station_that_is_not_in_a_stream_is_refused() {
     let error = refused(live.correlating.join());
     assert!(error.contains("Cm") && error.contains("Ef, Jb"), "{error}");
 }
+
+#[test]
+fn the_same_part_of_a_stream_is_correlated_once() {
+    let inputs = ["Ea", "Jb"].map(|name| format!("udp://127.0.0.1:2630#station=Ef&name={name}"));
+    let inputs = inputs.map(|input| {
+        let (url, selection) = Selection::split(&input).unwrap();
+        (url.parse().unwrap(), selection)
+    });
+    let opened = correlate_streams(
+        &inputs,
+        &CorrelateOptions::default(),
+        &StreamOptions::default(),
+        &Run::silent(),
+        Box::new(|_| Ok(())),
+    );
+    let error = opened.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("udp://127.0.0.1:2630#station=Ef&name=Jb"),
+        "{error}"
+    );
+}

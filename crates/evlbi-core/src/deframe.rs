@@ -16,6 +16,7 @@ mod learn;
 mod mend;
 mod rate;
 mod select;
+mod slip;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,7 +24,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use evlbi_wire::fill;
-use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Cause, TimeGap};
 use evlbi_wire::vdif::StreamKey;
@@ -208,10 +208,6 @@ pub struct Slip {
 const ODD_RUN: u32 = 16;
 /// Number of odd headers in a row up to which a frame counts as the next one of the stream.
 const FLYWHEEL: u32 = 8;
-/// Maximum number of slips that are listed.
-const MAX_SLIPS: usize = 1024;
-/// Maximum number of sync words that are examined for a slip before a frame.
-const MAX_SLIP_HEADERS: usize = 16;
 /// Maximum number of frames that are output together.
 const MAX_FRAMES: usize = 1 << 16;
 /// Maximum padding of a last datagram, in bytes.
@@ -563,14 +559,7 @@ impl Deframer {
             }
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {
-                let last = whole_until - (whole_until - span.at) % length;
-                let until = match layout.format {
-                    // One at a time: the next header is checked before each frame.
-                    Format::Mark4 => span.at + length,
-                    _ if span.may_continue(last) => last - length,
-                    _ => last,
-                };
-                self.take_whole(span, layout, until);
+                self.take_whole(span, layout);
             } else if self.take_broken(span, layout) == Step::Wait {
                 return Step::Wait;
             }
@@ -592,83 +581,31 @@ impl Deframer {
             && are_fill(left as usize)
     }
 
-    /// Takes the bytes up to a Mark 4 header that is within the next two frames, but not where a frame ends: bytes were lost or
-    /// inserted before it. Nobody knows at which of them, so they belong to no frame. `None` if there is no such header.
-    fn take_slip(&mut self, span: &mut Span<'_>, layout: Layout) -> Option<Step> {
-        let tracks = layout.tracks()?;
-        let length = layout.frame_length;
-        let next = span.at + length as u64;
-        let is_there = |bytes: &[u8]| mark4::has_sync(bytes, tracks);
-        let view = span.view();
-        if view
-            .present(next, layout.header_length)
-            .is_none_or(is_there)
-        {
-            return None;
-        }
-        let searched = length * 2 + layout.header_length;
-        let left = view.whole_until(span.at) - span.at;
-        if left < searched as u64 && left == span.left() && !span.must_continue(self.settings.hold)
-        {
-            return Some(Step::Wait);
-        }
-        let bytes = view.present(span.at, searched.min(left as usize))?;
-        let read = |start: usize| {
-            let head = layout.read(&bytes[start..], self.settings.latest)?;
-            Some((start, head))
-        };
-        let starts = mark4::find(bytes, tracks).filter(|start| !start.is_multiple_of(length));
-        let (start, head) = starts.take(MAX_SLIP_HEADERS).find_map(read)?;
-        let expected = self.cadence.frames_until(head.time())?.saturating_sub(1);
-        let expected = expected.checked_mul(length as i64)?;
-        self.note_slip(span, (start as i64).saturating_sub(expected));
-        self.take_unframed(span, span.at + start as u64);
-        Some(Step::On)
-    }
-
-    /// Notes that frames are found `bytes` bytes after the expected place.
-    fn note_slip(&mut self, span: &mut Span<'_>, bytes: i64) {
-        self.hand_over(span);
-        self.counts.slips += 1;
-        if self.slips.len() < MAX_SLIPS {
-            let byte = self.counts.bytes;
-            self.slips.push(Slip { byte, bytes });
-        }
-    }
-
-    /// Takes whole frames up to `until`, or an odd one.
-    fn take_whole(&mut self, span: &mut Span<'_>, layout: Layout, until: u64) {
+    /// Takes a whole frame, which may be odd.
+    fn take_whole(&mut self, span: &mut Span<'_>, layout: Layout) {
         if !self.scratch.is_empty() {
             self.hand_over(span);
         }
-        let length = layout.frame_length;
-        let begin = span.place();
-        let mut taken = begin;
-        let end = begin + (until - span.at) as usize;
-        let mut odd = false;
-        let frames = span.view().bytes[begin..end].chunks_exact(length);
-        for bytes in frames.take(MAX_FRAMES - self.frames.len()) {
-            let head = layout.read(bytes, self.settings.latest);
-            let Some(head) = head.filter(|head| self.cadence.believes(head)) else {
-                odd = true;
-                break;
-            };
-            self.cadence.see(self.place, &head);
-            let state = if head.is_invalid() {
-                self.note_invalid(&head, taken - span.from);
-                FrameState::SourceInvalid
-            } else {
-                FrameState::Whole
-            };
-            (self.odd_run, self.search_at) = (0, ODD_RUN);
-            let begin = taken - span.from;
-            self.add(begin..begin + length, Some(&head), state);
-            taken += length;
-        }
-        span.at += (taken - begin) as u64;
-        if odd && !self.is_padding(span, length) {
-            self.take_odd(span, layout);
-        }
+        let (place, length) = (span.place(), layout.frame_length);
+        let bytes = &span.view().bytes[place..][..length];
+        let head = layout.read(bytes, self.settings.latest);
+        let Some(head) = head.filter(|head| self.cadence.believes(head)) else {
+            if !self.is_padding(span, length) {
+                self.take_odd(span, layout);
+            }
+            return;
+        };
+        self.cadence.see(self.place, &head);
+        let begin = place - span.from;
+        let state = if head.is_invalid() {
+            self.note_invalid(&head, begin);
+            FrameState::SourceInvalid
+        } else {
+            FrameState::Whole
+        };
+        (self.odd_run, self.search_at) = (0, ODD_RUN);
+        self.add(begin..begin + length, Some(&head), state);
+        span.at += length as u64;
     }
 
     fn note_invalid(&mut self, head: &Head, offset: usize) {

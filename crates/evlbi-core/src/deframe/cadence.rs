@@ -90,9 +90,12 @@ impl Cadence {
         self.rate.get()
     }
 
-    /// Returns the frames from the last one of a stream of one thread to a time; `None` if the rate is unknown.
-    pub fn frames_until(&self, time: FrameTime) -> Option<i64> {
-        self.rate.between(self.streams.first()?.time, time.into())
+    /// Returns the number of frames between place `at` and that of a header by its time; `None` if its thread or the rate is unknown.
+    pub fn frames_until(&self, at: i64, head: &Head) -> Option<i64> {
+        let stream = &self.streams[*self.by_key.get(&head.key())?];
+        let cycles = self.rate.between(stream.time, head.time().into())?;
+        let frames = cycles.checked_mul(self.streams.len() as i64)?;
+        stream.at.checked_add(frames)?.checked_sub(at)
     }
 
     /// Notes the frame rate that the times of headers show.

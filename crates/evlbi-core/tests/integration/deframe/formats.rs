@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use evlbi_core::deframe::{
-    Chunk, Deframer, Format, Frame, FrameState, Holes, Partial, Selected, Settings,
+    Chunk, Deframer, Format, Frame, FrameState, Holes, Partial, Selected, Settings, Slip,
 };
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::Cause;
@@ -563,14 +563,62 @@ fn frames_at_a_new_offset_are_found() {
     let output = carry(&stream, &path, settings.clone());
     // All but the frame that had started at the end.
     assert!(output.bytes == stream.bytes[..stream.bytes.len()]);
-    assert_eq!(output.counts.odd_headers, 16);
-    assert_eq!(output.counts.unframed_bytes, 13);
+    assert_eq!(output.counts.odd_headers, 0);
+    assert_eq!(output.counts.unframed_bytes, 96 + 13);
     // A lost frame gets the right header on both sides.
     let path = Path::new(96, [100, 1000]);
     let output = carry(&stream, &path, settings);
     assert_eq!(output.counts.lost_frames, 3);
     assert_eq!(output.bytes.len(), stream.bytes.len());
     assert!(output.bytes[1001 * 96..][13..] == stream.bytes[1001 * 96..][13..]);
+}
+
+/// Bytes lost or inserted within a frame are reported; all other frames keep their time.
+#[test]
+fn a_slip_is_reported_and_costs_one_frame() {
+    let streams = [
+        Plan::new(1).make(),
+        Plan::new(3).make(),
+        mark5b_stream(60, 75, 100),
+    ];
+    for whole in streams {
+        let length = whole.frame_length;
+        let settings = Settings {
+            frame_rate: whole.rate(),
+            latest: SECOND + 86_400 * 300,
+            ..Settings::default()
+        };
+        let (before, _) = walk(&whole.bytes, settings.clone());
+        for (slip, is_insertion) in [1, 4, 8, 17, length / 2, length - 1]
+            .into_iter()
+            .flat_map(|slip| [(slip, false), (slip, true)])
+        {
+            let at = 40 * length + length / 3;
+            let mut bytes = whole.bytes.clone();
+            match is_insertion {
+                true => drop(bytes.splice(at..at, vec![0x5a; slip])),
+                false => drop(bytes.drain(at..at + slip)),
+            }
+            let (output, deframer) = walk(&bytes, settings.clone());
+            let times = |output: &Output| -> Vec<_> {
+                output.frames.iter().map(|it| (it.key, it.time)).collect()
+            };
+            let mut expected = times(&before);
+            // A cut across the end of a frame hits the next header, too.
+            let hit = 1 + usize::from(!is_insertion && slip > length - length / 3);
+            expected.drain(40..40 + hit);
+            assert_eq!(times(&output), expected, "{length}: {slip} {is_insertion}");
+            assert_eq!(output.counts.odd_headers, 0);
+            let byte = 40 * length as u64;
+            let bytes_of = slip as i64 * if is_insertion { 1 } else { -1 };
+            let found = [Slip {
+                byte,
+                bytes: bytes_of,
+            }];
+            assert_eq!(deframer.slips(), found, "{length}: {slip} {is_insertion}");
+            assert!(output.bytes == bytes, "nothing is left out");
+        }
+    }
 }
 
 #[test]

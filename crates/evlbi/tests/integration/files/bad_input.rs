@@ -198,7 +198,7 @@ fn cases() -> Vec<Case> {
         row("every second header", PLAIN, "On.vdif", |it| every_second(it, "vdif/On.vdif", VDIF, 32), &[], 0, &["frames with a damaged header, from byte 1032 on"], All),
         row("every second header of Mark 4", BEFORE_MARK4, "On.m4", |it| every_second(it, "formats/On.m4", MARK4, 160), &[], 0, &["frames with a damaged header, from byte 20000 on"], All),
         row("every second header of Mark 5B", BEFORE_MARK5B, "Jb.m5b#format=Mark5B-16-4-2&year=2024", |it| every_second(it, "formats/Jb.m5b", MARK5B, 16), &[], 0, &["frames with a damaged header, from byte 10016 on"], All),
-        row("bytes lost", PLAIN, "On.vdif", |it| joined(it, "vdif/On.vdif", 90 * VDIF + 500, "vdif/On.vdif", 95 * VDIF), &[], 0, &["16 frames with a damaged header, 500 bytes between frames, from byte 93912 on"], Fringes),
+        row("bytes lost", PLAIN, "On.vdif", |it| joined(it, "vdif/On.vdif", 90 * VDIF + 500, "vdif/On.vdif", 95 * VDIF), &[], 0, &["500 bytes between frames, from byte 92880 on"], Fringes),
         // Mixed.
         row("VDIF and Mark 5B", BEFORE_WIDE, "Ef.vdif", |it| joined(it, "formats/Ef.vdif", 50 * WIDE, "formats/Jb.m5b", 40 * MARK5B), &[], 0, &["from byte 401600 on, it is Mark 5B with frames of 10016 bytes, which are not used"], Until(50 * WIDE)),
         row("Mark 4 and VDIF", BEFORE_MARK4, "On.m4", |it| joined(it, "formats/On.m4", 34 * MARK4, "formats/Ef.vdif", 0), &[], 0, &["from byte 680000 on, it is VDIF with frames of 8032 bytes"], Until(34 * MARK4)),

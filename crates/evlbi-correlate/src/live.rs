@@ -66,6 +66,7 @@ pub fn correlate_streams(
     if options.visibilities.is_some() {
         return Err(StreamError::Visibilities.into());
     }
+    super::plan::check_given(inputs.iter().map(|(_, selection)| selection))?;
     let ending = Arc::new(Ending::new(run.part()));
     let epoch = Arc::default();
     let clocks = Clocks::new(inputs.len(), streams.wait.as_secs_f64());

@@ -22,7 +22,7 @@ pub use self::bands::place;
 use self::bands::{bands, names_in, product, products};
 use self::choice::{Candidate, Candidates};
 use self::names::names;
-pub use self::names::twice;
+pub use self::names::{check_given, twice};
 use super::files::{FileError, read_text};
 use super::options::{CorrelateOptions, DelayTerms, Hertz, SideBand};
 use super::shape::Shape;

@@ -9,18 +9,21 @@ use evlbi_wire::vdif::StationId;
 use super::{Placed, PlanError};
 use crate::shape::Shape;
 
+/// Checks that the names which settings give differ.
+pub fn check_given<'s>(selections: impl Iterator<Item = &'s Selection>) -> Result<(), PlanError> {
+    let mut seen = HashSet::new();
+    let mut given = selections.filter_map(|selection| selection.name.as_ref());
+    match given.find(|name| !seen.insert(*name)) {
+        Some(name) => Err(PlanError::SameName(name.clone())),
+        None => Ok(()),
+    }
+}
+
 /// Returns names for the stations: the given ones, else their codes or, without a code, the names of the files. If these are alike, all
 /// that are not given are those of the files.
 pub(super) fn names(files: &[String], shapes: &[Placed<'_>]) -> Result<Vec<String>, PlanError> {
+    check_given(shapes.iter().map(|(_, shape)| &shape.selection))?;
     let given = |shape: &Shape| shape.selection.name.clone();
-    let mut seen = HashSet::new();
-    if let Some(name) = shapes
-        .iter()
-        .filter_map(|(_, shape)| given(shape))
-        .find(|name| !seen.insert(name.clone()))
-    {
-        return Err(PlanError::SameName(name));
-    }
     let differ = |names: &Vec<String>| HashSet::<&String>::from_iter(names).len() == names.len();
     let numbered = |number: usize| format!("station {}", number + 1);
     let stem = |number: usize| {

@@ -583,23 +583,32 @@ fn a_station_that_is_not_in_a_stream_is_refused() {
     assert!(error.contains("Cm") && error.contains("Ef, Jb"), "{error}");
 }
 
+/// Wrong inputs end the run before it listens.
 #[test]
-fn the_same_part_of_a_stream_is_correlated_once() {
-    let inputs = ["Ea", "Jb"].map(|name| format!("udp://127.0.0.1:2630#station=Ef&name={name}"));
-    let inputs = inputs.map(|input| {
-        let (url, selection) = Selection::split(&input).unwrap();
-        (url.parse().unwrap(), selection)
-    });
-    let opened = correlate_streams(
-        &inputs,
-        &CorrelateOptions::default(),
-        &StreamOptions::default(),
-        &Run::silent(),
-        Box::new(|_| Ok(())),
-    );
-    let error = opened.map(|_| ()).unwrap_err().to_string();
-    assert!(
-        error.contains("udp://127.0.0.1:2630#station=Ef&name=Jb"),
-        "{error}"
-    );
+fn inputs_that_do_not_fit_are_refused_at_once() {
+    for (settings, expected) in [
+        (
+            ["station=Ef&name=Ea", "station=Ef&name=Jb"],
+            "udp://127.0.0.1:2630#station=Ef&name=Jb",
+        ),
+        (
+            ["channels=0-3&name=Cm", "channels=4-7&name=Cm"],
+            "two stations are named Cm",
+        ),
+    ] {
+        let inputs = settings.map(|settings| {
+            let input = format!("udp://127.0.0.1:2630#{settings}");
+            let (url, selection) = Selection::split(&input).unwrap();
+            (url.parse().unwrap(), selection)
+        });
+        let opened = correlate_streams(
+            &inputs,
+            &CorrelateOptions::default(),
+            &StreamOptions::default(),
+            &Run::silent(),
+            Box::new(|_| Ok(())),
+        );
+        let error = opened.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }

@@ -480,7 +480,7 @@ impl Sink for Channels {
         let Err((key, error)) = taken else {
             return;
         };
-        let why = refusal(key, &error);
+        let why = refusal(key, &split.files.run.explain(&error));
         let is_other_stream = match &error {
             LaneError::NoChannel { .. } | LaneError::Year(_) => true,
             LaneError::Unknown(why) => why.is_lasting(),
@@ -514,9 +514,9 @@ impl Sink for Channels {
     }
 }
 
-fn refusal(key: StreamKey, error: &LaneError) -> String {
+fn refusal(key: StreamKey, why: &str) -> String {
     format!(
-        "cannot split thread {} of station {}: {error}",
+        "cannot split thread {} of station {}: {why}",
         key.thread, key.station
     )
 }

@@ -351,6 +351,11 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
     if result.is_empty() && result.ended != Ended::Stopped {
         match recv::nothing_but(result.live.foreign(), &options) {
             Some(others) => bail!("no stream arrived, so nothing was recorded: {others}"),
+            None if result.live.socket_drops > 0 => bail!(
+                "nothing was recorded: {} datagrams arrived with a wrong checksum or did not fit the socket buffer; a virtual \
+                 interface may leave checksums undone until `ethtool -K INTERFACE tx off` at the sender",
+                show_count(result.live.socket_drops)
+            ),
             None => bail!("no data arrived, so nothing was recorded"),
         }
     }

@@ -268,7 +268,7 @@ fn of_plan(error: &PlanError) -> Option<String> {
             thread,
             channel,
         } => Some(format!(
-            "--channel-table has no row for thread {thread}, channel {channel} of station {station}: add one, or select other channels, e.g. #channels=0"
+            "--channel-table has no row for thread {thread}, channel {channel} of station {station}: add one, or select other channels with #channels=LIST"
         )),
         PlanError::NoOverlap(_) => Some(format!("{error}: {WRONG_TIMES}")),
         PlanError::NoCommonBand { .. } => Some(format!(

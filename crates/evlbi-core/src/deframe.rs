@@ -238,6 +238,8 @@ pub struct Deframer {
     counts: Counts,
     gaps: GapLog,
     slips: Vec<Slip>,
+    /// Number of frames at the last slip.
+    slipped_at: i64,
     /// Stations and threads that arrived; empty if all are selected.
     seen: BTreeSet<StreamKey>,
     /// Selected frames of the next chunk.
@@ -356,6 +358,7 @@ impl Deframer {
             counts: Counts::default(),
             gaps: GapLog::default(),
             slips: Vec::new(),
+            slipped_at: -1,
             seen: BTreeSet::new(),
             unselected: 0,
             frames: Vec::new(),

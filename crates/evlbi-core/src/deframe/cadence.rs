@@ -98,6 +98,11 @@ impl Cadence {
         stream.at.checked_add(frames)?.checked_sub(at)
     }
 
+    /// Notes that the frames before place `at` were lost, with their headers.
+    pub fn skip_until(&mut self, at: i64) {
+        self.last_unseen = at - 1;
+    }
+
     /// Notes the frame rate that the times of headers show.
     pub fn measure(&mut self, rate: Option<FrameRate>) {
         self.rate.measure(rate);

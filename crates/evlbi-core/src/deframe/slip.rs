@@ -9,6 +9,8 @@ use super::{Deframer, Slip, Span, Step};
 const MAX_SLIPS: usize = 1024;
 /// Maximum number of possible headers that are examined for a slip before a frame.
 const MAX_HEADERS: usize = 16;
+/// Maximum number of frames lost with a slip, for a header that no other one confirms.
+const MAX_LOST: i64 = 16;
 
 impl Deframer {
     /// Takes the bytes up to a header that is within the next two frames, but not where a frame ends: bytes were lost or inserted before
@@ -37,13 +39,25 @@ impl Deframer {
         let read = |start: usize| {
             let head = layout.read(&bytes[start..], latest)?;
             let expected = self.cadence.frames_until(self.place, &head)?;
-            (expected >= 0).then_some((start, expected))
+            let after = span.at + (start + length) as u64;
+            let is_followed = || {
+                let after = view.present(after, layout.header_length);
+                after.is_some_and(is_there)
+            };
+            // Its time suffices once: words that look like headers everywhere must not cost a slip each.
+            let is_next = (0..=MAX_LOST).contains(&expected) && self.slipped_at != self.place;
+            (is_next || is_followed()).then_some((start, expected))
         };
         let mut starts = starts(&layout, bytes).filter(|start| !start.is_multiple_of(length));
         let (start, expected) = starts.by_ref().take(MAX_HEADERS).find_map(read)?;
         drop(starts);
-        let expected = expected.checked_mul(length as i64)?;
-        self.note_slip(span, (start as i64).saturating_sub(expected));
+        let expected_at = expected.checked_mul(length as i64)?;
+        if (1..=MAX_LOST).contains(&expected) {
+            self.place += expected;
+            self.cadence.skip_until(self.place);
+        }
+        self.slipped_at = self.place;
+        self.note_slip(span, (start as i64).saturating_sub(expected_at));
         self.take_unframed(span, span.at + start as u64);
         Some(Step::On)
     }

@@ -621,6 +621,53 @@ fn a_slip_is_reported_and_costs_one_frame() {
     }
 }
 
+/// Also of several in the frames of one time, of which each belongs to another thread.
+#[test]
+fn slips_have_their_own_sizes() {
+    let whole = Plan::new(4).make();
+    let settings = Settings {
+        frame_rate: whole.rate(),
+        ..Settings::default()
+    };
+    let mut bytes = whole.bytes.clone();
+    for (frame, slip) in [(88, 30), (82, 20), (80, 10)] {
+        let at = frame * whole.frame_length + 50;
+        bytes.drain(at..at + slip);
+    }
+    let (output, deframer) = walk(&bytes, settings);
+    let bytes: Vec<i64> = deframer.slips().iter().map(|it| it.bytes).collect();
+    assert_eq!(bytes, [-10, -20, -30]);
+    assert_eq!(output.counts.whole, 240 - 3);
+    assert_eq!((output.counts.odd_headers, output.counts.ambiguous), (0, 0));
+}
+
+/// Its size is that by which the times are off, however many frames were taken in between.
+#[test]
+fn a_slip_of_more_than_two_frames_is_found() {
+    for whole in [Plan::new(1).make(), mark5b_stream(60, 75, 100)] {
+        let length = whole.frame_length;
+        let settings = Settings {
+            frame_rate: whole.rate(),
+            latest: SECOND + 86_400 * 300,
+            ..Settings::default()
+        };
+        let (before, _) = walk(&whole.bytes, settings.clone());
+        for slip in [2 * length + 17, 4 * length + 3] {
+            let mut bytes = whole.bytes.clone();
+            let at = 20 * length + length / 3;
+            bytes.splice(at..at, vec![0x5a; slip]);
+            let (output, deframer) = walk(&bytes, settings.clone());
+            let bytes: Vec<i64> = deframer.slips().iter().map(|it| it.bytes).collect();
+            assert_eq!(bytes, [slip as i64]);
+            let [ours, theirs] = [&output, &before].map(|it| it.frames.iter().rev().take(39));
+            assert!(
+                ours.zip(theirs)
+                    .all(|(ours, theirs)| ours.time == theirs.time)
+            );
+        }
+    }
+}
+
 #[test]
 fn a_file_that_is_walked_in_blocks_gives_the_same_frames() {
     let stream = Plan::new(4).make();

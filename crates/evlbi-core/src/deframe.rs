@@ -562,7 +562,14 @@ impl Deframer {
             }
             let whole_until = span.view().whole_until(span.at);
             if whole_until - span.at >= length {
-                self.take_whole(span, layout);
+                let last = whole_until - (whole_until - span.at) % length;
+                let until = match layout.format {
+                    // Its headers are not copied twice.
+                    Format::Mark4 => span.at + length,
+                    _ if span.may_continue(last) => last - length,
+                    _ => last,
+                };
+                self.take_whole(span, layout, until);
             } else if self.take_broken(span, layout) == Step::Wait {
                 return Step::Wait;
             }
@@ -584,31 +591,41 @@ impl Deframer {
             && are_fill(left as usize)
     }
 
-    /// Takes a whole frame, which may be odd.
-    fn take_whole(&mut self, span: &mut Span<'_>, layout: Layout) {
+    /// Takes the next whole frame, which may be odd, and those up to `until` that end where a header is. So each header is read once.
+    fn take_whole(&mut self, span: &mut Span<'_>, layout: Layout, until: u64) {
         if !self.scratch.is_empty() {
             self.hand_over(span);
         }
-        let (place, length) = (span.place(), layout.frame_length);
-        let bytes = &span.view().bytes[place..][..length];
-        let head = layout.read(bytes, self.settings.latest);
-        let Some(head) = head.filter(|head| self.cadence.believes(head)) else {
-            if !self.is_padding(span, length) {
-                self.take_odd(span, layout);
+        let (place, length, latest) = (span.place(), layout.frame_length, self.settings.latest);
+        let bytes = &span.view().bytes[place..][..(until - span.at) as usize];
+        let mut heads = bytes
+            .chunks_exact(length)
+            .map(|frame| layout.read(frame, latest));
+        let (mut head, mut next) = (heads.next().flatten(), heads.next().flatten());
+        let (from, mut begin) = (span.from, place - span.from);
+        let is_odd = loop {
+            let Some(own) = head.filter(|head| self.cadence.believes(head)) else {
+                break true;
+            };
+            self.cadence.see(self.place, &own);
+            let state = if own.is_invalid() {
+                self.note_invalid(&own, begin);
+                FrameState::SourceInvalid
+            } else {
+                FrameState::Whole
+            };
+            (self.odd_run, self.search_at) = (0, ODD_RUN);
+            self.add(begin..begin + length, Some(&own), state);
+            begin += length;
+            (head, next) = (next, heads.next().flatten());
+            if next.is_none() || self.frames.len() >= MAX_FRAMES {
+                break false;
             }
-            return;
         };
-        self.cadence.see(self.place, &head);
-        let begin = place - span.from;
-        let state = if head.is_invalid() {
-            self.note_invalid(&head, begin);
-            FrameState::SourceInvalid
-        } else {
-            FrameState::Whole
-        };
-        (self.odd_run, self.search_at) = (0, ODD_RUN);
-        self.add(begin..begin + length, Some(&head), state);
-        span.at += length as u64;
+        span.at += (from + begin - place) as u64;
+        if is_odd {
+            self.take_odd(span, layout);
+        }
     }
 
     fn note_invalid(&mut self, head: &Head, offset: usize) {

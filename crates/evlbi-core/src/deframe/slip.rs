@@ -48,9 +48,8 @@ impl Deframer {
             let is_next = (0..=MAX_LOST).contains(&expected) && self.slipped_at != self.place;
             (is_next || is_followed()).then_some((start, expected))
         };
-        let mut starts = starts(&layout, bytes).filter(|start| !start.is_multiple_of(length));
-        let (start, expected) = starts.by_ref().take(MAX_HEADERS).find_map(read)?;
-        drop(starts);
+        let starts = starts(&layout, bytes).filter(|start| !start.is_multiple_of(length));
+        let (start, expected) = starts.take(MAX_HEADERS).find_map(read)?;
         let expected_at = expected.checked_mul(length as i64)?;
         if (1..=MAX_LOST).contains(&expected) {
             self.place += expected;

@@ -296,7 +296,7 @@ impl Clocks {
     }
 
     /// Notes whether a station's headers or the user give the year.
-    pub fn is_dated(&mut self, station: usize, is_dated: bool) {
+    pub fn set_dated(&mut self, station: usize, is_dated: bool) {
         self.stations[station].is_undated = !is_dated;
     }
 
@@ -519,7 +519,7 @@ mod tests {
         let days = 1000.0 * 86_400.0;
         for (is_undated, off) in [(true, -days), (true, days), (true, -3600.0), (false, -days)] {
             let mut clocks = begun(3);
-            clocks.is_dated(2, !is_undated);
+            clocks.set_dated(2, !is_undated);
             for tick in 1..=20 {
                 let now = f64::from(tick) * 0.1;
                 for (station, time) in [(0, now), (1, now), (2, now + off)] {

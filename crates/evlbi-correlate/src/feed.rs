@@ -397,7 +397,7 @@ impl State {
         let shape = self.shape.as_ref()?;
         let layout = *shape.layout();
         let is_dated = shape.frames.format == Format::Vdif || feed.selection.year.is_some();
-        clocks.is_dated(feed.station, is_dated);
+        clocks.set_dated(feed.station, is_dated);
         let number = feed.number(frame.time, &layout);
         let rate = layout.sample_rate() as f64;
         let end = number

@@ -24,6 +24,15 @@ fn walk(bytes: &[u8], settings: Settings) -> (Output, Deframer) {
     (output.finish(&deframer), deframer)
 }
 
+/// Returns the settings of a stream of known rate and date.
+fn dated(stream: &Stream) -> Settings {
+    Settings {
+        frame_rate: stream.rate(),
+        latest: SECOND + 86_400 * 300,
+        ..Settings::default()
+    }
+}
+
 fn mark5b_stream(frames: u32, first: u32, rate: u32) -> Stream {
     let rate_known = FrameRate::new(rate).unwrap();
     let mut stream = Stream {
@@ -52,11 +61,7 @@ fn lost_mark5b_frames_have_their_number_and_time_code() {
         let slots = 10_016 / slot;
         let lost = [0, 20 * slots, 24 * slots + 1, 25 * slots, 26 * slots];
         let path = Path::new(slot, lost);
-        let settings = Settings {
-            frame_rate: stream.rate(),
-            latest: SECOND + 86_400 * 300,
-            ..Settings::default()
-        };
+        let settings = dated(&stream);
         let output = carry(&stream, &path, settings);
         assert_eq!(output.counts.ambiguous, 0);
         assert_eq!(
@@ -339,11 +344,7 @@ fn frames_are_found_between_damaged_headers() {
         let frames = bytes.chunks_exact_mut(stream.frame_length).enumerate();
         let damaged = frames.filter(|(number, _)| is_damaged(*number));
         damaged.for_each(|(_, frame)| fill::make(&mut frame[..stream.header_length]));
-        let settings = Settings {
-            frame_rate: stream.rate(),
-            latest: SECOND + 86_400 * 300,
-            ..Settings::default()
-        };
+        let settings = dated(stream);
         let (output, deframer) = walk(&bytes, settings.clone());
         assert_ne!(deframer.format(), Some(Format::Raw));
         assert!(output.bytes == bytes);
@@ -583,11 +584,7 @@ fn a_slip_is_reported_and_costs_one_frame() {
     ];
     for whole in streams {
         let length = whole.frame_length;
-        let settings = Settings {
-            frame_rate: whole.rate(),
-            latest: SECOND + 86_400 * 300,
-            ..Settings::default()
-        };
+        let settings = dated(&whole);
         let (before, _) = walk(&whole.bytes, settings.clone());
         for (slip, is_insertion) in [1, 4, 8, 17, length / 2, length - 1]
             .into_iter()
@@ -646,11 +643,7 @@ fn slips_have_their_own_sizes() {
 fn a_slip_of_more_than_two_frames_is_found() {
     for whole in [Plan::new(1).make(), mark5b_stream(60, 75, 100)] {
         let length = whole.frame_length;
-        let settings = Settings {
-            frame_rate: whole.rate(),
-            latest: SECOND + 86_400 * 300,
-            ..Settings::default()
-        };
+        let settings = dated(&whole);
         let (before, _) = walk(&whole.bytes, settings.clone());
         for slip in [2 * length + 17, 4 * length + 3] {
             let mut bytes = whole.bytes.clone();

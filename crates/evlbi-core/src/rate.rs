@@ -37,6 +37,12 @@ impl BitRate {
         let nanos = bytes.into() * 8_000_000_000 / u128::from(self.get());
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
+
+    /// Returns the whole bytes of this many nanoseconds.
+    pub fn bytes_in(self, nanos: u64) -> u64 {
+        let bytes = u128::from(nanos) * u128::from(self.get()) / 8_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
 }
 
 impl FromStr for BitRate {

@@ -6,6 +6,7 @@
 //!
 //! New policies, and new kinds of replacement, belong here.
 
+mod keep;
 mod policy;
 
 use evlbi_wire::fill;
@@ -15,6 +16,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
+use self::keep::Keep;
 use crate::packetise::{Family, TCP_HEADER, UDP_HEADER};
 use crate::rate::BitRate;
 pub use policy::{Fraction, Policy, PolicyError, Replace};
@@ -109,6 +111,11 @@ pub enum ShedError {
     /// `common:` by blocks of time without times.
     #[error("common: needs the frame rate to calculate the time of each frame")]
     NoFrameRate,
+    /// `keep:` without times and without a rate.
+    #[error(
+        "keep: needs the frame rate, or the rate of data without times, to know the blocks of time"
+    )]
+    NoBlocks,
     /// `threads:` for raw data.
     #[error(
         "threads: needs frames with a thread number, and this stream has none; choose another policy"
@@ -166,12 +173,16 @@ enum State {
         block: u64,
         rate: FrameRate,
     },
+    Keep {
+        fraction: Fraction,
+        keep: Keep,
+    },
     Fit(Spread),
 }
 
 impl Shed {
-    /// Prepares `policy` for `stream`. All choices except those of `common:` and `threads:` follow from `seed` and from the
-    /// station, thread and time of the first unit; those of `common:` follow from `seed` alone.
+    /// Prepares `policy` for `stream`. All choices except those of `common:`, `keep:` and `threads:` follow from `seed` and from
+    /// the station, thread and time of the first unit; those of `common:` and `keep:` follow from `seed` alone.
     pub fn new(policy: Policy, seed: u64, stream: &Stream) -> Result<Shed, ShedError> {
         let random = ChaCha8Rng::seed_from_u64(seed);
         let state = match &policy {
@@ -198,6 +209,10 @@ impl Shed {
             }
             Policy::Threads(threads) => State::Threads(threads.clone()),
             Policy::Common { fraction, block } => common(*fraction, block.as_nanos(), stream)?,
+            Policy::Keep { kept, block } => State::Keep {
+                fraction: *kept,
+                keep: Keep::new(*kept, block.as_nanos(), seed, stream)?,
+            },
             Policy::Fit(link) => State::Fit(fit(*link, stream)?),
         };
         Ok(Shed {
@@ -234,6 +249,7 @@ impl Shed {
             | State::CommonBlocks { fraction, .. } => Some(fraction.get()),
             State::Burst(burst) => Some(burst.share()),
             State::Threads(_) => None,
+            State::Keep { fraction, .. } => Some(1.0 - fraction.get()),
             State::Fit(spread) => Some(spread.part as f64 / spread.whole as f64),
         }
     }
@@ -327,6 +343,7 @@ impl State {
             } => unit.time.is_some_and(|time| {
                 fraction.falls_on(seed, time.nanos(*rate).div_euclid(i128::from(*block)))
             }),
+            State::Keep { keep, .. } => keep.decide(unit),
             State::Fit(spread) => spread.next(),
         }
     }

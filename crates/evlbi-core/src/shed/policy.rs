@@ -11,7 +11,7 @@ use crate::rate::BitRate;
 
 use super::mixed;
 
-/// Minimum block of time of `common:`. It must be much longer than the tens of milliseconds between the arrivals of a wavefront
+/// Minimum block of time of `common:` and `keep:`. It must be much longer than the tens of milliseconds between the arrivals of a wavefront
 /// at two stations.
 const MIN_BLOCK: Duration = Duration::from_millis(100);
 
@@ -25,6 +25,13 @@ pub struct Fraction(pub(super) u64);
 impl Fraction {
     /// Value of the whole.
     pub const ONE: u64 = 1_000_000_000_000;
+
+    /// Makes a fraction of `parts` in [`Fraction::ONE`]; `None` for nothing and for all: `none` and not sending are clearer.
+    pub fn new(parts: u64) -> Option<Fraction> {
+        (1..Fraction::ONE)
+            .contains(&parts)
+            .then_some(Fraction(parts))
+    }
 
     /// Returns the fraction as a number.
     pub fn get(self) -> f64 {
@@ -49,18 +56,21 @@ impl Fraction {
 impl FromStr for Fraction {
     type Err = ();
 
+    /// Parses `0.05`, `5%` or `1/20`.
     fn from_str(text: &str) -> Result<Fraction, ()> {
+        if let Some((part, whole)) = text.split_once('/') {
+            let [part, whole] = [part, whole].map(|text| text.parse::<u32>().map_err(|_| ()));
+            let (part, whole) = (u64::from(part?), u64::from(whole?));
+            let parts = (u128::from(part) * u128::from(Fraction::ONE)).checked_div(whole.into());
+            return Fraction::new(u64::try_from(parts.ok_or(())?).map_err(|_| ())?).ok_or(());
+        }
         let percent = text.strip_suffix('%').map(|number| (number, 0.01));
         let (number, scale) = percent.unwrap_or((text, 1.0));
         if !number.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
             return Err(());
         }
         let parts = (number.parse::<f64>().map_err(|_| ())? * scale * Fraction::ONE as f64).round();
-        // Neither nothing nor all: `none` and not sending are clearer.
-        if !(1.0..Fraction::ONE as f64).contains(&parts) {
-            return Err(());
-        }
-        Ok(Fraction(parts as u64))
+        Fraction::new(parts as u64).ok_or(())
     }
 }
 
@@ -98,6 +108,14 @@ pub enum Policy {
         /// Length of a cell if the stream has one thread.
         block: Duration,
     },
+    /// All but a fraction of whole threads, the highest of which are shed first, and of blocks of time. A fraction contains every
+    /// smaller one.
+    Keep {
+        /// Fraction that is kept.
+        kept: Fraction,
+        /// Length of a block.
+        block: Duration,
+    },
     /// As little as possible to fit an Ethernet of this rate.
     Fit(BitRate),
 }
@@ -110,8 +128,8 @@ pub struct PolicyError {
     why: String,
 }
 
-const CHOICES: &str = "choose none, every:N, bunch:F, random:F, burst:F[,LENGTH], threads:A,B-C, common:F[,TIME] or fit:RATE";
-const NO_FRACTION: &str = "the fraction must be between 0 and 1, e.g. 0.05 or 5%";
+const CHOICES: &str = "choose none, every:N, bunch:F, random:F, burst:F[,LENGTH], threads:A,B-C, common:F[,TIME], keep:F[,TIME] or fit:RATE";
+const NO_FRACTION: &str = "the fraction must be between 0 and 1, e.g. 0.05, 5% or 1/20";
 
 impl FromStr for Policy {
     type Err = PolicyError;
@@ -139,12 +157,17 @@ impl FromStr for Policy {
             ("threads", _) => units::numbers(argument, 1023)
                 .map(Policy::Threads)
                 .ok_or_else(|| error("threads: needs numbers from 0 to 1023, e.g. 0,2,4-7")),
-            ("common", block) => Ok(Policy::Common {
-                fraction: fraction(first)?,
-                block: block
-                    .map_or(Ok(MIN_BLOCK), block_length)
-                    .map_err(|why| error(&why))?,
-            }),
+            ("common" | "keep", block) => {
+                let block = block.map_or(Ok(MIN_BLOCK), |text| block_length(name, text));
+                let (fraction, block) = (fraction(first)?, block.map_err(|why| error(&why))?);
+                Ok(match name {
+                    "common" => Policy::Common { fraction, block },
+                    _ => Policy::Keep {
+                        kept: fraction,
+                        block,
+                    },
+                })
+            }
             ("fit", None) => argument
                 .parse()
                 .map(Policy::Fit)
@@ -169,12 +192,14 @@ fn burst(fraction: Fraction, length: Option<&str>) -> Result<Policy, &'static st
     Ok(Policy::Burst { fraction, length })
 }
 
-fn block_length(text: &str) -> Result<Duration, String> {
+fn block_length(policy: &str, text: &str) -> Result<Duration, String> {
     let block = units::duration(units::with_unit(text, "duration", ["ms", "s"])?)?;
     let blocks = MIN_BLOCK..Duration::from_secs(86_400);
     match blocks.contains(&block) {
         true => Ok(block),
-        false => Err("the block of common: must be 100ms or more, and less than 24h".to_owned()),
+        false => Err(format!(
+            "the block of {policy}: must be 100ms or more, and less than 24h"
+        )),
     }
 }
 
@@ -193,6 +218,7 @@ impl fmt::Display for Policy {
             Policy::Common { fraction, block } => {
                 write!(f, "common:{fraction},{}s", block.as_secs_f64())
             }
+            Policy::Keep { kept, block } => write!(f, "keep:{kept},{}s", block.as_secs_f64()),
             Policy::Fit(link) => write!(f, "fit:{link}"),
         }
     }

@@ -351,6 +351,7 @@ fn errors_name_what_a_policy_lacks() {
     let new = |text: &str| Shed::new(text.parse().unwrap(), 1, &unknown).map(|_| ());
     assert_eq!(new("fit:1G"), Err(ShedError::NoRate));
     assert_eq!(new("common:0.1"), Err(ShedError::NoFrameRate));
+    assert_eq!(new("keep:1/2"), Err(ShedError::NoBlocks));
     let raw = Stream {
         threads: Vec::new(),
         ..stream()
@@ -383,11 +384,100 @@ fn errors_of_bad_policies_show_a_valid_form() {
         ("common:0.1,24h", "less than 24h"),
         ("common:0.1,2", "`2`: add a unit, e.g. 2ms, 2s"),
         ("common:0.1,soon", "invalid duration `soon`"),
+        ("keep:3/4,10ms", "the block of keep: must be 100ms or more"),
+        ("keep:4/4", "between 0 and 1"),
+        ("keep:1/0", "between 0 and 1"),
+        ("keep:-1/2", "between 0 and 1"),
         ("fit:quick", "rate of a link"),
     ] {
         let error = text.parse::<Policy>().unwrap_err().to_string();
         assert!(error.contains(says), "{text}: {error}");
     }
+}
+
+/// Returns whether `keep:` keeps a block of a stream with one thread, by its definition: the last four bits of the block's number,
+/// in reverse order, are below the kept sixteenths.
+fn is_kept(sixteenths: u64, seed: u64, block: i64) -> bool {
+    let number = (block as u64).wrapping_add(seed) % 16;
+    let reversed = (0..4).fold(0, |all, bit| all << 1 | (number >> bit & 1));
+    reversed < sixteenths
+}
+
+/// Frames of 1 ms that `keep:` keeps of 16 blocks of 100 ms, from `first` on.
+fn kept(sixteenths: u64, seed: u64, first: i64) -> Vec<bool> {
+    let policy = match sixteenths {
+        16 => "none".to_owned(),
+        _ => format!("keep:{sixteenths}/16,100ms"),
+    };
+    let mut shed = Shed::new(policy.parse().unwrap(), seed, &stream()).unwrap();
+    let frames = first..first + 1600;
+    frames.map(|frame| !shed.decide(&unit(0, frame))).collect()
+}
+
+#[test]
+fn stations_at_different_steps_keep_what_the_blocks_have_in_common() {
+    // Kept at three stations, and the delay of the second against the first, in ms: what the blocks have in common.
+    for (sixteenths, delay, weight) in [
+        ([12, 8], 3, 0.4925),
+        ([12, 8], 15, 0.4625),
+        ([8, 8], 12, 0.44),
+        ([12, 8], 0, 0.5),
+        ([4, 2], 0, 0.125),
+    ] {
+        for seed in 0..16 {
+            let [one, other] = [(sixteenths[0], 0), (sixteenths[1], delay)]
+                .map(|(sixteenths, delay)| kept(sixteenths, seed, 1_000_000 - delay));
+            let both = one
+                .iter()
+                .zip(&other)
+                .filter(|(one, other)| **one && **other);
+            assert_eq!(
+                both.count() as f64 / 1600.0,
+                weight,
+                "{sixteenths:?} {delay} {seed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn whole_threads_are_shed_from_the_highest_down_and_blocks_of_one() {
+    let four = Stream {
+        threads: vec![7, 2, 5, 0],
+        ..stream()
+    };
+    for (kept, whole) in [
+        ("keep:3/4", [1.0, 1.0, 1.0, 0.0]),
+        ("keep:1/2", [1.0, 1.0, 0.0, 0.0]),
+        ("keep:7/8", [1.0, 1.0, 1.0, 0.5]),
+        ("keep:3/8", [1.0, 0.5, 0.0, 0.0]),
+        ("keep:1/16", [0.25, 0.0, 0.0, 0.0]),
+    ] {
+        let mut shed = Shed::new(kept.parse().unwrap(), 3, &four).unwrap();
+        for (thread, part) in [0, 2, 5, 7].into_iter().zip(whole) {
+            let decisions: Vec<bool> = (0..1600)
+                .map(|frame| shed.decide(&unit(thread, frame)))
+                .collect();
+            assert_eq!(1.0 - share(&decisions), part, "{kept} {thread}");
+            assert!(runs(&decisions).iter().all(|length| length % 100 == 0));
+        }
+    }
+}
+
+#[test]
+fn data_without_times_is_kept_in_blocks_by_number() {
+    let raw = Stream {
+        rate: BitRate::new(80_320_000),
+        threads: Vec::new(),
+        frame_rate: None,
+        ..stream()
+    };
+    let mut shed = Shed::new("keep:1/2".parse().unwrap(), 0, &raw).unwrap();
+    let unit = Unit::new(StreamKey::default(), None, &[]);
+    let decisions: Vec<bool> = (0..1000).map(|_| shed.decide(&unit)).collect();
+    // 1250 units in a second, 125 in a block.
+    assert_eq!(runs(&decisions), [125; 4]);
+    assert!(!decisions[0] && decisions[125]);
 }
 
 #[test]
@@ -441,6 +531,43 @@ proptest! {
         }
     }
 
+    /// With a delay below a block, a kept block of one station has the same block of the other one but for the delay, and the one
+    /// before it for the delay, as far as the other station keeps these.
+    #[test]
+    fn the_weight_of_two_steps_is_that_of_their_blocks(
+        one in 1u64..17, other in 1u64..17, seed: u64, delay in 0i64..100, second in 0i64..1_000_000,
+    ) {
+        let first = second * 1000;
+        let frames = kept(one, seed, first).into_iter().zip(kept(other, seed, first - delay));
+        let found = frames.filter(|(one, other)| *one && *other).count() as i64;
+        let counted: i64 = (0..16).map(|block| {
+            let block = first / 100 + block;
+            let of = |block| i64::from(is_kept(other, seed, block));
+            i64::from(is_kept(one, seed, block)) * (of(block) * (100 - delay) + of(block - 1) * delay)
+        }).sum();
+        prop_assert_eq!(found, counted);
+    }
+
+    #[test]
+    fn a_larger_fraction_keeps_what_a_smaller_one_keeps(
+        parts in proptest::array::uniform2(1u64..Fraction::ONE), seed: u64, threads in 1u16..6,
+    ) {
+        let stream = Stream { threads: (0..threads).collect(), ..stream() };
+        let [mut less, mut more] = [parts[0].min(parts[1]), parts[0].max(parts[1])].map(|parts| {
+            let policy = Policy::Keep {
+                kept: Fraction::new(parts).unwrap(),
+                block: std::time::Duration::from_millis(100),
+            };
+            Shed::new(policy, seed, &stream).unwrap()
+        });
+        for block in 0..200 {
+            for thread in 0..threads {
+                let unit = unit(thread, block * 100);
+                prop_assert!(less.decide(&unit) || !more.decide(&unit));
+            }
+        }
+    }
+
     #[test]
     fn fitting_is_spread_evenly(link in 100u64..2000) {
         let policy: Policy = format!("fit:{link}M").parse().unwrap();
@@ -466,6 +593,7 @@ proptest! {
                 format!("threads:{}", names.join(","))
             }),
             (1u32..99, 100u32..9000).prop_map(|(f, b)| format!("common:{f}%,{b}ms")),
+            (1u32..16, 100u32..9000).prop_map(|(k, b)| format!("keep:{k}/16,{b}ms")),
             (1u64..400).prop_map(|r| format!("fit:{r}G")),
         ]
     ) {

@@ -24,11 +24,12 @@ use crate::status::Usage;
 Policies of --shed:
   none             keep everything
   every:N          one in N, evenly
-  bunch:F          bunches of 1 to 10, the fraction F exact (F as 0.05 or 5%)
+  bunch:F          bunches of 1 to 10, the fraction F exact (F as 0.05, 5% or 1/20)
   random:F         each with probability F
   burst:F[,LENGTH] random bursts of mean LENGTH (Gilbert-Elliott)
   threads:A,B,C-D  whole VDIF threads
   common:F[,TIME]  the same times at all stations of one seed, in blocks of TIME (at least 100 ms)
+  keep:F[,TIME]    all but the fraction F: the highest threads, then blocks of TIME, alike at all stations
   fit:RATE         just enough to fit an Ethernet link of that rate (1G)
 
 Examples:

@@ -1,4 +1,4 @@
-//! Dependencies point one way: wire <- core <- trace <- net <- host <- stream <- {correlate, control} <- evlbi; wire <- fx <- stream;
+//! Dependencies point one way: wire <- core <- trace <- proto <- net <- host <- stream <- {correlate, control} <- evlbi; wire <- fx <- stream;
 //! net <- {path, probe}; probe <- control; plot <- {stream, correlate, probe, control}. Command line and anyhow stay in the program. No
 //! modules of a library, or of the program, import each other in a circle. Libraries print nothing and end no process. Unsafe code is
 //! only in evlbi-net. All crates have one version.
@@ -17,11 +17,15 @@ use serde::Deserialize;
 use crate::lines::rust_files;
 
 /// Each library and the crates of this workspace that it may use.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("evlbi-wire", &[]),
     ("evlbi-core", &["evlbi-wire"]),
     ("evlbi-trace", &["evlbi-core", "evlbi-wire"]),
-    ("evlbi-net", &["evlbi-core", "evlbi-trace", "evlbi-wire"]),
+    ("evlbi-proto", &["evlbi-core", "evlbi-trace", "evlbi-wire"]),
+    (
+        "evlbi-net",
+        &["evlbi-core", "evlbi-proto", "evlbi-trace", "evlbi-wire"],
+    ),
     ("evlbi-host", &["evlbi-core", "evlbi-net", "evlbi-wire"]),
     ("evlbi-fx", &["evlbi-wire"]),
     (
@@ -100,7 +104,13 @@ const OWNED: [(&str, &str); 6] = [
 const DEVELOPMENT: [&str; 3] = ["evlbi-bench", "evlbi-testkit", "xtask"];
 
 /// Libraries that do not depend on a system; their dependencies are also checked for systems other than Linux.
-const ANYWHERE: [&str; 4] = ["evlbi-wire", "evlbi-core", "evlbi-trace", "evlbi-fx"];
+const ANYWHERE: [&str; 5] = [
+    "evlbi-wire",
+    "evlbi-core",
+    "evlbi-trace",
+    "evlbi-proto",
+    "evlbi-fx",
+];
 const ELSEWHERE: [&str; 2] = ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"];
 /// Crates that exist only on Unix or Linux, or that need more of a system than memory.
 const OF_SYSTEMS: [&str; 8] = [

@@ -213,6 +213,11 @@ impl Account {
         self.history.arrived_until(offset, limit)
     }
 
+    /// Returns the end of the run of numbers that have not arrived, from `offset` on, at most `limit`.
+    pub fn missing_until(&self, offset: u64, limit: u64) -> u64 {
+        self.history.missing_until(offset, limit)
+    }
+
     /// Counts the first arrival of a number that found room.
     #[inline]
     pub fn unique(&mut self, offset: u64, late: bool) {

@@ -100,6 +100,8 @@ pub struct Reorder {
     kept: Option<Pending>,
     repeat: Repeat,
     events: VecDeque<(u64, Event)>,
+    /// Offset below which missing numbers were listed.
+    listed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,6 +136,7 @@ impl Reorder {
             kept: None,
             repeat: Repeat::default(),
             events: VecDeque::new(),
+            listed: 0,
             settings,
         }
     }
@@ -217,6 +220,22 @@ impl Reorder {
     /// Returns the next event for the consumer and the position before which it happened.
     pub fn next_event(&mut self) -> Option<(u64, Event)> {
         self.events.pop_front()
+    }
+
+    /// Calls `run` with the first number, and one more than the last, of each run of numbers that was released without having arrived
+    /// since the last call. Returns the number below which everything is released; `None` before the first datagram.
+    pub fn list_missing(&mut self, mut run: impl FnMut(u64, u64)) -> Option<u64> {
+        let base = self.base?;
+        let until = self.offset_of(self.released);
+        while self.listed < until {
+            let first = self.account.arrived_until(self.listed, until);
+            let end = self.account.missing_until(first, until);
+            if first < end {
+                run(base.wrapping_add(first), base.wrapping_add(end));
+            }
+            self.listed = end.max(first);
+        }
+        Some(base.wrapping_add(until))
     }
 
     /// Returns the current counters.
@@ -355,6 +374,7 @@ impl Reorder {
             offset: next.wrapping_sub(base),
             position: self.head,
         };
+        self.listed = self.map.offset;
         self.repeat.interrupt();
         self.account.open_segment(base);
     }

@@ -65,6 +65,25 @@ impl History {
         number.min(limit).max(from)
     }
 
+    /// Returns the end of the run of numbers from `from` on that have not arrived, at most `limit`. Numbers before the window count as
+    /// such.
+    pub fn missing_until(&self, from: u64, limit: u64) -> u64 {
+        let known = limit.min(self.end);
+        let mut number = from.max(self.start);
+        while number < known {
+            let rest = !self.words[self.word(number)].arrived >> (number % 64);
+            let missing = u64::from((!rest).trailing_zeros()).min(64 - number % 64);
+            number += missing;
+            if missing == 0 || !number.is_multiple_of(64) {
+                break;
+            }
+        }
+        match number < known {
+            true => number,
+            false => limit.max(from),
+        }
+    }
+
     /// Marks a number as arrived, and returns whether it had been refused before. Calls `lost` with the first number and the
     /// length of each run that left the window without arriving. A number before the window changes nothing.
     #[inline]

@@ -2,6 +2,8 @@
 
 mod truth;
 
+mod listed;
+
 use std::collections::BTreeMap;
 
 use super::*;

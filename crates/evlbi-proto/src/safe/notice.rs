@@ -1,0 +1,120 @@
+//! Notices to the application: the return codes that the paper asked of sendto and recvfrom (EXPReS report, section 4.7).
+
+use evlbi_core::time::Nanos;
+use serde::Serialize;
+
+use super::cause::Cause;
+use super::state::Step;
+
+/// Notice to the application.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Notice {
+    /// When it was given.
+    pub at: Nanos,
+    /// Its content.
+    pub kind: Kind,
+    /// The measurements behind it.
+    pub evidence: Evidence,
+}
+
+/// Content of a notice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The receiving host loses data, not the network.
+    Host,
+    /// A loss did not last.
+    Transient {
+        /// Number of lost datagrams.
+        lost: u64,
+        /// Time from its first loss to its last.
+        span: Nanos,
+    },
+    /// Congestion lasts. The application has time to lower its rate.
+    Congested {
+        /// Maximum rate, in bits of data per second, with which nothing is shed.
+        limit: u64,
+        /// When data are shed otherwise.
+        deadline: Nanos,
+    },
+    /// Only this part of the data is sent.
+    Shedding {
+        /// Part that is sent now.
+        to: Step,
+        /// Part that was sent before.
+        from: Step,
+    },
+    /// The loss has ended at this step.
+    Held {
+        /// Part that is sent.
+        step: Step,
+    },
+    /// A higher step is tried.
+    Trial {
+        /// Part that is sent.
+        step: Step,
+    },
+    /// No reports arrive.
+    Blind,
+    /// Reports arrive, and data do not.
+    Stalled,
+    /// The destination answers that nobody listens there.
+    Refused,
+    /// No data are sent.
+    Stopped {
+        /// When sending is tried again; `None` if an operator must ask for it.
+        until: Option<Nanos>,
+    },
+    /// The receiver did not answer the first beats: nothing was sent.
+    Failed,
+    /// Everything is sent, and nothing is lost.
+    Clear,
+}
+
+impl Kind {
+    /// Returns its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Host => "host",
+            Kind::Transient { .. } => "transient",
+            Kind::Congested { .. } => "congested",
+            Kind::Shedding { .. } => "shedding",
+            Kind::Held { .. } => "held",
+            Kind::Trial { .. } => "trial",
+            Kind::Blind => "blind",
+            Kind::Stalled => "stalled",
+            Kind::Refused => "refused",
+            Kind::Stopped { .. } => "stopped",
+            Kind::Failed => "failed",
+            Kind::Clear => "clear",
+        }
+    }
+}
+
+/// Measurements behind a notice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Evidence {
+    /// Cause of the loss.
+    pub cause: Cause,
+    /// Loss event rate (RFC 5348).
+    pub p: f64,
+    /// Number of TCP flows that this flow counts as; `None` without loss or before the first round-trip time.
+    pub q: Option<f64>,
+    /// Rate that TCP would have, in bits of data per second; `None` if unlimited.
+    pub x_tcp_bps: Option<f64>,
+    /// Fraction of the datagrams that was lost in the network, in the last window.
+    pub loss: f64,
+    /// Fraction of the datagrams that the receiving host lost, in the last window.
+    pub host_loss: f64,
+    /// Datagrams lost in the network so far.
+    pub lost: u64,
+    /// Datagrams that the receiving host lost so far.
+    pub host_lost: u64,
+    /// Datagrams marked for congestion so far (ECN).
+    pub marked: u64,
+    /// Smoothed round-trip time in seconds; `None` before the first report.
+    pub rtt_s: Option<f64>,
+    /// Delay of queues on the way to the receiver, in seconds.
+    pub queue_s: f64,
+}

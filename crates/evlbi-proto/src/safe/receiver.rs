@@ -1,0 +1,526 @@
+//! The receiving end: classifies what has not arrived, and reports it.
+
+use std::collections::VecDeque;
+
+use evlbi_core::time::Nanos;
+
+use super::declared::Declared;
+use super::message::{
+    self, Beat, Header, Key, LAST, MAX_RUNS, MORE, Message, Received, Report, Run,
+};
+use super::sender::Accounts;
+use super::state::{State, Step};
+use super::{HOLD, REPORT_INTERVAL, Rejected};
+
+/// Maximum number of runs that wait to be classified.
+const MAX_PENDING: usize = 65_536;
+/// Maximum number of beats whose announcements wait for their data.
+const MAX_ANNOUNCED: usize = 256;
+/// Distance of numbers beyond which a beat announces nothing that can be true.
+const FURTHEST: u64 = 1 << 40;
+
+/// Counters of what has arrived of the flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Cumulative counters.
+    pub counters: Received,
+    /// One more than the highest sequence number that has arrived; `None` before any.
+    pub end: Option<u64>,
+    /// Every sequence number below has arrived, or was passed to [`Receiver::missing`]; `None` before any.
+    pub released: Option<u64>,
+}
+
+/// Receiving end of one flow at a time.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    key: Key,
+    instance: u64,
+    flow: Option<Heard>,
+    /// Numbers of messages sent.
+    sent: u64,
+    rejected: u64,
+    /// Changes of the sender's state that were not taken yet.
+    changes: VecDeque<Change>,
+}
+
+/// Change of the sender's state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// When its beat arrived.
+    pub at: Nanos,
+    /// New state.
+    pub state: State,
+    /// Fraction of the data that is sent.
+    pub kept: f64,
+}
+
+/// Flow that is being received. Numbers are counted from the flow's first one.
+#[derive(Clone, Debug)]
+struct Heard {
+    beat: Beat,
+    arrived: Nanos,
+    /// Whether the sender has heard this receiver: before, its beats may be repeated ones of an earlier flow.
+    is_known: bool,
+    /// Numbers that later beats announced, and when these arrived.
+    announced: VecDeque<(Nanos, u64)>,
+    declared: Declared,
+    /// Runs that have not arrived and are not classified yet, ascending.
+    pending: VecDeque<(u64, u64)>,
+    /// Numbers below have arrived, or are pending or classified.
+    released: u64,
+    /// Ranges of numbers within which this host dropped datagrams: up to `certain` at least, and up to `possible` at most.
+    drops: VecDeque<Drops>,
+    report: Report,
+    /// Runs since the last report, and whether there were more than fit.
+    runs: Vec<Run>,
+    has_more: bool,
+    arrivals: Arrivals,
+    last_probe: u64,
+    reported: Option<Nanos>,
+    /// Loss after a second without any: reported at once.
+    is_urgent: bool,
+    last_loss: Option<Nanos>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Drops {
+    first: u64,
+    end: u64,
+    certain: u64,
+    possible: u64,
+}
+
+impl Receiver {
+    /// Makes a receiver; `instance` is a random number, not 0.
+    pub fn new(key: Key, instance: u64) -> Receiver {
+        Receiver {
+            key,
+            instance: instance.max(1),
+            flow: None,
+            sent: 0,
+            rejected: 0,
+            changes: VecDeque::new(),
+        }
+    }
+
+    /// Takes a message that has arrived.
+    ///
+    /// # Errors
+    /// Returns why it was ignored, and counts it.
+    pub fn handle(&mut self, bytes: &[u8], now: Nanos) -> Result<(), Rejected> {
+        let taken = match message::read(bytes, &self.key) {
+            Ok(Message::Beat(beat)) => self.hear(beat, now),
+            Ok(Message::Probe(header)) => self.count_probe(&header),
+            Ok(Message::Report(_)) => Err(Rejected::Foreign),
+            Err(why) => Err(why),
+        };
+        self.rejected += u64::from(taken.is_err());
+        taken
+    }
+
+    fn hear(&mut self, beat: Beat, now: Nanos) -> Result<(), Rejected> {
+        // Another instance: that of a receiver before this one.
+        let is_known = beat.instance == self.instance;
+        match &mut self.flow {
+            Some(heard) if heard.beat.header.flow == beat.header.flow => {
+                heard.hear(beat, is_known, now, &mut self.changes)
+            }
+            // A flow that the sender has not proved to be alive does not replace one that it has.
+            Some(heard) if heard.is_known && !is_known && !heard.has_ended() => {
+                Err(Rejected::Stale)
+            }
+            _ => {
+                self.changes.push_back(Change::of(&beat, now));
+                self.flow = Some(Heard::new(beat, is_known, now));
+                Ok(())
+            }
+        }
+    }
+
+    fn count_probe(&mut self, header: &Header) -> Result<(), Rejected> {
+        let Some(heard) = self.heard_mut() else {
+            return Err(Rejected::Stale);
+        };
+        if heard.beat.header.flow != header.flow || header.number == 0 {
+            return Err(Rejected::Stale);
+        }
+        if header.number <= heard.last_probe {
+            // A copy, or one that was overtaken: counted as lost.
+            return Err(Rejected::Stale);
+        }
+        heard.last_probe = header.number;
+        heard.report.probe_highest = header.number;
+        heard.report.probes += 1;
+        Ok(())
+    }
+
+    fn heard_mut(&mut self) -> Option<&mut Heard> {
+        self.flow.as_mut().filter(|heard| heard.is_known)
+    }
+
+    /// Notes that the datagrams from sequence number `first` on below `end` had not arrived when they were due.
+    pub fn missing(&mut self, first: u64, end: u64) {
+        if let Some(heard) = self.heard_mut() {
+            let (first, end) = (heard.offset(first), heard.offset(end));
+            heard.miss(first, end);
+        }
+    }
+
+    /// Notes that this host dropped at least `certain` and at most `possible` of the datagrams from sequence number `first` on below
+    /// `end`.
+    pub fn dropped(&mut self, first: u64, end: u64, certain: u64, possible: u64) {
+        if let Some(heard) = self.heard_mut() {
+            let (first, end) = (heard.offset(first), heard.offset(end));
+            heard.drops.push_back(Drops {
+                first,
+                end,
+                certain,
+                possible,
+            });
+            heard.drops.truncate(MAX_PENDING);
+        }
+    }
+
+    /// Notes what has arrived until `now`.
+    pub fn observe(&mut self, arrivals: &Arrivals, now: Nanos) {
+        if let Some(heard) = self.heard_mut() {
+            heard.observe(arrivals, now);
+        }
+    }
+
+    /// Returns the report that is due, if any.
+    pub fn poll(&mut self, now: Nanos) -> Option<Vec<u8>> {
+        let (sent, instance) = (self.sent + 1, self.instance);
+        let heard = self.flow.as_mut()?;
+        if now < heard.due() {
+            return None;
+        }
+        self.sent = sent;
+        Some(heard.take_report(sent, instance, now).write(&self.key))
+    }
+
+    /// Returns when the next report is due; `None` before the first beat.
+    pub fn next_at(&self) -> Option<Nanos> {
+        self.flow.as_ref().map(Heard::due)
+    }
+
+    /// Returns the next change of the sender's state.
+    pub fn next_change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    /// Returns the last beat of the flow; `None` before the first one of a sender that has heard this receiver.
+    pub fn beat(&self) -> Option<&Beat> {
+        let heard = self.flow.as_ref().filter(|heard| heard.is_known)?;
+        Some(&heard.beat)
+    }
+
+    /// Returns how many messages were ignored.
+    pub fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// Returns the current counts of shed and missed numbers: what the next report will contain.
+    pub fn counted(&self) -> Option<&Report> {
+        let heard = self.flow.as_ref().filter(|heard| heard.is_known)?;
+        Some(&heard.report)
+    }
+
+    /// Returns the shed numbers from sequence number `first` on below `end` that are declared; the sequence numbers of each run.
+    pub fn shed_within(&self, first: u64, end: u64, mut run: impl FnMut(u64, u64)) {
+        let Some(heard) = self.flow.as_ref().filter(|heard| heard.is_known) else {
+            return;
+        };
+        let base = heard.beat.first;
+        let (mut from, end) = (heard.offset(first), heard.offset(end));
+        let mut shed = |first: u64, end: u64| {
+            if first < end {
+                run(base.wrapping_add(first), base.wrapping_add(end));
+            }
+        };
+        heard.declared.outside(from, end, |first, stop| {
+            shed(from, first);
+            from = stop;
+        });
+        shed(from, end);
+    }
+
+    /// Returns whether the flow has ended and all its numbers are accounted for.
+    pub fn is_complete(&self) -> bool {
+        self.flow.as_ref().is_some_and(Heard::is_complete)
+    }
+
+    /// Returns the accounts of the flow so far, which are those of the sender once [`Receiver::is_complete`]; `None` before the first
+    /// beat.
+    pub fn accounts(&self) -> Option<Accounts> {
+        let heard = self.flow.as_ref().filter(|heard| heard.is_known)?;
+        Some(Accounts::of(&heard.beat, &heard.current()))
+    }
+}
+
+impl Change {
+    fn of(beat: &Beat, at: Nanos) -> Change {
+        Change {
+            at,
+            state: beat.state,
+            kept: f64::from(beat.kept) * 1e-9,
+        }
+    }
+
+    /// Returns the step that is nearest to the kept fraction.
+    pub fn step(&self) -> Step {
+        Step::at_least(self.kept)
+    }
+}
+
+impl Heard {
+    fn new(beat: Beat, is_known: bool, now: Nanos) -> Heard {
+        let mut heard = Heard {
+            arrived: now,
+            is_known,
+            announced: VecDeque::new(),
+            declared: Declared::default(),
+            pending: VecDeque::new(),
+            released: 0,
+            drops: VecDeque::new(),
+            report: Report::default(),
+            runs: Vec::new(),
+            has_more: false,
+            arrivals: Arrivals::default(),
+            last_probe: 0,
+            reported: None,
+            is_urgent: false,
+            last_loss: None,
+            beat: Beat {
+                declared: 0,
+                next: 0,
+                ..beat.clone()
+            },
+        };
+        if is_known {
+            heard.skip_to(beat.next);
+        }
+        heard.take(beat, now);
+        heard
+    }
+
+    /// Leaves out what was sent before the sender had heard this receiver.
+    fn skip_to(&mut self, next: u64) {
+        self.beat.next = next;
+        self.released = self.released.max(next);
+        self.report.covered = self.report.covered.max(next);
+    }
+
+    fn hear(
+        &mut self,
+        beat: Beat,
+        is_known: bool,
+        now: Nanos,
+        changes: &mut VecDeque<Change>,
+    ) -> Result<(), Rejected> {
+        let before = &self.beat;
+        if beat.header.number <= before.header.number || (self.is_known && !is_known) {
+            return Err(Rejected::Stale);
+        }
+        let is_ahead = beat.first == before.first
+            && beat.next >= before.next
+            && beat.declared >= before.declared
+            && beat.shed >= before.shed
+            && beat.not_sent >= before.not_sent
+            && beat.next - before.next < FURTHEST;
+        if !is_ahead && self.is_known {
+            return Err(Rejected::Absurd);
+        }
+        if (beat.state, beat.kept) != (before.state, before.kept) {
+            changes.push_back(Change::of(&beat, now));
+            if changes.len() > MAX_ANNOUNCED {
+                changes.pop_front();
+            }
+        }
+        // The end of the flow is answered at once.
+        self.is_urgent |= beat.header.flags & LAST != 0 && before.header.flags & LAST == 0;
+        if is_known && !self.is_known {
+            self.skip_to(beat.next);
+        }
+        self.is_known = is_known;
+        self.take(beat, now);
+        Ok(())
+    }
+
+    fn take(&mut self, beat: Beat, now: Nanos) {
+        for set in &beat.sets {
+            self.declared.add(*set, self.beat.declared);
+        }
+        if beat.next > self.beat.next {
+            if self.announced.len() == MAX_ANNOUNCED {
+                self.announced.pop_front();
+            }
+            self.announced.push_back((now, beat.next));
+        }
+        self.arrived = now;
+        self.beat = beat;
+        self.classify(now);
+    }
+
+    fn offset(&self, sequence: u64) -> u64 {
+        sequence.wrapping_sub(self.beat.first)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.beat.header.flags & LAST != 0
+    }
+
+    fn is_complete(&self) -> bool {
+        self.has_ended() && self.report.covered >= self.beat.next
+    }
+
+    fn miss(&mut self, first: u64, end: u64) {
+        let first = first.max(self.released);
+        if first >= end || end - first > FURTHEST {
+            return;
+        }
+        if self.pending.len() >= MAX_PENDING
+            && let Some((_, last)) = self.pending.back_mut()
+        {
+            // Too many to keep apart: this never happens unless beats stop.
+            *last = end;
+        } else {
+            self.pending.push_back((first, end));
+        }
+        self.released = end;
+    }
+
+    fn observe(&mut self, arrivals: &Arrivals, now: Nanos) {
+        let released = arrivals.released.map(|sequence| self.offset(sequence));
+        let highest = arrivals.end.map_or(0, |sequence| self.offset(sequence));
+        if highest <= FURTHEST {
+            self.report.highest = self.report.highest.max(highest);
+        }
+        self.report.arrivals = arrivals.counters;
+        self.arrivals = *arrivals;
+        if let Some(released) = released.filter(|it| *it <= self.report.highest) {
+            self.released = self.released.max(released);
+        }
+        // Whatever a beat has announced has arrived by now, or is missing.
+        while let Some((at, next)) = self.announced.front().copied() {
+            let from = self.report.highest.max(self.released);
+            // Gaps before the highest number are still open: they come first.
+            let is_due = now.since(at) >= HOLD && self.released >= self.report.highest;
+            if next > from && !is_due {
+                break;
+            }
+            self.announced.pop_front();
+            self.miss(from, next);
+        }
+        self.classify(now);
+    }
+
+    /// Counts the pending runs about which the sender has declared everything.
+    fn classify(&mut self, now: Nanos) {
+        let declared = self.beat.declared;
+        while let Some((first, end)) = self.pending.pop_front_if(|(first, _)| *first < declared) {
+            let until = end.min(declared);
+            if until < end {
+                self.pending.push_front((until, end));
+            }
+            let mut lost = Vec::new();
+            self.declared
+                .outside(first, until, |first, end| lost.push((first, end)));
+            let count: u64 = lost.iter().map(|(first, end)| end - first).sum();
+            self.report.shed += until - first - count;
+            for (first, end) in lost {
+                self.lose(first, end, now);
+            }
+        }
+        let pending = self.pending.front().map_or(u64::MAX, |(first, _)| *first);
+        let covered = self.released.min(declared).min(pending);
+        self.report.covered = self.report.covered.max(covered);
+        let covered = self.report.covered;
+        self.declared.forget(covered);
+        while self
+            .drops
+            .pop_front_if(|drops| drops.end <= covered)
+            .is_some()
+        {}
+    }
+
+    /// Counts a run as missed: in this host as far as it may have dropped there, otherwise in the network.
+    fn lose(&mut self, first: u64, end: u64, now: Nanos) {
+        let count = end - first;
+        self.report.missed += count;
+        let mut left = count;
+        let within = |drops: &&mut Drops| drops.first < end && first < drops.end;
+        for drops in self.drops.iter_mut().filter(within) {
+            let certain = left.min(drops.certain);
+            let possible = left.min(drops.possible);
+            drops.certain -= certain;
+            drops.possible -= possible;
+            self.report.host += certain;
+            self.report.unattributed += possible.max(certain) - certain;
+            left -= possible.max(certain);
+        }
+        let is_first = self
+            .last_loss
+            .is_none_or(|last| now.since(last) >= Nanos::SECOND);
+        self.is_urgent |= is_first;
+        self.last_loss = Some(now);
+        // What the network lost of a run: the count is right, the numbers are those at its start.
+        let mut from = first;
+        while left > 0 {
+            let length = u32::try_from(left).unwrap_or(u32::MAX);
+            if self.runs.len() == MAX_RUNS {
+                self.has_more = true;
+                break;
+            }
+            self.runs.push(Run {
+                first: from,
+                length,
+            });
+            from += u64::from(length);
+            left -= u64::from(length);
+        }
+    }
+
+    /// Returns when the next report is due.
+    fn due(&self) -> Nanos {
+        let Some(reported) = self.reported else {
+            return self.arrived;
+        };
+        let interval = REPORT_INTERVAL.max(self.beat.round_trip);
+        match self.is_urgent {
+            true => reported.plus(self.beat.round_trip.min(interval)),
+            false => reported.plus(interval),
+        }
+    }
+
+    /// Returns the report as of now, without its runs.
+    fn current(&self) -> Report {
+        self.report.clone()
+    }
+
+    fn take_report(&mut self, number: u64, instance: u64, now: Nanos) -> Report {
+        self.reported = Some(now);
+        self.is_urgent = false;
+        let last = if self.is_complete() { LAST } else { 0 };
+        let more = if std::mem::take(&mut self.has_more) {
+            MORE
+        } else {
+            0
+        };
+        Report {
+            header: Header {
+                flags: last | more,
+                flow: self.beat.header.flow,
+                number,
+                departure: now,
+            },
+            instance,
+            beat: self.beat.header.number,
+            beat_departure: self.beat.header.departure,
+            beat_arrival: self.arrived,
+            held: now.since(self.arrived),
+            runs: std::mem::take(&mut self.runs),
+            ..self.current()
+        }
+    }
+}

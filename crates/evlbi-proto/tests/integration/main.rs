@@ -1,0 +1,4 @@
+//! SafeUDP over emulated paths, in virtual time.
+
+mod fuzz_corpora;
+mod safe;

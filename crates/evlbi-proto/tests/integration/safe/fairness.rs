@@ -1,0 +1,85 @@
+//! TCP flows on the same path: a flow that sheds gets a rate like theirs.
+
+use evlbi_core::path::ETHERNET_OVERHEAD;
+use evlbi_core::time::Nanos;
+use evlbi_proto::safe::{Settings, Step};
+use evlbi_trace::tcp::Algorithm;
+
+use super::world::{Scene, delay};
+use super::{accounts, bottleneck};
+
+/// Rates of the second half of a run, in bits of data per second.
+#[derive(Debug)]
+struct Shares {
+    /// Of the flow.
+    cbr: f64,
+    /// Mean of the TCP flows.
+    tcp: f64,
+    has_shed: bool,
+}
+
+/// Runs a flow of 512 Mbit/s times `scale` with `count` TCP flows through a bottleneck of 1 Gbit/s times `scale`.
+fn share(algorithm: Algorithm, count: usize, weight: f64, scale: f64, seconds: f64) -> Shares {
+    let tenth = Scene::tenth();
+    let scaled = |number: f64| (number * scale).round() as u64;
+    let datagrams = scaled(44_940.0);
+    let mut world = Scene {
+        settings: Settings {
+            weight,
+            least: Step::LOWEST,
+            rate: datagrams * 1424 * 8,
+            ..tenth.settings
+        },
+        datagrams: datagrams as u32,
+        there: vec![bottleneck(scaled(1e9), scaled(800.0)), delay(7_500)],
+        tcps: vec![algorithm; count],
+        ..tenth
+    }
+    .world();
+    world.run_for(seconds / 2.0);
+    let before: u64 = world.tcp_bytes().iter().sum();
+    let middle = world.now;
+    world.run_for(seconds);
+    let span = world.now.since(middle).as_secs_f64();
+    let tcp = (world.tcp_bytes().iter().sum::<u64>() - before) as f64 * 8.0;
+    let sent = world.sent_within(middle, Nanos(u64::MAX)) as f64 * 1424.0 * 8.0;
+    accounts(&mut world);
+    Shares {
+        cbr: sent / span,
+        tcp: tcp / span / count as f64,
+        has_shed: world.first("shedding").is_some(),
+    }
+}
+
+/// With `EVLBI_FAIRNESS` set, all numbers of flows and also other algorithms at full rates, which takes minutes: the table of the docs.
+#[test]
+fn a_flow_that_sheds_gets_a_rate_like_that_of_tcp() {
+    assert_eq!(ETHERNET_OVERHEAD, 24);
+    let is_table = std::env::var_os("EVLBI_FAIRNESS").is_some();
+    let counts: &[usize] = if is_table { &[1, 4, 16, 64] } else { &[4] };
+    let (scale, seconds) = if is_table { (1.0, 120.0) } else { (0.1, 60.0) };
+    let asserted = [(Algorithm::Reno, 3.0), (Algorithm::Cubic, 1.0)];
+    let others = [
+        (Algorithm::Reno, 1.0),
+        (Algorithm::Cubic, 3.0),
+        (Algorithm::Reno, 10.0),
+        (Algorithm::Bbr, 3.0),
+    ];
+    let cases = asserted.iter().chain(others.iter().filter(|_| is_table));
+    for (algorithm, weight) in cases {
+        for count in counts {
+            let shares = share(*algorithm, *count, *weight, scale, seconds);
+            let Shares { cbr, tcp, has_shed } = shares;
+            let ratio = cbr / tcp;
+            println!(
+                "{algorithm:?}, k = {weight}, {count} flows: {:.1} and {:.1} Mbit/s, ratio {ratio:.2}{}",
+                cbr * 1e-6,
+                tcp * 1e-6,
+                if has_shed { "" } else { ", nothing shed" }
+            );
+            let is_asserted = *algorithm != Algorithm::Bbr && *weight < 10.0 && has_shed;
+            let is_fair = (weight / 2.0..3.0 * weight).contains(&ratio);
+            assert!(is_fair || !is_asserted || is_table, "{shares:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Reports that are lost, late, doubled, damaged or forged, and ends that are restarted.
+
+use evlbi_core::path::Law;
+use evlbi_core::time::Nanos;
+use evlbi_proto::safe::{Order, State, Step};
+
+use super::world::{Mangle, Scene, World, delay};
+use super::{accounts, at, bottleneck, changing, nothing, wire};
+
+/// A flow whose path shrinks to 60 %, with changed reports.
+fn with(mangle: Option<Mangle>) -> World {
+    let mut world = changing(|scene| bottleneck(wire(scene, 0.6), 80)).world();
+    world.mangle = mangle;
+    world
+}
+
+/// Returns the orders of the first minute, with their times in seconds.
+fn orders(world: &mut World) -> Vec<(f64, Order)> {
+    world.run_for(32.0);
+    let orders = world
+        .orders
+        .iter()
+        .map(|(at, order)| (at.as_secs_f64(), *order));
+    let orders = orders.collect();
+    accounts(world);
+    orders
+}
+
+/// A small generator, the same in every run.
+fn chance(number: u64) -> u64 {
+    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn decisions_survive_bad_ways_back() {
+    let plain = orders(&mut with(None));
+    let mut count = 0;
+    let half: Mangle = Box::new(move |now, report| {
+        count += 1;
+        // Never all of a second.
+        let kept = chance(count).is_multiple_of(2) || count % 8 == 0;
+        kept.then_some((now, report)).into_iter().collect()
+    });
+    let double: Mangle = Box::new(|now, report| {
+        let later = now.plus(Nanos(30_000_000));
+        vec![
+            (now, report.clone()),
+            (now, report.clone()),
+            (later, report),
+        ]
+    });
+    let mut count = 0;
+    let disorder: Mangle = Box::new(move |now, report| {
+        count += 1;
+        vec![(now.plus(Nanos(chance(count) % 250_000_000)), report)]
+    });
+    let late: Mangle = Box::new(|now, report| vec![(now.plus(Nanos(300_000_000)), report)]);
+    for (name, mangle, tolerance) in [
+        ("half", half, 1.1),
+        ("double", double, 0.2),
+        ("disorder", disorder, 3.0),
+        ("late", late, 15.0),
+    ] {
+        let mut world = with(Some(mangle));
+        let found = orders(&mut world);
+        assert_eq!(found.len(), plain.len(), "{name}: {found:?} {plain:?}");
+        for ((at, order), (expected_at, expected)) in found.iter().zip(&plain) {
+            assert_eq!(order, expected, "{name}");
+            assert!(
+                (at - expected_at).abs() <= tolerance,
+                "{name}: {at} {expected_at}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_full_way_back_is_no_congestion() {
+    let mut scene = Scene::tenth();
+    // Reports of 300 bytes ten times a second through 12 kbit/s.
+    scene.back = vec![bottleneck(12_000, 3), delay(7_500)];
+    let mut world = scene.world();
+    world.run_for(30.0);
+    assert!(world.first("congested").is_none(), "{:?}", world.told());
+    let status = world.sender.status();
+    assert_eq!((status.evidence.lost, status.evidence.queue_s), (0, 0.0));
+}
+
+#[test]
+fn without_reports_the_rate_is_halved_and_then_nothing_is_sent() {
+    for rearm in [false, true] {
+        let mut scene = Scene::tenth();
+        scene.settings.rearm = rearm;
+        let mut world = scene.world();
+        let silent = at(30.0);
+        world.mangle = Some(Box::new(move |now, report| {
+            let is_silent = now >= silent && now < at(50.0);
+            (!is_silent).then_some((now, report)).into_iter().collect()
+        }));
+        world.run_for(90.0);
+        let last = world.begun();
+        let (blind, _) = world.first("blind").unwrap();
+        let (stopped, _) = world.first("stopped").unwrap();
+        let [blind, stopped] = [blind, stopped].map(|after| last.plus(at(after)).since(silent));
+        let [blind, stopped] = [blind, stopped].map(Nanos::as_secs_f64);
+        assert!((1.9..=3.0).contains(&blind), "{blind}");
+        assert!((9.8..=10.0).contains(&stopped), "{stopped}");
+        let full = world.sent_within(at(28.0), at(30.0)) as f64;
+        let half = world.sent_within(at(34.0), at(36.0)) as f64;
+        assert!((half / full - 0.5).abs() < 0.07, "{half} {full}");
+        assert_eq!(world.sent_within(at(40.0), at(69.0)), 0);
+        // The break of 30 s is over, and reports arrive again.
+        let again = world.sent_within(at(72.0), at(90.0));
+        assert_eq!(again > 0, rearm, "{:?}", world.told());
+        if !rearm {
+            let now = world.now;
+            world.sender.rearm(now);
+            assert_eq!(world.sender.order(), Order::Send(Step::LOWEST));
+        }
+        accounts(&mut world);
+    }
+}
+
+#[test]
+fn data_that_do_not_arrive_stop_the_flow_although_reports_do() {
+    let mut scene = changing(|_| nothing());
+    let times = evlbi_core::path::Times::Once {
+        from: at(30.0),
+        to: at(300.0),
+    };
+    let gone = Law::Loss(evlbi_core::path::Loss::Within {
+        times,
+        fraction: 1.0,
+    });
+    scene.there.push(gone);
+    let mut world = scene.world();
+    world.run_for(60.0);
+    assert_eq!(world.names(), ["stalled", "shedding", "stopped"]);
+    assert_eq!(world.sent_within(at(40.3), at(100.0)), 0);
+    assert_eq!(world.sender.status().state, State::Breaker);
+}
+
+#[test]
+fn a_port_without_a_listener_stops_the_flow() {
+    let mut world = Scene::tenth().world();
+    world.run_for(5.0);
+    let now = world.now;
+    world.sender.refused(now);
+    assert_ne!(world.sender.order(), Order::Stop);
+    world.sender.refused(now.plus(Nanos(500_000_000)));
+    assert_eq!(world.sender.order(), Order::Stop);
+    world.run_for(6.0);
+    assert_eq!(world.names(), ["refused", "stopped"]);
+}
+
+#[test]
+fn a_receiver_that_is_restarted_is_taken_up_where_it_starts() {
+    let mut world = Scene::tenth().world();
+    world.run_for(20.0);
+    world.is_alive = false;
+    world.run_for(21.0);
+    world.restart_receiver();
+    world.is_alive = true;
+    world.run_for(60.0);
+    assert_eq!(world.names(), Vec::<&str>::new());
+    assert_eq!(world.sender.status().evidence.lost, 0);
+    // What arrived before the restart is not in the new receiver's accounts: it counts as lost.
+    let lost = accounts(&mut world).network;
+    assert!((21 * 4400..22 * 4494).contains(&lost), "{lost}");
+}
+
+#[test]
+fn the_clock_of_the_receiver_has_no_effect() {
+    let plain = orders(&mut with(None));
+    let clocks: [fn(Nanos) -> Nanos; 3] = [
+        |now| Nanos(now.0 + now.0 / 10_000),
+        |now| Nanos(now.0 - now.0 / 10_000),
+        // Monotonic clocks do not step back; this one sets itself forward by an hour.
+        |now| match now > at(28.0) {
+            true => now.plus(at(3600.0)),
+            false => now,
+        },
+    ];
+    for clock in clocks {
+        let mut world = with(None);
+        world.clock = clock;
+        let found = orders(&mut world);
+        assert_eq!(found.len(), plain.len());
+        for ((at, order), (expected_at, expected)) in found.iter().zip(&plain) {
+            assert_eq!(order, expected);
+            // Reports come at other times: at most a window later.
+            assert!((at - expected_at).abs() < 1.1, "{at} {expected_at}");
+        }
+    }
+}
+
+/// A thousand random datagrams, repeated, cut and changed reports: counted, and nothing else.
+#[test]
+fn forged_messages_change_nothing() {
+    let plain = orders(&mut with(None));
+    let mut count = 0u64;
+    let mut old: Vec<Vec<u8>> = Vec::new();
+    let mangle: Mangle = Box::new(move |now, report| {
+        let mut all = vec![(now, report.clone())];
+        for number in 0..10 {
+            count += 1;
+            let length = (chance(count) % 1400) as usize;
+            let random = (0..length as u64).map(|byte| chance(count * 1400 + byte) as u8);
+            all.push((now, random.collect()));
+            let mut damaged = report.clone();
+            let place = (chance(count ^ 77) % (damaged.len() as u64 * 8)) as usize;
+            damaged[place / 8] ^= 1 << (place % 8);
+            all.push((now, damaged));
+            all.push((now, report[..report.len() - 1 - number].to_vec()));
+            let again = old.get((chance(count ^ 99) % (old.len() as u64 + 1)) as usize);
+            all.extend(again.map(|report| (now, report.clone())));
+        }
+        old.push(report);
+        all
+    });
+    let mut world = with(Some(mangle));
+    let found = orders(&mut world);
+    assert_eq!(found, plain);
+    let status = world.sender.status();
+    assert!(status.rejected > 30 * status.reports, "{status:?}");
+}

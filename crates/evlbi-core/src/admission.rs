@@ -375,6 +375,20 @@ impl Admission {
         reorder.flush()
     }
 
+    /// Lists what was released without having arrived, as [`Reorder::list_missing`] does. Returns the first number of the current
+    /// sequence, one more than its highest, and the number below which everything is released; `None` before a stream.
+    pub fn list_missing(&mut self, run: impl FnMut(u64, u64)) -> Option<(u64, u64, u64)> {
+        let reorder = self.reorder.as_mut()?;
+        let released = reorder.list_missing(run)?;
+        let (first, end) = reorder.current()?;
+        Some((first, end, released))
+    }
+
+    /// Returns one more than the highest number of the current sequence; `None` before a stream.
+    pub fn end_of_current(&self) -> Option<u64> {
+        self.reorder.as_ref()?.current().map(|(_, end)| end)
+    }
+
     /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         let reorder = self.reorder.as_ref();

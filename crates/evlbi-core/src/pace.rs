@@ -202,6 +202,11 @@ impl Pacer {
         self.not_before = now.plus(Nanos(min_span as u64));
     }
 
+    /// Lets nothing leave before `moment`.
+    pub fn hold(&mut self, moment: Nanos) {
+        self.not_before = self.not_before.max(moment);
+    }
+
     /// Returns what is nominally due at `now`.
     pub fn due_at(&self, now: Nanos) -> Nanos {
         now.since(self.start.plus(self.slipped))

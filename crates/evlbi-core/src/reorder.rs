@@ -100,7 +100,8 @@ pub struct Reorder {
     kept: Option<Pending>,
     repeat: Repeat,
     events: VecDeque<(u64, Event)>,
-    /// Offset below which missing numbers were listed.
+    /// First number of the current sequence that was placed, and the offset below which missing numbers were listed.
+    first: u64,
     listed: u64,
 }
 
@@ -136,6 +137,7 @@ impl Reorder {
             kept: None,
             repeat: Repeat::default(),
             events: VecDeque::new(),
+            first: 0,
             listed: 0,
             settings,
         }
@@ -236,6 +238,12 @@ impl Reorder {
             self.listed = end.max(first);
         }
         Some(base.wrapping_add(until))
+    }
+
+    /// Returns the first number of the current sequence that was placed, and one more than its highest; `None` before any.
+    pub fn current(&self) -> Option<(u64, u64)> {
+        let base = self.base?;
+        Some((self.first, base.wrapping_add(self.offset_of(self.head))))
     }
 
     /// Returns the current counters.
@@ -374,6 +382,7 @@ impl Reorder {
             offset: next.wrapping_sub(base),
             position: self.head,
         };
+        self.first = next;
         self.listed = self.map.offset;
         self.repeat.interrupt();
         self.account.open_segment(base);

@@ -60,6 +60,8 @@ pub mod ring;
 #[cfg(not(loom))]
 pub mod run;
 #[cfg(not(loom))]
+pub mod safe;
+#[cfg(not(loom))]
 pub mod sim;
 #[cfg(not(loom))]
 pub mod socket;

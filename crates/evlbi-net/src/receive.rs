@@ -26,6 +26,7 @@ use crate::clock::{Clock, Events, Thread};
 use crate::cpu::{NAP, Waiting};
 use crate::ring::{Consumer, Reserve, RingError};
 use crate::run::Run;
+use crate::safe::{Key, ReceivedSafely, SafeReceiving};
 use crate::socket::GrantedBuffer;
 use crate::transport::{InOptions, Incoming, Local, OpenError, Peer, Url};
 
@@ -45,6 +46,8 @@ pub struct ReceiveOptions {
     pub from: Url,
     /// Options of the transport.
     pub with: InOptions,
+    /// Secret of a flow under SafeUDP, to which reports are sent.
+    pub safe: Option<Key>,
     /// Source of the datagrams' sequence numbers.
     pub numbering: Box<dyn Numbering>,
     /// Known properties of the frames.
@@ -118,6 +121,8 @@ pub struct Snapshot {
     pub streaming: bool,
     /// Seconds in which a reliable stream was not read because the ring was full.
     pub ring_waits: f64,
+    /// State of a flow under SafeUDP.
+    pub safe: Option<ReceivedSafely>,
 }
 
 impl Snapshot {
@@ -291,6 +296,9 @@ pub fn start(options: ReceiveOptions, run: &Run) -> Result<(Receiving, Opening),
     let run = run.part();
     let incoming = options.from.open_in(&options.with, &run)?;
     let local = incoming.local();
+    let safe = options.safe.clone();
+    let safe = safe.map(|key| SafeReceiving::open(&options.from, &local, key, &run));
+    let safe = safe.transpose()?;
     let buffer = incoming.buffer().cloned();
     let watch = Arc::new(Watch::default());
     let (to_consumer, consumer) = mpsc::channel();
@@ -298,6 +306,7 @@ pub fn start(options: ReceiveOptions, run: &Run) -> Result<(Receiving, Opening),
         service: options.from.transport().service(),
         options,
         incoming,
+        safe,
         reserve,
         to_consumer,
         run: run.clone(),

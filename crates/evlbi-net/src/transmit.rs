@@ -152,13 +152,12 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
     }
     let clock = run.clock();
     loop {
-        let is_stopped = run.is_stopped();
         let now = clock.now();
         let mut wake = now.plus(NAP);
         let mut first: Option<(Nanos, usize)> = None;
         let (mut is_over, mut waits) = (true, false);
         for (number, flow) in flows.iter_mut().enumerate() {
-            match flow.next(now, is_stopped) {
+            match flow.next(now, run) {
                 Next::Train(departure) => {
                     if first.is_none_or(|(earliest, _)| departure < earliest) {
                         first = Some((departure, number));
@@ -169,6 +168,7 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
                 Next::Over => continue,
             }
             wake = flow.drive_at().map_or(wake, |moment| wake.min(moment));
+            waits |= flow.hears();
             is_over = false;
         }
         if is_over {
@@ -180,7 +180,7 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
             None => (wake, cpu::Waiting::Sleep),
         };
         if waits {
-            let events: Vec<Events<'_>> = flows.iter().map(Flow::events).collect();
+            let events: Vec<Events<'_>> = flows.iter().flat_map(Flow::events).collect();
             clock.wait(&events, until, waiting);
         } else {
             clock.wait_until(until, waiting);

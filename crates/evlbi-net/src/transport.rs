@@ -13,6 +13,7 @@
 //! A further transport is a file here and a row of that list (CONTRIBUTING.md, "How to add").
 
 mod listening;
+mod messages;
 mod mirror;
 mod options;
 pub(crate) mod simulated;
@@ -22,6 +23,7 @@ mod unix;
 mod url;
 
 use std::io;
+use std::net::SocketAddr;
 
 use evlbi_core::packetise::Family;
 use evlbi_core::time::Nanos;
@@ -31,6 +33,7 @@ pub use crate::train::{Head, MAX_HEAD, Piece, Pieces, Train};
 pub use evlbi_core::peer::Peer;
 
 pub use listening::{Listening, Local, Protocol};
+pub use messages::Messages;
 pub use options::{Honours, InOptions, NotHonoured, OutOptions};
 pub use simulated::{In as SimulatedIn, Out as SimulatedOut};
 pub use udp::In as UdpIn;
@@ -99,6 +102,21 @@ pub trait Transport: Sync {
     /// # Errors
     /// Returns [`OpenError`].
     fn open_in(&self, at: &Url, with: &InOptions, run: &Run) -> Opened<dyn Incoming>;
+
+    /// Opens a socket for messages next to the data of `url`: at `address` if it `listens`, otherwise to reach `address`.
+    ///
+    /// # Errors
+    /// Returns [`OpenError::NoMessages`] if the transport has none, or another error.
+    fn open_messages(
+        &self,
+        url: &Url,
+        address: SocketAddr,
+        listens: bool,
+        run: &Run,
+    ) -> Result<Messages, OpenError> {
+        let _ = (address, listens, run);
+        Err(OpenError::NoMessages(url.to_string()))
+    }
 }
 
 /// An open transport, or the reason why it cannot be opened.
@@ -173,6 +191,9 @@ pub enum OpenError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The transport has no messages next to its data.
+    #[error("{0} has no way back for reports")]
+    NoMessages(String),
     /// The run was stopped in the meantime.
     #[error("stopped while connecting to {0}")]
     Stopped(String),
@@ -236,6 +257,11 @@ pub trait Outgoing: Send {
 
     /// Returns its limits.
     fn limits(&self) -> Limits;
+
+    /// Returns the address of the receiver's last port; `None` without ports.
+    fn peer(&self) -> Option<SocketAddr> {
+        None
+    }
 
     /// Returns the bytes that a datagram of `length` bytes, or this much of a stream, takes on an Ethernet, including headers,
     /// checksums and gaps between packets.

@@ -21,6 +21,7 @@ use evlbi_net::clock::Clock;
 use evlbi_net::file::{Durability, OutputError, replace_json};
 use evlbi_net::receive::{self, Numbering, Numbers, ReceiveError, ReceiveOptions};
 use evlbi_net::run::{Run, explain};
+use evlbi_net::safe::Key;
 use evlbi_net::transport::{self, Carries, InOptions, NotHonoured, Url};
 use evlbi_wire::time::FrameRate;
 use parking_lot::Mutex;
@@ -158,6 +159,8 @@ pub struct RecvOptions {
     pub partial: Partial,
     /// The only address from which datagrams are accepted.
     pub source: Option<IpAddr>,
+    /// Secret of SafeUDP, to whose messages this receiver answers; `None` for no reports.
+    pub safe: Option<Key>,
     /// When written data is forced to the disk.
     pub durability: Durability,
     /// Whether the kernel may join datagrams.
@@ -184,6 +187,7 @@ impl Default for RecvOptions {
             frame_rate: None,
             partial: Partial::Whole,
             source: None,
+            safe: None,
             durability: Durability::End,
             join: true,
             host: HostOptions::default(),
@@ -356,6 +360,7 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvErro
     }
     Ok(ReceiveOptions {
         from: from.clone(),
+        safe: options.safe.clone(),
         with,
         numbering,
         wanted: Wanted {

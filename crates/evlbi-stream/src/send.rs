@@ -7,6 +7,7 @@ mod changes;
 mod in_virtual_time;
 mod prepare;
 mod result;
+mod safe;
 mod seen;
 
 use std::io;
@@ -29,6 +30,7 @@ use thiserror::Error;
 pub use self::prepare::out_options;
 use self::prepare::prepare;
 pub use self::result::{SendResult, text};
+pub use self::safe::{SafeNotice, SafeOptions, SafeResult};
 pub use self::seen::Seen;
 use crate::running::Running;
 use crate::selection::Selection;
@@ -91,6 +93,18 @@ pub enum SendError {
     /// The policy cannot be applied to the stream.
     #[error("{0}")]
     Shed(#[from] ShedError),
+    /// SafeUDP chooses what is shed, and another policy was given.
+    #[error("SafeUDP decides what is shed, so no policy can be given")]
+    SafeShed,
+    /// SafeUDP without a key, over a network.
+    #[error("SafeUDP needs a key for reports from {0}")]
+    SafeKey(String),
+    /// SafeUDP over a transport with a congestion control of its own, or without a way back.
+    #[error("SafeUDP cannot control {0}")]
+    SafeTransport(String),
+    /// SafeUDP for a flow without a rate.
+    #[error("SafeUDP needs a rate, and this flow has none")]
+    SafeRate,
     /// The new rate is invalid.
     #[error("{0}")]
     Rate(#[from] BitRateError),
@@ -125,6 +139,8 @@ pub struct SendOptions {
     pub mtu: Option<usize>,
     /// Rule for cutting frames into datagrams.
     pub cut: Rule,
+    /// Congestion control; `None` for none.
+    pub safe: Option<SafeOptions>,
     /// Policy for shedding data.
     pub shed: Policy,
     /// Whether the policy chooses packets instead of frames.
@@ -167,6 +183,7 @@ impl Default for SendOptions {
             frame_rate: None,
             mtu: None,
             cut: Rule::Frames,
+            safe: None,
             shed: Policy::None,
             shed_packets: false,
             replace: Replace::Nothing,
@@ -264,6 +281,7 @@ pub fn send(options: &SendOptions, run: &Run) -> Result<Sending, SendError> {
                 truncated_bytes: truncated_bytes + left_out(&prepared.left_out.truncated),
                 unselected_frames: left_out(&prepared.left_out.unselected),
                 padded_bytes: prepared.padded,
+                safe: prepared.safe.as_ref().map(SafeResult::of),
                 report: report.into(),
             })
         }

@@ -25,6 +25,7 @@ mod probe;
 mod recordings;
 #[cfg(test)]
 mod reference;
+mod safe;
 mod session;
 mod streams;
 mod tables;

@@ -10,9 +10,10 @@ use evlbi_core::admission::{Admission, Arrival, Begins, Settings, Taken};
 use evlbi_core::reorder::Event;
 use evlbi_core::time::Nanos;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Events};
 use crate::cpu::Waiting;
 use crate::ring::{Consumer, Producer, Reserve, Retired};
+use crate::safe::SafeReceiving;
 use crate::transport::{Batch, Incoming, Service};
 use crate::udp;
 
@@ -37,6 +38,7 @@ pub struct Datagrams {
     /// Bytes missing since the previous stream, whose ring has ended.
     missing: u64,
     is_reliable: bool,
+    safe: Option<SafeReceiving>,
     /// Start of a sweep of the backlog, and the number of bytes still to take.
     sweep: Option<(Nanos, u64)>,
     swept: Nanos,
@@ -71,6 +73,7 @@ impl Datagrams {
     pub fn new(
         options: ReceiveOptions,
         service: Service,
+        safe: Option<SafeReceiving>,
         ports: usize,
         reserve: Reserve,
         to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
@@ -93,6 +96,7 @@ impl Datagrams {
             to_consumer,
             missing: 0,
             is_reliable: service.reliable,
+            safe,
             sweep: None,
             swept: Nanos(0),
             max_joined: 0,
@@ -134,6 +138,12 @@ impl Datagrams {
                 .sender()
                 .is_some_and(|sender| incoming.has_ended(sender));
         let told = incoming.drops_reported();
+        if !is_empty && self.safe.is_some() {
+            let per_drop = self.per_drop();
+            if let Some(safe) = &mut self.safe {
+                safe.note(&self.admission, told, per_drop);
+            }
+        }
         if came.is_stream {
             self.overflow = told;
         }
@@ -207,7 +217,19 @@ impl Datagrams {
         self.begin()?;
         let handed = self.admission.advance(now);
         self.hand_on(handed);
+        if let Some(safe) = &mut self.safe {
+            safe.drive(&mut self.admission, now);
+        }
         Ok(())
+    }
+
+    pub fn next_report(&self) -> Option<Nanos> {
+        self.safe.as_ref().and_then(SafeReceiving::next_at)
+    }
+
+    pub fn events(&self) -> Events<'_> {
+        let safe = self.safe.as_ref();
+        safe.map_or(Events::NONE, SafeReceiving::events)
     }
 
     /// Starts the stream that was chosen, if there is one and its ring can be allocated.
@@ -294,7 +316,12 @@ impl Datagrams {
 
     pub fn show(&self, live: &mut Snapshot) {
         let admission = &self.admission;
-        let counters = admission.counters();
+        let mut counters = admission.counters();
+        live.safe = self.safe.as_ref().map(SafeReceiving::state);
+        // Shed datagrams were never sent.
+        let shed = live.safe.map_or(0, |safe| safe.shed).min(counters.lost);
+        counters.lost -= shed;
+        counters.expected -= shed;
         live.foreign_size = admission.foreign_size();
         live.foreign_source = admission.foreign_source();
         live.foreign_header = admission.foreign_header();
@@ -314,16 +341,20 @@ impl Datagrams {
 
     /// Returns the location of the losses, from the socket drops between the first and the last datagram.
     fn attribution(&self, counters: &Counters) -> Attribution {
-        let per_drop = match self.max_joined {
-            0 | 1 => 1,
-            _ => udp::max_joined(self.admission.data().unwrap_or(1)),
-        };
         attribute(
             counters.lost,
             counters.ring_full,
             self.drops_within(),
-            per_drop,
+            self.per_drop(),
         )
+    }
+
+    /// Returns the maximum number of datagrams of one drop of the sockets.
+    fn per_drop(&self) -> u64 {
+        match self.max_joined {
+            0 | 1 => 1,
+            _ => udp::max_joined(self.admission.data().unwrap_or(1)),
+        }
     }
 
     /// Ends the intake: starts the stream that is left, and releases everything.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use evlbi_core::reorder::Event;
 use evlbi_core::time::Nanos;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Events};
 use crate::cpu::{self, Waiting};
 use crate::ring::{Consumer, Reserve};
 use crate::run::Run;
+use crate::safe::SafeReceiving;
 use crate::transport::{Carries, Incoming, Service};
 
 use super::bytes::Bytes;
@@ -34,6 +35,7 @@ pub struct Work {
     pub options: ReceiveOptions,
     pub service: Service,
     pub incoming: Box<dyn Incoming>,
+    pub safe: Option<SafeReceiving>,
     pub reserve: Reserve,
     pub to_consumer: mpsc::Sender<(Consumer<Event>, u64)>,
     pub run: Run,
@@ -97,6 +99,7 @@ impl Loop {
             Carries::Datagrams => Intake::Datagrams(Box::new(Datagrams::new(
                 options,
                 work.service,
+                work.safe,
                 ports,
                 reserve,
                 work.to_consumer,
@@ -215,14 +218,15 @@ impl Loop {
         let flows = self.ends.is_some() && now.since(self.last_heard) < QUIET;
         self.naps = self.naps.saturating_add(1);
         let ends = self.limits().map(|(ends, _)| ends);
-        let sooner = |until: Nanos| ends.chain(driven).fold(until, Nanos::min);
+        let reports = self.intake.next_report();
+        let sooner = |until: Nanos| ends.chain(driven).chain(reports).fold(until, Nanos::min);
         if flows && self.naps <= NAPS {
             let until = sooner(self.clock.now().plus(cpu::NAP.into()));
             self.clock.wait(&[], until, Waiting::Sleep);
         } else {
             let until = sooner(now.plus(TIMEOUT));
-            let events = self.incoming.events();
-            self.clock.wait(&[events], until, Waiting::Sleep);
+            let events = [self.incoming.events(), self.intake.events()];
+            self.clock.wait(&events, until, Waiting::Sleep);
         }
     }
 
@@ -321,6 +325,22 @@ impl Intake {
         match self {
             Intake::Datagrams(datagrams) => datagrams.receive(incoming, asked, clock),
             Intake::Bytes(bytes) => bytes.receive(incoming, asked),
+        }
+    }
+
+    /// Returns when a report is due, if any.
+    fn next_report(&self) -> Option<Nanos> {
+        match self {
+            Intake::Datagrams(datagrams) => datagrams.next_report(),
+            Intake::Bytes(_) => None,
+        }
+    }
+
+    /// Returns the event of a message next to the data.
+    fn events(&self) -> Events<'_> {
+        match self {
+            Intake::Datagrams(datagrams) => datagrams.events(),
+            Intake::Bytes(_) => Events::NONE,
         }
     }
 

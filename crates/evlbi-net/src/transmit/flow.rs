@@ -2,6 +2,8 @@
 //!
 //! This module handles the departures of one flow; what all flows of a thread have in common is in the directory above.
 
+mod safe;
+
 use std::io;
 use std::sync::Arc;
 
@@ -16,9 +18,11 @@ use evlbi_wire::vtp;
 use crate::clock::Events;
 use crate::cpu::Waiting;
 use crate::run::Run;
+use crate::safe::SafeSending;
 use crate::transport::{Close, Head, Outgoing, Pieces, Ready};
 use crate::udp::SendCounts;
 
+use self::safe::Allowed;
 use super::{Change, Frames, Lateness, SendReport, Sent, Snapshot, Source};
 
 /// Minimum pause before a frame that starts a train of its own.
@@ -66,6 +70,8 @@ pub struct FlowOptions {
     pub shed: Shed,
     /// Whether to shed single datagrams instead of frames.
     pub shed_packets: bool,
+    /// SafeUDP, which replaces the shedding policy.
+    pub safe: Option<Box<SafeSending>>,
     /// Replacement of shed data: nothing, the fill pattern, or random bytes.
     pub replace: Replace,
     /// Fill pattern as long as a datagram's data, or a store of random bytes of which each datagram takes a piece.
@@ -93,6 +99,7 @@ pub struct Flow {
     /// Reports of earlier policies.
     shedding_before: Vec<ShedReport>,
     counts: Counts,
+    allowed: Allowed,
     first_departure: Option<Nanos>,
     /// Time of the next drive of the transport, and the maximum number of datagrams that it accepts now.
     drive_at: Option<Nanos>,
@@ -168,6 +175,7 @@ impl Flow {
         mut options: FlowOptions,
         sent: Arc<Sent>,
     ) -> io::Result<Flow> {
+        let allowed = Allowed::new(options.safe.is_some());
         let mut flow = Flow {
             pacer: Pacer::new(options.start, CatchUp::DATA),
             source,
@@ -181,6 +189,7 @@ impl Flow {
             offset: 0,
             rated_from: (0, Nanos(0)),
             shedding_before: Vec::new(),
+            allowed,
             counts: Counts::default(),
             first_departure: None,
             drive_at: None,
@@ -199,7 +208,7 @@ impl Flow {
     }
 
     /// Returns its next step.
-    pub(super) fn next(&mut self, now: Nanos, is_stopped: bool) -> Next {
+    pub(super) fn next(&mut self, now: Nanos, run: &Run) -> Next {
         match self.last {
             Next::Train(_) => {}
             Next::Over => return Next::Over,
@@ -210,11 +219,13 @@ impl Flow {
             }
             Next::At(_) | Next::Event => {}
         }
-        self.last = self.look_ahead(now, is_stopped);
+        self.drive_safe(now, run);
+        self.last = self.look_ahead(now, run);
         self.last
     }
 
-    fn look_ahead(&mut self, now: Nanos, is_stopped: bool) -> Next {
+    fn look_ahead(&mut self, now: Nanos, run: &Run) -> Next {
+        let is_stopped = run.is_stopped();
         if !self.is_shown {
             self.show();
         }
@@ -227,10 +238,13 @@ impl Flow {
         let is_late = self.give_up_at.is_some_and(|until| now >= until);
         let Some(departure) = self.departure(is_stopped) else {
             return match self.error {
-                None => self.close(now, is_late),
+                None => self.close(now, is_late, run),
                 Some(_) => Next::Over,
             };
         };
+        if let Some(next) = self.waiting_for_reports() {
+            return next;
+        }
         match self.outlet.ready(now) {
             Ready::Now(room) => {
                 self.room = room;
@@ -259,7 +273,7 @@ impl Flow {
         let current = self.current.as_ref()?;
         let departure = match self.options.clock {
             Clock::None => self.options.start,
-            _ => self.pacer.departure(self.due(current)),
+            _ => self.pacer.departure(self.shaped(self.due(current))),
         };
         let is_over = is_stopped || self.options.end.is_some_and(|end| departure >= end);
         (!is_over || self.is_amid_frame()).then_some(departure)
@@ -274,7 +288,10 @@ impl Flow {
     }
 
     /// Ends the flow: its transport sends what it still has, unless there is no time for it.
-    fn close(&mut self, now: Nanos, is_late: bool) -> Next {
+    fn close(&mut self, now: Nanos, is_late: bool, run: &Run) -> Next {
+        if let Some(moment) = self.end_safe(now, run) {
+            return Next::At(moment);
+        }
         match self.outlet.close(now) {
             Ok(_) if is_late => Next::Over,
             Ok(Close::Done) => Next::Over,
@@ -297,12 +314,19 @@ impl Flow {
         self.drive_at
     }
 
-    /// Returns the events that it waits for, if any.
-    pub(super) fn events(&self) -> Events<'_> {
-        match self.last {
+    /// Returns the events that it waits for, if any: those of its transport, and reports.
+    pub(super) fn events(&self) -> [Events<'_>; 2] {
+        let of_outlet = match self.last {
             Next::Event => self.outlet.events(),
             _ => Events::NONE,
-        }
+        };
+        let safe = self.options.safe.as_ref();
+        [of_outlet, safe.map_or(Events::NONE, |safe| safe.events())]
+    }
+
+    /// Returns whether reports arrive for it.
+    pub(super) fn hears(&self) -> bool {
+        self.options.safe.is_some()
     }
 
     /// Returns whether a frame was started that will soon be complete.
@@ -330,19 +354,27 @@ impl Flow {
         if is_over && !self.is_amid_frame() {
             return;
         }
-        let due = self.due(&current);
+        let due = self.shaped(self.due(&current));
         if let Some(change) = self.sent.take_change() {
-            self.apply(change, due);
+            self.apply(change, due, now);
         }
-        let offset = self.offset;
+        let (offset, shed) = (self.offset, self.counts.shed);
         if let Err(error) = self.send_from(current, due, is_over, now) {
             self.fail(&error);
         }
         let span = self.span(self.offset - offset);
         self.note_departure(now, due, span, run.clock().now());
+        let shed = (self.counts.shed - shed) * self.options.datagram_data as u64;
+        let sent = self.offset - offset - shed;
         if !matches!(self.options.clock, Clock::None) {
+            let span = match self.options.safe {
+                // What was shed takes no time on the path.
+                Some(_) => self.span(sent),
+                None => span,
+            };
             self.pacer.left(now, due, span);
         }
+        self.note_safe(due, sent, now);
         self.show();
         self.report_refusal(run);
     }
@@ -364,7 +396,7 @@ impl Flow {
             if change.rate.is_some() {
                 self.pacer.hurry(now);
             }
-            self.apply(change, self.pacer.due_at(now));
+            self.apply(change, self.pacer.due_at(now), now);
         }
     }
 
@@ -402,11 +434,14 @@ impl Flow {
     }
 
     /// Applies a change from the train that is due at `due` on.
-    fn apply(&mut self, change: Change, due: Nanos) {
+    fn apply(&mut self, change: Change, due: Nanos, now: Nanos) {
         if let (Some((rate, burst)), Clock::Rate(_)) = (change.rate, &self.options.clock) {
             self.rated_from = (self.offset, due);
             self.options.clock = Clock::Rate(rate);
             self.options.burst = burst;
+            if let Some(safe) = &mut self.options.safe {
+                safe.set_rate(rate.get(), now);
+            }
         }
         if let Some(shed) = change.shed {
             let before = std::mem::replace(&mut self.options.shed, shed);
@@ -430,6 +465,7 @@ impl Flow {
             options,
             replacement,
             counts,
+            allowed,
             ..
         } = self;
         let window = source.frames()?;
@@ -442,11 +478,14 @@ impl Flow {
             let from = self.fragment * options.datagram_data;
             let data = &frame[from..from + options.datagram_data];
             if options.shed_packets || self.fragment == 0 {
-                current.shed = options.shed.decide(&current.unit);
+                current.shed = options.shed.decide(&current.unit) || allowed.is_stopped;
                 current.shed_whole = current.shed && !options.shed_packets;
             }
             if current.shed && options.replace == Replace::Nothing {
                 counts.shed += 1;
+                if let Some(safe) = &mut options.safe {
+                    safe.shed(counts.offered);
+                }
             } else {
                 let sequence = options
                     .sequence

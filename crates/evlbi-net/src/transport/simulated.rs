@@ -13,7 +13,7 @@ pub use crate::sim::Network;
 
 use super::{
     Batch, Carries, Close, Events, Handle, Honours, InOptions, Incoming, Limits, Local, Message,
-    Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Ready, Service, Train,
+    Messages, Numbers, OpenError, Opened, OutOptions, Outgoing, Peer, Place, Ready, Service, Train,
     Transport, Url,
 };
 use crate::run::Run;
@@ -75,6 +75,28 @@ impl Transport for Sim {
         let at = Local::Socket(address);
         let socket = socket.map_err(|source| OpenError::Listen { at, source })?;
         Ok(Box::new(In::new(Arc::new(socket))))
+    }
+
+    fn open_messages(
+        &self,
+        url: &Url,
+        address: SocketAddr,
+        listens: bool,
+        run: &Run,
+    ) -> Result<Messages, OpenError> {
+        let (network, _) = handle_of(url)?;
+        let (host, port) = match listens {
+            true => (network.at(address.ip()), address.port()),
+            false => {
+                let host = run.host().cloned().unwrap_or_else(|| network.near(1));
+                (network.at(host.address()), 0)
+            }
+        };
+        let socket = host.bind(port, None).map_err(|source| {
+            let at = Local::Socket(address);
+            OpenError::Listen { at, source }
+        })?;
+        Ok(Messages::simulated(Arc::new(socket)))
     }
 }
 
@@ -146,6 +168,10 @@ impl Outgoing for Out {
             mtu: Some(self.mtu),
             family: Family::V4,
         }
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        Some(self.to)
     }
 
     fn wire_bytes(&self, length: usize) -> u64 {

@@ -9,8 +9,8 @@ use evlbi_core::time::Nanos;
 
 use super::{
     Batch, Carries, Close, Events, Head, Honours, InOptions, Incoming, Limits, Listening, Local,
-    Numbers, OpenError, Opened, OutOptions, Outgoing, Piece, Pieces, Place, Protocol, Query, Ready,
-    Service, Train, Transport, Url, scheme, url,
+    Messages, Numbers, OpenError, Opened, OutOptions, Outgoing, Piece, Pieces, Place, Protocol,
+    Query, Ready, Service, Train, Transport, Url, scheme, url,
 };
 use crate::clock::events;
 use crate::run::Run;
@@ -118,6 +118,25 @@ impl Transport for Udp {
             Ok(Receiver::bind(&listen, &options)?)
         })?;
         Ok(Box::new(In::new(receiver)))
+    }
+
+    fn open_messages(
+        &self,
+        url: &Url,
+        address: SocketAddr,
+        listens: bool,
+        _run: &Run,
+    ) -> Result<Messages, OpenError> {
+        match listens {
+            true => Messages::at(address).map_err(|source| {
+                let at = Local::Socket(address);
+                OpenError::Listen { at, source }
+            }),
+            false => Messages::towards(address).map_err(|source| {
+                let url = url.to_string();
+                OpenError::Connect { url, source }
+            }),
+        }
     }
 }
 
@@ -240,6 +259,10 @@ impl Outgoing for Out {
             mtu: self.mtu,
             family: self.family(),
         }
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        self.senders.last().map(Sender::destination)
     }
 
     fn wire_bytes(&self, length: usize) -> u64 {

@@ -264,6 +264,7 @@ fn a_sender_waits_for_a_full_ring_and_nothing_is_lost() {
     let run = Run::silent();
     let options = ReceiveOptions {
         from: at.clone(),
+        safe: None,
         with: InOptions::default(),
         numbering: Box::new(Numbers),
         wanted: Wanted::default(),

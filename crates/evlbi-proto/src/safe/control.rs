@@ -23,17 +23,17 @@ const MAX_NOTICES: usize = 1000;
 const ROOM: f64 = 0.9;
 /// Part of the number of TCP flows that a flow may count as, up to which a higher step is tried.
 const TRIAL_PART: f64 = 0.75;
-/// Maximum random part of the time before a trial, so that flows do not try at the same time.
+/// Maximum random extension of the time before a trial, so that flows do not try at the same time.
 const JITTER: f64 = 0.4;
 /// Time for which delays of queues are remembered.
 const QUEUE_TIME: Nanos = Nanos(2_000_000_000);
 /// Time in which a second answer that nobody listens stops the flow.
 const REFUSALS: Nanos = Nanos::SECOND;
 
-/// What a report says about the path.
+/// Path as a report shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// What was counted since the last report.
+    /// Datagrams counted since the last report.
     pub counts: Counts,
     /// The longest run of loss in it, in datagrams, and its time.
     pub longest: (u64, Nanos),

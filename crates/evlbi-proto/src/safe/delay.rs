@@ -6,7 +6,7 @@ use evlbi_core::time::Nanos;
 
 /// Time over which the shortest delay is the one without queues.
 const BASE: Nanos = Nanos(60_000_000_000);
-/// Difference of the rates of both clocks, as one in this many, that is no queue.
+/// Difference of the rates of both clocks, as one in this many, that does not count as a queue.
 const SKEW: u64 = 10_000;
 /// Growth of the one-way delay beyond that of the round trip that is a step of the receiver's clock.
 const STEP: Nanos = Nanos(2_000_000);

@@ -180,9 +180,9 @@ pub struct Report {
     pub covered: u64,
     /// Numbers that had not arrived when they were due, without shed ones.
     pub missed: u64,
-    /// Of these, dropped in the receiving host for certain.
+    /// Missed numbers that the receiving host dropped for certain.
     pub host: u64,
-    /// Of these, dropped in the receiving host or lost before it, while it dropped.
+    /// Missed numbers that the receiving host dropped, or that were lost before it while it dropped.
     pub unattributed: u64,
     /// Numbers that were shed.
     pub shed: u64,

@@ -1,5 +1,7 @@
 //! Notices to the application: the return codes that the paper asked of sendto and recvfrom (EXPReS report, section 4.7).
 
+use std::fmt;
+
 use evlbi_core::time::Nanos;
 use serde::Serialize;
 
@@ -15,6 +17,20 @@ pub struct Notice {
     pub kind: Kind,
     /// The measurements behind it.
     pub evidence: Evidence,
+}
+
+impl Notice {
+    /// Returns the notice with all its times counted from `start`.
+    #[must_use]
+    pub fn since(mut self, start: Nanos) -> Notice {
+        self.at = self.at.since(start);
+        match &mut self.kind {
+            Kind::Congested { deadline, .. } => *deadline = deadline.since(start),
+            Kind::Stopped { until: Some(until) } => *until = until.since(start),
+            _ => {}
+        }
+        self
+    }
 }
 
 /// Content of a notice.
@@ -117,4 +133,54 @@ pub struct Evidence {
     pub rtt_s: Option<f64>,
     /// Delay of queues on the way to the receiver, in seconds.
     pub queue_s: f64,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let evidence = &self.evidence;
+        let percent = |fraction: f64| format!("{:.3} %", fraction * 100.0);
+        let sent = |step: Step| match step {
+            Step::ALL => "all data".to_owned(),
+            _ => format!("{}/16 of the data", step.sixteenths()),
+        };
+        match self.kind {
+            Kind::Host => write!(
+                f,
+                "the receiving host loses data, not the network: {} datagrams so far",
+                evidence.host_lost
+            ),
+            Kind::Transient { lost, span } => write!(
+                f,
+                "a loss of {lost} datagrams within {:.3} s did not last; cause: {}",
+                span.as_secs_f64(),
+                evidence.cause.name()
+            ),
+            Kind::Congested { limit, deadline } => write!(
+                f,
+                "congestion lasts: {} lost, cause: {}; with {:.1} Mbit/s within {:.1} s nothing is shed",
+                percent(evidence.loss),
+                evidence.cause.name(),
+                limit as f64 * 1e-6,
+                deadline.since(self.at).as_secs_f64()
+            ),
+            Kind::Shedding { to, from } => {
+                write!(f, "sending {} from now on, {} before", sent(to), sent(from))
+            }
+            Kind::Held { step } => write!(f, "sending {}: the loss has ended", sent(step)),
+            Kind::Trial { step } => write!(f, "trying to send {}", sent(step)),
+            Kind::Blind => f.write_str("no reports arrive from the receiver"),
+            Kind::Stalled => f.write_str("reports arrive, but no data do"),
+            Kind::Refused => f.write_str("the receiver's host answers that nobody listens"),
+            Kind::Stopped { until: None } => {
+                f.write_str("no data are sent any more: the path is too bad")
+            }
+            Kind::Stopped { until: Some(until) } => write!(
+                f,
+                "no data are sent for {:.0} s: the path is too bad",
+                until.since(self.at).as_secs_f64()
+            ),
+            Kind::Failed => f.write_str("the receiver sends no reports, so nothing is sent"),
+            Kind::Clear => f.write_str("sending all data: nothing is lost"),
+        }
+    }
 }

@@ -215,6 +215,12 @@ impl Receiver {
         Some(&heard.beat)
     }
 
+    /// Returns the number of the flow that was heard last and its first sequence number, even if the sender has not heard this receiver.
+    pub fn flow(&self) -> Option<(u64, u64)> {
+        let beat = &self.flow.as_ref()?.beat;
+        Some((beat.header.flow, beat.first))
+    }
+
     /// Returns how many messages were ignored.
     pub fn rejected(&self) -> u64 {
         self.rejected

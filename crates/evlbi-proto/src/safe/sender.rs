@@ -27,7 +27,7 @@ use super::{
 
 /// Maximum number of beats whose declarations are remembered.
 const MAX_BEATS: usize = 1024;
-/// Minimum time of a shed run whose end is told at once.
+/// Minimum time of a shed run whose end is announced at once.
 const LONG_RUN: Nanos = Nanos(20_000_000);
 /// Time for the last report of a flow.
 const LAST_TIMEOUT: Nanos = Nanos(2_000_000_000);
@@ -43,7 +43,7 @@ pub struct Progress {
     pub not_sent: u64,
 }
 
-/// What the flow may do.
+/// Permission of a flow to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Wait: data may not start yet.
@@ -533,6 +533,10 @@ impl Sender {
             size: f64::from(self.settings.size),
         };
         let weight = self.settings.weight;
+        if self.ramp.is_none() {
+            // The receiver counts probes once a beat has shown that it was heard.
+            self.beat_at = now;
+        }
         let ramp = self.ramp.get_or_insert_with(|| Ramp::new(flow, now));
         match ramp.advance(now, flow, weight) {
             Some(Ramped { kept }) => {
@@ -546,6 +550,8 @@ impl Sender {
 
     fn begin(&mut self, step: Step, now: Nanos) {
         self.moved = now;
+        // The receiver knows that the data are of this flow before they arrive.
+        self.beat_at = now;
         self.control.start(step, now);
     }
 

@@ -8,6 +8,7 @@ use evlbi_net::file::{is_special, replace_json};
 use evlbi_net::host;
 use evlbi_net::receive::{Ended, ReceiveReport, Refused, Snapshot};
 use evlbi_net::run::{self, explain};
+use evlbi_net::safe;
 use evlbi_net::socket::GrantedBuffer;
 use evlbi_plot::lines;
 use evlbi_wire::time::FrameRate;
@@ -45,6 +46,9 @@ pub struct RecvResult {
     /// Counters of datagrams at the end.
     #[serde(skip)]
     pub live: Snapshot,
+    /// State of a sender under SafeUDP, if reports were sent to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    safe: Option<SafeReport>,
     /// Senders whose datagrams were refused, the first 64.
     pub refused: Vec<Refused>,
     pub(crate) first_seq: Option<u64>,
@@ -95,6 +99,37 @@ pub struct RecvResult {
     /// Report of the recording or the check.
     #[serde(flatten)]
     pub sink: SinkReport,
+}
+
+/// State of a sender under SafeUDP, as its receiver knows it.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct SafeReport {
+    /// State of the sender; `None` if none was heard.
+    state: Option<safe::State>,
+    /// Fraction of the data that it sends.
+    kept: Option<f64>,
+    /// Datagrams that it shed: they are neither expected nor lost.
+    shed: u64,
+    /// Messages that were ignored, because they were forged, repeated or damaged.
+    rejected: u64,
+    /// Accounts of the flow.
+    accounts: Option<safe::Accounts>,
+    /// Whether these are the sender's too.
+    is_agreed: bool,
+}
+
+impl From<safe::ReceivedSafely> for SafeReport {
+    fn from(of: safe::ReceivedSafely) -> SafeReport {
+        SafeReport {
+            state: of.state.map(|(state, _)| state),
+            kept: of.state.map(|(_, kept)| kept),
+            shed: of.shed,
+            rejected: of.rejected,
+            accounts: of.accounts.map(|(accounts, _)| accounts),
+            is_agreed: of.accounts.is_some_and(|(_, is_agreed)| is_agreed),
+        }
+    }
 }
 
 /// Number of runs (or packets) of a length (or extent).
@@ -270,6 +305,7 @@ pub fn finish(
         to: options.to.clone(),
         counts: Counts::total(RECEIVED, &received),
         frames: Counts::total(FRAMES, &frames.counts),
+        safe: received.live.safe.map(SafeReport::from),
         refused: report.refused,
         first_seq: account.segments.first().map(|segment| segment.first_seq),
         last_seq: account.segments.last().map(|segment| segment.last_seq),

@@ -27,6 +27,9 @@ impl Changes {
         if rate.is_some() && self.options.pace.rate().is_none() {
             return Err(SendError::NoRate);
         }
+        if change.shed.is_some() && self.options.safe.is_some() {
+            return Err(SendError::SafeShed);
+        }
         let policy = match &change.shed {
             Some(text) => text.parse()?,
             None => self.options.shed.clone(),

@@ -1,5 +1,7 @@
 //! Tests whole senders and receivers, and the network between them, in virtual time.
 
+mod safe;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;

@@ -9,13 +9,14 @@ use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{self, Replace, Shed, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
+use evlbi_net::safe::{SafeSending, Shown};
 use evlbi_net::transmit::{Clock, Flow, FlowOptions, Sent};
 use evlbi_net::transport::{Carries, Limits, Numbers, OutOptions};
 use evlbi_wire::vtp;
 
 use super::changes::{Changes, check_fit};
 use super::seen::Seen;
-use super::{Pace, SendError, SendOptions};
+use super::{Pace, SendError, SendOptions, safe};
 use crate::source::{Input, LeftOut};
 
 /// Time between preparation and the first datagram.
@@ -38,6 +39,8 @@ pub struct Prepared {
     pub left_out: Arc<LeftOut>,
     /// Bytes of fill pattern that complete the last datagram.
     pub padded: u64,
+    /// State of SafeUDP, if it is used.
+    pub safe: Option<Shown>,
 }
 
 /// Checks the options without opening anything; returns those of the transport.
@@ -108,6 +111,8 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
         frame_rate: input.frame_rate.filter(|_| !plain),
     };
     let shed = Shed::new(options.shed.clone(), options.seed, &stream)?;
+    let safe = safe::open(options, &*outlet, (rate, datagram_data, &stream), run)?;
+    let shown = safe.as_ref().map(SafeSending::shown);
     let burst = options.burst.length(rate, datagram_data);
     let vdif = input.is_vdif && !plain;
     if plain && input.is_vdif && options.repeat > 1 {
@@ -144,6 +149,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
             burst,
             shed,
             shed_packets: options.shed_packets,
+            safe: safe.map(Box::new),
             replace: options.replace,
             replacement: replacement(options.replace, options.seed, first, datagram_data),
         },
@@ -157,6 +163,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
         truncated,
         left_out,
         padded: if is_stream { 0 } else { padded },
+        safe: shown,
     })
 }
 

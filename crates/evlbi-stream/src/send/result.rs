@@ -5,6 +5,7 @@ use evlbi_plot::lines;
 use evlbi_wire::units::{show_count, show_rate};
 use serde::Serialize;
 
+use super::SafeResult;
 use crate::counters::Counted;
 
 /// Fraction of missing rate above which a sender reports at its end that it fell short.
@@ -32,6 +33,9 @@ pub struct SendResult {
     pub(super) unselected_frames: u64,
     /// Bytes of fill pattern that completed the last datagram of raw data.
     pub(super) padded_bytes: u64,
+    /// Congestion control, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub safe: Option<SafeResult>,
     /// Counts and measurements.
     #[serde(flatten)]
     pub report: Counted<SendReport>,
@@ -175,6 +179,7 @@ mod tests {
             burst: 1,
             shed: Shed::new(Policy::None, 1, &stream).unwrap(),
             shed_packets: false,
+            safe: None,
             replace: Replace::Nothing,
             replacement: Vec::new(),
         };
@@ -199,6 +204,7 @@ mod tests {
             truncated_bytes: 0,
             unselected_frames: 0,
             padded_bytes: 0,
+            safe: None,
             report: report.into(),
         }
     }

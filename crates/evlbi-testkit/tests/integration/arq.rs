@@ -71,6 +71,7 @@ fn flow(to: &Url, bytes: Vec<u8>, run: &Run) -> (Flow, Arc<Sent>) {
         end: None,
         burst: 16,
         shed: Shed::new(Policy::None, 0, &stream).unwrap(),
+        safe: None,
         shed_packets: false,
         replace: Replace::Nothing,
         replacement: Vec::new(),
@@ -84,6 +85,7 @@ fn flow(to: &Url, bytes: Vec<u8>, run: &Run) -> (Flow, Arc<Sent>) {
 fn receiver(from: Url, run: &Run) -> (receive::Receiving, Opening) {
     let options = ReceiveOptions {
         from,
+        safe: None,
         with: InOptions::default(),
         numbering: Box::new(Numbers),
         wanted: Wanted::default(),

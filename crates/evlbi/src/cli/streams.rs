@@ -22,6 +22,7 @@ use evlbi_wire::vdif::MAX_FRAME_LEN;
 
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, name, time, within};
 use super::input::Input;
+use super::safe::{ReportArgs, SafeArgs};
 use crate::output;
 use crate::program::Program;
 use crate::status::Usage;
@@ -139,6 +140,8 @@ pub struct SendArgs {
     #[arg(long)]
     pub no_gso: bool,
     #[command(flatten)]
+    pub safe: SafeArgs,
+    #[command(flatten)]
     pub host: HostArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
@@ -167,17 +170,23 @@ convert! {
             None => Pace::RealTime,
         },
         offload: !no_gso,
+        safe: None,
         host: host.into(),
     }
-    // Real time is the case where no other pace is given.
-    without [realtime, json]
+    // Real time is the case where no other pace is given; the key of SafeUDP is read first.
+    without [realtime, json, safe]
 }
 
 /// Sends until the source ends, the time is over or Ctrl-C.
 pub fn send(mut args: SendArgs, program: &Program) -> Result<()> {
     let (json, is_real_time) = (args.json, args.realtime);
     program.config()?.name_in(&mut args.to);
+    let safe = std::mem::take(&mut args.safe);
+    if let Some(lack) = safe.lack(&args.to) {
+        say!("evlbi: {lack}");
+    }
     let mut options = SendOptions::from(args);
+    options.safe = safe.options()?;
     if options.lacks_rate() && !is_real_time {
         let rate = program.config()?.rate(|rates| rates.send);
         options.pace = rate.map_or(options.pace, Pace::Rate);
@@ -263,6 +272,8 @@ pub struct RecvArgs {
     #[arg(long)]
     pub no_gro: bool,
     #[command(flatten)]
+    pub reports: ReportArgs,
+    #[command(flatten)]
     pub host: HostArgs,
     /// Print one JSON object on standard output
     #[arg(long)]
@@ -288,9 +299,10 @@ convert! {
         from: from.address,
         selection: from.selection,
         join: !no_gro,
+        safe: None,
         host: host.into(),
     }
-    without [json]
+    without [json, reports]
 }
 
 /// Receives until the stream ends, the time is over or Ctrl-C.
@@ -299,8 +311,11 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
         let text = "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)";
         bail!(Usage(text.to_owned()));
     }
-    let json = args.json;
-    let options = RecvOptions::from(args);
+    let (json, safe) = (args.json, args.reports.key()?);
+    let options = RecvOptions {
+        safe,
+        ..RecvOptions::from(args)
+    };
     let receiving = recv::receive(&options, program.run())?;
     program.watch(&receiving.watched(), || receiving.is_finished());
     let result = receiving.join();

@@ -142,6 +142,7 @@ pub(super) fn stream(
 fn receiver(name: String, directory: &Path, run: &Run) -> Result<Sinked> {
     let asked = ReceiveOptions {
         from: url(None, run)?,
+        safe: None,
         with: InOptions {
             // Makes the socket's drop counter count single datagrams.
             single: true,
@@ -228,6 +229,7 @@ fn sender(to: SocketAddr, input: Input, start: Nanos, sent: &Arc<Sent>, run: &Ru
         // Several stations share a thread: sleeping matters more than precision to the microsecond.
         burst: train_length(interval).max(2),
         shed: Shed::new(Policy::None, 0, &stream)?,
+        safe: None,
         shed_packets: false,
         replace: Replace::Nothing,
         replacement: Vec::new(),

@@ -23,6 +23,7 @@ fn admit() {
     let from: Url = "udp://127.0.0.1:0".parse().expect("a URL");
     let options = ReceiveOptions {
         from: from.clone(),
+        safe: None,
         with: InOptions::default(),
         numbering: Box::new(Numbers),
         wanted: Default::default(),
@@ -42,8 +43,14 @@ fn admit() {
     let mut outgoing = outgoing.expect("a sender");
     let (to_consumer, from_thread) = mpsc::channel();
     let reserve = Reserve::new(options.ring).expect("memory");
-    let mut datagrams =
-        Datagrams::new(options, from.transport().service(), 1, reserve, to_consumer);
+    let mut datagrams = Datagrams::new(
+        options,
+        from.transport().service(),
+        None,
+        1,
+        reserve,
+        to_consumer,
+    );
     let mut frames = Frames::new(&[b"Ef"], 1, FRAME, 4000);
     let mut pieces = Pieces::default();
     let mut consumer = None;

@@ -45,6 +45,7 @@ fn burst() {
         end: None,
         burst: 32,
         shed: Shed::new(Policy::None, 0, &stream).expect("nothing is shed"),
+        safe: None,
         shed_packets: false,
         replace: Replace::Nothing,
         replacement: Vec::new(),
@@ -55,7 +56,7 @@ fn burst() {
     let mut flow = Flow::new(source, outlet, options, Sent::new()).expect("frames");
     let now = run.clock().now();
     while measured(|| {
-        let next = flow.next(now, false);
+        let next = flow.next(now, &run);
         flow.send_train(&run);
         !matches!(next, Next::Over)
     }) {}

@@ -1,0 +1,194 @@
+//! The receiving end of a flow: what has arrived, and reports about it.
+
+use std::net::SocketAddr;
+
+use evlbi_core::account::Counters;
+use evlbi_core::admission::Admission;
+use evlbi_core::time::Nanos;
+use evlbi_proto::safe::message::Received;
+use evlbi_proto::safe::{Accounts, Arrivals, Change, Key, Receiver, State};
+
+use crate::clock::Events;
+use crate::run::Run;
+use crate::transport::{Local, Messages, OpenError, Url};
+
+use super::message_address;
+
+/// Minimum time between two looks at what has arrived.
+const LOOK: Nanos = Nanos(2_000_000);
+
+/// State of a flow under SafeUDP, at its receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReceivedSafely {
+    /// State of the sender, and the fraction of the data that it sends; `None` before its first beat.
+    pub state: Option<(State, f64)>,
+    /// Datagrams that the sender shed: they are neither expected nor lost.
+    pub shed: u64,
+    /// Messages that were ignored.
+    pub rejected: u64,
+    /// Accounts of the flow so far, and whether both ends agree on them.
+    pub accounts: Option<(Accounts, bool)>,
+}
+
+/// Receiving end of a flow.
+pub struct SafeReceiving {
+    receiver: Receiver,
+    messages: Messages,
+    peer: Option<SocketAddr>,
+    looked: Nanos,
+    /// Flow whose numbers are counted, and the counters before it.
+    flow: Option<(u64, Counters)>,
+    /// Whether data of this flow have arrived.
+    has_begun: bool,
+    /// One more than the highest number, and the drops in this host, as of the last batch.
+    end: Option<u64>,
+    drops: (u64, u64),
+}
+
+impl SafeReceiving {
+    /// Opens the socket for messages next to the last of the `local` ports.
+    ///
+    /// # Errors
+    /// Returns [`OpenError`] if the transport has no way back, or the port is taken.
+    pub fn open(
+        url: &Url,
+        local: &[Local],
+        key: Key,
+        run: &Run,
+    ) -> Result<SafeReceiving, OpenError> {
+        let last = local.iter().rev().find_map(|local| match local {
+            Local::Socket(address) => message_address(*address),
+            _ => None,
+        });
+        let at = last.ok_or_else(|| OpenError::NoMessages(url.to_string()))?;
+        Ok(SafeReceiving {
+            receiver: Receiver::new(key, run.clock().random()),
+            messages: url.transport().open_messages(url, at, true, run)?,
+            peer: None,
+            looked: Nanos(0),
+            flow: None,
+            has_begun: false,
+            end: None,
+            drops: (0, 0),
+        })
+    }
+
+    /// Returns the event of an arriving message.
+    pub fn events(&self) -> Events<'_> {
+        self.messages.events()
+    }
+
+    /// Returns when the next report is due.
+    pub fn next_at(&self) -> Option<Nanos> {
+        self.receiver.next_at()
+    }
+
+    /// Notes a batch of datagrams, by when the sockets had dropped `sockets` messages of at most `per_drop` datagrams each.
+    pub fn note(&mut self, admission: &Admission, sockets: u64, per_drop: u64) {
+        let counters = admission.counters();
+        let drops = (sockets, counters.ring_full);
+        let before = std::mem::replace(&mut self.drops, drops);
+        let end = admission.end_of_current();
+        let from = std::mem::replace(&mut self.end, end);
+        let (Some(from), Some(end)) = (from, end) else {
+            return;
+        };
+        let of_sockets = drops.0.saturating_sub(before.0);
+        let of_ring = drops.1.saturating_sub(before.1);
+        if of_sockets + of_ring > 0 {
+            let possible = of_sockets.saturating_mul(per_drop.max(1)) + of_ring;
+            self.receiver
+                .dropped(from, end, of_sockets + of_ring, possible);
+        }
+    }
+
+    /// Exchanges messages.
+    pub fn drive(&mut self, admission: &mut Admission, now: Nanos) {
+        let mut has_heard = false;
+        while let Some((bytes, from)) = self.messages.receive() {
+            // What is not a valid message is counted.
+            if self.receiver.handle(bytes, now).is_ok() {
+                self.peer = Some(from);
+            }
+            has_heard = true;
+        }
+        let is_due = self.receiver.next_at().is_some_and(|at| now >= at);
+        if !has_heard && !is_due && now.since(self.looked) < LOOK {
+            return;
+        }
+        self.looked = now;
+        self.observe(admission, now);
+        if let Some(peer) = self.peer {
+            while let Some(report) = self.receiver.poll(now) {
+                self.messages.send(peer, report, now);
+            }
+        }
+    }
+
+    fn observe(&mut self, admission: &mut Admission, now: Nanos) {
+        let counters = admission.counters();
+        let Some((flow, first)) = self.receiver.flow() else {
+            return;
+        };
+        if self.flow.as_ref().is_none_or(|(known, _)| *known != flow) {
+            self.flow = Some((flow, counters.clone()));
+            self.has_begun = false;
+        }
+        let Some((_, before)) = &self.flow else {
+            return;
+        };
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        let arrived = Received {
+            received: since(counters.received, before.received),
+            unique: since(counters.unique, before.unique),
+            duplicates: since(counters.duplicates, before.duplicates),
+            reordered: since(counters.reordered, before.reordered),
+            late: since(counters.late, before.late),
+            ..Received::default()
+        };
+        if arrived.received == 0 {
+            // Nothing of this flow yet: what is known of numbers is that of an earlier one.
+            let arrivals = Arrivals::default();
+            self.receiver.observe(&arrivals, now);
+            return;
+        }
+        let receiver = &mut self.receiver;
+        let mut runs = Vec::new();
+        let known = admission.list_missing(|first, end| runs.push((first, end)));
+        let Some((begun, end, released)) = known else {
+            return;
+        };
+        if !std::mem::replace(&mut self.has_begun, true) {
+            receiver.missing(first, begun);
+        }
+        for (first, end) in runs {
+            receiver.missing(first, end);
+        }
+        let arrivals = Arrivals {
+            counters: Received {
+                bytes: arrived.unique * admission.data().unwrap_or(0) as u64,
+                ..arrived
+            },
+            end: Some(end),
+            released: Some(released),
+        };
+        receiver.observe(&arrivals, now);
+    }
+
+    /// Returns the state for watchers.
+    pub fn state(&self) -> ReceivedSafely {
+        let beat = self.receiver.beat();
+        let accounts = self.receiver.accounts();
+        ReceivedSafely {
+            state: beat.map(|beat| (beat.state, f64::from(beat.kept) * 1e-9)),
+            shed: self.receiver.counted().map_or(0, |report| report.shed),
+            rejected: self.receiver.rejected(),
+            accounts: accounts.map(|accounts| (accounts, self.receiver.is_complete())),
+        }
+    }
+
+    /// Returns the next change of the sender's state.
+    pub fn next_change(&mut self) -> Option<Change> {
+        self.receiver.next_change()
+    }
+}

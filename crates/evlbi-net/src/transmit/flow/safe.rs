@@ -1,0 +1,124 @@
+//! A flow under SafeUDP: when its data may start, and how much of them is sent.
+
+use evlbi_core::pace::{CatchUp, Pacer};
+use evlbi_core::time::Nanos;
+
+use super::{Clock, Flow, Next};
+use crate::run::Run;
+use crate::safe::{Order, Progress};
+
+/// What the flow may send, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowed {
+    /// Data may not start yet.
+    pub waits: bool,
+    /// Everything is shed.
+    pub is_stopped: bool,
+    /// Fraction of the data that is sent.
+    kept: f64,
+    /// When the next data may leave, by the schedule: kept data are spread over the time of what is shed.
+    free: Nanos,
+}
+
+impl Allowed {
+    /// Returns what may be sent at first: nothing if the flow `is_safe`, otherwise everything.
+    pub fn new(is_safe: bool) -> Allowed {
+        Allowed {
+            waits: is_safe,
+            is_stopped: false,
+            kept: 1.0,
+            free: Nanos(0),
+        }
+    }
+}
+
+impl Flow {
+    /// Exchanges messages, and applies what they change.
+    pub(in super::super) fn drive_safe(&mut self, now: Nanos, run: &Run) {
+        let Some(safe) = &mut self.options.safe else {
+            return;
+        };
+        let Some(order) = safe.drive(now, run) else {
+            return;
+        };
+        match order {
+            Order::Wait => {}
+            Order::Fail => {
+                self.error = Some(format!(
+                    "{} sends no reports, so nothing was sent",
+                    self.options.to
+                ));
+                self.current = None;
+            }
+            Order::Stop => self.allowed.is_stopped = true,
+            Order::Send(step) => {
+                self.allowed.is_stopped = false;
+                self.allowed.kept = step.kept();
+                // The stream was checked when the flow was prepared.
+                if let Ok(shed) = safe.policy(step) {
+                    let before = std::mem::replace(&mut self.options.shed, shed);
+                    self.shedding_before.push(before.report());
+                }
+                if std::mem::take(&mut self.allowed.waits) {
+                    self.start_at(now);
+                }
+            }
+        }
+    }
+
+    /// Starts the data at `now`, if that is after their planned start.
+    fn start_at(&mut self, now: Nanos) {
+        let late = now.since(self.options.start);
+        self.options.start = self.options.start.plus(late);
+        self.options.end = self.options.end.map(|end| end.plus(late));
+        self.pacer = Pacer::new(self.options.start, CatchUp::DATA);
+        self.shedding_before.clear();
+    }
+
+    /// Returns what to do instead of sending, as long as the data wait.
+    pub(super) fn waiting_for_reports(&self) -> Option<Next> {
+        let safe = self.options.safe.as_ref().filter(|_| self.allowed.waits)?;
+        Some(Next::At(safe.next_at()))
+    }
+
+    /// Returns when data that are due at `due` by the schedule may leave.
+    pub(super) fn shaped(&self, due: Nanos) -> Nanos {
+        match self.allowed.kept < 1.0 {
+            true => due.max(self.allowed.free),
+            false => due,
+        }
+    }
+
+    /// Notes what a train that was due at `due` has sent and shed: `sent` bytes of data.
+    pub(super) fn note_safe(&mut self, due: Nanos, sent: u64, now: Nanos) {
+        if self.options.safe.is_none() {
+            return;
+        }
+        if !matches!(self.options.clock, Clock::None) {
+            let span = Nanos((self.span(sent).0 as f64 / self.allowed.kept) as u64);
+            self.allowed.free = due.plus(span);
+            if self.allowed.kept < 1.0 {
+                // Nor does a flow that is late catch up.
+                self.pacer.hold(now.plus(span));
+            }
+        }
+        let counts = self.outlet.counts();
+        let progress = Progress {
+            next: self.counts.offered,
+            shed: self.counts.shed,
+            not_sent: counts.not_sent(),
+        };
+        if let Some(safe) = &mut self.options.safe {
+            safe.progress(progress, counts.refused, now);
+        }
+    }
+
+    /// Ends the exchange of messages. Returns when to look again; `None` when both ends have agreed.
+    pub(super) fn end_safe(&mut self, now: Nanos, run: &Run) -> Option<Nanos> {
+        let safe = self.options.safe.as_mut()?;
+        safe.end(now);
+        let _ = safe.drive(now, run);
+        let is_complete = safe.is_complete(now) || self.allowed.waits;
+        (!is_complete).then(|| safe.next_at())
+    }
+}

@@ -1,0 +1,123 @@
+//! Flows under SafeUDP, with the threads and sockets of a simulated network.
+
+use evlbi_net::safe::{Key, Mode, Step};
+
+use super::*;
+use crate::send::{SafeOptions, SendError};
+
+/// A flow of 8 Mbit/s for 20 s with reports, over these laws.
+fn safe(laws: &[Law], mode: Mode) -> [Value; 2] {
+    let (clock, network) = network(laws, 1);
+    let key = Key::new(&[9; 32]);
+    let send_options = SendOptions {
+        safe: Some(SafeOptions {
+            mode,
+            least: Step::LOWEST,
+            key: Some(key.clone()),
+            ..SafeOptions::default()
+        }),
+        ..sender(&network, 8_000_000, seconds(20))
+    };
+    let recv_options = RecvOptions {
+        safe: Some(key),
+        to: "null".into(),
+        ..receiver(&network)
+    };
+    clock.simulate(|| played(&network, &send_options, &recv_options))
+}
+
+/// Returns a number of the accounts.
+fn account(result: &Value, name: &str) -> u64 {
+    of(&result["safe"]["accounts"], name)
+}
+
+fn rate(bits: u64) -> Law {
+    Law::Rate {
+        rate: BitRate::new(bits).unwrap(),
+        buffer: 20_000,
+        overhead: 24,
+        mark: None,
+    }
+}
+
+#[test]
+fn a_clean_path_carries_everything_after_the_ramp() {
+    for mode in [Mode::Shared, Mode::Reserved] {
+        let [sent, received] = safe(&[delay(10)], mode);
+        assert_eq!(sent["safe"]["accounts"], received["safe"]["accounts"]);
+        assert_eq!(sent["safe"]["notices"], serde_json::json!([]));
+        assert_eq!(received["safe"]["is_agreed"], true);
+        let expected = 20 * 8_000_000 / 8 / FRAME as u64;
+        assert!(account(&sent, "offered").abs_diff(expected) <= 1);
+        assert_eq!(account(&sent, "unique"), of(&sent, "sent"));
+        assert_eq!((of(&sent, "shed"), of(&received, "lost")), (0, 0));
+        assert_eq!(sent["safe"]["state"], "ended");
+        let round_trip = sent["safe"]["rtt_s"].as_f64().unwrap();
+        assert!((0.010..0.012).contains(&round_trip), "{round_trip}");
+    }
+}
+
+#[test]
+fn what_is_shed_is_not_lost_at_either_end() {
+    let [sent, received] = safe(&[rate(5_000_000), delay(10)], Mode::Shared);
+    assert_eq!(sent["safe"]["accounts"], received["safe"]["accounts"]);
+    assert_eq!(of(&sent, "shed"), account(&received, "shed"));
+    assert_eq!(of(&received["safe"], "shed"), of(&sent, "shed"));
+    let offered = of(&sent, "offered");
+    assert_eq!(offered, of(&sent, "sent") + of(&sent, "shed"));
+    // The ramp finds half of the rate; trials may lose a little.
+    let kept = of(&sent, "sent") as f64 / offered as f64;
+    assert!((0.4..0.62).contains(&kept), "{kept}");
+    assert_eq!(
+        of(&received, "expected"),
+        of(&received, "unique") + of(&received, "lost")
+    );
+    assert_eq!(of(&received, "unique"), account(&received, "unique"));
+    assert!(of(&received, "lost") < offered / 50, "{received}");
+    assert!(sent["safe"]["notices"][0]["kind"] == "shedding");
+}
+
+#[test]
+fn a_receiver_without_reports_gets_no_data() {
+    let (clock, network) = network(&[delay(10)], 1);
+    let send_options = SendOptions {
+        safe: Some(SafeOptions {
+            key: Some(Key::new(&[9; 32])),
+            ..SafeOptions::default()
+        }),
+        ..sender(&network, 8_000_000, seconds(20))
+    };
+    for key in [None, Some(Key::new(&[8; 32]))] {
+        let recv_options = RecvOptions {
+            safe: key,
+            duration: Some(seconds(6)),
+            ..receiver(&network)
+        };
+        let [sent, received] = clock.simulate(|| played(&network, &send_options, &recv_options));
+        assert_eq!((of(&sent, "sent"), of(&received, "received")), (0, 0));
+        assert!(sent["error"].as_str().unwrap().contains("sends no reports"));
+        assert_eq!(sent["safe"]["notices"][0]["kind"], "failed");
+    }
+}
+
+#[test]
+fn flows_that_cannot_be_controlled_are_refused() {
+    let (_, network) = network(&[], 1);
+    let run = Run::silent().on(&network.near(1));
+    let options = SendOptions {
+        safe: Some(SafeOptions::default()),
+        ..sender(&network, 8_000_000, seconds(20))
+    };
+    let refused = |options: &SendOptions| send(options, &run).err().unwrap();
+    assert!(matches!(refused(&options), SendError::SafeKey(_)));
+    let shed = SendOptions {
+        shed: "random:5%".parse().unwrap(),
+        ..options.clone()
+    };
+    assert!(matches!(refused(&shed), SendError::SafeShed));
+    let fast = SendOptions {
+        pace: Pace::Max,
+        ..options
+    };
+    assert!(matches!(refused(&fast), SendError::SafeRate));
+}

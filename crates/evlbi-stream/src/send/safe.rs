@@ -1,0 +1,164 @@
+//! SafeUDP of a flow: options and result.
+
+use std::time::Duration;
+
+use evlbi_core::rate::BitRate;
+use evlbi_core::shed::{Policy, Stream};
+use evlbi_net::run::Run;
+use evlbi_net::safe::{
+    Accounts, Evidence, Key, Kind, Mode, Notice, SafeSending, Settings, Shown, Status, Step,
+};
+use evlbi_net::transport::{Carries, Numbers, Outgoing};
+use serde::Serialize;
+
+use super::{SendError, SendOptions};
+
+/// Options of SafeUDP.
+#[derive(Clone, Debug)]
+pub struct SafeOptions {
+    /// Protection of the path.
+    pub mode: Mode,
+    /// The smallest fraction of the data that is of use: no data are sent instead of less.
+    pub least: Step,
+    /// Time for the application to lower its rate before data are shed.
+    pub grace: Duration,
+    /// Number of TCP flows that the flow may count as, from 1 to 10.
+    pub weight: f64,
+    /// Whether sending is tried again after a stop.
+    pub rearm: bool,
+    /// Secret of both ends; `None` only on this host.
+    pub key: Option<Key>,
+}
+
+impl Default for SafeOptions {
+    fn default() -> SafeOptions {
+        let Settings {
+            mode,
+            least,
+            grace,
+            weight,
+            rearm,
+            ..
+        } = Settings::default();
+        SafeOptions {
+            mode,
+            least,
+            grace: Duration::from_nanos(grace.0),
+            weight,
+            rearm,
+            key: None,
+        }
+    }
+}
+
+/// Opens the sending end of SafeUDP, if it was asked for.
+pub(super) fn open(
+    options: &SendOptions,
+    outlet: &dyn Outgoing,
+    (rate, datagram_data, stream): (Option<BitRate>, usize, &Stream),
+    run: &Run,
+) -> Result<Option<SafeSending>, SendError> {
+    let Some(asked) = &options.safe else {
+        return Ok(None);
+    };
+    let service = options.to.transport().service();
+    let is_vtp = service.carries == Carries::Datagrams && service.numbers == Numbers::InBand;
+    let peer = outlet.peer().filter(|peer| !peer.ip().is_multicast());
+    let Some(peer) = peer.filter(|_| is_vtp && !service.reliable) else {
+        return Err(SendError::SafeTransport(options.to.to_string()));
+    };
+    if options.shed != Policy::None {
+        return Err(SendError::SafeShed);
+    }
+    let rate = rate.ok_or(SendError::SafeRate)?;
+    let key = match &asked.key {
+        Some(key) => key.clone(),
+        None if peer.ip().is_loopback() => Key::new(&[0; 32]),
+        None => return Err(SendError::SafeKey(peer.to_string())),
+    };
+    let settings = Settings {
+        mode: asked.mode,
+        least: asked.least,
+        grace: asked.grace.into(),
+        weight: asked.weight,
+        rearm: asked.rearm,
+        rate: rate.get(),
+        size: u16::try_from(datagram_data).unwrap_or(u16::MAX),
+        first: options.sequence.unwrap_or(0),
+        flow: run.clock().random(),
+    };
+    let shed = (stream.clone(), options.seed);
+    let safe = SafeSending::open(&options.to, outlet, (settings, key), shed, run)?;
+    // Fails here if the stream cannot be shed in blocks.
+    safe.policy(Step::LOWEST)?;
+    Ok(Some(safe))
+}
+
+/// Result of SafeUDP.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SafeResult {
+    /// State and measurements at the end; `None` if the flow was not started.
+    #[serde(flatten)]
+    pub status: Option<Status>,
+    /// What the application was told, the first thousand.
+    pub notices: Vec<SafeNotice>,
+    /// Accounts on which both ends agree; `None` if the receiver did not send a last report.
+    pub accounts: Option<Accounts>,
+}
+
+/// Notice of SafeUDP.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SafeNotice {
+    /// Name of its kind.
+    pub kind: &'static str,
+    /// Seconds since the start of the flow.
+    pub at_s: f64,
+    /// Fraction of the data that is sent from then on, if it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<f64>,
+    /// Maximum rate without shedding, if it gives one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bps: Option<u64>,
+    /// Its text.
+    pub text: String,
+    /// Measurements behind it.
+    pub evidence: Evidence,
+}
+
+impl SafeNotice {
+    fn of(notice: &Notice) -> SafeNotice {
+        let kept = match notice.kind {
+            Kind::Shedding { to: step, .. } | Kind::Held { step } | Kind::Trial { step } => {
+                Some(step.kept())
+            }
+            Kind::Stopped { .. } => Some(0.0),
+            _ => None,
+        };
+        let limit_bps = match notice.kind {
+            Kind::Congested { limit, .. } => Some(limit),
+            _ => None,
+        };
+        SafeNotice {
+            kind: notice.kind.name(),
+            at_s: notice.at.as_secs_f64(),
+            kept,
+            limit_bps,
+            text: notice.to_string(),
+            evidence: notice.evidence,
+        }
+    }
+}
+
+impl SafeResult {
+    /// Makes the result of a flow that has ended.
+    pub(super) fn of(shown: &Shown) -> SafeResult {
+        let shown = shown.lock();
+        SafeResult {
+            status: shown.status,
+            notices: shown.notices.iter().map(SafeNotice::of).collect(),
+            accounts: shown.accounts,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! SafeUDP on the command line: the mode of a path, and the key of both ends.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use evlbi_core::shed::Fraction;
+use evlbi_net::safe::{Key, Mode, STEPS, Step};
+use evlbi_net::transport::{Carries, Url};
+use evlbi_stream::send::SafeOptions;
+use evlbi_wire::units;
+
+use super::choice::{Choices, choice, within};
+
+/// Length of a key; other contents of a key file are a passphrase.
+const KEY: usize = 32;
+const MAX_FILE: u64 = 4096;
+/// Minimum length of a passphrase, in bytes.
+const MIN_PASSPHRASE: usize = 16;
+/// Salt and rounds of PBKDF2 with HMAC-SHA-256 (RFC 8018), which makes a key of a passphrase.
+const SALT: &[u8] = b"evlbi SafeUDP";
+const ROUNDS: u32 = 600_000;
+
+/// Value of `--safe`.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Chosen {
+    /// A protection.
+    Mode(Mode),
+    /// None, on purpose.
+    Off,
+}
+
+/// Modes of `--safe`.
+const MODES: Choices<Chosen> = &[
+    ("shared", "others use the path", Chosen::Mode(Mode::Shared)),
+    (
+        "reserved",
+        "the path is yours: act only on loss above a tenth",
+        Chosen::Mode(Mode::Reserved),
+    ),
+    (
+        "strict",
+        "as shared, counting as one TCP flow, without grace",
+        Chosen::Mode(Mode::Strict),
+    ),
+    ("off", "no congestion control", Chosen::Off),
+];
+
+#[derive(Args, Clone, Default)]
+pub struct SafeArgs {
+    /// Control the rate by reports of the receiver (SafeUDP)
+    #[arg(long, value_name = "MODE", value_parser = choice(MODES))]
+    pub safe: Option<Chosen>,
+    /// Send no data instead of less than this fraction [default: 1/4]
+    #[arg(long, value_name = "F", value_parser = least, requires = "safe")]
+    pub least: Option<Step>,
+    /// Wait this long for a lower rate before data are shed, up to 10s [default: 2s]
+    #[arg(long, value_name = "TIME", value_parser = grace, requires = "safe")]
+    pub grace: Option<Duration>,
+    /// Count as up to this many TCP flows, 1 to 10 [default: 3]
+    #[arg(long, value_name = "N", value_parser = weight, requires = "safe")]
+    pub weight: Option<u32>,
+    /// Try again after a stop, without an operator
+    #[arg(long, requires = "safe")]
+    pub rearm: bool,
+    /// Read the key of reports from this file: 32 bytes, or a passphrase of 16 characters or more
+    #[arg(long, value_name = "FILE", requires = "safe")]
+    pub key_file: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Default)]
+pub struct ReportArgs {
+    /// Send reports to a sender under SafeUDP, at the port after the last one of the data
+    #[arg(long)]
+    pub safe: bool,
+    /// Read the key of reports from this file, as for `send` [default: none, only for senders on this host]
+    #[arg(long, value_name = "FILE", requires = "safe")]
+    pub key_file: Option<PathBuf>,
+}
+
+fn least(text: &str) -> Result<Step, String> {
+    let why = "is not a fraction of the data: give 1/16 to 1, e.g. 1/4, 0.25, 25%";
+    let fraction = match text {
+        "1" | "100%" => Some(1.0),
+        _ => text.parse::<Fraction>().ok().map(Fraction::get),
+    };
+    fraction
+        .filter(|part| *part >= f64::from(STEPS[STEPS.len() - 1]) / 16.0)
+        .map(Step::at_least)
+        .ok_or_else(|| format!("`{text}` {why}"))
+}
+
+fn grace(text: &str) -> Result<Duration, String> {
+    let grace = match text {
+        "0" => Duration::ZERO,
+        _ => units::duration(text)?,
+    };
+    match grace <= Duration::from_secs(10) {
+        true => Ok(grace),
+        false => Err(format!("`{text}` is too long: give at most 10s")),
+    }
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    within(text, 1..=10, "is not a number of TCP flows: give 1 to 10")
+}
+
+impl SafeArgs {
+    /// Returns the options, and reads the key.
+    pub fn options(&self) -> Result<Option<SafeOptions>> {
+        let Some(Chosen::Mode(mode)) = self.safe else {
+            return Ok(None);
+        };
+        let usual = SafeOptions::default();
+        Ok(Some(SafeOptions {
+            mode,
+            least: self.least.unwrap_or(usual.least),
+            grace: self.grace.unwrap_or(usual.grace),
+            weight: self.weight.map_or(usual.weight, f64::from),
+            rearm: self.rearm,
+            key: self.key_file.as_deref().map(read).transpose()?,
+        }))
+    }
+
+    /// Returns what a flow to `to` lacks: a congestion control, on a path that others may use.
+    pub fn lack(&self, to: &Url) -> Option<String> {
+        let service = to.transport().service();
+        let host = to.host().map(|host| host.name.as_str())?;
+        let is_here = host == "localhost"
+            || host
+                .parse::<std::net::IpAddr>()
+                .is_ok_and(|address| address.is_loopback());
+        let lacks =
+            self.safe.is_none() && service.carries == Carries::Datagrams && !service.reliable;
+        (lacks && !is_here).then(|| {
+            "this flow has no congestion control: if others use the path, add --safe shared --key-file FILE; --safe off if it is yours".to_owned()
+        })
+    }
+}
+
+impl ReportArgs {
+    /// Returns the key, if reports are to be sent.
+    pub fn key(&self) -> Result<Option<Key>> {
+        match (&self.key_file, self.safe) {
+            (_, false) => Ok(None),
+            (Some(path), true) => read(path).map(Some),
+            (None, true) => Ok(Some(Key::new(&[0; KEY]))),
+        }
+    }
+}
+
+/// Reads a key file.
+fn read(path: &Path) -> Result<Key> {
+    let name = path.display();
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    read.with_context(|| format!("cannot read the key file {name}"))?;
+    if let Ok(key) = <&[u8; KEY]>::try_from(&bytes[..]) {
+        return Ok(Key::new(key));
+    }
+    let passphrase = bytes.trim_ascii();
+    ensure!(
+        passphrase.len() >= MIN_PASSPHRASE && bytes.len() as u64 <= MAX_FILE,
+        "{name} is not a key file: it must have 32 random bytes, or a passphrase of {MIN_PASSPHRASE} characters or more (head -c 32 /dev/urandom > {name})"
+    );
+    let mut key = [0; KEY];
+    pbkdf2::pbkdf2_hmac::<sha2::Sha256>(passphrase, SALT, ROUNDS, &mut key);
+    Ok(Key::new(&key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_numbers_are_refused_with_a_valid_form() {
+        assert_eq!(least("1/4").map(Step::sixteenths), Ok(4));
+        assert_eq!(least("1").map(Step::sixteenths), Ok(16));
+        assert_eq!(least("30%").map(Step::sixteenths), Ok(6));
+        assert!(least("1/17").unwrap_err().contains("1/16 to 1"));
+        assert!(grace("11s").unwrap_err().contains("at most 10s"));
+        assert_eq!(grace("0"), Ok(Duration::ZERO));
+        assert!(weight("11").unwrap_err().contains("1 to 10"));
+    }
+}

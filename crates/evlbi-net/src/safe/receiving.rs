@@ -57,7 +57,7 @@ impl SafeReceiving {
         run: &Run,
     ) -> Result<SafeReceiving, OpenError> {
         let last = local.iter().rev().find_map(|local| match local {
-            Local::Socket(address) => message_address(*address),
+            Local::Socket(address) if !address.ip().is_multicast() => message_address(*address),
             _ => None,
         });
         let at = last.ok_or_else(|| OpenError::NoMessages(url.to_string()))?;
@@ -102,7 +102,7 @@ impl SafeReceiving {
         }
     }
 
-    /// Exchanges messages.
+    /// Takes messages that have arrived, and sends the reports that are due.
     pub fn drive(&mut self, admission: &mut Admission, now: Nanos) {
         let mut has_heard = false;
         while let Some((bytes, from)) = self.messages.receive() {

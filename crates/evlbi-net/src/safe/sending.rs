@@ -82,7 +82,7 @@ impl SafeSending {
         Arc::clone(&self.shown)
     }
 
-    /// Exchanges messages. Returns what the flow may do now, if that has changed.
+    /// Takes reports that have arrived, and sends messages that are due. Returns what the flow may do now, if that has changed.
     pub fn drive(&mut self, now: Nanos, run: &Run) -> Option<Order> {
         let mut has_heard = false;
         while let Some((bytes, _)) = self.messages.receive() {

@@ -190,9 +190,9 @@ pub struct Report {
     pub highest: u64,
     /// Counters of arrivals.
     pub arrivals: Received,
-    /// One more than the highest number of a probe, and the count of probes that have arrived.
+    /// Highest message number of a probe that has arrived.
     pub probe_highest: u64,
-    /// Count of probes that have arrived.
+    /// Probes that have arrived.
     pub probes: u64,
     /// Missed runs since the last report, without those that the receiving host may have dropped.
     pub runs: Vec<Run>,

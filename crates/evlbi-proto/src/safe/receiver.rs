@@ -273,7 +273,7 @@ impl Change {
         }
     }
 
-    /// Returns the step that is nearest to the kept fraction.
+    /// Returns the lowest step that keeps this fraction.
     pub fn step(&self) -> Step {
         Step::at_least(self.kept)
     }

@@ -2,3 +2,4 @@
 
 mod fuzz_corpora;
 mod safe;
+mod specification;

@@ -68,6 +68,9 @@ pub fn text(result: &SendResult) -> String {
         ("rate", rate(result)),
         ("departures", departures),
     ];
+    if let Some(safe) = &result.safe {
+        pairs.push(("safe", safe.text()));
+    }
     if result.unselected_frames > 0 {
         let text = format!("{} frames", show_count(result.unselected_frames));
         pairs.push(("not selected", text));

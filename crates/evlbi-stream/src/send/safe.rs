@@ -9,6 +9,7 @@ use evlbi_net::safe::{
     Accounts, Evidence, Key, Kind, Mode, Notice, SafeSending, Settings, Shown, Status, Step,
 };
 use evlbi_net::transport::{Carries, Numbers, Outgoing};
+use evlbi_wire::units::show_count;
 use serde::Serialize;
 
 use super::{SendError, SendOptions};
@@ -101,7 +102,7 @@ pub struct SafeResult {
     /// State and measurements at the end; `None` if the flow was not started.
     #[serde(flatten)]
     pub status: Option<Status>,
-    /// What the application was told, the first thousand.
+    /// Notices to the application, the first thousand.
     pub notices: Vec<SafeNotice>,
     /// Accounts on which both ends agree; `None` if the receiver did not send a last report.
     pub accounts: Option<Accounts>,
@@ -152,6 +153,18 @@ impl SafeNotice {
 }
 
 impl SafeResult {
+    /// Formats the accounts and the number of notices.
+    pub(super) fn text(&self) -> String {
+        let accounts = self.accounts.as_ref().map_or_else(
+            || "no last report from the receiver".to_owned(),
+            |all| {
+                let [unique, lost, host] = [all.unique, all.lost, all.host].map(show_count);
+                format!("{unique} datagrams arrived, {lost} lost, {host} of these in its host")
+            },
+        );
+        format!("{accounts}; {} notices", self.notices.len())
+    }
+
     /// Makes the result of a flow that has ended.
     pub(super) fn of(shown: &Shown) -> SafeResult {
         let shown = shown.lock();

@@ -10,7 +10,7 @@ use evlbi_net::file::WriteError;
 use evlbi_net::netns::Unavailable;
 use evlbi_net::ring::RingError;
 use evlbi_net::tcp::TcpError;
-use evlbi_net::transport::NotHonoured;
+use evlbi_net::transport::{NotHonoured, OpenError};
 use nix::errno::Errno;
 
 /// Returns the text that replaces an error's own; `None` keeps it.
@@ -24,6 +24,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_namespaces))
         .or_else(|| error.downcast_ref().and_then(of_packets))
         .or_else(|| error.downcast_ref().and_then(of_shedding))
+        .or_else(|| error.downcast_ref().and_then(of_open))
 }
 
 /// Bytes that are not UTF-8 where text is read, e.g. a recording in place of a plan.
@@ -49,6 +50,11 @@ fn of_option(error: &NotHonoured) -> Option<String> {
     Some(format!(
         "{option} has no effect on {scheme}://{here}; leave it out"
     ))
+}
+
+fn of_open(error: &OpenError) -> Option<String> {
+    let is_one = matches!(error, OpenError::NoMessages(_));
+    is_one.then(|| format!("{error}: leave --safe out"))
 }
 
 fn of_ring(error: &RingError) -> Option<String> {

@@ -92,6 +92,16 @@ fn of_sender(error: &SendError) -> Option<String> {
         SendError::Untimed | SendError::SelectedBytes => format!("{error}: leave --cut plain out"),
         SendError::MtuUnknown => format!("{error}: give --mtu"),
         SendError::LongFrame { .. } => format!("{error}; use udp:// or a larger --mtu"),
+        SendError::SafeShed => {
+            "--safe decides what is shed: leave --shed out, and give the limit as --least".into()
+        }
+        SendError::SafeKey(to) => format!(
+            "--safe needs a key for reports from {to}: give --key-file FILE, the same at both ends (head -c 32 /dev/urandom > FILE)"
+        ),
+        SendError::SafeTransport(to) => format!(
+            "--safe cannot control {to}: it needs udp:// to one receiver; give --safe off, or leave it out"
+        ),
+        SendError::SafeRate => "--safe needs a rate: give --rate, or leave --max out".into(),
         _ => return None,
     })
 }

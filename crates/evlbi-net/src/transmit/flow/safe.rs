@@ -7,7 +7,7 @@ use super::{Clock, Flow, Next};
 use crate::run::Run;
 use crate::safe::{Order, Progress};
 
-/// What the flow may send, and when.
+/// Permission to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     /// Data may not start yet.

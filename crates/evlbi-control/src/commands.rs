@@ -184,6 +184,7 @@ pub const COMMANDS: [Command; 9] = [
             ("to", OptionPolicy::Destination),
             ("max", OptionPolicy::Whole),
         ],
+        left_out: &["safe", "least", "grace", "weight", "rearm", "key-file"],
         ..TEST
     },
     Command {
@@ -191,7 +192,7 @@ pub const COMMANDS: [Command; 9] = [
         listens: When::Always,
         lasts: When::Always,
         policies: &[("from", OptionPolicy::Listen), ("to", OptionPolicy::Sink)],
-        left_out: &["gaps"],
+        left_out: &["gaps", "safe", "key-file"],
         ..TEST
     },
     Command {

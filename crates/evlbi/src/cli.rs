@@ -61,6 +61,11 @@ pub struct Cli {
 impl Cli {
     /// Does what the command line says.
     pub fn run(self, program: &Program) -> Result<()> {
+        if let (None, Command::Send(args)) = (&self.control, &self.command)
+            && let Some(lack) = args.safe.lack(&args.to)
+        {
+            say!("evlbi: {lack}");
+        }
         let Some(socket) = self.control else {
             return self.command.run(program);
         };

@@ -378,6 +378,7 @@ impl Control {
         self.limit = self.target();
         let grace = match self.settings.mode {
             Mode::Strict => Nanos(0),
+            _ if class == Class::SevereLoss => Nanos(0),
             _ => self.settings.grace,
         };
         self.deadline = now.plus(grace);
@@ -387,7 +388,7 @@ impl Control {
         };
         self.notify(kind, now);
         self.enter(State::Congested, now);
-        if class == Class::SevereLoss || grace == Nanos(0) {
+        if grace == Nanos(0) {
             self.shed(now);
         }
     }

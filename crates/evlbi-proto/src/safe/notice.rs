@@ -155,6 +155,12 @@ impl fmt::Display for Notice {
                 span.as_secs_f64(),
                 evidence.cause.name()
             ),
+            Kind::Congested { deadline, .. } if deadline <= self.at => write!(
+                f,
+                "congestion lasts: {} lost, cause: {}",
+                percent(evidence.loss),
+                evidence.cause.name()
+            ),
             Kind::Congested { limit, deadline } => write!(
                 f,
                 "congestion lasts: {} lost, cause: {}; with {:.1} Mbit/s within {:.1} s nothing is shed",

@@ -29,7 +29,7 @@ Policies of --shed:
   burst:F[,LENGTH] random bursts of mean LENGTH (Gilbert-Elliott)
   threads:A,B,C-D  whole VDIF threads
   common:F[,TIME]  the same times at all stations of one seed, in blocks of TIME (at least 100 ms)
-  keep:F[,TIME]    all but the fraction F: the highest threads, then blocks of TIME, alike at all stations
+  keep:F[,TIME]    all but F: the highest threads, then blocks of TIME, nested at all stations
   fit:RATE         just enough to fit an Ethernet link of that rate (1G)
 
 Examples:

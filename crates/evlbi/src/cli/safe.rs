@@ -11,9 +11,8 @@ use evlbi_core::shed::Fraction;
 use evlbi_net::safe::{Key, Mode, STEPS, Step};
 use evlbi_net::transport::{Carries, Url};
 use evlbi_stream::send::SafeOptions;
-use evlbi_wire::units;
 
-use super::choice::{Choices, choice, within};
+use super::choice::{Choices, choice, time, within};
 
 /// Length of a key; other contents of a key file are a passphrase.
 const KEY: usize = 32;
@@ -21,7 +20,7 @@ const MAX_FILE: u64 = 4096;
 /// Minimum length of a passphrase, in bytes.
 const MIN_PASSPHRASE: usize = 16;
 /// Salt and rounds of PBKDF2 with HMAC-SHA-256 (RFC 8018), which makes a key of a passphrase.
-const SALT: &[u8] = b"evlbi SafeUDP";
+const SALT: &[u8] = b"SafeUDP";
 const ROUNDS: u32 = 600_000;
 
 /// Value of `--safe`.
@@ -96,7 +95,7 @@ fn least(text: &str) -> Result<Step, String> {
 fn grace(text: &str) -> Result<Duration, String> {
     let grace = match text {
         "0" => Duration::ZERO,
-        _ => units::duration(text)?,
+        _ => time(text)?,
     };
     match grace <= Duration::from_secs(10) {
         true => Ok(grace),
@@ -174,6 +173,27 @@ fn read(path: &Path) -> Result<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_bytes_or_passphrases() {
+        let room = evlbi_testkit::Room::new();
+        let code = |key: &Key| evlbi_net::safe::message::probe(&Default::default(), 0, key);
+        let path = PathBuf::from(room.path("key"));
+        std::fs::write(&path, [7; 32]).unwrap();
+        assert_eq!(code(&read(&path).unwrap()), code(&Key::new(&[7; 32])));
+        std::fs::write(&path, "correct horse battery staple\n").unwrap();
+        // hashlib.pbkdf2_hmac("sha256", b"correct horse battery staple", b"SafeUDP", 600000)
+        let derived = [
+            223, 189, 30, 180, 18, 4, 105, 206, 94, 128, 171, 244, 167, 246, 50, 77, 201, 91, 1,
+            89, 46, 19, 152, 219, 135, 156, 20, 84, 158, 227, 124, 20,
+        ];
+        assert_eq!(code(&read(&path).unwrap()), code(&Key::new(&derived)));
+        for bad in ["short", ""] {
+            std::fs::write(&path, bad).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("is not a key file"), "{error}");
+        }
+    }
 
     #[test]
     fn bad_numbers_are_refused_with_a_valid_form() {

@@ -182,9 +182,6 @@ pub fn send(mut args: SendArgs, program: &Program) -> Result<()> {
     let (json, is_real_time) = (args.json, args.realtime);
     program.config()?.name_in(&mut args.to);
     let safe = std::mem::take(&mut args.safe);
-    if let Some(lack) = safe.lack(&args.to) {
-        say!("evlbi: {lack}");
-    }
     let mut options = SendOptions::from(args);
     options.safe = safe.options()?;
     if options.lacks_rate() && !is_real_time {

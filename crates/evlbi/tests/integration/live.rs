@@ -10,6 +10,7 @@ mod messages;
 mod namespaces;
 mod probe;
 mod robust;
+mod safe;
 mod sender;
 mod settings;
 mod signals;

@@ -7,6 +7,9 @@ use super::{Clock, Flow, Next};
 use crate::run::Run;
 use crate::safe::{Order, Progress};
 
+/// Percentage by which a flow that sheds data may be faster, as long as it is late.
+const CATCH_UP: u64 = 10;
+
 /// Permission to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
@@ -98,8 +101,9 @@ impl Flow {
             let span = Nanos((self.span(sent).0 as f64 / self.allowed.kept) as u64);
             self.allowed.free = due.plus(span);
             if self.allowed.kept < 1.0 {
-                // Nor does a flow that is late catch up.
-                self.pacer.hold(now.plus(span));
+                // A flow that is late catches up, but not at the rate of all data.
+                self.pacer
+                    .hold(now.plus(Nanos(span.0 * 100 / (100 + CATCH_UP))));
             }
         }
         let counts = self.outlet.counts();

@@ -8,6 +8,8 @@ use super::super::{RAMP, RAMP_ROUND_TRIPS, RAMP_TIME, SEVERE_LOSS};
 
 /// Time after the end of a stage in which its probes arrive.
 const PATIENCE: Nanos = Nanos(500_000_000);
+/// Minimum time without probes after a rate that was too high.
+const DRAIN: Nanos = Nanos(200_000_000);
 /// Number of bad results of a stage after which its rate is too high.
 const MAX_BAD: u32 = 2;
 /// Maximum time that probes are sent late at once.
@@ -30,6 +32,8 @@ pub struct Ramp {
     spacing: Nanos,
     heard: (u64, u64),
     is_over: bool,
+    /// Result of a ramp that met a limit, and when the queue that its probes filled is empty again.
+    result: Option<(Nanos, Ramped)>,
 }
 
 /// Result of a ramp.
@@ -53,6 +57,7 @@ impl Ramp {
             spacing: Nanos(0),
             heard: (0, 0),
             is_over: false,
+            result: None,
         };
         ramp.enter(0, flow, now);
         ramp
@@ -101,6 +106,9 @@ impl Ramp {
     pub fn advance(&mut self, now: Nanos, flow: Flow, weight: f64) -> Option<Ramped> {
         let round_trip = Nanos::from_secs_f64(flow.round_trip);
         let length = RAMP_TIME.max(Nanos(round_trip.0.saturating_mul(RAMP_ROUND_TRIPS)));
+        if let Some((at, result)) = self.result {
+            return (now >= at).then_some(result);
+        }
         if self.is_over || now.since(self.since) < length {
             return None;
         }
@@ -129,7 +137,9 @@ impl Ramp {
                 self.bad += 1;
                 if self.bad >= MAX_BAD {
                     self.is_over = true;
-                    return Some(Ramped { kept: before });
+                    let drained = now.plus(DRAIN.max(Nanos(2 * round_trip.0)));
+                    self.result = Some((drained, Ramped { kept: before }));
+                    return None;
                 }
                 self.enter(self.stage, flow, now);
                 None

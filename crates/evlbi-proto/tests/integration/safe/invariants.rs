@@ -30,7 +30,7 @@ fn law(scene: &Scene, kind: u8, part: f64) -> Law {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn rules_hold_on_any_path(

@@ -17,6 +17,8 @@ fn schemathesis() -> Option<PathBuf> {
 
 /// Generated requests of each kind, in addition to those that the description gives and implies.
 const EXAMPLES: &str = "10";
+/// Requests take a slow host longer to make than the default time for the next one.
+const IDLE: &str = "idle = \"1h\"";
 
 /// Runs schemathesis with a token.
 fn fuzz(program: &Path, agent: &Agent, token: &str) {
@@ -60,7 +62,7 @@ fn a_token_for_viewing_changes_nothing_by_any_request() {
     let Some(program) = schemathesis() else {
         return;
     };
-    let agent = Agent::start("");
+    let agent = Agent::start(IDLE);
     // The name that the description gives as an example is among them.
     let beside = Beside::begin(&agent);
     fuzz(&program, &agent, &agent.token("watch"));
@@ -83,7 +85,7 @@ fn every_request_of_an_operator_is_answered_as_described() {
     let Some(program) = schemathesis() else {
         return;
     };
-    let agent = Agent::start("max-rate = \"100M\"\nmax-flows = 20");
+    let agent = Agent::start(&format!("max-rate = \"100M\"\nmax-flows = 20\n{IDLE}"));
     agent.begin(&recv("ef-1", "null"));
     // Flows that this operator cannot reach continue.
     let other = Agent::start("");

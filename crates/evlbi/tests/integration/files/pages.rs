@@ -38,7 +38,7 @@ const NAMESPACES: &str = "needs a terminal or minutes; the tests of paths run th
 const THIS_HOST: &str = "depends on the host's cards and disks";
 
 /// Pages of the documentation without a command to paste.
-const WITHOUT_COMMAND: &[&str] = &["glossary.md", "libraries.md"];
+const WITHOUT_COMMAND: &[&str] = &["glossary.md", "libraries.md", "safeudp.md"];
 
 /// Brings up the network, and notes the background programs that fail, of which `wait` says nothing.
 const PREAMBLE: &str = "

@@ -31,7 +31,7 @@ pub use declared::Set;
 pub use equation::{Flow, tcp_rate};
 pub use message::{Key, Rejected};
 pub use notice::{Evidence, Kind, Notice};
-pub use receiver::{Arrivals, Change, Receiver};
+pub use receiver::{Arrivals, Receiver};
 pub use sender::{Accounts, Order, Output, Progress, Sender, Status};
 pub use settings::Settings;
 pub use state::{Mode, STEPS, State, Step};

@@ -6,7 +6,7 @@ use evlbi_core::account::Counters;
 use evlbi_core::admission::Admission;
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::message::Received;
-use evlbi_proto::safe::{Accounts, Arrivals, Change, Key, Receiver, State};
+use evlbi_proto::safe::{Accounts, Arrivals, Key, Receiver, State};
 
 use crate::clock::Events;
 use crate::run::Run;
@@ -185,10 +185,5 @@ impl SafeReceiving {
             rejected: self.receiver.rejected(),
             accounts: accounts.map(|accounts| (accounts, self.receiver.is_complete())),
         }
-    }
-
-    /// Returns the next change of the sender's state.
-    pub fn next_change(&mut self) -> Option<Change> {
-        self.receiver.next_change()
     }
 }

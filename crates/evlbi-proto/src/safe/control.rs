@@ -423,6 +423,11 @@ impl Control {
             },
             now,
         );
+        self.settle(now);
+    }
+
+    /// Waits for the effect of having shed, and for the time of the next trial.
+    fn settle(&mut self, now: Nanos) {
         self.enter(State::Shedding, now);
         self.rest(now);
         self.wait(now);
@@ -472,9 +477,7 @@ impl Control {
         if to.is_below(from) {
             self.step = to;
             self.notify(Kind::Shedding { to, from }, now);
-            self.enter(State::Shedding, now);
-            self.rest(now);
-            self.wait(now);
+            self.settle(now);
         } else {
             // The trial after a stop, at the lowest step.
             self.stop(now);
@@ -559,9 +562,7 @@ impl Control {
                         now,
                     );
                 }
-                self.enter(State::Shedding, now);
-                self.rest(now);
-                self.wait(now);
+                self.settle(now);
             }
             return;
         }

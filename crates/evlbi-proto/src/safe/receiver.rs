@@ -9,7 +9,6 @@ use super::message::{
     self, Beat, Header, Key, LAST, MAX_RUNS, MORE, Message, Received, Report, Run,
 };
 use super::sender::Accounts;
-use super::state::{State, Step};
 use super::{HOLD, REPORT_INTERVAL, Rejected};
 
 /// Maximum number of runs that wait to be classified.
@@ -39,19 +38,6 @@ pub struct Receiver {
     /// Numbers of messages sent.
     sent: u64,
     rejected: u64,
-    /// Changes of the sender's state that were not taken yet.
-    changes: VecDeque<Change>,
-}
-
-/// Change of the sender's state.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
-    /// When its beat arrived.
-    pub at: Nanos,
-    /// New state.
-    pub state: State,
-    /// Fraction of the data that is sent.
-    pub kept: f64,
 }
 
 /// Flow that is being received. Numbers are counted from the flow's first one.
@@ -74,7 +60,6 @@ struct Heard {
     /// Runs since the last report, and whether there were more than fit.
     runs: Vec<Run>,
     has_more: bool,
-    arrivals: Arrivals,
     last_probe: u64,
     reported: Option<Nanos>,
     /// Loss after a second without any: reported at once.
@@ -99,7 +84,6 @@ impl Receiver {
             flow: None,
             sent: 0,
             rejected: 0,
-            changes: VecDeque::new(),
         }
     }
 
@@ -123,14 +107,13 @@ impl Receiver {
         let is_known = beat.instance == self.instance;
         match &mut self.flow {
             Some(heard) if heard.beat.header.flow == beat.header.flow => {
-                heard.hear(beat, is_known, now, &mut self.changes)
+                heard.hear(beat, is_known, now)
             }
             // A flow that the sender has not proved to be alive does not replace one that it has.
             Some(heard) if heard.is_known && !is_known && !heard.has_ended() => {
                 Err(Rejected::Stale)
             }
             _ => {
-                self.changes.push_back(Change::of(&beat, now));
                 self.flow = Some(Heard::new(beat, is_known, now));
                 Ok(())
             }
@@ -204,11 +187,6 @@ impl Receiver {
         self.flow.as_ref().map(Heard::due)
     }
 
-    /// Returns the next change of the sender's state.
-    pub fn next_change(&mut self) -> Option<Change> {
-        self.changes.pop_front()
-    }
-
     /// Returns the last beat of the flow; `None` before the first one of a sender that has heard this receiver.
     pub fn beat(&self) -> Option<&Beat> {
         let heard = self.flow.as_ref().filter(|heard| heard.is_known)?;
@@ -232,25 +210,6 @@ impl Receiver {
         Some(&heard.report)
     }
 
-    /// Returns the shed numbers from sequence number `first` on below `end` that are declared; the sequence numbers of each run.
-    pub fn shed_within(&self, first: u64, end: u64, mut run: impl FnMut(u64, u64)) {
-        let Some(heard) = self.flow.as_ref().filter(|heard| heard.is_known) else {
-            return;
-        };
-        let base = heard.beat.first;
-        let (mut from, end) = (heard.offset(first), heard.offset(end));
-        let mut shed = |first: u64, end: u64| {
-            if first < end {
-                run(base.wrapping_add(first), base.wrapping_add(end));
-            }
-        };
-        heard.declared.outside(from, end, |first, stop| {
-            shed(from, first);
-            from = stop;
-        });
-        shed(from, end);
-    }
-
     /// Returns whether the flow has ended and all its numbers are accounted for.
     pub fn is_complete(&self) -> bool {
         self.flow.as_ref().is_some_and(Heard::is_complete)
@@ -261,21 +220,6 @@ impl Receiver {
     pub fn accounts(&self) -> Option<Accounts> {
         let heard = self.flow.as_ref().filter(|heard| heard.is_known)?;
         Some(Accounts::of(&heard.beat, &heard.current()))
-    }
-}
-
-impl Change {
-    fn of(beat: &Beat, at: Nanos) -> Change {
-        Change {
-            at,
-            state: beat.state,
-            kept: f64::from(beat.kept) * 1e-9,
-        }
-    }
-
-    /// Returns the lowest step that keeps this fraction.
-    pub fn step(&self) -> Step {
-        Step::at_least(self.kept)
     }
 }
 
@@ -292,7 +236,6 @@ impl Heard {
             report: Report::default(),
             runs: Vec::new(),
             has_more: false,
-            arrivals: Arrivals::default(),
             last_probe: 0,
             reported: None,
             is_urgent: false,
@@ -317,13 +260,7 @@ impl Heard {
         self.report.covered = self.report.covered.max(next);
     }
 
-    fn hear(
-        &mut self,
-        beat: Beat,
-        is_known: bool,
-        now: Nanos,
-        changes: &mut VecDeque<Change>,
-    ) -> Result<(), Rejected> {
+    fn hear(&mut self, beat: Beat, is_known: bool, now: Nanos) -> Result<(), Rejected> {
         let before = &self.beat;
         if beat.header.number <= before.header.number || (self.is_known && !is_known) {
             return Err(Rejected::Stale);
@@ -336,12 +273,6 @@ impl Heard {
             && beat.next - before.next < FURTHEST;
         if !is_ahead && self.is_known {
             return Err(Rejected::Absurd);
-        }
-        if (beat.state, beat.kept) != (before.state, before.kept) {
-            changes.push_back(Change::of(&beat, now));
-            if changes.len() > MAX_ANNOUNCED {
-                changes.pop_front();
-            }
         }
         // The end of the flow is answered at once.
         self.is_urgent |= beat.header.flags & LAST != 0 && before.header.flags & LAST == 0;
@@ -403,7 +334,6 @@ impl Heard {
             self.report.highest = self.report.highest.max(highest);
         }
         self.report.arrivals = arrivals.counters;
-        self.arrivals = *arrivals;
         if let Some(released) = released.filter(|it| *it <= self.report.highest) {
             self.released = self.released.max(released);
         }

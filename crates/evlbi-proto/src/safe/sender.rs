@@ -382,9 +382,11 @@ impl Sender {
 
     /// Forgets what the receiver knows to be shed.
     fn confirm(&mut self, beat: u64) {
-        while let Some((_, declared)) = self.beats.pop_front_if(|(number, _)| *number < beat) {
-            let _ = declared;
-        }
+        while self
+            .beats
+            .pop_front_if(|(number, _)| *number < beat)
+            .is_some()
+        {}
         if let Some((number, declared)) = self.beats.front()
             && *number == beat
         {

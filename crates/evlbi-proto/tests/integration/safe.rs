@@ -1,4 +1,4 @@
-//! What a flow does on good and bad paths. Times are those of the emulated path, so every run is the same.
+//! Flows on good and bad paths. Times are those of the emulated path, so every run is the same.
 
 mod fairness;
 mod invariants;

@@ -1,4 +1,4 @@
-//! What holds on every path.
+//! Rules that hold on every path.
 
 use evlbi_core::path::{Law, Loss};
 use evlbi_core::rate::BitRate;

@@ -307,7 +307,7 @@ impl Source {
         (self.end.is_none_or(|end| due < end)).then_some(due)
     }
 
-    /// Offers this part of the datagrams per second from `now` on.
+    /// Offers this fraction of the rate from `now` on.
     fn slow(&mut self, part: f64, now: Nanos) {
         self.slowed = Some((self.next, now, part));
     }

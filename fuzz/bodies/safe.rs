@@ -51,7 +51,7 @@ pub fn run(bytes: &[u8]) {
                 let (some, rest) = input.0.split_at(length);
                 input.0 = rest;
                 let _ = sender.handle(some, now);
-                let _ = receiver.handle(some, now);
+                let _ = receiver.handle(some, from(), now);
             }
             2 => {
                 let report = report(&mut input);
@@ -59,7 +59,7 @@ pub fn run(bytes: &[u8]) {
             }
             3 => {
                 let beat = beat(&mut input);
-                let _ = receiver.handle(&beat.write(&key), now);
+                let _ = receiver.handle(&beat.write(&key), from(), now);
             }
             4 => receiver.missing(input.number(), input.number()),
             5 => receiver.dropped(
@@ -88,10 +88,10 @@ pub fn run(bytes: &[u8]) {
                 // Messages reach the other end.
                 while let Some(output) = sender.poll(now) {
                     if let Output::Message(bytes) = output {
-                        let _ = receiver.handle(&bytes, now);
+                        let _ = receiver.handle(&bytes, from(), now);
                     }
                 }
-                while let Some(report) = receiver.poll(now) {
+                while let Some((report, _)) = receiver.poll(now) {
                     let _ = sender.handle(&report, now);
                 }
             }
@@ -105,6 +105,10 @@ pub fn run(bytes: &[u8]) {
     }
     sender.end(now);
     let _ = sender.accounts();
+}
+
+fn from() -> std::net::SocketAddr {
+    ([127, 0, 0, 1], 9).into()
 }
 
 fn header(input: &mut Input<'_>) -> Header {

@@ -96,6 +96,11 @@ pub enum SendError {
     /// SafeUDP chooses what is shed, and another policy was given.
     #[error("SafeUDP decides what is shed, so no policy can be given")]
     SafeShed,
+    /// SafeUDP sheds data, and these would be replaced.
+    #[error(
+        "SafeUDP cannot be used with replacement data, which would take the place of shed data"
+    )]
+    SafeReplaced,
     /// SafeUDP without a key, over a network.
     #[error("SafeUDP needs a key for reports from {0}")]
     SafeKey(String),

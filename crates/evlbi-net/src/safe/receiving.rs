@@ -1,7 +1,5 @@
 //! The receiving end of a flow: what has arrived, and reports about it.
 
-use std::net::SocketAddr;
-
 use evlbi_core::account::Counters;
 use evlbi_core::admission::Admission;
 use evlbi_core::time::Nanos;
@@ -16,6 +14,8 @@ use super::message_address;
 
 /// Minimum time between two looks at what has arrived.
 const LOOK: Nanos = Nanos(2_000_000);
+/// Maximum number of messages that are taken at once, so that a flood of them does not keep the thread from the data.
+const MAX_MESSAGES: usize = 16;
 
 /// State of a flow under SafeUDP, at its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,7 +34,8 @@ pub struct ReceivedSafely {
 pub struct SafeReceiving {
     receiver: Receiver,
     messages: Messages,
-    peer: Option<SocketAddr>,
+    /// Whether everybody knows the key: only ends on this host are heard.
+    is_open: bool,
     looked: Nanos,
     /// Flow whose numbers are counted, and the counters before it.
     flow: Option<(u64, Counters)>,
@@ -62,9 +63,9 @@ impl SafeReceiving {
         });
         let at = last.ok_or_else(|| OpenError::NoMessages(url.to_string()))?;
         Ok(SafeReceiving {
+            is_open: key.is_open(),
             receiver: Receiver::new(key, run.clock().random()),
             messages: url.transport().open_messages(url, at, true, run)?,
-            peer: None,
             looked: Nanos(0),
             flow: None,
             has_begun: false,
@@ -105,11 +106,15 @@ impl SafeReceiving {
     /// Takes messages that have arrived, and sends the reports that are due.
     pub fn drive(&mut self, admission: &mut Admission, now: Nanos) {
         let mut has_heard = false;
-        while let Some((bytes, from)) = self.messages.receive() {
-            // What is not a valid message is counted.
-            if self.receiver.handle(bytes, now).is_ok() {
-                self.peer = Some(from);
+        for _ in 0..MAX_MESSAGES {
+            let Some((bytes, from)) = self.messages.receive() else {
+                break;
+            };
+            if self.is_open && !from.ip().is_loopback() {
+                continue;
             }
+            // What is not a valid message is counted.
+            let _ = self.receiver.handle(bytes, from, now);
             has_heard = true;
         }
         let is_due = self.receiver.next_at().is_some_and(|at| now >= at);
@@ -118,10 +123,8 @@ impl SafeReceiving {
         }
         self.looked = now;
         self.observe(admission, now);
-        if let Some(peer) = self.peer {
-            while let Some(report) = self.receiver.poll(now) {
-                self.messages.send(peer, report, now);
-            }
+        while let Some((report, to)) = self.receiver.poll(now) {
+            self.messages.send(to, report, now);
         }
     }
 

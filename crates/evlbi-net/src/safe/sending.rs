@@ -16,6 +16,8 @@ use crate::transport::{Messages, OpenError, Outgoing, Url};
 
 use super::message_address;
 
+/// Maximum number of messages that are taken at once.
+const MAX_MESSAGES: usize = 16;
 /// Maximum number of notices that are kept.
 const MAX_NOTICES: usize = 1000;
 
@@ -85,7 +87,10 @@ impl SafeSending {
     /// Takes reports that have arrived, and sends messages that are due. Returns what the flow may do now, if that has changed.
     pub fn drive(&mut self, now: Nanos, run: &Run) -> Option<Order> {
         let mut has_heard = false;
-        while let Some((bytes, _)) = self.messages.receive() {
+        for _ in 0..MAX_MESSAGES {
+            let Some((bytes, _)) = self.messages.receive() else {
+                break;
+            };
             // What is not a valid report is counted.
             let _ = self.sender.handle(bytes, now);
             has_heard = true;

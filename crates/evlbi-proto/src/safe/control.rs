@@ -158,6 +158,12 @@ impl Control {
         self.wait(now);
     }
 
+    /// Sends no data from the start, because even the least that is of use is too much.
+    pub fn refuse(&mut self, now: Nanos) {
+        self.step = self.settings.least;
+        self.stop(now);
+    }
+
     /// Gives up before any data.
     pub fn fail(&mut self, now: Nanos) {
         self.notify(Kind::Failed, now);

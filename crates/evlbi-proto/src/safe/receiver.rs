@@ -1,6 +1,7 @@
 //! The receiving end: classifies what has not arrived, and reports it.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use evlbi_core::time::Nanos;
 
@@ -15,6 +16,10 @@ use super::{HOLD, REPORT_INTERVAL, Rejected};
 const MAX_PENDING: usize = 65_536;
 /// Maximum number of beats whose announcements wait for their data.
 const MAX_ANNOUNCED: usize = 256;
+/// Minimum time between two answers to flows that have not heard this receiver: their beats may be repeated ones.
+const ANSWER_INTERVAL: Nanos = Nanos(50_000_000);
+/// Time without a beat after which no report is sent.
+const SILENT: Nanos = Nanos(15_000_000_000);
 /// Distance of numbers beyond which a beat announces nothing that can be true.
 const FURTHEST: u64 = 1 << 40;
 
@@ -35,6 +40,9 @@ pub struct Receiver {
     key: Key,
     instance: u64,
     flow: Option<Heard>,
+    /// Flow that may replace it, once its sender has heard this receiver.
+    next: Option<Heard>,
+    answered: Option<Nanos>,
     /// Numbers of messages sent.
     sent: u64,
     rejected: u64,
@@ -44,7 +52,13 @@ pub struct Receiver {
 #[derive(Clone, Debug)]
 struct Heard {
     beat: Beat,
+    /// Where the last beat came from.
+    from: SocketAddr,
     arrived: Nanos,
+    /// Whether a beat has come since the last report.
+    owes: bool,
+    /// Whether the flow is complete: nothing changes any more.
+    is_frozen: bool,
     /// Whether the sender has heard this receiver: before, its beats may be repeated ones of an earlier flow.
     is_known: bool,
     /// Numbers that later beats announced, and when these arrived.
@@ -82,18 +96,20 @@ impl Receiver {
             key,
             instance: instance.max(1),
             flow: None,
+            next: None,
+            answered: None,
             sent: 0,
             rejected: 0,
         }
     }
 
-    /// Takes a message that has arrived.
+    /// Takes a message that has arrived from this address.
     ///
     /// # Errors
     /// Returns why it was ignored, and counts it.
-    pub fn handle(&mut self, bytes: &[u8], now: Nanos) -> Result<(), Rejected> {
+    pub fn handle(&mut self, bytes: &[u8], from: SocketAddr, now: Nanos) -> Result<(), Rejected> {
         let taken = match message::read(bytes, &self.key) {
-            Ok(Message::Beat(beat)) => self.hear(beat, now),
+            Ok(Message::Beat(beat)) => self.hear(beat, from, now),
             Ok(Message::Probe(header)) => self.count_probe(&header),
             Ok(Message::Report(_)) => Err(Rejected::Foreign),
             Err(why) => Err(why),
@@ -102,22 +118,30 @@ impl Receiver {
         taken
     }
 
-    fn hear(&mut self, beat: Beat, now: Nanos) -> Result<(), Rejected> {
-        // Another instance: that of a receiver before this one.
+    fn hear(&mut self, beat: Beat, from: SocketAddr, now: Nanos) -> Result<(), Rejected> {
+        // Another instance is that of a receiver before this one, or of none yet.
         let is_known = beat.instance == self.instance;
-        match &mut self.flow {
-            Some(heard) if heard.beat.header.flow == beat.header.flow => {
-                heard.hear(beat, is_known, now)
-            }
-            // A flow that the sender has not proved to be alive does not replace one that it has.
-            Some(heard) if heard.is_known && !is_known && !heard.has_ended() => {
-                Err(Rejected::Stale)
-            }
-            _ => {
-                self.flow = Some(Heard::new(beat, is_known, now));
-                Ok(())
+        let flow = beat.header.flow;
+        let has =
+            |heard: &Option<Heard>| heard.as_ref().is_some_and(|it| it.beat.header.flow == flow);
+        if !has(&self.flow) && !has(&self.next) {
+            self.next = Some(Heard::new(beat, is_known, from, now));
+        } else {
+            let heard = if has(&self.flow) {
+                &mut self.flow
+            } else {
+                &mut self.next
+            };
+            if let Some(heard) = heard {
+                heard.hear(beat, is_known, from, now)?;
             }
         }
+        // A flow that was never heard with this instance may be a repeated one: it replaces no other.
+        let is_free = self.flow.as_ref().is_none_or(|heard| !heard.is_known);
+        if has(&self.next) && (is_free || is_known) {
+            self.flow = self.next.take();
+        }
+        Ok(())
     }
 
     fn count_probe(&mut self, header: &Header) -> Result<(), Rejected> {
@@ -171,20 +195,36 @@ impl Receiver {
         }
     }
 
-    /// Returns the report that is due, if any.
-    pub fn poll(&mut self, now: Nanos) -> Option<Vec<u8>> {
-        let (sent, instance) = (self.sent + 1, self.instance);
-        let heard = self.flow.as_mut()?;
-        if now < heard.due() {
-            return None;
+    /// Returns a report that is due, and where to send it.
+    pub fn poll(&mut self, now: Nanos) -> Option<(Vec<u8>, SocketAddr)> {
+        let (number, instance) = (self.sent + 1, self.instance);
+        let may_answer = self
+            .answered
+            .is_none_or(|at| now.since(at) >= ANSWER_INTERVAL);
+        let is_due = |heard: &&mut Heard| {
+            heard.due().is_some_and(|at| now >= at) && (heard.is_known || may_answer)
+        };
+        let mut both = self.flow.iter_mut().chain(&mut self.next);
+        let heard = both.find(is_due)?;
+        if !heard.is_known {
+            self.answered = Some(now);
         }
-        self.sent = sent;
-        Some(heard.take_report(sent, instance, now).write(&self.key))
+        self.sent = number;
+        let report = heard.take_report(number, instance, now);
+        Some((report.write(&self.key), heard.from))
     }
 
-    /// Returns when the next report is due; `None` before the first beat.
+    /// Returns when the next report is due; `None` if nobody waits for one.
     pub fn next_at(&self) -> Option<Nanos> {
-        self.flow.as_ref().map(Heard::due)
+        let known = |heard: &Heard| heard.is_known;
+        let answer = self
+            .answered
+            .map_or(Nanos(0), |at| at.plus(ANSWER_INTERVAL));
+        let due = |heard: &Heard| {
+            let at = heard.due()?;
+            Some(if known(heard) { at } else { at.max(answer) })
+        };
+        self.flow.iter().chain(&self.next).filter_map(due).min()
     }
 
     /// Returns the last beat of the flow; `None` before the first one of a sender that has heard this receiver.
@@ -224,8 +264,11 @@ impl Receiver {
 }
 
 impl Heard {
-    fn new(beat: Beat, is_known: bool, now: Nanos) -> Heard {
+    fn new(beat: Beat, is_known: bool, from: SocketAddr, now: Nanos) -> Heard {
         let mut heard = Heard {
+            from,
+            owes: true,
+            is_frozen: false,
             arrived: now,
             is_known,
             announced: VecDeque::new(),
@@ -260,7 +303,13 @@ impl Heard {
         self.report.covered = self.report.covered.max(next);
     }
 
-    fn hear(&mut self, beat: Beat, is_known: bool, now: Nanos) -> Result<(), Rejected> {
+    fn hear(
+        &mut self,
+        beat: Beat,
+        is_known: bool,
+        from: SocketAddr,
+        now: Nanos,
+    ) -> Result<(), Rejected> {
         let before = &self.beat;
         if beat.header.number <= before.header.number || (self.is_known && !is_known) {
             return Err(Rejected::Stale);
@@ -280,6 +329,7 @@ impl Heard {
             self.skip_to(beat.next);
         }
         self.is_known = is_known;
+        (self.from, self.owes) = (from, true);
         self.take(beat, now);
         Ok(())
     }
@@ -328,11 +378,14 @@ impl Heard {
     }
 
     fn observe(&mut self, arrivals: &Arrivals, now: Nanos) {
+        if self.is_frozen {
+            return;
+        }
         let released = arrivals.released.map(|sequence| self.offset(sequence));
         let highest = arrivals.end.map_or(0, |sequence| self.offset(sequence));
-        if highest <= FURTHEST {
-            self.report.highest = self.report.highest.max(highest);
-        }
+        // No further than the sender says: data are not authenticated.
+        let highest = highest.min(self.beat.next);
+        self.report.highest = self.report.highest.max(highest);
         self.report.arrivals = arrivals.counters;
         if let Some(released) = released.filter(|it| *it <= self.report.highest) {
             self.released = self.released.max(released);
@@ -417,16 +470,21 @@ impl Heard {
         }
     }
 
-    /// Returns when the next report is due.
-    fn due(&self) -> Nanos {
+    /// Returns when the next report is due; `None` if it waits for a beat.
+    fn due(&self) -> Option<Nanos> {
         let Some(reported) = self.reported else {
-            return self.arrived;
+            return Some(self.arrived);
         };
+        if !self.is_known || self.is_frozen {
+            return self.owes.then_some(self.arrived);
+        }
         let interval = REPORT_INTERVAL.max(self.beat.round_trip);
-        match self.is_urgent {
+        let at = match self.is_urgent {
             true => reported.plus(self.beat.round_trip.min(interval)),
             false => reported.plus(interval),
-        }
+        };
+        // A sender that is gone needs none.
+        (at < self.arrived.plus(SILENT)).then_some(at)
     }
 
     /// Returns the report as of now, without its runs.
@@ -436,7 +494,7 @@ impl Heard {
 
     fn take_report(&mut self, number: u64, instance: u64, now: Nanos) -> Report {
         self.reported = Some(now);
-        self.is_urgent = false;
+        (self.is_urgent, self.owes) = (false, false);
         let last = if self.is_complete() { LAST } else { 0 };
         let more = if std::mem::take(&mut self.has_more) {
             MORE

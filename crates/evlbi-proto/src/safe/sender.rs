@@ -159,6 +159,8 @@ pub struct Sender {
     rejected: u64,
     /// Datagrams lost in the network so far, without those that this host dropped.
     lost: u64,
+    /// Datagrams that this host had dropped when the receiver started.
+    not_sent_before: u64,
     /// Time of the last progress of the highest number.
     moved: Nanos,
     /// When the flow has ended.
@@ -188,6 +190,7 @@ impl Sender {
             reports: 0,
             rejected: 0,
             lost: 0,
+            not_sent_before: 0,
             moved: now,
             ended: None,
             polled: now,
@@ -371,7 +374,7 @@ impl Sender {
             self.measure(&before, &report, now);
         } else {
             self.moved = now;
-            self.lost = 0;
+            (self.lost, self.not_sent_before) = (0, self.progress.not_sent);
         }
         if let Some(ramp) = &mut self.ramp {
             ramp.report(&report);
@@ -404,7 +407,8 @@ impl Sender {
         let index = |number: u64| number - log.shed_before(number).min(number);
         let sent = index(report.covered).saturating_sub(index(before.covered));
         // What this host dropped is known before the receiver misses it.
-        let lost = (report.missed - host(report)).saturating_sub(self.progress.not_sent);
+        let not_sent = self.progress.not_sent - self.not_sent_before.min(self.progress.not_sent);
+        let lost = (report.missed - host(report)).saturating_sub(not_sent);
         let new = lost.saturating_sub(self.lost);
         self.lost = self.lost.max(lost);
         let marked = report.arrivals.marked - before.arrivals.marked;
@@ -498,7 +502,11 @@ impl Sender {
             .is_some();
         let first = self.log.first_sent_after(self.moved).filter(|_| sends);
         let stall = first.map_or(Nanos(0), |first| now.since(first));
+        let was_stopped = self.control.state() == State::Breaker;
         self.control.advance(now, silence, stall, limit);
+        if was_stopped && self.control.state() != State::Breaker {
+            self.moved = now;
+        }
     }
 
     /// Returns how long no report may come.
@@ -542,8 +550,14 @@ impl Sender {
         let ramp = self.ramp.get_or_insert_with(|| Ramp::new(flow, now));
         match ramp.advance(now, flow, weight) {
             Some(Ramped { kept }) => {
-                let step = Step::at_most(kept).min(self.settings.least);
-                self.begin(step, now);
+                let step = Step::at_most(kept);
+                match kept <= 0.0 || step.is_below(self.settings.least) {
+                    true => {
+                        self.ramp = None;
+                        self.control.refuse(now);
+                    }
+                    false => self.begin(step, now),
+                }
             }
             None if silence >= START => self.fail(now),
             None => {}
@@ -574,6 +588,8 @@ impl Sender {
             true => sets.last().map_or(0, |set| set.end),
             false => self.progress.next,
         };
+        let before = self.last_beat.as_ref().map_or(0, |beat| beat.declared);
+        let declared = declared.max(before);
         let probes = self.ramp.as_ref().map_or(0, Ramp::sent);
         let beat = Beat {
             header: Header {
@@ -618,7 +634,8 @@ impl Sender {
         // The rate is halved, and sending ends, on time: by silence here, by a lack of progress at the next beat.
         let silent = [self.silence(), STOP].map(|span| self.reported().plus(span));
         let silent = silent.into_iter().find(|at| *at > self.polled);
-        let all = [probe, self.control.next_at(), silent];
+        let control = self.control.next_at().filter(|at| *at > self.polled);
+        let all = [probe, control, silent];
         all.into_iter().flatten().fold(self.beat_at, Nanos::min)
     }
 }

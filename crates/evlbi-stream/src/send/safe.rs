@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evlbi_core::rate::BitRate;
-use evlbi_core::shed::{Policy, Stream};
+use evlbi_core::shed::{Policy, Replace, Stream};
 use evlbi_net::run::Run;
 use evlbi_net::safe::{
     Accounts, Evidence, Key, Kind, Mode, Notice, SafeSending, Settings, Shown, Status, Step,
@@ -71,10 +71,13 @@ pub(super) fn open(
     if options.shed != Policy::None {
         return Err(SendError::SafeShed);
     }
+    if options.replace != Replace::Nothing {
+        return Err(SendError::SafeReplaced);
+    }
     let rate = rate.ok_or(SendError::SafeRate)?;
     let key = match &asked.key {
         Some(key) => key.clone(),
-        None if peer.ip().is_loopback() => Key::new(&[0; 32]),
+        None if peer.ip().is_loopback() => Key::open(),
         None => return Err(SendError::SafeKey(peer.to_string())),
     };
     let settings = Settings {

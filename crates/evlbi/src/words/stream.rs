@@ -95,6 +95,10 @@ fn of_sender(error: &SendError) -> Option<String> {
         SendError::SafeShed => {
             "--safe decides what is shed: leave --shed out, and give the limit as --least".into()
         }
+        SendError::SafeReplaced => {
+            "--safe cannot be used with --replace: replacement data would take the place of shed data"
+                .into()
+        }
         SendError::SafeKey(to) => format!(
             "--safe needs a key for reports from {to}: give --key-file FILE, the same at both ends (head -c 32 /dev/urandom > FILE)"
         ),

@@ -1,5 +1,6 @@
 //! A flow under SafeUDP over the cells of a path, packet by packet in virtual time, with TCP flows on the same path.
 
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use evlbi_core::path::{Identity, Law, Network, Output, Piece, Train};
@@ -276,6 +277,11 @@ impl Scene {
     }
 }
 
+/// Address of the sender, which does not matter here.
+fn somewhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 9))
+}
+
 fn window() -> Reorder {
     Reorder::new(Window {
         window: 1 << 16,
@@ -523,7 +529,7 @@ impl Flowing {
             _ if !self.is_alive => {}
             P::Data(number) => self.receive(number, marked, now),
             P::Message(bytes) => {
-                let _ = self.receiver.handle(&bytes, (self.clock)(now));
+                let _ = self.receiver.handle(&bytes, somewhere(), (self.clock)(now));
                 self.is_heard_there = true;
             }
             P::Tcp(_) => unreachable!("TCP on a route of another kind"),
@@ -617,7 +623,7 @@ impl Flowing {
             .reorder
             .list_missing(|first, end| receiver.missing(first, end));
         self.receiver.observe(&self.arrivals, now);
-        while let Some(report) = self.receiver.poll(now) {
+        while let Some((report, _)) = self.receiver.poll(now) {
             self.out.push((self.back, P::Message(report)));
         }
     }

@@ -61,7 +61,10 @@ pub fn run(bytes: &[u8]) {
                 let beat = beat(&mut input);
                 let _ = receiver.handle(&beat.write(&key), from(), now);
             }
-            4 => receiver.missing(input.number(), input.number()),
+            4 => {
+                receiver.missing(input.number(), input.number());
+                receiver.next_shed();
+            }
             5 => receiver.dropped(
                 input.number(),
                 input.number(),
@@ -71,6 +74,7 @@ pub fn run(bytes: &[u8]) {
             6 => receiver.observe(
                 &Arrivals {
                     counters: received(&mut input),
+                    heard: Some(input.number()),
                     end: Some(input.number()),
                     released: Some(input.number()),
                 },

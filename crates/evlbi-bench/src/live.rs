@@ -17,6 +17,7 @@ mod picture;
 pub mod programs;
 mod record;
 mod recoveries;
+mod safe;
 mod sessions;
 mod streams;
 
@@ -58,6 +59,7 @@ fn scenes() -> Vec<Scene> {
         streams::SCENES,
         buckets::SCENES,
         recoveries::SCENES,
+        safe::SCENES,
         connections::SCENES,
         captures::SCENES,
         correlator::SCENES,

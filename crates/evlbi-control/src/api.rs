@@ -487,6 +487,7 @@ async fn change(
     let change = Change {
         rate: asked.rate,
         shed: asked.shed,
+        ..Change::default()
     };
     if change == Change::default() {
         let why = "nothing to change: give rate, shed or both";

@@ -17,6 +17,7 @@ mod history;
 mod reordering;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use evlbi_wire::validity::SequenceGap;
 use serde::{Deserialize, Serialize};
@@ -147,11 +148,13 @@ impl Report {
 /// Account of the arrivals of one stream.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Counters that need no history; expected and lost are those of the closed segments.
+    /// Counters that need no history; expected and lost are those of the closed segments, with what was shed.
     counters: Counters,
     history: History,
     reordering: Reordering,
     loss: Loss,
+    /// Numbers within the sequences that were shed.
+    shed: u64,
     has_begun: bool,
     segments: Vec<Segment>,
     segments_not_listed: u64,
@@ -179,6 +182,7 @@ impl Account {
             history: History::new(history),
             reordering: Reordering::default(),
             loss: Loss::default(),
+            shed: 0,
             has_begun: false,
             segments: Vec::new(),
             segments_not_listed: 0,
@@ -232,6 +236,12 @@ impl Account {
         } else {
             counters.reordered += u64::from(self.reordering.arrived(offset));
         }
+    }
+
+    /// Notes that the sender shed these numbers, after all of them were due: they are neither expected nor lost.
+    pub fn shed(&mut self, offsets: Range<u64>) {
+        let lost = |first, count| self.loss.note(first, count);
+        self.shed += self.history.shed(offsets, lost);
     }
 
     /// Extends the sequence by a number that the sender has used, whether or not it arrives: it counts as expected.
@@ -300,7 +310,7 @@ impl Account {
     /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         let current = self.history.span().map_or(0, |(first, end)| end - first);
-        let expected = self.counters.expected.saturating_add(current);
+        let expected = self.counters.expected.saturating_add(current) - self.shed;
         Counters {
             expected,
             lost: expected.saturating_sub(self.counters.unique),

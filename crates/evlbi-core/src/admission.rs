@@ -384,9 +384,17 @@ impl Admission {
         Some((first, end, released))
     }
 
-    /// Returns one more than the highest number of the current sequence; `None` before a stream.
-    pub fn end_of_current(&self) -> Option<u64> {
-        self.reorder.as_ref()?.current().map(|(_, end)| end)
+    /// Returns one more than the highest number of the current sequence that arrived, whether or not there was room; `None` before a
+    /// stream.
+    pub fn heard(&self) -> Option<u64> {
+        self.reorder.as_ref()?.heard()
+    }
+
+    /// Notes that the sender shed the numbers from `first` on below `end`, after all of them were due.
+    pub fn shed(&mut self, first: u64, end: u64) {
+        if let Some(reorder) = &mut self.reorder {
+            reorder.shed(first, end);
+        }
     }
 
     /// Returns the current counters.

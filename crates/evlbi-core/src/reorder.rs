@@ -103,6 +103,8 @@ pub struct Reorder {
     /// First number of the current sequence that was placed, and the offset below which missing numbers were listed.
     first: u64,
     listed: u64,
+    /// One more than the highest offset of the current sequence that arrived, placed or not.
+    heard: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,6 +141,7 @@ impl Reorder {
             events: VecDeque::new(),
             first: 0,
             listed: 0,
+            heard: 0,
             settings,
         }
     }
@@ -246,6 +249,25 @@ impl Reorder {
         Some((self.first, base.wrapping_add(self.offset_of(self.head))))
     }
 
+    /// Returns one more than the highest number of the current sequence that arrived, placed or not; `None` before any.
+    pub fn heard(&self) -> Option<u64> {
+        self.base.map(|base| base.wrapping_add(self.heard))
+    }
+
+    /// Notes that the sender shed the numbers from `first` on below `end`, after all of them were due. A number outside the current
+    /// sequence changes nothing.
+    pub fn shed(&mut self, first: u64, end: u64) {
+        let Some(base) = self.base else {
+            return;
+        };
+        let [first, end] = [first, end].map(|number| number.wrapping_sub(base));
+        // The first one may be before the sequence.
+        let first = if first < FURTHEST { first } else { 0 };
+        if end < FURTHEST && first < end {
+            self.account.shed(first..end);
+        }
+    }
+
     /// Returns the current counters.
     pub fn counters(&self) -> Counters {
         self.account.counters()
@@ -270,6 +292,7 @@ impl Reorder {
             return self.late(sequence, offset, freed);
         };
         self.repeat.interrupt();
+        self.heard = self.heard.max(offset + 1);
         if position - freed.min(position) >= self.settings.capacity {
             self.account.ring_full(offset);
             return Verdict::RingFull;
@@ -383,7 +406,7 @@ impl Reorder {
             position: self.head,
         };
         self.first = next;
-        self.listed = self.map.offset;
+        (self.listed, self.heard) = (self.map.offset, self.map.offset);
         self.repeat.interrupt();
         self.account.open_segment(base);
     }

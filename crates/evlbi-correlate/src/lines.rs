@@ -31,8 +31,10 @@ pub struct Integration {
 struct BaselineLine {
     #[serde(flatten)]
     result: BaselineResult,
-    /// Fractions of the packets of its stations lost since the previous line.
+    /// Fractions of the packets of its stations lost since the previous line, of those that were sent.
     lost: [f64; 2],
+    /// Fractions of the packets that its stations shed since the previous line (SafeUDP).
+    shed: [f64; 2],
     /// Reason why it has no data; `None` if it has.
     reason: Option<String>,
 }
@@ -46,6 +48,8 @@ struct StreamLine {
     rate_bps: f64,
     #[serde(flatten)]
     counts: Counts,
+    /// Packets that its sender shed (SafeUDP): they are neither expected nor lost.
+    shed: u64,
     /// Frames that arrived after the wait for them was over.
     late_frames: u64,
     /// Frames with times that were not accepted.
@@ -62,6 +66,11 @@ pub(super) fn why_nothing(station: usize, series: &Series, stream: &Stream) -> O
         return None;
     }
     Some(stream.feed.why_nothing())
+}
+
+/// Returns how many packets the sender of a stream has shed.
+pub(super) fn shed(live: &Snapshot) -> u64 {
+    live.safe.map_or(0, |safe| safe.shed)
 }
 
 /// Returns the bits per second of a station in a series.
@@ -98,13 +107,17 @@ impl Integration {
             let expected = counters.expected.saturating_sub(old.expected);
             // Late packets are no longer lost.
             let share = counters.lost.saturating_sub(old.lost) as f64 / expected.max(1) as f64;
-            shares.push(share.min(1.0));
+            let new = shed(&live).saturating_sub(shed(before));
+            let left_out = new as f64 / (expected + new).max(1) as f64;
+            shares.push((share.min(1.0), left_out));
             *before = live.clone();
             let rate_bps = rate(index, period);
+            let shed = shed(before);
             lines.push(StreamLine {
                 station: name(index),
                 rate_bps,
                 counts: Counts::total(RECEIVED, &Received { live, rate_bps }),
+                shed,
                 late_frames: stream.feed.state().late(),
                 refused_frames: stream.feed.refused(),
                 skew_s: front - times[index].unwrap_or(f64::NEG_INFINITY),
@@ -116,7 +129,8 @@ impl Integration {
         };
         let baselines = baselines(&job.setup, &found).into_iter();
         let baselines = baselines.map(|result| BaselineLine {
-            lost: result.pair.map(|station| shares[station]),
+            lost: result.pair.map(|station| shares[station].0),
+            shed: result.pair.map(|station| shares[station].1),
             reason: (result.pair.into_iter())
                 .filter(|_| result.weight <= 0.0)
                 .find_map(why),
@@ -149,6 +163,7 @@ impl Integration {
                 phase_rad: result.phase_rad,
                 false_alarm: result.false_alarm,
                 lost: line.lost,
+                shed: line.shed,
                 profile: period.profile(result.pair, found).unwrap_or_default(),
             }
         });
@@ -161,7 +176,7 @@ impl Integration {
         let baselines = self.baselines.iter().map(|line| {
             let baseline = &line.result;
             format!(
-                "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}{}",
+                "{time}  {:<12} amplitude {:.5}  SNR {:>7.1}  delay {:>12}  weight {:.4}  lost {:.2} % and {:.2} %{}{}{}",
                 baseline.stations.join("-"),
                 baseline.amplitude.valid,
                 baseline.snr,
@@ -169,6 +184,10 @@ impl Integration {
                 baseline.weight,
                 line.lost[0] * 100.0,
                 line.lost[1] * 100.0,
+                match line.shed {
+                    [0.0, 0.0] => String::new(),
+                    [one, other] => format!("  shed {:.2} % and {:.2} %", one * 100.0, other * 100.0),
+                },
                 baseline.doubt(),
                 line.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})")),
             )

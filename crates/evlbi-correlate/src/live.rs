@@ -26,7 +26,7 @@ use super::clocks::Clocks;
 use super::feed::{Ending, Feed, Feeding, LiveStation, NAP, StreamError};
 use super::integrations::{Done, Integrations};
 use super::job::Job;
-use super::lines::{Integration, why_nothing};
+use super::lines::{Integration, shed, why_nothing};
 use super::options::{CorrelateOptions, StreamOptions};
 use super::plan::{Placed, PlanError, station_names};
 use super::result::StationResult;
@@ -357,6 +357,7 @@ impl Work {
             StreamResult {
                 station: names[number].clone(),
                 counts: counters::Counts::total(RECEIVED, &received),
+                shed: shed(&received.live),
                 late_frames: counts.late,
                 refused_frames: feed.refused(),
                 reason,
@@ -413,6 +414,7 @@ fn open(
         from: url.clone(),
         idle: streams.idle,
         duration: streams.duration,
+        safe: streams.safe.clone(),
         // The rest of a frame whose datagrams did not all arrive has its weight.
         partial: Partial::Keep,
         ..RecvOptions::default()

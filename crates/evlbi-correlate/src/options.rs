@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use evlbi_fx::fringe::Window;
 use evlbi_fx::track::Trust;
+use evlbi_net::safe::Key;
 use evlbi_wire::mark4::Sideband;
 use evlbi_wire::units;
 
@@ -113,6 +114,8 @@ pub struct StreamOptions {
     pub idle: Option<Duration>,
     /// Stop the streams this long after the start.
     pub duration: Option<Duration>,
+    /// Send reports to senders under SafeUDP, authenticated by this key.
+    pub safe: Option<Key>,
 }
 
 impl Default for StreamOptions {
@@ -121,6 +124,7 @@ impl Default for StreamOptions {
             wait: Duration::from_secs(1),
             idle: None,
             duration: None,
+            safe: None,
         }
     }
 }

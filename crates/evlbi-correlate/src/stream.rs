@@ -32,6 +32,8 @@ pub struct StreamResult {
     /// Counters of all that was received at its address, also for other inputs.
     #[serde(flatten)]
     pub(super) counts: counters::Counts,
+    /// Packets that its sender shed (SafeUDP): they are neither expected nor lost.
+    pub(super) shed: u64,
     /// Frames that arrived after the wait for them was over.
     pub(super) late_frames: u64,
     /// Frames with times that were not accepted.

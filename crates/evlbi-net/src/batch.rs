@@ -31,6 +31,8 @@ pub struct Message {
     pub truncated: bool,
     /// Time at which the kernel received it, since 1970-01-01 UTC; `None` if unknown.
     pub stamp: Option<Duration>,
+    /// ECN field of its IP header (RFC 3168), if the receiver asked for it; else 0.
+    pub ecn: u8,
 }
 
 /// One datagram of a batch.
@@ -46,6 +48,8 @@ pub struct Datagram<'a> {
     pub truncated: bool,
     /// Time at which the kernel received its message, since 1970-01-01 UTC; `None` if unknown.
     pub stamp: Option<Duration>,
+    /// ECN field of its IP header (RFC 3168), if the receiver asked for it; else 0.
+    pub ecn: u8,
 }
 
 impl<'b> Batch<'b> {
@@ -107,6 +111,7 @@ impl<'a> Iterator for Datagrams<'a> {
             port: self.message.port,
             truncated: self.message.truncated && rest.is_none(),
             stamp: self.message.stamp,
+            ecn: self.message.ecn,
         })
     }
 }

@@ -111,9 +111,9 @@ pub(crate) fn ask_send_buffer(socket: &impl AsFd, asked: usize) -> io::Result<Gr
     ask_buffer(socket, asked, options, "net.core.wmem_max")
 }
 
-/// Sets the DSCP (RFC 2474) of what a socket sends to addresses of this family.
-pub(crate) fn set_class(socket: &Socket, address: SocketAddr, dscp: u8) -> io::Result<()> {
-    let octet = u32::from(dscp) << 2;
+/// Sets the DSCP (RFC 2474) and the ECN field (RFC 3168) of what a socket sends to addresses of this family.
+pub(crate) fn set_class(socket: &Socket, address: SocketAddr, dscp: u8, ecn: u8) -> io::Result<()> {
+    let octet = u32::from(dscp) << 2 | u32::from(ecn);
     match address {
         SocketAddr::V4(_) => socket.set_tos_v4(octet),
         SocketAddr::V6(_) => socket.set_tclass_v6(octet),

@@ -260,7 +260,7 @@ fn set_options(
         set.map_err(failed("segment size"))?;
     }
     if let Some(dscp) = options.dscp {
-        let set = socket::set_class(socket, address, dscp);
+        let set = socket::set_class(socket, address, dscp, 0);
         set.map_err(failed("class of service"))?;
     }
     // Data leaves as soon as it is written: only the window limits it.

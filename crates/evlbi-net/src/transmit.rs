@@ -30,6 +30,8 @@ use self::flow::Next;
 
 /// Interval at which the thread checks whether to stop.
 const NAP: Nanos = Nanos(50_000_000);
+/// Time before a departure in which a flow does not wait for reports.
+const SOON: Nanos = Nanos(2_000_000);
 
 /// A source of frames.
 pub trait Source: Send {
@@ -95,6 +97,8 @@ pub struct Change {
     pub rate: Option<(BitRate, u32)>,
     /// New shedding policy.
     pub shed: Option<Shed>,
+    /// Whether a flow under SafeUDP that has stopped tries again.
+    pub rearm: bool,
 }
 
 /// Report on a flow. Counts are datagrams unless noted.
@@ -155,7 +159,7 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
         let now = clock.now();
         let mut wake = now.plus(NAP);
         let mut first: Option<(Nanos, usize)> = None;
-        let (mut is_over, mut waits) = (true, false);
+        let (mut is_over, mut waits, mut hears) = (true, false, false);
         for (number, flow) in flows.iter_mut().enumerate() {
             match flow.next(now, run) {
                 Next::Train(departure) => {
@@ -168,13 +172,15 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
                 Next::Over => continue,
             }
             wake = flow.drive_at().map_or(wake, |moment| wake.min(moment));
-            waits |= flow.hears();
+            hears |= flow.hears();
             is_over = false;
         }
         if is_over {
             break;
         }
         let first = first.filter(|(departure, _)| *departure <= wake);
+        // Before a departure that comes soon, exact spacing matters more than a report.
+        waits |= hears && first.is_none_or(|(departure, _)| departure.since(now) >= SOON);
         let (until, waiting) = match first {
             Some((departure, number)) => (departure, flows[number].waiting()),
             None => (wake, cpu::Waiting::Sleep),
@@ -182,6 +188,7 @@ pub fn run(mut flows: Vec<Flow>, run: &Run) -> Vec<SendReport> {
         if waits {
             let events: Vec<Events<'_>> = flows.iter().flat_map(Flow::events).collect();
             clock.wait(&events, until, waiting);
+            flows.iter_mut().for_each(Flow::listen);
         } else {
             clock.wait_until(until, waiting);
         }
@@ -217,6 +224,7 @@ impl Sent {
         let mut waiting = self.change.lock();
         waiting.rate = change.rate.or(waiting.rate);
         waiting.shed = change.shed.or(waiting.shed.take());
+        waiting.rearm |= change.rearm;
         self.has_change.store(true, Ordering::Release);
     }
 

@@ -72,6 +72,9 @@ pub struct Change {
     /// Policy of a sender for shedding data, e.g. `every:100` or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shed: Option<String>,
+    /// Whether a sender under SafeUDP that has stopped tries again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rearm: bool,
 }
 
 /// An answer to a [`Request`].
@@ -190,8 +193,11 @@ pub struct Baseline {
     pub phase_rad: f64,
     /// Probability that noise alone has a peak this high.
     pub false_alarm: f64,
-    /// Fraction of each station's packets lost since the previous integration.
+    /// Fraction of each station's packets lost since the previous integration, of those that were sent.
     pub lost: [f64; 2],
+    /// Fraction of each station's packets that it shed since the previous integration (SafeUDP).
+    #[serde(default)]
+    pub shed: [f64; 2],
     /// Amplitude against delay.
     pub profile: Profile,
 }

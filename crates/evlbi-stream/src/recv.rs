@@ -324,6 +324,7 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvErro
         only: options.source,
         window: options.window,
         hold: options.hold,
+        marks: options.safe.is_some(),
     };
     with.check(from)?;
     let service = from.transport().service();

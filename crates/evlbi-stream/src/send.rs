@@ -96,6 +96,9 @@ pub enum SendError {
     /// SafeUDP chooses what is shed, and another policy was given.
     #[error("SafeUDP decides what is shed, so no policy can be given")]
     SafeShed,
+    /// A flow without SafeUDP has not stopped, so it cannot try again.
+    #[error("the flow is not under SafeUDP, so there is no stop to end")]
+    NotSafe,
     /// SafeUDP sheds data, and these would be replaced.
     #[error(
         "SafeUDP cannot be used with replacement data, which would take the place of shed data"

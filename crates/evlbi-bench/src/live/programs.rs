@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Maximum duration of any run of a scene.
-pub const LIMIT: Duration = Duration::from_secs(150);
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// Returns the program, built for speed.
 pub fn program() -> Result<PathBuf> {

@@ -1,5 +1,7 @@
 //! Exact record of which numbers of a sequence have arrived, over a long window that ends at the highest number.
 
+use std::ops::Range;
+
 /// Sliding window of numbers, which are offsets from a base at or before the first number.
 #[derive(Clone, Debug)]
 pub struct History {
@@ -110,6 +112,24 @@ impl History {
         let first = word.refused & bit == 0;
         word.refused |= bit;
         first
+    }
+
+    /// Marks numbers as not sent: they are neither expected nor lost. Returns how many there are from the first number of the sequence
+    /// on, without those that have arrived. `lost` is as for [`History::insert`].
+    pub fn shed(&mut self, numbers: Range<u64>, lost: impl FnMut(u64, u64)) -> u64 {
+        let first = numbers.start.max(self.first);
+        if first >= numbers.end {
+            return 0;
+        }
+        self.reach(numbers.end - 1, lost);
+        let mut count = self.start.clamp(first, numbers.end) - first;
+        for number in first.max(self.start)..numbers.end {
+            let word = self.word(number);
+            let (bit, arrived) = (1 << (number % 64), &mut self.words[word].arrived);
+            count += u64::from(*arrived & bit == 0);
+            *arrived |= bit;
+        }
+        count
     }
 
     /// Reports everything that has not arrived as lost, and empties the window.

@@ -36,7 +36,10 @@ impl Keep {
         let blocks = match (stream.frame_rate, stream.rate) {
             (Some(rate), _) => Blocks::Time { nanos, rate },
             (None, Some(rate)) => Blocks::Units {
-                length: rate.bytes_in(nanos).div_ceil(stream.unit_bytes.max(1)),
+                length: rate
+                    .bytes_in(nanos)
+                    .div_ceil(stream.unit_bytes.max(1))
+                    .max(1),
                 count: 0,
             },
             (None, None) => return Err(ShedError::NoBlocks),

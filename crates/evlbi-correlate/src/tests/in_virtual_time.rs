@@ -1,5 +1,7 @@
 //! Streams that are correlated on arrival, in virtual time: each event has a known time.
 
+mod shed;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -11,6 +13,7 @@ use evlbi_fx::quantise::VanVleck;
 use evlbi_net::clock::Clock;
 use evlbi_net::sim::{Direction, Network};
 use evlbi_stream::recv::{RecvOptions, receive};
+use evlbi_stream::send::SafeOptions;
 use evlbi_wire::vdif::Header;
 use serde_json::{Value, json};
 
@@ -59,6 +62,7 @@ struct Stream {
     later: i64,
     repeat: u64,
     shed: Policy,
+    safe: Option<SafeOptions>,
     mtu: Option<usize>,
     laws: Vec<Law>,
 }
@@ -77,6 +81,7 @@ impl Stream {
             later: 0,
             repeat: 1,
             shed: Policy::None,
+            safe: None,
             mtu: None,
             laws: vec![delay],
         }
@@ -90,6 +95,7 @@ impl Stream {
             to: to.clone(),
             repeat: self.repeat,
             shed: self.shed.clone(),
+            safe: self.safe.clone(),
             mtu: self.mtu,
             start: Some(start),
             ..SendOptions::default()

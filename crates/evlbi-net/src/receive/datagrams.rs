@@ -48,6 +48,8 @@ pub struct Datagrams {
     overflow_before: u64,
     /// Socket drops when the batch with its last datagram was queued.
     overflow: u64,
+    /// Datagrams of the stream with each ECN field.
+    ecn: [u64; 4],
 }
 
 /// The ring, which exists once the size of the stream's datagrams is known.
@@ -103,6 +105,7 @@ impl Datagrams {
             is_heard: false,
             overflow_before: 0,
             overflow: 0,
+            ecn: [0; 4],
         }
     }
 
@@ -141,7 +144,7 @@ impl Datagrams {
         if !is_empty && self.safe.is_some() {
             let per_drop = self.per_drop();
             if let Some(safe) = &mut self.safe {
-                safe.note(&self.admission, told, per_drop);
+                safe.note(&self.admission, told, per_drop, &self.ecn);
             }
         }
         if came.is_stream {
@@ -196,7 +199,10 @@ impl Datagrams {
             let ring = &mut self.ring;
             let mut place = |position: u64, data: &[u8]| ring.place(position, data);
             match self.admission.take(&arrival, now, freed, &mut place) {
-                Taken::Stream => came.is_stream = true,
+                Taken::Stream => {
+                    came.is_stream = true;
+                    self.ecn[usize::from(datagram.ecn & 3)] += 1;
+                }
                 Taken::Pending { promising } => came.is_heard |= promising,
                 Taken::Foreign => {}
                 Taken::Begins => {
@@ -316,12 +322,8 @@ impl Datagrams {
 
     pub fn show(&self, live: &mut Snapshot) {
         let admission = &self.admission;
-        let mut counters = admission.counters();
+        let counters = admission.counters();
         live.safe = self.safe.as_ref().map(SafeReceiving::state);
-        // Shed datagrams were never sent.
-        let shed = live.safe.map_or(0, |safe| safe.shed).min(counters.lost);
-        counters.lost -= shed;
-        counters.expected -= shed;
         live.foreign_size = admission.foreign_size();
         live.foreign_source = admission.foreign_source();
         live.foreign_header = admission.foreign_header();

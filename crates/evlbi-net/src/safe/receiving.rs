@@ -17,6 +17,14 @@ const LOOK: Nanos = Nanos(2_000_000);
 /// Maximum number of messages that are taken at once, so that a flood of them does not keep the thread from the data.
 const MAX_MESSAGES: usize = 16;
 
+/// ECN field of a datagram that was marked for congestion (RFC 3168).
+const CE: usize = 3;
+
+/// Returns how many datagrams could have been marked.
+fn capable(ecn: &[u64; 4]) -> u64 {
+    ecn[1] + ecn[2]
+}
+
 /// State of a flow under SafeUDP, at its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReceivedSafely {
@@ -37,13 +45,26 @@ pub struct SafeReceiving {
     /// Whether everybody knows the key: only ends on this host are heard.
     is_open: bool,
     looked: Nanos,
-    /// Flow whose numbers are counted, and the counters before it.
-    flow: Option<(u64, Counters)>,
-    /// Whether data of this flow have arrived.
-    has_begun: bool,
+    following: Option<Following>,
     /// One more than the highest number, and the drops in this host, as of the last batch.
     end: Option<u64>,
     drops: (u64, u64),
+    /// Datagrams of the stream with each ECN field so far.
+    ecn: [u64; 4],
+}
+
+/// Flow whose numbers are counted.
+#[derive(Clone, Debug)]
+struct Following {
+    flow: u64,
+    /// Counters before it.
+    before: Counters,
+    ecn: [u64; 4],
+    /// Number of streams so far, with its own if that has begun.
+    streams: u64,
+    has_begun: bool,
+    /// One more than the highest number so far.
+    end: u64,
 }
 
 impl SafeReceiving {
@@ -67,10 +88,10 @@ impl SafeReceiving {
             receiver: Receiver::new(key, run.clock().random()),
             messages: url.transport().open_messages(url, at, true, run)?,
             looked: Nanos(0),
-            flow: None,
-            has_begun: false,
+            following: None,
             end: None,
             drops: (0, 0),
+            ecn: [0; 4],
         })
     }
 
@@ -84,12 +105,14 @@ impl SafeReceiving {
         self.receiver.next_at()
     }
 
-    /// Notes a batch of datagrams, by when the sockets had dropped `sockets` messages of at most `per_drop` datagrams each.
-    pub fn note(&mut self, admission: &Admission, sockets: u64, per_drop: u64) {
+    /// Notes a batch of datagrams, by when the sockets had dropped `sockets` messages of at most `per_drop` datagrams each. `ecn`:
+    /// datagrams of the stream with each ECN field so far.
+    pub fn note(&mut self, admission: &Admission, sockets: u64, per_drop: u64, ecn: &[u64; 4]) {
+        self.ecn = *ecn;
         let counters = admission.counters();
         let drops = (sockets, counters.ring_full);
         let before = std::mem::replace(&mut self.drops, drops);
-        let end = admission.end_of_current();
+        let end = admission.heard();
         let from = std::mem::replace(&mut self.end, end);
         let (Some(from), Some(end)) = (from, end) else {
             return;
@@ -129,53 +152,68 @@ impl SafeReceiving {
     }
 
     fn observe(&mut self, admission: &mut Admission, now: Nanos) {
-        let counters = admission.counters();
-        let Some((flow, first)) = self.receiver.flow() else {
-            return;
-        };
-        if self.flow.as_ref().is_none_or(|(known, _)| *known != flow) {
-            self.flow = Some((flow, counters.clone()));
-            self.has_begun = false;
-        }
-        let Some((_, before)) = &self.flow else {
-            return;
-        };
-        let since = |now: u64, before: u64| now.saturating_sub(before);
-        let arrived = Received {
-            received: since(counters.received, before.received),
-            unique: since(counters.unique, before.unique),
-            duplicates: since(counters.duplicates, before.duplicates),
-            reordered: since(counters.reordered, before.reordered),
-            late: since(counters.late, before.late),
-            ..Received::default()
-        };
-        if arrived.received == 0 {
-            // Nothing of this flow yet: what is known of numbers is that of an earlier one.
-            let arrivals = Arrivals::default();
-            self.receiver.observe(&arrivals, now);
-            return;
-        }
-        let receiver = &mut self.receiver;
         let mut runs = Vec::new();
         let known = admission.list_missing(|first, end| runs.push((first, end)));
-        let Some((begun, end, released)) = known else {
+        let counters = admission.counters();
+        let streams = counters.restarts + u64::from(known.is_some());
+        let Some(beat) = self.receiver.heard() else {
             return;
         };
-        if !std::mem::replace(&mut self.has_begun, true) {
-            receiver.missing(first, begun);
+        let (number, first) = (beat.header.flow, beat.first);
+        let following = match &mut self.following {
+            Some(following) if following.flow == number => following,
+            other => other.insert(Following {
+                flow: number,
+                before: counters.clone(),
+                ecn: self.ecn,
+                // Before its data, a stream is that of another flow.
+                streams: match beat.next {
+                    0 => streams,
+                    _ => streams.saturating_sub(1),
+                },
+                end: first,
+                has_begun: false,
+            }),
+        };
+        let is_new = streams > following.streams;
+        following.has_begun |= is_new;
+        let Some((begun, end, released)) = known.filter(|_| following.has_begun) else {
+            // Datagrams that may be the start of its data have arrived, but nobody knows yet.
+            if admission.undecided() == 0 {
+                self.receiver.observe(&Arrivals::default(), now);
+            }
+            return;
+        };
+        if is_new {
+            following.streams = streams;
+            self.receiver.missing(following.end, begun);
         }
+        following.end = end;
         for (first, end) in runs {
-            receiver.missing(first, end);
+            self.receiver.missing(first, end);
         }
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        let before = &following.before;
+        let unique = since(counters.unique, before.unique);
         let arrivals = Arrivals {
             counters: Received {
-                bytes: arrived.unique * admission.data().unwrap_or(0) as u64,
-                ..arrived
+                received: since(counters.received, before.received),
+                unique,
+                duplicates: since(counters.duplicates, before.duplicates),
+                reordered: since(counters.reordered, before.reordered),
+                late: since(counters.late, before.late),
+                bytes: unique * admission.data().unwrap_or(0) as u64,
+                marked: since(self.ecn[CE], following.ecn[CE]),
+                capable: capable(&self.ecn) - capable(&following.ecn),
             },
+            heard: admission.heard(),
             end: Some(end),
             released: Some(released),
         };
-        receiver.observe(&arrivals, now);
+        self.receiver.observe(&arrivals, now);
+        while let Some((first, end)) = self.receiver.next_shed() {
+            admission.shed(first, end);
+        }
     }
 
     /// Returns the state for watchers.

@@ -18,6 +18,8 @@ use super::message_address;
 
 /// Maximum number of messages that are taken at once.
 const MAX_MESSAGES: usize = 16;
+/// Minimum time between two looks for reports.
+const LOOK: Nanos = Nanos(100_000);
 /// Maximum number of notices that are kept.
 const MAX_NOTICES: usize = 1000;
 
@@ -42,6 +44,7 @@ pub struct SafeSending {
     to: SocketAddr,
     shown: Shown,
     begun: Nanos,
+    looked: Nanos,
     /// Number of answers that nobody listens, so far.
     refused: u64,
     seed: u64,
@@ -72,6 +75,7 @@ impl SafeSending {
             to,
             shown: Shown::default(),
             begun: now,
+            looked: now,
             refused: 0,
             seed,
             stream,
@@ -87,6 +91,10 @@ impl SafeSending {
     /// Takes reports that have arrived, and sends messages that are due. Returns what the flow may do now, if that has changed.
     pub fn drive(&mut self, now: Nanos, run: &Run) -> Option<Order> {
         let mut has_heard = false;
+        if now.since(self.looked) < LOOK && now < self.sender.next_at() {
+            return None;
+        }
+        self.looked = now;
         for _ in 0..MAX_MESSAGES {
             let Some((bytes, _)) = self.messages.receive() else {
                 break;
@@ -118,6 +126,11 @@ impl SafeSending {
         if shown.notices.len() < MAX_NOTICES {
             shown.notices.push(notice.since(self.begun));
         }
+    }
+
+    /// Looks for reports at the next [`SafeSending::drive`], however early.
+    pub fn listen(&mut self) {
+        self.looked = Nanos(0);
     }
 
     /// Returns what the flow may do, as of the last [`SafeSending::drive`].
@@ -166,6 +179,11 @@ impl SafeSending {
     /// Notes another rate of the data, in bits per second.
     pub fn set_rate(&mut self, rate: u64, now: Nanos) {
         self.sender.set_rate(rate, now);
+    }
+
+    /// Tries again after a stop, as an operator asks.
+    pub fn rearm(&mut self, now: Nanos) {
+        self.sender.rearm(now);
     }
 
     /// Notes that nothing more is offered.

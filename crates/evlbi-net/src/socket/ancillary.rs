@@ -13,8 +13,11 @@ const HEADER: usize = WORD + 2 * size_of::<c_int>();
 /// Room for the control message that carries a segment size to the kernel.
 pub(crate) const SEGMENT_SPACE: usize = HEADER + WORD;
 
-/// Room for the control messages that a receiver requests: segment size, overflow count, timestamp.
-pub(crate) const RECEIVE_SPACE: usize = 3 * HEADER + 4 * WORD;
+/// Room for the control messages that a receiver requests: segment size, overflow count, timestamp, class of service.
+pub(crate) const RECEIVE_SPACE: usize = 4 * HEADER + 5 * WORD;
+
+/// Bits of the class of service that are the ECN field (RFC 3168).
+const ECN: u8 = 3;
 
 /// Room for an IPv4 or IPv6 socket address (`struct sockaddr_in6`).
 pub(crate) const ADDRESS_SPACE: usize = 28;
@@ -43,6 +46,8 @@ pub(crate) struct Received {
     pub(crate) overflow: Option<u32>,
     /// Time at which the message was received, since 1970-01-01 UTC (`SO_TIMESTAMPNS`).
     pub(crate) stamp: Option<Duration>,
+    /// ECN field of the IP header (`IP_TOS`, `IPV6_TCLASS`): 0 to 3; 0 if it was not requested.
+    pub(crate) ecn: u8,
 }
 
 /// Parses the control messages of a received message; unknown ones are skipped.
@@ -54,6 +59,12 @@ pub(crate) fn parse(mut control: &[u8]) -> Received {
                 received.segment = word(data).and_then(|size| usize::try_from(size as c_int).ok());
             }
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => received.overflow = word(data),
+            (libc::SOL_IP, libc::IP_TOS) => {
+                received.ecn = data.first().map_or(0, |octet| octet & ECN);
+            }
+            (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+                received.ecn = word(data).map_or(0, |class| class as u8 & ECN);
+            }
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => received.stamp = timespec(data),
             _ => {}
         }
@@ -138,12 +149,16 @@ mod tests {
             libc::UDP_GRO,
             &1472u32.to_ne_bytes(),
         ));
+        control.extend(message(libc::SOL_IP, libc::IP_TOS, &[0xba | 1]));
         let expected = Received {
             segment: Some(1472),
             overflow: Some(7),
             stamp: Some(Duration::new(1_700_000_000, 999_999_999)),
+            ecn: 3,
         };
         assert_eq!(parse(&control), expected);
+        let class = message(libc::SOL_IPV6, libc::IPV6_TCLASS, &2u32.to_ne_bytes());
+        assert_eq!(parse(&class).ecn, 2);
     }
 
     #[test]

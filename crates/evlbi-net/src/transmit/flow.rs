@@ -443,6 +443,11 @@ impl Flow {
                 safe.set_rate(rate.get(), now);
             }
         }
+        if change.rearm
+            && let Some(safe) = &mut self.options.safe
+        {
+            safe.rearm(now);
+        }
         if let Some(shed) = change.shed {
             let before = std::mem::replace(&mut self.options.shed, shed);
             self.shedding_before.push(before.report());

@@ -16,6 +16,8 @@ pub struct OutOptions {
     pub sequence: Option<u64>,
     /// Passes each datagram to the kernel on its own.
     pub single: bool,
+    /// Whether the network may mark datagrams for congestion instead of dropping them, where a transport can say so (ECN).
+    pub marks: bool,
 }
 
 /// Options of a receiving end.
@@ -31,6 +33,8 @@ pub struct InOptions {
     pub window: Option<u64>,
     /// Maximum wait for a missing datagram.
     pub hold: Option<Duration>,
+    /// Whether to read marks of congestion, where a transport has them (ECN).
+    pub marks: bool,
 }
 
 /// The options that have an effect on a transport. Each transport answers for each: there is no default.
@@ -83,6 +87,7 @@ impl OutOptions {
             mtu,
             sequence,
             single,
+            marks: _,
         } = self;
         let asked = [
             (buffer.is_some(), "buffer", honours.buffer),
@@ -108,6 +113,7 @@ impl InOptions {
             only,
             window,
             hold,
+            marks: _,
         } = self;
         let asked = [
             (buffer.is_some(), "buffer", honours.buffer),

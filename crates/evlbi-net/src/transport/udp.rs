@@ -82,6 +82,7 @@ impl Transport for Udp {
             hops: to.ttl,
             max_segments: if with.single { 1 } else { MAX_SEGMENTS },
             waits: false,
+            marks: with.marks,
             ..SenderOptions::default()
         };
         options.buffer = with.buffer.unwrap_or(options.buffer);
@@ -105,6 +106,7 @@ impl Transport for Udp {
         let mut options = ReceiverOptions {
             join: !with.single,
             stamps: true,
+            marks: with.marks,
             ..ReceiverOptions::default()
         };
         options.buffer = with.buffer.unwrap_or(options.buffer);

@@ -60,6 +60,8 @@ pub struct ReceiverOptions {
     pub join: bool,
     /// Whether the kernel adds the arrival time to messages (`SO_TIMESTAMPNS`).
     pub stamps: bool,
+    /// Whether the kernel adds the ECN field to messages.
+    pub marks: bool,
     /// The only network interface to receive and send by (`SO_BINDTODEVICE`).
     pub device: Option<String>,
 }
@@ -70,6 +72,7 @@ impl Default for ReceiverOptions {
             buffer: 64 << 20,
             join: true,
             stamps: false,
+            marks: false,
             device: None,
         }
     }
@@ -234,6 +237,12 @@ impl Port {
             socket::set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)
                 .map_err(failed("SO_TIMESTAMPNS"))?;
         }
+        if options.marks {
+            // A socket of both families has both.
+            let v4 = socket::set(&socket, libc::SOL_IP, libc::IP_RECVTOS, &1i32);
+            let v6 = socket::set(&socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, &1i32);
+            v4.or(v6).map_err(failed("IP_RECVTOS"))?;
+        }
         if let Some(device) = &options.device {
             socket
                 .bind_device(Some(device.as_bytes()))
@@ -277,6 +286,7 @@ impl Port {
                 port: number,
                 truncated: arrived.truncated,
                 stamp: arrived.said.stamp,
+                ecn: arrived.said.ecn,
             });
         };
         match self

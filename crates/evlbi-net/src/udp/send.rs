@@ -15,6 +15,8 @@ use crate::train::Train;
 
 /// Maximum number of datagrams that the kernel accepts in one message (`UDP_MAX_SEGMENTS` of older kernels).
 pub const MAX_SEGMENTS: usize = 64;
+/// ECN field of a datagram that may be marked: ECT(0) (RFC 3168). ECT(1) would ask for another treatment (RFC 9331).
+const ECT: u8 = 2;
 
 /// Maximum UDP payload over IPv4 in bytes: 65535 minus the headers of IP and UDP.
 const MAX_PAYLOAD_V4: usize = 65_535 - 20 - 8;
@@ -62,6 +64,8 @@ pub struct SenderOptions {
     pub fragmentation: Fragmentation,
     /// DSCP (RFC 2474), 0 to 63; `None`: the system's default, 0.
     pub dscp: Option<u8>,
+    /// Whether the network may mark datagrams for congestion instead of dropping them (ECN, RFC 3168).
+    pub marks: bool,
     /// Whether a full socket buffer blocks the caller, for at most [`BUFFER_TIMEOUT`].
     pub waits: bool,
 }
@@ -77,6 +81,7 @@ impl Default for SenderOptions {
             max_segments: MAX_SEGMENTS,
             fragmentation: Fragmentation::System,
             dscp: None,
+            marks: false,
             waits: true,
         }
     }
@@ -198,8 +203,10 @@ impl Sender {
         if let Some(interface) = &options.interface {
             multicast::leave_by(&socket, destination.ip(), interface)?;
         }
-        if let Some(dscp) = options.dscp {
-            socket::set_class(&socket, destination, dscp).map_err(failed("class of service"))?;
+        if options.dscp.is_some() || options.marks {
+            let ecn = if options.marks { ECT } else { 0 };
+            socket::set_class(&socket, destination, options.dscp.unwrap_or(0), ecn)
+                .map_err(failed("class of service"))?;
         }
         socket
             .connect(&destination.into())

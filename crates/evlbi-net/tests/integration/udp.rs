@@ -6,6 +6,7 @@ use evlbi_net::transport::{Head, Peer, Pieces};
 use evlbi_net::udp::{
     Fragmentation, Listen, OpenError, Received, Receiver, ReceiverOptions, Sender, SenderOptions,
 };
+use socket2::{Domain, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use crate::datagrams::{collect, payloads};
@@ -261,6 +262,46 @@ fn the_route_of_ipv6_reports_its_mtu() {
     }
     let sender = Sender::connect("[::1]:9".parse().unwrap(), &SenderOptions::default());
     assert_eq!(sender.unwrap().path_mtu().unwrap(), 65_536);
+}
+
+/// Of both families, sent to a socket of one and of both: not ECN-capable, capable, and marked on the way, as a router does.
+#[test]
+fn marks_of_congestion_are_read() {
+    let options = ReceiverOptions {
+        marks: true,
+        ..ReceiverOptions::default()
+    };
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    for (at, to) in [(LOOPBACK, LOOPBACK), (any, LOOPBACK), (any, LOOPBACK_V6)] {
+        let mut receiver = Receiver::bind(&[at.into()], &options).unwrap();
+        let port = receiver.local_addresses().next().unwrap().port();
+        let to = SocketAddr::new(to.ip(), port);
+        for marks in [false, true] {
+            let options = SenderOptions {
+                marks,
+                ..SenderOptions::default()
+            };
+            let mut sender = Sender::connect(to, &options).unwrap();
+            send(&mut sender, &payloads(700, 50));
+        }
+        let local = SocketAddr::new(to.ip(), 0);
+        let marked = Socket::new(Domain::for_address(to), Type::DGRAM, None).unwrap();
+        match to {
+            SocketAddr::V4(_) => marked.set_tos_v4(3).unwrap(),
+            SocketAddr::V6(_) => marked.set_tclass_v6(3).unwrap(),
+        }
+        marked.bind(&local.into()).unwrap();
+        marked.send_to(&[7; 700], &to.into()).unwrap();
+        let (mut received, mut seen) = (Received::new(), [0; 4]);
+        while seen.iter().sum::<u32>() < 101 {
+            assert!(receiver.wait(WATCHDOG).unwrap());
+            receiver.receive(&mut received).unwrap();
+            for datagram in received.batch().datagrams() {
+                seen[usize::from(datagram.ecn)] += 1;
+            }
+        }
+        assert_eq!(seen, [50, 0, 50, 1], "{to}");
+    }
 }
 
 #[test]

@@ -83,6 +83,7 @@ impl Port {
                     join: test.join,
                     stamps: true,
                     device,
+                    ..defaults
                 };
                 let receiver = Receiver::bind(&[Listen::from(address)], &options)?;
                 Socket::Kernel(UdpIn::new(receiver))

@@ -139,7 +139,11 @@ impl Declared {
     /// Calls `rest` with each run of numbers from `first` on below `end` that is in no set.
     pub fn outside(&self, first: u64, end: u64, mut rest: impl FnMut(u64, u64)) {
         let mut from = first;
-        for set in &self.sets {
+        let place = self.sets.partition_point(|set| set.end <= first);
+        for set in self.sets.range(place..) {
+            if set.first >= end {
+                break;
+            }
             while let Some((start, stop)) = set.run_after(from) {
                 if from >= end || start >= end {
                     break;
@@ -164,8 +168,8 @@ impl Declared {
         count
     }
 
-    #[cfg(test)]
-    fn count_below(&self, number: u64) -> u64 {
+    /// Returns how many numbers below this one are in the sets.
+    pub fn count_below(&self, number: u64) -> u64 {
         self.sets.iter().map(|set| set.count_below(number)).sum()
     }
 }

@@ -2,8 +2,10 @@
 
 use evlbi_core::time::Nanos;
 
+/// Number of loss intervals that count.
+pub const REMEMBERED: u64 = 8;
 /// Weights of the last loss intervals, the newest first (RFC 5348, section 5.4).
-const WEIGHTS: [f64; 8] = [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2];
+const WEIGHTS: [f64; REMEMBERED as usize] = [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2];
 
 /// Loss intervals, in datagrams sent.
 #[derive(Clone, Debug, Default)]

@@ -29,6 +29,8 @@ pub struct Arrivals {
     /// Cumulative counters.
     pub counters: Received,
     /// One more than the highest sequence number that has arrived; `None` before any.
+    pub heard: Option<u64>,
+    /// One more than the highest of these for which there was room, or that were passed to [`Receiver::missing`].
     pub end: Option<u64>,
     /// Every sequence number below has arrived, or was passed to [`Receiver::missing`]; `None` before any.
     pub released: Option<u64>,
@@ -64,6 +66,12 @@ struct Heard {
     /// Numbers that later beats announced, and when these arrived.
     announced: VecDeque<(Nanos, u64)>,
     declared: Declared,
+    /// Numbers below were offered before.
+    skipped: u64,
+    /// Runs of shed numbers that were not taken yet.
+    shed: VecDeque<(u64, u64)>,
+    /// Shed numbers of sets that were forgotten.
+    forgotten: u64,
     /// Runs that have not arrived and are not classified yet, ascending.
     pending: VecDeque<(u64, u64)>,
     /// Numbers below have arrived, or are pending or classified.
@@ -188,6 +196,14 @@ impl Receiver {
         }
     }
 
+    /// Returns the first sequence number and one more than the last of a run of numbers that the sender has newly declared as shed.
+    pub fn next_shed(&mut self) -> Option<(u64, u64)> {
+        let heard = self.heard_mut()?;
+        let (first, end) = heard.shed.pop_front()?;
+        let start = heard.beat.first;
+        Some((start.wrapping_add(first), start.wrapping_add(end)))
+    }
+
     /// Notes what has arrived until `now`.
     pub fn observe(&mut self, arrivals: &Arrivals, now: Nanos) {
         if let Some(heard) = self.heard_mut() {
@@ -233,10 +249,9 @@ impl Receiver {
         Some(&heard.beat)
     }
 
-    /// Returns the number of the flow that was heard last and its first sequence number, even if the sender has not heard this receiver.
-    pub fn flow(&self) -> Option<(u64, u64)> {
-        let beat = &self.flow.as_ref()?.beat;
-        Some((beat.header.flow, beat.first))
+    /// Returns the last beat of the flow, even if its sender has not heard this receiver.
+    pub fn heard(&self) -> Option<&Beat> {
+        Some(&self.flow.as_ref()?.beat)
     }
 
     /// Returns how many messages were ignored.
@@ -273,6 +288,9 @@ impl Heard {
             is_known,
             announced: VecDeque::new(),
             declared: Declared::default(),
+            skipped: 0,
+            shed: VecDeque::new(),
+            forgotten: 0,
             pending: VecDeque::new(),
             released: 0,
             drops: VecDeque::new(),
@@ -299,6 +317,9 @@ impl Heard {
     /// Leaves out what was sent before the sender had heard this receiver.
     fn skip_to(&mut self, next: u64) {
         self.beat.next = next;
+        self.skipped = next;
+        (self.declared, self.forgotten) = (Declared::default(), 0);
+        self.shed.clear();
         self.released = self.released.max(next);
         self.report.covered = self.report.covered.max(next);
     }
@@ -335,8 +356,16 @@ impl Heard {
     }
 
     fn take(&mut self, beat: Beat, now: Nanos) {
+        let before = self.beat.declared.max(self.skipped);
         for set in &beat.sets {
-            self.declared.add(*set, self.beat.declared);
+            self.declared.add(*set, before);
+            let mut from = before;
+            while let Some((first, end)) = set.run_after(from)
+                && self.shed.len() < MAX_PENDING
+            {
+                self.shed.push_back((first.max(from), end));
+                from = end;
+            }
         }
         if beat.next > self.beat.next {
             if self.announced.len() == MAX_ANNOUNCED {
@@ -381,20 +410,20 @@ impl Heard {
         if self.is_frozen {
             return;
         }
-        let released = arrivals.released.map(|sequence| self.offset(sequence));
-        let highest = arrivals.end.map_or(0, |sequence| self.offset(sequence));
         // No further than the sender says: data are not authenticated.
-        let highest = highest.min(self.beat.next);
-        self.report.highest = self.report.highest.max(highest);
+        let known = [arrivals.heard, arrivals.end, arrivals.released].map(|sequence| {
+            let number = sequence.map_or(0, |sequence| self.offset(sequence));
+            number.min(self.beat.next)
+        });
+        let [heard, end, released] = known;
+        self.report.highest = self.report.highest.max(heard);
         self.report.arrivals = arrivals.counters;
-        if let Some(released) = released.filter(|it| *it <= self.report.highest) {
-            self.released = self.released.max(released);
-        }
+        self.released = self.released.max(released.min(end));
         // Whatever a beat has announced has arrived by now, or is missing.
         while let Some((at, next)) = self.announced.front().copied() {
-            let from = self.report.highest.max(self.released);
+            let from = end.max(self.released);
             // Gaps before the highest number are still open: they come first.
-            let is_due = now.since(at) >= HOLD && self.released >= self.report.highest;
+            let is_due = now.since(at) >= HOLD && self.released >= end;
             if next > from && !is_due {
                 break;
             }
@@ -415,8 +444,6 @@ impl Heard {
             let mut lost = Vec::new();
             self.declared
                 .outside(first, until, |first, end| lost.push((first, end)));
-            let count: u64 = lost.iter().map(|(first, end)| end - first).sum();
-            self.report.shed += until - first - count;
             for (first, end) in lost {
                 self.lose(first, end, now);
             }
@@ -425,7 +452,8 @@ impl Heard {
         let covered = self.released.min(declared).min(pending);
         self.report.covered = self.report.covered.max(covered);
         let covered = self.report.covered;
-        self.declared.forget(covered);
+        self.forgotten += self.declared.forget(covered);
+        self.report.shed = self.forgotten + self.declared.count_below(covered);
         while self
             .drops
             .pop_front_if(|drops| drops.end <= covered)
@@ -438,8 +466,8 @@ impl Heard {
         let count = end - first;
         self.report.missed += count;
         let mut left = count;
-        let within = |drops: &&mut Drops| drops.first < end && first < drops.end;
-        for drops in self.drops.iter_mut().filter(within) {
+        let reached = self.drops.iter_mut().take_while(|drops| drops.first < end);
+        for drops in reached.filter(|drops| first < drops.end) {
             let certain = left.min(drops.certain);
             let possible = left.min(drops.possible);
             drops.certain -= certain;
@@ -495,7 +523,8 @@ impl Heard {
     fn take_report(&mut self, number: u64, instance: u64, now: Nanos) -> Report {
         self.reported = Some(now);
         (self.is_urgent, self.owes) = (false, false);
-        let last = if self.is_complete() { LAST } else { 0 };
+        self.is_frozen = self.is_complete();
+        let last = if self.is_frozen { LAST } else { 0 };
         let more = if std::mem::take(&mut self.has_more) {
             MORE
         } else {

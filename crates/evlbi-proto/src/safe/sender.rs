@@ -14,7 +14,7 @@ use super::control::{Control, Measured};
 use super::declared::Declared;
 use super::delay::Delay;
 use super::equation::Flow;
-use super::losses::Losses;
+use super::losses::{Losses, REMEMBERED};
 use super::message::{self, Beat, Header, Key, LAST, MAX_SETS, MORE, Message, Report};
 use super::notice::{Evidence, Notice};
 use super::settings::Settings;
@@ -461,7 +461,8 @@ impl Sender {
     fn lose(&mut self, first: u64, length: u64, [from, to]: [Nanos; 2], round_trip: Nanos) {
         let span = Nanos(round_trip.0.saturating_mul(EVENT_ROUND_TRIPS).max(1));
         let events = (1 + to.since(from).0 / span.0).min(length);
-        for event in 0..events {
+        // Older ones than those that are remembered have no effect.
+        for event in events.saturating_sub(REMEMBERED + 1)..events {
             let index = first + length / events * event;
             let at = from.plus(Nanos(span.0.saturating_mul(event)));
             self.losses.lost(index, at, span);
@@ -552,10 +553,7 @@ impl Sender {
             Some(Ramped { kept }) => {
                 let step = Step::at_most(kept);
                 match kept <= 0.0 || step.is_below(self.settings.least) {
-                    true => {
-                        self.ramp = None;
-                        self.control.refuse(now);
-                    }
+                    true => self.control.refuse(now),
                     false => self.begin(step, now),
                 }
             }

@@ -102,7 +102,7 @@ fn several_streams_are_sent_and_received_at_once() {
     // A change affects one sender only.
     let change = Change {
         rate: Some("2M".into()),
-        shed: None,
+        ..Change::default()
     };
     flows[0].1.seen.change(&change).unwrap();
     let asked: Vec<Option<u64>> = flows

@@ -30,6 +30,9 @@ impl Changes {
         if change.shed.is_some() && self.options.safe.is_some() {
             return Err(SendError::SafeShed);
         }
+        if change.rearm && self.options.safe.is_none() {
+            return Err(SendError::NotSafe);
+        }
         let policy = match &change.shed {
             Some(text) => text.parse()?,
             None => self.options.shed.clone(),
@@ -47,6 +50,7 @@ impl Changes {
         self.sent.change(transmit::Change {
             rate: rate.map(|rate| (rate, burst)),
             shed,
+            rearm: change.rearm,
         });
         self.rates.extend(rate.map(BitRate::get));
         (self.options.shed, self.stream) = (policy, stream);

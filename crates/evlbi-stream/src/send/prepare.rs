@@ -53,6 +53,7 @@ pub fn out_options(options: &SendOptions) -> Result<OutOptions, SendError> {
         mtu: options.mtu,
         sequence: options.sequence,
         single: !options.offload,
+        marks: options.safe.is_some(),
     };
     with.check(&options.to)?;
     if options.cut == Rule::Plain && options.to.transport().service().carries == Carries::Bytes {

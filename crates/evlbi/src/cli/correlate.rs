@@ -25,6 +25,7 @@ use evlbi_wire::units;
 use parking_lot::Mutex;
 
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, length, name, names, time, within};
+use super::safe::ReportArgs;
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
 use crate::status::Usage;
@@ -109,6 +110,8 @@ pub struct StreamArgs {
     /// With --live: end this long after the start
     #[arg(long, value_name = "TIME", value_parser = time, requires = "live")]
     pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub reports: ReportArgs,
 }
 
 /// How stations are correlated.
@@ -175,8 +178,6 @@ convert! {
     over CorrelateOptions::default()
 }
 
-convert! { StreamArgs => StreamOptions { wait, idle, duration } without [no_lines] }
-
 /// Correlates as the options say.
 pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     let options = CorrelateOptions {
@@ -192,6 +193,9 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
         return correlate_live(&files, &options, args.streams, profiles, json, program);
     }
     no_streams(&files, ": give --live")?;
+    if args.streams.reports.safe {
+        bail!(Usage("--safe is for streams: give --live".to_owned()));
+    }
     let recordings = Recordings::open(&files, &options, program.run())?;
     let summaries = options.visibilities.as_ref().map(|directory| {
         let part = options.chunk.map_or_else(String::new, Chunk::suffix);
@@ -271,7 +275,13 @@ fn correlate_live(
     program: &Program,
 ) -> Result<()> {
     let results = Arc::new(Mutex::new(Results::default()));
-    let (lines, streams) = (!streams.no_lines, streams.into());
+    let lines = !streams.no_lines;
+    let streams = StreamOptions {
+        wait: streams.wait,
+        idle: streams.idle,
+        duration: streams.duration,
+        safe: streams.reports.key()?,
+    };
     let show = {
         let results = Arc::clone(&results);
         move |integration: &Integration| -> Result<(), Cause> {

@@ -29,6 +29,51 @@ fn what_has_not_arrived_is_listed_once_it_is_released() {
     assert_eq!(listed, [(3, 4)]);
 }
 
+#[test]
+fn shed_numbers_are_neither_expected_nor_lost() {
+    let mut reorder = Reorder::new(Settings {
+        window: 8,
+        hold: Nanos(1000),
+        capacity: 64,
+        max_gap: MAX_GAP,
+    });
+    reorder.shed(0, 5);
+    for number in [1, 2, 6, 7] {
+        reorder.offer(number, 0);
+    }
+    reorder.shed(0, 5);
+    let counts = |reorder: &Reorder| (reorder.counters().expected, reorder.counters().lost);
+    assert_eq!(counts(&reorder), (5, 1));
+    // After the last one that arrived, too.
+    reorder.shed(8, 10);
+    assert_eq!((counts(&reorder), reorder.heard()), ((5, 1), Some(8)));
+    reorder.offer(11, 0);
+    assert_eq!(counts(&reorder), (7, 2));
+    let report = reorder.finish();
+    let gaps = report.segments[0].intervals.iter();
+    let gaps: Vec<_> = gaps.map(|gap| (gap.first, gap.last)).collect();
+    assert_eq!(gaps, [(5, 5), (10, 10)]);
+}
+
+#[test]
+fn numbers_without_room_were_heard() {
+    let mut reorder = Reorder::new(Settings {
+        window: 8,
+        hold: Nanos(1000),
+        capacity: 16,
+        max_gap: MAX_GAP,
+    });
+    for number in 0..20 {
+        reorder.offer(number, 0);
+    }
+    reorder.advance(Nanos(0));
+    assert_eq!(reorder.counters().ring_full, 4);
+    assert_eq!(
+        (reorder.current(), reorder.heard()),
+        (Some((0, 16)), Some(20))
+    );
+}
+
 proptest! {
     /// In any order, with losses and copies, over the limits of words: what is listed never arrives in time, and the rest does.
     #[test]

@@ -7,7 +7,7 @@ use super::{Clock, Flow, Next};
 use crate::run::Run;
 use crate::safe::{Order, Progress};
 
-/// Percentage by which a flow that sheds data may be faster, as long as it is late.
+/// Percentage by which a flow may be faster, as long as it is late.
 const CATCH_UP: u64 = 10;
 
 /// Permission to send.
@@ -53,7 +53,10 @@ impl Flow {
                 ));
                 self.current = None;
             }
-            Order::Stop => self.allowed.is_stopped = true,
+            Order::Stop => {
+                self.allowed.is_stopped = true;
+                self.begin_data(now);
+            }
             Order::Send(step) => {
                 self.allowed.is_stopped = false;
                 self.allowed.kept = step.kept();
@@ -62,20 +65,28 @@ impl Flow {
                     let before = std::mem::replace(&mut self.options.shed, shed);
                     self.shedding_before.push(before.report());
                 }
-                if std::mem::take(&mut self.allowed.waits) {
-                    self.start_at(now);
-                }
+                self.begin_data(now);
             }
         }
     }
 
-    /// Starts the data at `now`, if that is after their planned start.
-    fn start_at(&mut self, now: Nanos) {
+    /// Starts the data if they have waited: at `now`, or at their planned start if that is later.
+    fn begin_data(&mut self, now: Nanos) {
+        if !std::mem::take(&mut self.allowed.waits) {
+            return;
+        }
         let late = now.since(self.options.start);
         self.options.start = self.options.start.plus(late);
         self.options.end = self.options.end.map(|end| end.plus(late));
         self.pacer = Pacer::new(self.options.start, CatchUp::DATA);
         self.shedding_before.clear();
+    }
+
+    /// Looks for reports at the next step: one may have arrived.
+    pub(in super::super) fn listen(&mut self) {
+        if let Some(safe) = &mut self.options.safe {
+            safe.listen();
+        }
     }
 
     /// Returns what to do instead of sending, as long as the data wait.
@@ -100,11 +111,9 @@ impl Flow {
         if !matches!(self.options.clock, Clock::None) {
             let span = Nanos((self.span(sent).0 as f64 / self.allowed.kept) as u64);
             self.allowed.free = due.plus(span);
-            if self.allowed.kept < 1.0 {
-                // A flow that is late catches up, but not at the rate of all data.
-                self.pacer
-                    .hold(now.plus(Nanos(span.0 * 100 / (100 + CATCH_UP))));
-            }
+            // A flow that is late, for example after it has shed, catches up slowly.
+            self.pacer
+                .hold(now.plus(Nanos(span.0 * 100 / (100 + CATCH_UP))));
         }
         let counts = self.outlet.counts();
         let progress = Progress {

@@ -1,8 +1,10 @@
 //! Reports that are lost, late, doubled, damaged or forged, and ends that are restarted.
 
+use std::net::SocketAddr;
+
 use evlbi_core::path::Law;
 use evlbi_core::time::Nanos;
-use evlbi_proto::safe::{Order, State, Step};
+use evlbi_proto::safe::{Key, Order, Output, Receiver, Sender, Settings, State, Step};
 
 use super::world::{Mangle, Scene, World, delay};
 use super::{accounts, at, bottleneck, changing, nothing, wire};
@@ -197,6 +199,57 @@ fn the_clock_of_the_receiver_has_no_effect() {
 }
 
 /// A thousand random datagrams, repeated, cut and changed reports: counted, and nothing else.
+/// Lets both ends exchange their messages, every 10 ms until `until`.
+fn talk(
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    from: SocketAddr,
+    (begins, ends): (u64, u64),
+) {
+    for now in (begins..ends).step_by(10_000_000).map(Nanos) {
+        while let Some(output) = sender.poll(now) {
+            if let Output::Message(bytes) = output {
+                let _ = receiver.handle(&bytes, from, now);
+            }
+        }
+        while let Some((report, to)) = receiver.poll(now) {
+            if to == from {
+                let _ = sender.handle(&report, now);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sender_that_is_started_again_is_heard() {
+    const SECOND: u64 = Nanos::SECOND.0;
+    let key = Key::new(&[7; 32]);
+    let mut receiver = Receiver::new(key.clone(), 5);
+    // The sender is killed and started again, at once or much later; its port and its flow are others.
+    for (flow, begins) in [(1, 0), (2, 2 * SECOND), (3, 60 * SECOND)] {
+        let settings = Settings {
+            flow,
+            ..Scene::tenth().settings
+        };
+        let from = SocketAddr::from(([127, 0, 0, 1], 4000 + flow as u16));
+        let mut sender = Sender::new(settings, key.clone(), Nanos(begins));
+        talk(
+            &mut sender,
+            &mut receiver,
+            from,
+            (begins, begins + 2 * SECOND),
+        );
+        assert!(sender.status().reports > 5, "{flow}");
+        let followed = receiver.beat().map(|beat| beat.header.flow);
+        assert_eq!(followed, Some(flow));
+    }
+    // Nobody is left to hear.
+    for second in 62..100 {
+        while receiver.poll(Nanos(second * SECOND)).is_some() {}
+    }
+    assert_eq!(receiver.next_at(), None);
+}
+
 #[test]
 fn forged_messages_change_nothing() {
     let plain = orders(&mut with(None));

@@ -554,7 +554,7 @@ impl Flowing {
             self.overflow.0 += 1;
             return;
         }
-        let before = self.reorder.ends().map(|(_, last)| last.wrapping_add(1));
+        let before = self.reorder.heard();
         match self.reorder.offer(number, u64::MAX >> 1) {
             Verdict::Place(_) | Verdict::Late | Verdict::Duplicate => {}
             Verdict::Strange => {
@@ -585,7 +585,8 @@ impl Flowing {
             marked: counters.marked + u64::from(marked),
             ..*counters
         };
-        self.arrivals.end = self.reorder.ends().map(|(_, last)| last.wrapping_add(1));
+        self.arrivals.heard = self.reorder.heard();
+        self.arrivals.end = self.reorder.current().map(|(_, end)| end);
     }
 
     /// Does what is due at both ends.
@@ -615,7 +616,7 @@ impl Flowing {
         let receiver = &mut self.receiver;
         let first = self.settings.first;
         if self.arrivals.released.is_none()
-            && let Some((start, _)) = self.reorder.ends()
+            && let Some((start, _)) = self.reorder.current()
         {
             receiver.missing(first, start);
         }
@@ -623,6 +624,9 @@ impl Flowing {
             .reorder
             .list_missing(|first, end| receiver.missing(first, end));
         self.receiver.observe(&self.arrivals, now);
+        while let Some((first, end)) = self.receiver.next_shed() {
+            self.reorder.shed(first, end);
+        }
         while let Some((report, _)) = self.receiver.poll(now) {
             self.out.push((self.back, P::Message(report)));
         }

@@ -75,6 +75,75 @@ fn what_is_shed_is_not_lost_at_either_end() {
     assert_eq!(of(&received, "unique"), account(&received, "unique"));
     assert!(of(&received, "lost") < offered / 50, "{received}");
     assert!(sent["safe"]["notices"][0]["kind"] == "shedding");
+    let gaps = received["intervals"].as_array().unwrap();
+    let lost: u64 = gaps
+        .iter()
+        .map(|gap| 1 + of(gap, "last") - of(gap, "first"))
+        .sum();
+    assert_eq!(lost, of(&received, "lost"));
+}
+
+#[test]
+fn a_path_that_carries_less_than_is_of_use_gets_no_data() {
+    let (clock, network) = network(&[rate(5_000_000), delay(10)], 1);
+    let key = Key::new(&[9; 32]);
+    let send_options = SendOptions {
+        safe: Some(SafeOptions {
+            least: Step::ALL,
+            key: Some(key.clone()),
+            ..SafeOptions::default()
+        }),
+        ..sender(&network, 8_000_000, seconds(20))
+    };
+    let recv_options = RecvOptions {
+        safe: Some(key),
+        duration: Some(seconds(30)),
+        ..receiver(&network)
+    };
+    let [sent, received] = clock.simulate(|| played(&network, &send_options, &recv_options));
+    assert_eq!((of(&sent, "sent"), of(&received, "received")), (0, 0));
+    assert!(of(&sent, "offered") > 0);
+    assert_eq!(of(&sent, "shed"), of(&sent, "offered"));
+    assert_eq!(sent["safe"]["accounts"], received["safe"]["accounts"]);
+    assert_eq!(sent["safe"]["notices"][0]["kind"], "stopped");
+}
+
+#[test]
+fn a_receiver_counts_one_flow_after_another() {
+    let (clock, network) = network(&[rate(5_000_000), delay(10)], 1);
+    let key = Key::new(&[9; 32]);
+    let send_options = SendOptions {
+        safe: Some(SafeOptions {
+            key: Some(key.clone()),
+            ..SafeOptions::default()
+        }),
+        ..sender(&network, 8_000_000, seconds(8))
+    };
+    let recv_options = RecvOptions {
+        safe: Some(key),
+        idle: Some(seconds(10)),
+        ..receiver(&network)
+    };
+    let [first, second, received] = clock.simulate(|| {
+        let run = |host| Run::silent().on(&host);
+        let receiving = receive(&recv_options, &run(network.far(1))).unwrap();
+        let sent = || {
+            let sending = send(&send_options, &run(network.near(1))).unwrap();
+            serde_json::to_value(sending.join().unwrap()).unwrap()
+        };
+        let (first, second) = (sent(), sent());
+        [
+            first,
+            second,
+            serde_json::to_value(receiving.join()).unwrap(),
+        ]
+    });
+    assert_eq!(second["safe"]["accounts"], received["safe"]["accounts"]);
+    assert!(of(&first, "shed") > 0 && of(&second, "shed") > 0);
+    let unique = account(&first, "unique") + account(&second, "unique");
+    assert_eq!(of(&received, "unique"), unique);
+    let lost = account(&first, "lost") + account(&second, "lost");
+    assert_eq!(of(&received, "lost"), lost);
 }
 
 #[test]

@@ -1,0 +1,387 @@
+//! SafeUDP next to the kernel's TCP, on the paths of the papers, with a receiver that loses data itself, and on a path that shrinks.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::picture::{Curve, Picture, Style};
+use super::programs::{Fields, HOSTS, Listening, OnPath, evlbi, printed, wait};
+use super::record::{Aim, Need, Record, Scene};
+
+pub const SCENES: &[Scene] = &[
+    Scene {
+        name: "safe-fairness",
+        shows: "A flow under SafeUDP (51.2 Mbit/s, k = 3) gets k/2 to 3 k times the rate of the kernel's TCP connections beside it, if it sheds.",
+        needs: &[Need::Paths, Need::Program("iperf3")],
+        stall: Duration::from_millis(100),
+        play: fairness,
+    },
+    Scene {
+        name: "safe-paths",
+        shows: "What becomes of 512 Mbit/s on a switch that drops packets and on a damaged fibre, on a shared path and on one's own.",
+        needs: &[Need::Paths],
+        stall: Duration::from_millis(50),
+        play: paths,
+    },
+    Scene {
+        name: "safe-host",
+        shows: "A receiver that is stopped for 0.2 s of each second, with a socket buffer of 64 KiB: its losses are its own.",
+        needs: &[Need::Root],
+        stall: Duration::from_millis(100),
+        play: host,
+    },
+    Scene {
+        name: "safe-capacity",
+        shows: "512 Mbit/s on a path whose capacity falls to 60 % of that for a minute: rate, loss, state and fringe weight.",
+        needs: &[Need::Paths],
+        stall: Duration::from_millis(50),
+        play: capacity,
+    },
+];
+
+/// Data per datagram in bytes, as in the papers.
+const SIZE: u32 = 1424;
+/// Time from the first beat to the data: four rates of probes.
+const RAMP: f64 = 4.5;
+
+/// Returns a script that sends from the plan's first host to `far` under SafeUDP, with `beside` after the sender has started.
+fn script(far: &str, source: &str, send: &str, recv: &str, beside: &str) -> String {
+    format!(
+        "head -c 32 /dev/urandom > key
+        $E path exec {far} -- $E recv udp://0.0.0.0:2630 --safe --key-file key {recv} --json > recv.json 2> recv.txt & R=$!
+        {}
+        $E send {source} --to udp://{far}:2630 --key-file key {send} --json > send.json 2> send.txt & S=$!
+        {beside}
+        wait $S || true
+        kill -INT $R; wait $R || true",
+        wait("grep -q listening recv.txt")
+    )
+}
+
+/// Steps of a flow: when each began, in seconds since the start of the flow, and the fraction of the data sent from then on.
+fn steps(sent: &Value) -> Result<Vec<(f64, f64)>> {
+    let mut steps = vec![(0.0, 1.0)];
+    for notice in sent["safe"].list("notices")? {
+        let kept = match notice.text("kind")? {
+            "clear" => Some(1.0),
+            _ => notice["kept"].as_f64(),
+        };
+        steps.extend(kept.map(|kept| (notice["at_s"].as_f64().unwrap_or(0.0), kept)));
+    }
+    Ok(steps)
+}
+
+/// Returns the mean fraction that was sent between two times.
+fn kept(steps: &[(f64, f64)], from: f64, to: f64) -> f64 {
+    let ends = steps.iter().skip(1).map(|(at, _)| *at).chain([f64::MAX]);
+    let parts = steps.iter().zip(ends).map(|((begins, kept), ends)| {
+        let span = ends.min(to) - begins.max(from);
+        span.max(0.0) * kept
+    });
+    parts.sum::<f64>() / (to - from)
+}
+
+/// Checks the accounts of both ends, if the sender had a last report.
+fn agree(record: &mut Record, name: &str, sent: &Value, received: &Value) {
+    let [here, there] = [&sent["safe"]["accounts"], &received["safe"]["accounts"]];
+    record.fact(
+        format!("{name}: both ends have the same accounts"),
+        here == there && here.is_object(),
+        format!("{here} and {there}"),
+    );
+}
+
+fn fairness(record: &mut Record) -> Result<()> {
+    // A tenth of 512 Mbit/s on 1 Gbit/s.
+    let plan = format!("{HOSTS}rtt = \"15ms\"\nrate = \"100M\"\nbuffer = \"117KiB\"\n");
+    let (rate, weight) = (51.2e6, 3.0);
+    for algorithm in ["reno", "cubic", "bbr"] {
+        for count in [1u32, 4, 16] {
+            let path = OnPath::new(&plan);
+            let beside = format!(
+                "$E path exec manchester -- iperf3 -s -1 > server.txt &
+                {}
+                sleep 5; iperf3 -c manchester -C {algorithm} -P {count} -t 60 -i 1 -J > client.json",
+                wait("$E path exec manchester -- ss -ltnH | grep -q :5201")
+            );
+            let send = "--rate 51.2M --duration 63s --safe shared --weight 3";
+            path.run(
+                &[],
+                &script(
+                    "manchester",
+                    &format!("pattern:{SIZE}"),
+                    send,
+                    "--to null",
+                    &beside,
+                ),
+            )?;
+            record.relay(&path.state());
+            let name = format!("{algorithm}, {count}");
+            let [sent, received, client] =
+                ["send.json", "recv.json", "client.json"].map(|file| path.room.json(file));
+            agree(record, &name, &sent, &received);
+            let steps = steps(&sent)?;
+            let part = kept(&steps, 35.0, 65.0);
+            // Without the first half.
+            let mut tcp = Vec::new();
+            for interval in client.list("intervals")? {
+                let sum = &interval["sum"];
+                if (30.0..60.0).contains(&sum.real("start")?) {
+                    tcp.push(sum.real("bits_per_second")?);
+                }
+            }
+            let mean = tcp.iter().sum::<f64>() / tcp.len().max(1) as f64 / f64::from(count);
+            let has_shed = part < 1.0;
+            record.figure(
+                format!("{name}: flow"),
+                "Mbit/s",
+                part * rate * 1e-6,
+                Aim::Shown,
+            );
+            record.figure(
+                format!("{name}: mean of TCP"),
+                "Mbit/s",
+                mean * 1e-6,
+                Aim::Shown,
+            );
+            let aim = match has_shed && algorithm != "bbr" {
+                true => Aim::Within(weight / 2.0, 3.0 * weight),
+                false => Aim::Shown,
+            };
+            record.figure(format!("{name}: flow / TCP"), "", part * rate / mean, aim);
+        }
+    }
+    Ok(())
+}
+
+fn paths(record: &mut Record) -> Result<()> {
+    for (example, far) in [("cisco7600", "jive"), ("broken-fibre", "jodrell")] {
+        for mode in ["shared", "reserved"] {
+            let path = OnPath::new(&OnPath::example(example)?);
+            let send = format!("--rate 512M --duration 60s --safe {mode}");
+            let source = format!("pattern:{SIZE}");
+            path.run(&[], &script(far, &source, &send, "--to null", ""))?;
+            record.relay(&path.state());
+            let name = format!("{example}, {mode}");
+            let [sent, received] = ["send.json", "recv.json"].map(|file| path.room.json(file));
+            agree(record, &name, &sent, &received);
+            let all = &sent["safe"]["accounts"];
+            let of = |name: &str| all[name].as_f64().unwrap_or(f64::NAN);
+            record.figure(
+                format!("{name}: sent"),
+                "%",
+                100.0 * of("sent") / of("offered"),
+                Aim::Shown,
+            );
+            record.figure(
+                format!("{name}: lost of it"),
+                "%",
+                100.0 * of("lost") / of("sent"),
+                Aim::Shown,
+            );
+            let kinds = sent["safe"].list("notices")?.iter();
+            let kinds: Vec<&str> = kinds.filter_map(|notice| notice["kind"].as_str()).collect();
+            record.fact(format!("{name}: notices"), true, kinds.join(", "));
+        }
+    }
+    Ok(())
+}
+
+fn host(record: &mut Record) -> Result<()> {
+    for more in ["", "--no-gro"] {
+        let path = OnPath::new(&format!(
+            "{HOSTS}rtt = \"1ms\"\nrate = \"1G\"\nbuffer = \"1MiB\"\n"
+        ));
+        // The receiver is stopped from without: a program in its namespace has another parent.
+        let stops = "for i in $(seq 45); do pkill -STOP -f '[r]ecv.*:2630'; sleep 0.2; pkill -CONT -f '[r]ecv.*:2630'; sleep 0.8; done";
+        let recv = format!("--to null --buffer 64KiB {more}");
+        let send = "--rate 100M --duration 45s --safe shared";
+        let source = format!("pattern:{SIZE}");
+        path.run(&[], &script("manchester", &source, send, &recv, stops))?;
+        let name = match more {
+            "" => "with GRO",
+            _ => "without",
+        };
+        let [sent, received] = ["send.json", "recv.json"].map(|file| path.room.json(file));
+        agree(record, name, &sent, &received);
+        let notices = sent["safe"].list("notices")?;
+        let at = |kind: &str| {
+            let found = notices.iter().find(|notice| notice["kind"] == kind);
+            found.and_then(|notice| notice["at_s"].as_f64())
+        };
+        let noticed = at("host").unwrap_or(f64::NAN);
+        record.figure(
+            format!("{name}: notice"),
+            "s",
+            noticed,
+            Aim::AtMost(RAMP + 3.0),
+        );
+        let shed = at("shedding").unwrap_or(f64::INFINITY);
+        record.figure(
+            format!("{name}: from the notice to the first shed data"),
+            "s",
+            shed - noticed,
+            Aim::AtLeast(29.0),
+        );
+        let is_network = notices.iter().any(|notice| notice["kind"] == "congested");
+        record.figure(
+            format!("{name}: notices of congestion"),
+            "",
+            f64::from(u8::from(is_network)),
+            Aim::AtMost(0.0),
+        );
+        let all = &sent["safe"]["accounts"];
+        for part in ["lost", "host", "unattributed", "network"] {
+            let found = all[part].as_f64().unwrap_or(f64::NAN);
+            record.figure(format!("{name}: {part}"), "datagrams", found, Aim::Shown);
+        }
+    }
+    Ok(())
+}
+
+/// Section 4.7 of the EXPReS report: congestion is noticed, evaluated, reported, and then answered.
+fn capacity(record: &mut Record) -> Result<()> {
+    let (begins, ends, length) = (20.0, 80.0, 100u32);
+    // Two stations of 512 Mbit/s that observe the same sky; 4 s of it, sent again and again.
+    let sky = "start = \"2024-05-01T12:00:00Z\"\nduration = 4.0\nseed = 2024\nsample_rate = 64_000_000\nbits = 2\nchannels = 4\n\
+        threads = 4\npayload = 8000\nedv = 1\ncorrelation = 0.3\nsky_frequency = 4_980_000_000\n\
+        [[station]]\nname = \"Ef\"\n[[station]]\nname = \"On\"\n";
+    // 60 % of the flow with its headers: Ethernet and what is between packets, IPv4, UDP, sequence number.
+    let low = 0.6 * 512e6 * (FRAME + 74.0) / FRAME;
+    let change = [(begins, low), (ends, 1e9)].map(|(at, rate)| {
+        let at = at + RAMP;
+        format!("{{ at = \"{at}s\", rate = \"{rate:.0}\" }}")
+    });
+    let path = OnPath::new(&format!(
+        "{HOSTS}mtu = 9000\nrtt = \"15ms\"\nforward = [{{ name = \"capacity\", rate = \"1G\", buffer = \"2MiB\", change = [{}] }}]\n",
+        change.join(", ")
+    ));
+    path.room.write("sky.toml", sky);
+    let here = |arguments: &[&str]| -> Result<String> {
+        let mut command = evlbi()?;
+        printed(command.args(arguments).current_dir(path.room.folder()))
+    };
+    here(&["sky", "sky.toml", "--out", "."])?;
+    let repeat = (length / 4).to_string();
+    let send = format!("--repeat {repeat} --mtu 9000 --safe shared");
+    path.run(
+        &[],
+        &script("manchester", "Ef.vdif", &send, "--to Ef-received.vdif", ""),
+    )?;
+    record.relay(&path.state());
+    let [sent, received] = ["send.json", "recv.json"].map(|file| path.room.json(file));
+    agree(record, "the flow", &sent, &received);
+    // All of the other station.
+    let mut recv = evlbi()?;
+    recv.args(["recv", "unix://on.sock", "--to", "On-received.vdif"])
+        .current_dir(path.room.folder());
+    let recv = Listening::start(&mut recv, 0)?;
+    here(&[
+        "send",
+        "On.vdif",
+        "--repeat",
+        &repeat,
+        "--max",
+        "--to",
+        "unix://on.sock",
+    ])?;
+    recv.finish()?;
+
+    let steps = steps(&sent)?;
+    let start = steps.iter().find(|(at, _)| *at > 0.0).map_or(0.0, |_| RAMP);
+    let (mut weights, mut amplitudes) = (Vec::new(), Vec::new());
+    for second in 1..=length {
+        let part = format!("{second}/{length}");
+        let found = here(&[
+            "correlate",
+            "Ef-received.vdif",
+            "On-received.vdif",
+            "--channels",
+            "128",
+            "--chunk",
+            &part,
+            "--json",
+        ])?;
+        let found: Value = serde_json::from_str(&found)?;
+        let baseline = &found["baselines"][0];
+        let at = f64::from(second) - 0.5;
+        weights.push((at, baseline.real("weight")?));
+        amplitudes.push((at, baseline["amplitude"].real("corrected")?));
+    }
+    let mean = |from: f64, to: f64| {
+        let within = weights.iter().filter(|(at, _)| (from..to).contains(at));
+        let within: Vec<f64> = within.map(|(_, weight)| *weight).collect();
+        within.iter().sum::<f64>() / within.len().max(1) as f64
+    };
+    record.figure(
+        "weight before",
+        "",
+        mean(0.0, begins - 1.0),
+        Aim::AtLeast(0.999),
+    );
+    record.figure(
+        "weight while the capacity is low",
+        "",
+        mean(begins, ends),
+        Aim::Within(0.3, 0.6),
+    );
+    let notices = sent["safe"].list("notices")?.iter();
+    let marks = notices.filter_map(|notice| {
+        let kind = KINDS.iter().find(|kind| notice["kind"] == **kind)?;
+        Some((notice["at_s"].as_f64()? - start, *kind))
+    });
+    let marks: Vec<(f64, &str)> = marks.collect();
+    let first = |kind: &str| {
+        marks
+            .iter()
+            .find(|(_, name)| *name == kind)
+            .map(|(at, _)| *at)
+    };
+    let noticed = first("congested").context("no notice of congestion")? - begins;
+    record.figure("notice of congestion after", "s", noticed, Aim::AtMost(5.0));
+    let shed = first("shedding").context("nothing was shed")? - begins;
+    record.figure("data shed after", "s", shed, Aim::AtMost(7.0));
+    let all = &sent["safe"]["accounts"];
+    record.figure(
+        "lost",
+        "%",
+        100.0 * all.real("lost")? / all.real("sent")?,
+        Aim::AtMost(5.0),
+    );
+    record.figure(
+        "shed",
+        "%",
+        100.0 * all.real("shed")? / all.real("offered")?,
+        Aim::Shown,
+    );
+    let kept = steps.windows(2).flat_map(|pair| {
+        [
+            (pair[0].0 - start, pair[0].1),
+            (pair[1].0 - start, pair[0].1),
+        ]
+    });
+    record.pictures.push(Picture {
+        title: "512 Mbit/s while the capacity is 60 % of it for a minute".to_owned(),
+        x: "s",
+        y: "fraction",
+        curves: vec![
+            Curve::new(
+                "sent",
+                Style::Line,
+                kept.filter(|(at, _)| *at > -1.0).collect(),
+            ),
+            Curve::new("weight of the baseline", Style::Bars, weights),
+            Curve::new("amplitude", Style::Dots, amplitudes),
+        ],
+        marks,
+        levels: vec![(0.6, "capacity for a minute".to_owned())],
+        ..Picture::default()
+    });
+    Ok(())
+}
+
+/// Bytes of a frame of the simulated stations.
+const FRAME: f64 = 8032.0;
+/// Notices that the picture shows.
+const KINDS: [&str; 5] = ["congested", "shedding", "held", "trial", "clear"];

@@ -10,6 +10,7 @@
 mod config;
 mod flows;
 mod guard;
+mod notices;
 mod process;
 
 use std::fs::File;

@@ -167,6 +167,11 @@ impl Flow {
         for baseline in status.flat_map(|status| &mut status.baselines) {
             baseline.profile.amplitudes = Vec::new();
         }
+        let status = self.status.as_mut();
+        let sending = status.and_then(|status| status.sending.as_mut());
+        if let Some(safe) = sending.and_then(|sending| sending.safe.as_mut()) {
+            safe.notices.clear();
+        }
     }
 }
 

@@ -128,8 +128,8 @@ pub(crate) struct TimeSeries {
     pub step_s: i64,
     /// Start of each step, in seconds since 1970.
     pub time: Vec<i64>,
-    /// Values of the sender and all streams together: the increase of a counter in the step, the mean of a rate, or the maximum of a
-    /// level. `lost` is negative if late datagrams arrived after they were counted as lost. `host_lost` includes datagrams that a sender
+    /// Values of the sender and all streams together: the increase of a counter in the step, the mean of a rate, or the maximum or minimum
+    /// of a level. `lost` is negative if late datagrams arrived after they were counted as lost. `host_lost` includes datagrams that a sender
     /// could not send.
     #[serde(flatten)]
     #[schema(schema_with = counters::lists_schema)]
@@ -386,6 +386,9 @@ impl TimeSeries {
                 match (counter.unit, value.as_i64()) {
                     (Unit::BitsPerSecond, _) => format!("{:.0}", value.as_f64().unwrap_or(0.0)),
                     (_, Some(count)) => count.to_string(),
+                    (Unit::Ratio, _) if value.as_f64().is_some_and(|it| it > 0.0 && it < 1e-3) => {
+                        format!("{:.3e}", counters::real(value))
+                    }
                     _ => format!("{:.4}", value.as_f64().unwrap_or(0.0)),
                 }
             };
@@ -466,6 +469,7 @@ fn joined(counter: &Counter) -> String {
         Kind::Counter => "sum",
         Kind::Rate => "avg",
         Kind::Level => "max",
+        Kind::Least => "min",
     };
     format!("{join}({})", name(counter))
 }
@@ -482,6 +486,7 @@ fn added(counter: &Counter) -> String {
         Kind::Counter => format!("{name} = {name} + excluded.{name}"),
         Kind::Rate => format!("{name} = ({name} + excluded.{name}) / 2"),
         Kind::Level => format!("{name} = max({name}, excluded.{name})"),
+        Kind::Least => format!("{name} = min({name}, excluded.{name})"),
     }
 }
 

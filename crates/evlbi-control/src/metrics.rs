@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use evlbi_stream::control_socket::Baseline;
-use evlbi_stream::counters::{Counter, Counts, Kind, RECEIVED, SENT, real};
+use evlbi_stream::control_socket::{Baseline, Receiving, Sending};
+use evlbi_stream::counters::{
+    Counter, Counts, Kind, RECEIVED, SAFE_RECEIVED, SAFE_SENT, SENT, real,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -57,18 +59,50 @@ impl Collector for Snapshot {
             streams.map(move |stream| {
                 let mut labels = labels(flow);
                 labels.extend(stream.station.clone().map(|station| ("station", station)));
-                (labels, &stream.counts)
+                (labels, stream)
             })
         });
-        let streams: Vec<(Labels, &Counts)> = streams.collect();
+        let streams: Vec<(Labels, &Receiving)> = streams.collect();
+        let safe = streams.iter();
+        let safe =
+            safe.filter_map(|(it, stream)| Some((it.clone(), &stream.safe.as_ref()?.counts)));
+        let safe: Vec<(Labels, &Counts)> = safe.collect();
+        for field in SAFE_RECEIVED {
+            values(&mut encoder, &field.counter, &safe)?;
+        }
+        let streams = streams.iter();
+        let streams: Vec<(Labels, &Counts)> = streams
+            .map(|(it, stream)| (it.clone(), &stream.counts))
+            .collect();
         for field in RECEIVED {
             values(&mut encoder, &field.counter, &streams)?;
         }
         let senders = self.flows.iter().filter_map(|flow| {
             let sending = flow.status.as_ref()?.sending.as_ref()?;
-            Some((labels(flow), &sending.counts))
+            Some((labels(flow), sending))
         });
-        let senders: Vec<(Labels, &Counts)> = senders.collect();
+        let senders: Vec<(Labels, &Sending)> = senders.collect();
+        let safe = senders.iter();
+        let safe = safe.filter_map(|(it, sending)| Some((it.clone(), sending.safe.as_ref()?)));
+        let states = safe.clone().map(|(mut labels, safe)| {
+            labels.push(("mode", safe.mode.clone()));
+            labels.push(("state", safe.state.clone()));
+            (labels, 1.0)
+        });
+        gauge(
+            &mut encoder,
+            "safe_state",
+            "Mode and state of senders under SafeUDP",
+            states,
+        )?;
+        let safe: Vec<(Labels, &Counts)> = safe.map(|(it, safe)| (it, &safe.counts)).collect();
+        for field in SAFE_SENT {
+            values(&mut encoder, &field.counter, &safe)?;
+        }
+        let senders = senders.iter();
+        let senders: Vec<(Labels, &Counts)> = senders
+            .map(|(it, sending)| (it.clone(), &sending.counts))
+            .collect();
         for field in SENT {
             values(&mut encoder, &field.counter, &senders)?;
         }

@@ -14,9 +14,11 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-const FILES: [(&str, &str, &str); 5] = [
+const FILES: [(&str, &str, &str); 7] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/page.css", CSS, include_str!("page/page.css")),
+    ("/format.js", SCRIPT, include_str!("page/format.js")),
+    ("/safe.js", SCRIPT, include_str!("page/safe.js")),
     ("/page.js", SCRIPT, include_str!("page/page.js")),
     ("/chart.js", SCRIPT, include_str!("page/chart.js")),
     ("/icon.svg", SVG, include_str!("page/icon.svg")),

@@ -21,6 +21,7 @@ use thiserror::Error;
 use utoipa::ToSchema;
 
 use crate::counters::{self, Counter, Counts, Received};
+use crate::send::SafeNotice;
 
 /// Maximum length of a request, in bytes.
 const MAX: u64 = 1 << 16;
@@ -122,9 +123,41 @@ pub struct Sending {
     pub rate_asked_bps: Option<u64>,
     /// Policy for shedding data.
     pub shed_policy: String,
+    /// Congestion control, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub safe: Option<SafeSent>,
     /// Counters of the sender ([`counters::SENT`]).
     #[serde(flatten)]
     #[schema(schema_with = counters::sent_schema)]
+    pub counts: Counts,
+}
+
+/// SafeUDP of a sender.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SafeSent {
+    /// Protection of the path: `shared`, `reserved` or `strict`.
+    pub mode: String,
+    /// State (docs/src/safeudp.md, section 7).
+    pub state: String,
+    /// The latest notices, at most twenty.
+    #[serde(default)]
+    pub notices: Vec<SafeNotice>,
+    /// Its values ([`counters::SAFE_SENT`]).
+    #[serde(flatten)]
+    #[schema(schema_with = counters::safe_sent_schema)]
+    pub counts: Counts,
+}
+
+/// SafeUDP of a received stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SafeReceived {
+    /// State of the sender; `None` before it was heard.
+    pub state: Option<String>,
+    /// Its values ([`counters::SAFE_RECEIVED`]).
+    #[serde(flatten)]
+    #[schema(schema_with = counters::safe_received_schema)]
     pub counts: Counts,
 }
 
@@ -137,6 +170,9 @@ pub struct Receiving {
     pub station: Option<String>,
     /// Whether data arrived in the last second.
     pub is_streaming: bool,
+    /// SafeUDP, if reports are sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub safe: Option<SafeReceived>,
     /// Counters of the stream ([`counters::RECEIVED`]).
     #[serde(flatten)]
     #[schema(schema_with = counters::received_schema)]
@@ -149,10 +185,23 @@ pub struct Receiving {
 impl Status {
     /// Returns the value of a counter, summed over the sender and all streams; `None` if none has it.
     pub fn total(&self, counter: &Counter) -> Option<Number> {
-        let sent = self.sending.iter().map(|sending| &sending.counts);
-        let received = self.receiving.iter().map(|stream| &stream.counts);
+        let sent = self.sending.iter().flat_map(|sending| {
+            let safe = sending.safe.iter().map(|safe| &safe.counts);
+            [&sending.counts].into_iter().chain(safe)
+        });
+        let received = self.receiving.iter().flat_map(|stream| {
+            let safe = stream.safe.iter().map(|safe| &safe.counts);
+            [&stream.counts].into_iter().chain(safe)
+        });
         let values = sent.chain(received).filter_map(|it| it.get(counter.name));
         values.cloned().reduce(|a, b| counter.join(&a, &b))
+    }
+}
+
+impl SafeSent {
+    /// Formats the state and the fraction that is sent.
+    pub fn text(&self) -> String {
+        format!("{} {:.0} %", self.state, self.counts.real("kept") * 100.0)
     }
 }
 
@@ -161,6 +210,10 @@ impl Receiving {
     pub fn of(live: receive::Snapshot, rate_bps: f64) -> Receiving {
         Receiving {
             is_streaming: live.streaming,
+            safe: live.safe.map(|safe| SafeReceived {
+                state: safe.state.map(|(state, _)| evlbi_plot::name(&state)),
+                counts: Counts::of(counters::SAFE_RECEIVED, &safe),
+            }),
             counts: Counts::of(counters::RECEIVED, &Received { live, rate_bps }),
             ..Receiving::default()
         }

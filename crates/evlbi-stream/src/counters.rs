@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 
 use evlbi_core::deframe;
-use evlbi_net::{receive, transmit};
+use evlbi_net::{receive, safe, transmit};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
 use utoipa::ToSchema;
@@ -26,6 +26,8 @@ pub enum Kind {
     Rate,
     /// Current value; the maximum is taken.
     Level,
+    /// Current value; the minimum is taken.
+    Least,
 }
 
 /// Unit of a counter.
@@ -46,6 +48,8 @@ pub enum Unit {
     Seconds,
     /// A fraction from 0 to 1.
     Ratio,
+    /// Number of TCP flows, with fractions.
+    Flows,
 }
 
 /// Definition of a counter.
@@ -150,6 +154,30 @@ table! {
 }
 
 table! {
+    /// Values of a sender under SafeUDP.
+    pub SAFE_SENT of safe::Status;
+    "kept" ["kept"] Least Ratio "safe_kept_ratio" |s| s.kept, "fraction of the data that is sent";
+    "rejected" Counter Times "safe_rejected_reports" |s| s.rejected, "messages that were ignored: forged, repeated or damaged";
+    "reports" Counter Times "safe_reports" |s| s.reports, "reports of the receiver";
+    "p" Level Ratio "safe_loss_event_rate" |s| s.evidence.p, "loss event rate (RFC 5348)";
+    "q" Level Flows "safe_tcp_flows" |s| s.evidence.q.unwrap_or(0.0), "number of TCP flows as which this flow counts; 0 without loss";
+    "x_tcp_bps" Rate BitsPerSecond "safe_tcp_rate_bits_per_second" |s| s.evidence.x_tcp_bps.unwrap_or(0.0), "bits of data per second that TCP would send; 0 without a limit";
+    "rtt_s" Level Seconds "safe_rtt_seconds" |s| s.evidence.rtt_s.unwrap_or(0.0), "smoothed round-trip time; 0 before the first report";
+    "queue_s" Level Seconds "safe_queue_seconds" |s| s.evidence.queue_s, "delay of queues on the way to the receiver";
+    "loss" Level Ratio "safe_network_loss_ratio" |s| s.evidence.loss, "fraction lost in the network in the last window, by the reports";
+    "host_loss" Level Ratio "safe_host_loss_ratio" |s| s.evidence.host_loss, "fraction that the receiving host lost in the last window, by the reports";
+    #[cfg(test)] "nonce_safe" Counter Times "nonce_safe" |s| s.reports * 1000 + 7, "a counter of the tests";
+}
+
+table! {
+    /// Values of a sender under SafeUDP, as its receiver knows them.
+    pub SAFE_RECEIVED of safe::ReceivedSafely;
+    "kept" Least Ratio "safe_sender_kept_ratio" |r| r.state.map_or(1.0, |(_, kept)| kept), "fraction of the data that the sender sends";
+    "shed" Counter Datagrams "safe_sender_shed_datagrams" |r| r.shed, "dropped by the sender on purpose: neither expected nor lost";
+    "rejected" Counter Times "safe_rejected_messages" |r| r.rejected, "messages that were ignored: forged, repeated or damaged";
+}
+
+table! {
     /// Counters of the frames in a recording.
     pub(crate) FRAMES of deframe::Counts;
     "frames" Counter Frames "" |c| c.frames, "frames in the recording";
@@ -176,8 +204,14 @@ pub fn number(value: impl Into<Value>) -> Number {
 
 /// Returns the counters of statuses, a sender's first.
 fn all() -> impl Iterator<Item = &'static Counter> {
-    let sent = SENT.iter().map(|field| &field.counter);
-    sent.chain(RECEIVED.iter().map(|field| &field.counter))
+    let streams = counters(SENT).chain(counters(RECEIVED));
+    streams
+        .chain(counters(SAFE_SENT))
+        .chain(counters(SAFE_RECEIVED))
+}
+
+fn counters<T>(table: &'static [Field<T>]) -> impl Iterator<Item = &'static Counter> {
+    table.iter().map(|field| &field.counter)
 }
 
 /// Returns the counters of statuses, each name once (a receiver and a sender share some).
@@ -209,7 +243,10 @@ fn is_defined(name: &str) -> bool {
 impl Unit {
     /// Returns whether its values can be fractions.
     pub fn is_real(self) -> bool {
-        matches!(self, Unit::BitsPerSecond | Unit::Seconds | Unit::Ratio)
+        matches!(
+            self,
+            Unit::BitsPerSecond | Unit::Seconds | Unit::Ratio | Unit::Flows
+        )
     }
 }
 
@@ -218,7 +255,8 @@ impl Counter {
     pub fn join(&self, a: &Number, b: &Number) -> Number {
         match (self.kind, a.as_u64(), b.as_u64()) {
             (Kind::Level, ..) if real(a) < real(b) => b.clone(),
-            (Kind::Level, ..) => a.clone(),
+            (Kind::Least, ..) if real(a) > real(b) => b.clone(),
+            (Kind::Level | Kind::Least, ..) => a.clone(),
             (_, Some(a), Some(b)) => a.saturating_add(b).into(),
             _ => number(real(a) + real(b)),
         }
@@ -229,7 +267,11 @@ impl Counter {
         match self.unit {
             Unit::BitsPerSecond => show_rate(real(value)),
             Unit::Seconds => show_seconds(real(value)),
+            Unit::Ratio if (f64::MIN_POSITIVE..5e-4).contains(&real(value)) => {
+                format!("{:.1e} %", real(value) * 100.0)
+            }
             Unit::Ratio => format!("{:.1} %", real(value) * 100.0),
+            Unit::Flows => format!("{:.2}", real(value)),
             _ => show_count(value.as_u64().unwrap_or(0)),
         }
     }
@@ -392,14 +434,26 @@ impl Received {
 
 /// Returns the schema of a receiver's counters for the HTTP API.
 pub(crate) fn received_schema() -> Schema {
-    let counters = RECEIVED.iter().map(|field| &field.counter);
-    schema(counters, |it| it.help.to_owned(), Schema::Object)
+    schema(counters(RECEIVED), |it| it.help.to_owned(), Schema::Object)
 }
 
 /// Returns the schema of a sender's counters for the HTTP API.
 pub(crate) fn sent_schema() -> Schema {
-    let counters = SENT.iter().map(|field| &field.counter);
-    schema(counters, |it| it.help.to_owned(), Schema::Object)
+    schema(counters(SENT), |it| it.help.to_owned(), Schema::Object)
+}
+
+/// Returns the schema of the values of a sender under SafeUDP for the HTTP API.
+pub(crate) fn safe_sent_schema() -> Schema {
+    schema(counters(SAFE_SENT), |it| it.help.to_owned(), Schema::Object)
+}
+
+/// Returns the schema of the values of SafeUDP at a receiver for the HTTP API.
+pub(crate) fn safe_received_schema() -> Schema {
+    schema(
+        counters(SAFE_RECEIVED),
+        |it| it.help.to_owned(),
+        Schema::Object,
+    )
 }
 
 /// Returns the schema of lists of values of all counters for the HTTP API; for a name in both tables it gives both meanings.
@@ -438,13 +492,19 @@ fn schema(
 pub struct Counters {
     sending: Vec<&'static Counter>,
     receiving: Vec<&'static Counter>,
+    /// Those in `safe` of a sender.
+    safe_sending: Vec<&'static Counter>,
+    /// Those in `safe` of a received stream.
+    safe_receiving: Vec<&'static Counter>,
 }
 
 impl Default for Counters {
     fn default() -> Counters {
         Counters {
-            sending: SENT.iter().map(|field| &field.counter).collect(),
-            receiving: RECEIVED.iter().map(|field| &field.counter).collect(),
+            sending: counters(SENT).collect(),
+            receiving: counters(RECEIVED).collect(),
+            safe_sending: counters(SAFE_SENT).collect(),
+            safe_receiving: counters(SAFE_RECEIVED).collect(),
         }
     }
 }

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep};
 use super::AgentError;
 use super::config::Config;
 use super::guard::{self, Allowed, Load};
+use super::notices::news;
 use super::process::{self, FLOW_DIRS, FlowDir, FlowDirError, Line};
 use crate::api::off_thread;
 use crate::body::file_body;
@@ -391,13 +392,18 @@ impl Agent {
     }
 
     fn note(&self, id: &FlowId, status: Status) {
-        let _ = self.with(id, |entry| {
+        let news = self.with(id, |entry| {
             let flow = &mut entry.flow;
+            let news = news(flow, &status);
             if flow.state == State::Starting {
                 flow.state = State::Running;
             }
             flow.status = Some(status);
+            news
         });
+        for notice in news.into_iter().flatten() {
+            self.tell(id, &notice.text);
+        }
     }
 
     fn ended(&self, id: &FlowId, flow_dir: &FlowDir, status: Option<ExitStatus>) {

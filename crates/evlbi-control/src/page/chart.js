@@ -106,3 +106,13 @@ export function figure(chart) {
   }
   return box;
 }
+
+// Time series of a flow: points of a chart, and sums.
+export const line = (course, key, scale = (v) => v) => course.time.map((time, place) => [time, scale(course[key][place], place)]);
+// A line has a gap where two of its steps are missing.
+export const gapOf = (course) => Math.max(5, course.step_s * 2.2);
+export const stepOf = (course) => (course.step_s < 60 ? `${course.step_s} s` : `${course.step_s / 60} min`);
+// A fraction of fewer than 20 datagrams is not shown.
+export const share = (course, part, whole) => line(course, part, (value, place) => (course[whole][place] >= 20 ? value / course[whole][place] : null));
+export const some = (list) => list.some((n) => n > 0);
+export const sum = (list) => list.reduce((all, n) => all + n, 0);

@@ -1,32 +1,11 @@
 // Web UI of an agent or of a session: polls /api/v1 once a second, and sends requests of operators.
-import { figure, timeAt } from "./chart.js";
+import { figure, gapOf, line, share, some, stepOf, sum, timeAt } from "./chart.js";
+import { count, day, percent, rate, si } from "./format.js";
+import { entry, notices, safeCharts } from "./safe.js";
 
 const $ = (id) => document.getElementById(id);
 const KEEP = 31;
 const state = { token: null, role: null, selected: null, flows: new Map(), past: new Map(), lastEvent: 0, window: 600, until: null, asked: null, failed: 0, commands: null, counters: null };
-
-// ---- Formatting
-
-function rate(bps) {
-  if (bps >= 1e9) return `${(bps / 1e9).toFixed(3)} Gbit/s`;
-  if (bps >= 1e6) return `${(bps / 1e6).toFixed(1)} Mbit/s`;
-  if (bps >= 1e3) return `${(bps / 1e3).toFixed(1)} kbit/s`;
-  return `${bps.toFixed(0)} bit/s`;
-}
-function percent(fraction) {
-  if (fraction === null || !isFinite(fraction)) return "";
-  const value = fraction * 100;
-  if (value === 0) return "0 %";
-  return `${Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)} %`;
-}
-function si(value, unit) {
-  if (value === 0) return `0 ${unit}`;
-  const size = Math.abs(value);
-  const [factor, prefix] = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"], [1e-12, "p"]].find(([f]) => size >= f) ?? [1e-12, "p"];
-  return `${(value / factor).toPrecision(4)} ${prefix}${unit}`;
-}
-const count = (n) => (typeof n === "number" ? n.toLocaleString("en-GB") : String(n));
-const day = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
 
 // ---- Requests
 
@@ -151,12 +130,17 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) turn
 function totals(flow) {
   const all = {};
   for (const role of ["sending", "receiving"]) for (const part of [flow.status?.[role] ?? []].flat()) {
-    for (const { name, kind } of state.counters[role]) {
-      const [a, b] = [all[name] ?? 0, part[name] ?? 0];
-      all[name] = kind === "level" ? Math.max(a, b) : a + b;
-    }
+    join(all, state.counters[role], part);
+    join(all, state.counters[`safe_${role}`], part.safe ?? {});
   }
   return all;
+}
+function join(all, counters, part) {
+  for (const { name, kind } of counters.filter((counter) => counter.name in part)) {
+    const [a, b] = [all[name], part[name]];
+    if (a === undefined) all[name] = b;
+    else all[name] = kind === "level" ? Math.max(a, b) : kind === "least" ? Math.min(a, b) : a + b;
+  }
 }
 // Stores the flows, and their counters of the last half minute.
 function note(flows) {
@@ -177,9 +161,11 @@ function lately(id) {
   const base = past.length > 1 ? first : {};
   const delta = (key) => (last[key] ?? 0) - (base[key] ?? 0);
   const share = (part, whole) => (delta(whole) > 0 ? delta(part) / delta(whole) : null);
+  // Under SafeUDP a receiver knows what its sender shed, and does not expect it.
+  const shed = last.offered === undefined && last.shed !== undefined ? delta("shed") / (delta("shed") + delta("expected") || 1) : share("shed", "offered");
   return {
     lost: share("lost", "expected"), host: last.offered ? share("not_sent", "offered") : share("host_lost", "expected"),
-    network: share("network_lost", "expected"), shed: share("shed", "offered"),
+    network: share("network_lost", "expected"), shed,
   };
 }
 const rateOf = (flow) => totals(flow).rate_bps ?? 0;
@@ -386,20 +372,12 @@ async function detail() {
   // A live chart starts with the flow.
   const from = to - state.window;
   const seen = [state.until === null ? Math.max(from, Math.min(fine.time[0] ?? to, to - 60)) : from, to];
-  $("charts").replaceChildren(...charts(fine, means, seen));
+  $("charts").replaceChildren(...charts(fine, means, seen), ...safeCharts(flow, fine, seen));
+  $("notices-box").hidden = notices($("notices"), flow) === 0;
   fringes(flow, fine, seen);
   counters(flow);
   pairs($("options"), Object.entries(flow.options).map(([name, value]) => [name, String(value)]));
 }
-
-const line = (course, key, scale = (v) => v) => course.time.map((time, place) => [time, scale(course[key][place], place)]);
-// A line has a gap where two of its steps are missing.
-const gapOf = (course) => Math.max(5, course.step_s * 2.2);
-const stepOf = (course) => (course.step_s < 60 ? `${course.step_s} s` : `${course.step_s / 60} min`);
-// A fraction of fewer than 20 datagrams is not shown.
-const share = (course, part, whole) => line(course, part, (value, place) => (course[whole][place] >= 20 ? value / course[whole][place] : null));
-const some = (list) => list.some((n) => n > 0);
-const sum = (list) => list.reduce((all, n) => all + n, 0);
 
 // Coarse means are drawn bold over finer steps.
 function charts(fine, means, x) {
@@ -503,16 +481,19 @@ function fringes(flow, course, x) {
 }
 
 function counters(flow) {
-  const units = { bits_per_second: rate, seconds: (v) => si(v, "s"), ratio: percent };
+  const units = { bits_per_second: rate, seconds: (v) => si(v, "s"), ratio: percent, flows: (v) => v.toPrecision(3) };
   const extra = { rate_asked_bps: (v) => (v === null ? "any" : rate(v)), skew_s: units.seconds };
-  const rows = ["sending", "receiving"].flatMap((role) => {
-    const known = new Map(state.counters[role].map((counter) => [counter.name, counter]));
-    return [flow.status?.[role] ?? []].flat().flatMap(Object.entries).map(([name, value]) => {
+  const listed = (part, counters, before = "") => {
+    const known = new Map(counters.map((counter) => [counter.name, counter]));
+    return Object.entries(part).filter(([, value]) => value === null || typeof value !== "object").map(([name, value]) => {
       const counter = known.get(name);
       const shown = (units[counter?.unit] ?? extra[name] ?? count)(value);
-      return [name.replaceAll("_", " ").replace(" bps", ""), shown, counter?.help];
+      return [before + name.replaceAll("_", " ").replace(" bps", ""), shown, counter?.help];
     });
-  });
+  };
+  const rows = ["sending", "receiving"].flatMap((role) => [flow.status?.[role] ?? []].flat().flatMap((part) => [
+    ...listed(part, state.counters[role]), ...listed(part.safe ?? {}, state.counters[`safe_${role}`], "safe: "),
+  ]));
   pairs($("counters"), rows);
 }
 function pairs(list, rows) {
@@ -715,14 +696,7 @@ function showFound(found) {
 function tell(events) {
   if (events.length === 0) return;
   state.lastEvent = events.at(-1).id;
-  const made = events.map((event) => {
-    const item = document.createElement("li");
-    const time = document.createElement("time");
-    time.dateTime = new Date(event.time * 1000).toISOString();
-    time.textContent = day(event.time);
-    item.append(time, `${event.host}${event.flow ? ` ${event.flow}` : ""}: ${event.text}`);
-    return item;
-  });
+  const made = events.map((event) => entry(event.time, `${event.host}${event.flow ? ` ${event.flow}` : ""}: ${event.text}`));
   $("events").prepend(...made.reverse());
   while ($("events").children.length > 500) $("events").lastChild.remove();
 }

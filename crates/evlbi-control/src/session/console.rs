@@ -629,11 +629,22 @@ pub(super) fn show(flow: &Flow) -> String {
     if let Some(sending) = &status.sending {
         pairs.push(("sheds", sending.shed_policy.clone()));
         pairs.push(("sends", sending.counts.text()));
+        if let Some(safe) = &sending.safe {
+            let text = format!("{}, {}, {}", safe.mode, safe.state, safe.counts.text());
+            pairs.push(("safe", text));
+            let notices = safe.notices.iter();
+            let notices = notices.map(|it| format!("after {:.1} s: {}", it.at_s, it.text));
+            pairs.extend(notices.map(|text| ("notice", text)));
+        }
     }
     for stream in &status.receiving {
         let station = stream.station.iter();
         let station: String = station.map(|station| format!("{station}: ")).collect();
         pairs.push(("receives", station + &stream.counts.text()));
+        if let Some(safe) = &stream.safe {
+            let state = safe.state.as_deref().unwrap_or("no sender");
+            pairs.push(("safe", format!("{state}, {}", safe.counts.text())));
+        }
     }
     for baseline in &status.baselines {
         let shown = format!(

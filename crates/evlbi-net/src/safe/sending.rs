@@ -1,5 +1,6 @@
 //! The sending end of a flow: messages, and what the flow may send.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ const MAX_MESSAGES: usize = 16;
 const LOOK: Nanos = Nanos(100_000);
 /// Maximum number of notices that are kept.
 const MAX_NOTICES: usize = 1000;
+/// Maximum number of the latest notices that are kept.
+const MAX_LATEST: usize = 20;
 
 /// State of a flow for its watchers.
 pub type Shown = Arc<Mutex<SentSafely>>;
@@ -33,6 +36,8 @@ pub struct SentSafely {
     pub status: Option<Status>,
     /// Notices, the first thousand, with the time since the start of the flow.
     pub notices: Vec<Notice>,
+    /// The latest notices, at most twenty.
+    pub latest: VecDeque<Notice>,
     /// Accounts on which both ends agree, at the end.
     pub accounts: Option<Accounts>,
 }
@@ -122,10 +127,15 @@ impl SafeSending {
 
     fn tell(&self, notice: Notice, run: &Run) {
         run.say(format_args!("{notice}"));
+        let notice = notice.since(self.begun);
         let mut shown = self.shown.lock();
         if shown.notices.len() < MAX_NOTICES {
-            shown.notices.push(notice.since(self.begun));
+            shown.notices.push(notice);
         }
+        if shown.latest.len() == MAX_LATEST {
+            shown.latest.pop_front();
+        }
+        shown.latest.push_back(notice);
     }
 
     /// Looks for reports at the next [`SafeSending::drive`], however early.

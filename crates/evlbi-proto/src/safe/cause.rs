@@ -1,7 +1,7 @@
 //! Causes of loss, as far as they show.
 
 use evlbi_core::time::Nanos;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Minimum delay that is a queue, or another route.
 const MIN_QUEUE: Nanos = Nanos(2_000_000);
@@ -17,7 +17,7 @@ const MIN_LOSSES: u64 = 30;
 const REMAINS: f64 = 0.7;
 
 /// Cause of a loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]

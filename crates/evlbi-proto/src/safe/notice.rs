@@ -3,7 +3,7 @@
 use std::fmt;
 
 use evlbi_core::time::Nanos;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
 use super::state::Step;
@@ -108,7 +108,7 @@ impl Kind {
 }
 
 /// Measurements behind a notice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Evidence {
     /// Cause of the loss.

@@ -74,6 +74,10 @@ fn a_counter_of_the_table_is_in_everything() {
         let schema = serde_json::to_value(schema).unwrap();
         assert!(schema["properties"]["nonce"].is_object(), "{schema}");
     }
+    for schema in [safe_sent_schema(), lists_schema()] {
+        let schema = serde_json::to_value(schema).unwrap();
+        assert!(schema["properties"]["nonce_safe"].is_object(), "{schema}");
+    }
     let lists = serde_json::to_value(lists_schema()).unwrap();
     let bytes = &lists["properties"]["bytes"]["items"]["description"];
     let is_of_both = |text: &str| text.contains("sent") && text.contains("received");
@@ -111,7 +115,7 @@ fn names_are_of_one_counter() {
         assert_eq!((same.kind, same.unit), (counter.kind, counter.unit));
     }
     let metrics: HashSet<&str> = all().map(|counter| counter.metric).collect();
-    assert_eq!(metrics.len(), RECEIVED.len() + SENT.len());
+    assert_eq!(metrics.len(), all().count());
     let frames: HashSet<&str> = FRAMES.iter().map(|field| field.counter.name).collect();
     assert!(
         RECEIVED
@@ -129,6 +133,7 @@ fn document() -> String {
                 (_, Unit::BitsPerSecond) => "bit/s".to_owned(),
                 (_, Unit::Ratio) => "0 to 1".to_owned(),
                 (_, Unit::Seconds) => "s".to_owned(),
+                (_, Unit::Flows) => "TCP flows".to_owned(),
                 (_, unit) => format!("{unit:?}").to_lowercase(),
             };
             let kind = format!("{:?}", counter.kind).to_lowercase();
@@ -142,6 +147,8 @@ fn document() -> String {
     }
     table("Of a receiver", RECEIVED)
         + &table("Of a sender", SENT)
+        + &table("Of a sender under SafeUDP", SAFE_SENT)
+        + &table("Of a receiver under SafeUDP", SAFE_RECEIVED)
         + &table("Of a recording", FRAMES)
 }
 

@@ -158,7 +158,7 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     )?;
     Ok(Prepared {
         flow,
-        seen: Seen::new(changes, total, run),
+        seen: Seen::new(changes, total, shown.clone(), run),
         mtu,
         leading,
         truncated,

@@ -10,9 +10,12 @@ use evlbi_net::safe::{
 };
 use evlbi_net::transport::{Carries, Numbers, Outgoing};
 use evlbi_wire::units::show_count;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{SendError, SendOptions};
+use crate::control_socket::SafeSent;
+use crate::counters::{Counts, SAFE_SENT};
 
 /// Options of SafeUDP.
 #[derive(Clone, Debug)]
@@ -112,22 +115,23 @@ pub struct SafeResult {
 }
 
 /// Notice of SafeUDP.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SafeNotice {
     /// Name of its kind.
-    pub kind: &'static str,
+    pub kind: String,
     /// Seconds since the start of the flow.
     pub at_s: f64,
     /// Fraction of the data that is sent from then on, if it says so.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<f64>,
     /// Maximum rate without shedding, if it gives one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bps: Option<u64>,
     /// Its text.
     pub text: String,
     /// Measurements behind it.
+    #[schema(value_type = Object)]
     pub evidence: Evidence,
 }
 
@@ -145,7 +149,7 @@ impl SafeNotice {
             _ => None,
         };
         SafeNotice {
-            kind: notice.kind.name(),
+            kind: notice.kind.name().to_owned(),
             at_s: notice.at.as_secs_f64(),
             kept,
             limit_bps,
@@ -153,6 +157,18 @@ impl SafeNotice {
             evidence: notice.evidence,
         }
     }
+}
+
+/// Returns the status of a running flow; `None` before it was started.
+pub(super) fn status(shown: &Shown) -> Option<SafeSent> {
+    let shown = shown.lock();
+    let status = shown.status?;
+    Some(SafeSent {
+        mode: evlbi_plot::name(&status.mode),
+        state: evlbi_plot::name(&status.state),
+        notices: shown.latest.iter().map(SafeNotice::of).collect(),
+        counts: Counts::of(SAFE_SENT, &status),
+    })
 }
 
 impl SafeResult {

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
+use evlbi_net::safe::Shown;
 use evlbi_net::transmit::Sent;
 use evlbi_wire::units::{show_count, show_rate};
 use parking_lot::Mutex;
 
 use super::changes::Changes;
+use super::safe;
 use crate::control_socket::{Change, Rate, Sending, Status, Watched};
 use crate::counters::{self, Counts};
 
@@ -23,16 +25,23 @@ pub struct Seen {
     changes: Mutex<Changes>,
     /// Length of the source, in bytes.
     total: Option<u64>,
+    safe: Option<Shown>,
     run: Run,
     rate: Mutex<Rate>,
     has_ended: AtomicBool,
 }
 
 impl Seen {
-    pub(super) fn new(changes: Changes, total: Option<u64>, run: &Run) -> Seen {
+    pub(super) fn new(
+        changes: Changes,
+        total: Option<u64>,
+        safe: Option<Shown>,
+        run: &Run,
+    ) -> Seen {
         Seen {
             sent: Arc::clone(&changes.sent),
             total,
+            safe,
             changes: Mutex::new(changes),
             run: run.clone(),
             rate: Mutex::new(Rate::from(run.clock().now())),
@@ -58,6 +67,7 @@ impl Seen {
         Sending {
             rate_asked_bps: changes.stream.rate.map(BitRate::get),
             shed_policy: changes.options.shed.to_string(),
+            safe: self.safe.as_ref().and_then(safe::status),
             counts: Counts::of(counters::SENT, &counters::Sent { live, rate_bps }),
         }
     }
@@ -84,6 +94,9 @@ impl Watched for Seen {
         let mut line = format!("{rate}  {datagrams} datagrams");
         if live.behind >= SHOWN_BEHIND {
             line += &format!("  {:.1} s behind", live.behind.as_secs_f64());
+        }
+        if let Some(safe) = self.safe.as_ref().and_then(safe::status) {
+            line += &format!("  safe {}", safe.text());
         }
         line
     }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use evlbi_stream::counters::{self, Kind, RECEIVED, SENT, Unit, real};
-use serde_json::{Value, json};
+use evlbi_stream::counters::{
+    self, Counter, Counts, Field, Kind, RECEIVED, SAFE_RECEIVED, SAFE_SENT, SENT, Unit, real,
+};
+use serde_json::json;
 
 use crate::fleet::About;
 use crate::flow::{Flow, State};
@@ -20,18 +22,20 @@ fn flow() -> Flow {
             false => json!(next as u64),
         }
     };
-    let mut receiving: BTreeMap<&str, Value> = BTreeMap::new();
+    let mut receiving = BTreeMap::from([("is_streaming", json!(true))]);
     let mut sending = BTreeMap::from([("shed_policy", json!("none"))]);
-    receiving.insert("is_streaming", json!(true));
-    receiving.extend(
-        RECEIVED
-            .iter()
-            .map(|field| (field.counter.name, value(field.counter.unit))),
-    );
-    sending.extend(
-        SENT.iter()
-            .map(|field| (field.counter.name, value(field.counter.unit))),
-    );
+    let mut safe_sending = BTreeMap::from([("mode", json!("shared")), ("state", json!("held"))]);
+    let mut safe_receiving = BTreeMap::from([("state", json!("held"))]);
+    for (values, counters) in [
+        (&mut receiving, counters_of(RECEIVED)),
+        (&mut sending, counters_of(SENT)),
+        (&mut safe_sending, counters_of(SAFE_SENT)),
+        (&mut safe_receiving, counters_of(SAFE_RECEIVED)),
+    ] {
+        values.extend(counters.iter().map(|it| (it.name, value(it.unit))));
+    }
+    sending.insert("safe", json!(safe_sending));
+    receiving.insert("safe", json!(safe_receiving));
     let status = json!({"time": 1e10, "line": "", "receiving": [receiving], "sending": sending});
     Flow {
         id: "ef".parse().unwrap(),
@@ -45,6 +49,10 @@ fn flow() -> Flow {
         end: None,
         status: Some(serde_json::from_value(status).unwrap()),
     }
+}
+
+fn counters_of<T>(table: &'static [Field<T>]) -> Vec<&'static Counter> {
+    table.iter().map(|field| &field.counter).collect()
 }
 
 #[test]
@@ -93,10 +101,22 @@ fn each_counter_is_in_the_history_the_metrics_and_the_console() {
     };
     let metrics = metrics::text(about, vec![flow.clone()]).unwrap();
     let console = console::show(&flow);
-    let received = (RECEIVED.iter()).map(|field| (&field.counter, &status.receiving[0].counts));
+    let received = &status.receiving[0];
     let sent = status.sending.as_ref().unwrap();
-    let sent = (SENT.iter()).map(|field| (&field.counter, &sent.counts));
-    for (counter, counts) in received.chain(sent) {
+    let all: [(Vec<&Counter>, &Counts); 4] = [
+        (counters_of(RECEIVED), &received.counts),
+        (counters_of(SENT), &sent.counts),
+        (counters_of(SAFE_SENT), &sent.safe.as_ref().unwrap().counts),
+        (
+            counters_of(SAFE_RECEIVED),
+            &received.safe.as_ref().unwrap().counts,
+        ),
+    ];
+    let state = "evlbi_safe_state{host=\"here\",flow=\"ef\",mode=\"shared\",state=\"held\"} 1.0";
+    assert!(metrics.contains(state), "{metrics}");
+    let all = all.into_iter();
+    let all = all.flat_map(|(counters, counts)| counters.into_iter().map(move |it| (it, counts)));
+    for (counter, counts) in all {
         let value = counts.get(counter.name).unwrap();
         let suffix = match counter.kind {
             Kind::Counter => "_total",

@@ -1,0 +1,40 @@
+// SafeUDP of a flow: charts of what is sent and lost by the reports, and of the rate of TCP; its notices.
+import { figure, gapOf, line, some } from "./chart.js";
+import { day, percent, rate, si } from "./format.js";
+
+export function safeCharts(flow, fine, x) {
+  const isSender = Boolean(flow.status?.sending?.safe);
+  if (!isSender && !flow.status?.receiving?.some((stream) => stream.safe)) return [];
+  const safe = isSender ? flow.status.sending.safe : flow.status.receiving.find((stream) => stream.safe).safe;
+  const common = { x, isTime: true, gap: gapOf(fine) };
+  const one = (name, key, tone) => ({ name, points: line(fine, key), tone });
+  const known = (key) => line(fine, key, (value) => (value > 0 ? value : null));
+  const made = [figure({
+    ...common, title: "Kept by SafeUDP", format: percent, min: 1,
+    series: [one("sent", "kept", 0), ...(isSender ? [one("lost in the network", "loss", 1), one("lost by the receiving host", "host_loss", 2)] : [])],
+    words: `State ${safe.state ?? "unknown"}${safe.mode ? `, mode ${safe.mode}` : ""}: ${percent(safe.kept)} of the data are sent. What is shed is not lost.`,
+  })];
+  if (isSender && some(fine.x_tcp_bps)) {
+    made.push(figure({
+      ...common, title: "Rate of TCP on this path", format: (v) => rate(v).replace("bit/s", ""), min: 1,
+      series: [{ name: "TCP", points: known("x_tcp_bps"), tone: 1 }, one("this flow", "rate_bps", 0)],
+      words: `The flow counts as ${safe.q.toPrecision(3)} TCP flows; loss event rate ${percent(safe.p)}, round-trip time ${si(safe.rtt_s, "s")}.`,
+    }));
+  }
+  return made;
+}
+// Shows the notices, the latest first, and returns their number.
+export function notices(list, flow) {
+  const all = flow.status?.sending?.safe?.notices ?? [];
+  list.replaceChildren(...all.toReversed().map((notice) => entry(flow.started + notice.at_s, notice.text)));
+  return all.length;
+}
+// Entry of a list of events.
+export function entry(at, text) {
+  const item = document.createElement("li");
+  const time = document.createElement("time");
+  time.dateTime = new Date(at * 1000).toISOString();
+  time.textContent = day(at);
+  item.append(time, text);
+  return item;
+}

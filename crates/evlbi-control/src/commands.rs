@@ -95,6 +95,10 @@ pub enum OptionPolicy {
     Read,
     /// Channel table: a file to read, or its rows.
     Table,
+    /// Key: a file to read, or `key:` and its 64 hexadecimal digits. Never shown.
+    Key,
+    /// Listens on the port after the last one of the [`Listen`](OptionPolicy::Listen) URL.
+    Messages,
     /// File or directory to create.
     Write,
     /// URL to send to.
@@ -183,16 +187,21 @@ pub const COMMANDS: [Command; 9] = [
             ("source", OptionPolicy::Source),
             ("to", OptionPolicy::Destination),
             ("max", OptionPolicy::Whole),
+            ("key-file", OptionPolicy::Key),
         ],
-        left_out: &["safe", "least", "grace", "weight", "rearm", "key-file"],
         ..TEST
     },
     Command {
         name: "recv",
         listens: When::Always,
         lasts: When::Always,
-        policies: &[("from", OptionPolicy::Listen), ("to", OptionPolicy::Sink)],
-        left_out: &["gaps", "safe", "key-file"],
+        policies: &[
+            ("from", OptionPolicy::Listen),
+            ("to", OptionPolicy::Sink),
+            ("safe", OptionPolicy::Messages),
+            ("key-file", OptionPolicy::Key),
+        ],
+        left_out: &["gaps"],
         ..TEST
     },
     Command {
@@ -270,6 +279,14 @@ impl Command {
             let asked = asked.escape_debug();
             format!("unknown command `{asked}`: a flow can run {names}")
         })
+    }
+
+    /// Returns whether an option is a secret, which is never shown.
+    pub(crate) fn hides(&self, option: &str) -> bool {
+        matches!(
+            self.policy(option),
+            OptionPolicy::Secret | OptionPolicy::Key
+        )
     }
 
     /// Returns the policy for an option.

@@ -396,13 +396,13 @@ pub(crate) fn private_dir(path: &Path) -> Result<(), FileError> {
 ///
 /// # Errors
 /// Returns [`FileError`] if the file cannot be written; an older file stays.
-pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
+pub(crate) fn write_private(path: &Path, content: impl AsRef<[u8]>) -> Result<(), FileError> {
     let draft = path.with_added_extension("new");
     let write = || -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = options.open(&draft)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(content.as_ref())?;
         file.sync_all()?;
         fs::rename(&draft, path)
     };

@@ -22,10 +22,10 @@ use super::AgentError;
 use super::config::Config;
 use super::guard::{self, Allowed, Load};
 use super::notices::news;
-use super::process::{self, FLOW_DIRS, FlowDir, FlowDirError, Line};
+use super::process::{self, FLOW_DIRS, FLOW_FILES, FlowDir, FlowDirError, Line};
 use crate::api::off_thread;
 use crate::body::file_body;
-use crate::commands::{Command, Known, Language, OptionPolicy};
+use crate::commands::{Command, Known, Language};
 use crate::fleet::{About, Checked, Storage};
 use crate::flow::{End, Flow, FlowId, NewFlow, Outcome, State};
 use crate::history::History;
@@ -220,7 +220,7 @@ impl Agent {
         let command = Command::named(&new.command).map_err(Problem::unprocessable)?;
         let id = new.id;
         let mut options = new.options;
-        options.retain(|name, _| command.policy(name) != OptionPolicy::Secret);
+        options.retain(|name, _| !command.hides(name));
         let recording = Known::of(&new.command, &options).recording();
         let kept = Entry {
             flow: Flow {
@@ -594,7 +594,7 @@ impl Control for Arc<Agent> {
             let flow_dir = flow_dir(&id);
             let removing = move || {
                 // The directory stays to mark the name as used.
-                for file in ["flow.json", "result.json", "log", "control", "control.last"] {
+                for file in FLOW_FILES {
                     let _ = fs::remove_file(flow_dir.file(file));
                 }
             };
@@ -648,8 +648,8 @@ fn make(program: &Path, kept: &Entry, allowed: &Allowed) -> Reply<Child> {
         let _ = fs::remove_dir_all(&draft.0);
         private_dir(&draft.0)?;
         write(&draft, kept)?;
-        for (name, text) in &allowed.files {
-            write_private(&draft.file(name), text)?;
+        for (name, bytes) in &allowed.files {
+            write_private(&draft.file(name), bytes)?;
         }
         fs::rename(&draft.0, &flow_dir.0)?;
         flow_dir.start(program, allowed)

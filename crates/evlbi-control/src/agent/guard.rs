@@ -10,6 +10,7 @@ use evlbi_core::rate::BitRate;
 use evlbi_host::doctor::{FreeError, free_bytes};
 use evlbi_net::clock::Clock;
 use evlbi_net::responder;
+use evlbi_net::safe::message_address;
 use evlbi_net::transport::{self, Listening, Local, OpenError, Place, Protocol, Url};
 use evlbi_stream::channel_table::ChannelTable;
 use evlbi_stream::recording::{Recording, gaps_beside, result_beside};
@@ -28,6 +29,12 @@ use crate::time::now;
 
 /// Environment variable of a flow's token. A command line would be readable by every user of the host.
 const TOKEN: &str = "EVLBI_TOKEN";
+
+/// Name of the file with a flow's key in its working directory.
+pub const KEY_FILE: &str = "key";
+
+/// Prefix of a key in an option.
+pub const KEY: &str = "key:";
 
 /// First and last ephemeral port of Linux by default.
 const EPHEMERAL: [u16; 2] = [32_768, 60_999];
@@ -138,8 +145,8 @@ pub struct Allowed {
     pub(crate) listens: Vec<Listening>,
     /// Files that it creates.
     pub(crate) writes: Vec<PathBuf>,
-    /// Names and texts of files that its working directory contains from the start.
-    pub(crate) files: Vec<(String, String)>,
+    /// Names and contents of files that its working directory contains from the start.
+    pub(crate) files: Vec<(String, Vec<u8>)>,
 }
 
 impl Allowed {
@@ -319,6 +326,15 @@ impl Guard<'_> {
             }
             OptionPolicy::Write => self.write(&value),
             OptionPolicy::Read | OptionPolicy::Table => self.read(&value),
+            OptionPolicy::Key => match value.strip_prefix(KEY) {
+                Some(digits) => self.key(digits),
+                None => self.read(&value),
+            },
+            OptionPolicy::Messages => {
+                // The options of a command are in the order of its command line: the URL comes first.
+                self.listen_for_messages()?;
+                Ok(value)
+            }
             OptionPolicy::Stations => with_settings(&value, |address| match self.is_live {
                 true => self.listen(address),
                 false => self.read(address),
@@ -367,8 +383,24 @@ impl Guard<'_> {
         table.check()?;
         let text = toml::to_string(&table).map_err(|error| error.to_string())?;
         let file = format!("{name}.toml");
-        self.allowed.files.push((file.clone(), text));
+        self.allowed.files.push((file.clone(), text.into_bytes()));
         Ok(file)
+    }
+
+    /// Puts a key into a file of the flow's working directory, and returns its name.
+    fn key(&mut self, digits: &str) -> Result<String> {
+        let pairs = digits.as_bytes().chunks(2);
+        let bytes = pairs.map(|pair| {
+            let text = std::str::from_utf8(pair).ok()?;
+            let is_digits = text.bytes().all(|it| it.is_ascii_hexdigit());
+            u8::from_str_radix(text, 16).ok().filter(|_| is_digits)
+        });
+        let bytes = bytes.collect::<Option<Vec<u8>>>();
+        let Some(bytes) = bytes.filter(|_| digits.len() == 64) else {
+            return no("is not a key: give key: and 64 hexadecimal digits, or a file");
+        };
+        self.allowed.files.push((KEY_FILE.to_owned(), bytes));
+        Ok(KEY_FILE.to_owned())
     }
 
     /// Resolves an existing file below a readable directory.
@@ -457,6 +489,26 @@ impl Guard<'_> {
         let listens = url.transport().listens(&url)?;
         self.allowed.listens.extend(listens);
         Ok(value.to_owned())
+    }
+
+    /// Checks and reserves the port for messages of SafeUDP.
+    fn listen_for_messages(&mut self) -> Result<()> {
+        let last = self.allowed.listens.iter().rev();
+        let mut last = last.filter(|it| it.protocol == Protocol::Udp);
+        let last = last.find_map(|listening| match &listening.at {
+            Local::Socket(address) => Some(*address),
+            _ => None,
+        });
+        // Without such a port the flow itself refuses.
+        let Some(at) = last.filter(|at| at.port() != 0).and_then(message_address) else {
+            return Ok(());
+        };
+        self.port(at.port())?;
+        self.allowed.listens.push(Listening {
+            protocol: Protocol::Udp,
+            at: Local::Socket(at),
+        });
+        Ok(())
     }
 
     /// Checks the ports of a responder, and restricts those of its tests to the ports that flows may listen on.

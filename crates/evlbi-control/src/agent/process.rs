@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use super::guard::Allowed;
+use super::guard::{Allowed, KEY_FILE};
 use crate::flow::Outcome;
 use crate::identity::FileError;
 
@@ -69,6 +69,16 @@ pub enum FlowDirError {
 
 /// Directory of all flows.
 pub const FLOW_DIRS: &str = "flows";
+
+/// Files of a flow that are removed when it is forgotten.
+pub const FLOW_FILES: [&str; 6] = [
+    "flow.json",
+    "result.json",
+    "log",
+    "control",
+    "control.last",
+    KEY_FILE,
+];
 
 /// Directory of a flow.
 #[derive(Clone, Debug)]

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use crate::run::Run;
 use crate::udp::Interface;
 
-use super::{InOptions, Incoming, OpenError, Opened, OutOptions, Outgoing, TRANSPORTS, Transport};
+use super::{
+    Carries, InOptions, Incoming, OpenError, Opened, OutOptions, Outgoing, TRANSPORTS, Transport,
+};
 
 /// Names of transports that plans use too.
 pub mod scheme {
@@ -273,6 +275,17 @@ impl Url {
         let has_port = |own: &Host, to: &Host| own.has_port(to.port);
         let both = self.host().zip(to.host());
         self.scheme() == to.scheme() && both.is_some_and(|(own, to)| has_port(own, to))
+    }
+
+    /// Returns whether data sent to it leave this host without a congestion control of the transport.
+    pub fn lacks_control(&self) -> bool {
+        let service = self.transport.service();
+        let leaves = |host: &Host| {
+            let address = host.name.parse::<IpAddr>();
+            host.name != "localhost" && !address.is_ok_and(|it| it.to_canonical().is_loopback())
+        };
+        let is_free = service.carries == Carries::Datagrams && !service.reliable;
+        is_free && self.host().is_some_and(leaves)
     }
 
     /// Returns the host, if it names one.

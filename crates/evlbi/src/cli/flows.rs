@@ -54,7 +54,10 @@ impl Grammar for CommandLine {
         let (mut responds, mut fits) = (None, Ok(()));
         match cli.command {
             Command::Respond(args) => responds = Some((args.bind, args.ports)),
-            Command::Send(args) => fits = out_options(&args.into()).map(drop).map_err(Error::from),
+            Command::Send(args) => {
+                fits = args.safe.fits(&args.to).map_err(Error::from);
+                fits = fits.and_then(|()| Ok(out_options(&args.into()).map(drop)?));
+            }
             Command::Recv(args) => {
                 fits = receive_options(&args.into()).map(drop).map_err(Error::from);
             }

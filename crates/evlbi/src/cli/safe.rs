@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use evlbi_core::shed::Fraction;
 use evlbi_net::safe::{Key, Mode, STEPS, Step};
-use evlbi_net::transport::{Carries, Url};
-use evlbi_stream::send::SafeOptions;
+use evlbi_net::transport::Url;
+use evlbi_stream::send::{SafeOptions, SendError};
 
 use super::choice::{Choices, choice, time, within};
 
@@ -124,17 +124,21 @@ impl SafeArgs {
         }))
     }
 
+    /// Checks that a flow to `to` has the key that it needs.
+    ///
+    /// # Errors
+    /// Returns [`SendError::SafeKey`] if it has none.
+    pub fn fits(&self, to: &Url) -> Result<(), SendError> {
+        let is_on = matches!(self.safe, Some(Chosen::Mode(_)));
+        match is_on && self.key_file.is_none() && to.lacks_control() {
+            true => Err(SendError::SafeKey(to.to_string())),
+            false => Ok(()),
+        }
+    }
+
     /// Returns what a flow to `to` lacks: a congestion control, on a path that others may use.
     pub fn lack(&self, to: &Url) -> Option<String> {
-        let service = to.transport().service();
-        let host = to.host().map(|host| host.name.as_str())?;
-        let is_here = host == "localhost"
-            || host
-                .parse::<std::net::IpAddr>()
-                .is_ok_and(|address| address.is_loopback());
-        let lacks =
-            self.safe.is_none() && service.carries == Carries::Datagrams && !service.reliable;
-        (lacks && !is_here).then(|| {
+        (self.safe.is_none() && to.lacks_control()).then(|| {
             "this flow has no congestion control: if others use the path, add --safe shared --key-file FILE; --safe off if it is yours".to_owned()
         })
     }

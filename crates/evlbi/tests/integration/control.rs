@@ -12,5 +12,6 @@ mod identity;
 mod kills;
 mod metrics;
 mod past;
+mod safe;
 mod session;
 pub mod support;

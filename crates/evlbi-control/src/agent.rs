@@ -27,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub use self::config::{Config, ConfigError, SettingError};
+pub(crate) use self::guard::KEY;
 pub use self::guard::{Allowed, Load, Refusal, allow};
 
 use self::flows::Agent;

@@ -7,6 +7,7 @@
 mod check;
 pub mod console;
 mod hosts;
+mod paths;
 mod plan;
 pub mod result;
 pub mod run;
@@ -22,6 +23,7 @@ use thiserror::Error;
 
 pub use self::check::{Finding, Findings, HostChecked};
 pub use self::hosts::ResultError;
+pub use self::paths::PathResult;
 pub use self::plan::{AccessError, Session, SessionError};
 pub use self::schedule::ScheduleError;
 
@@ -104,12 +106,14 @@ pub struct RunOptions {
 }
 
 impl ControllerOptions {
-    /// Opens the session file, or creates a session for an agent's state directory.
+    /// Opens the session file, or creates a session for an agent's state directory. It gets a new key.
     fn open(&self, language: Language) -> Result<Session, SessionError> {
-        match self.session.is_dir() {
+        let mut session = match self.session.is_dir() {
             true => Session::of_agent(&self.session, language),
             false => Session::read(&self.session, language),
-        }
+        }?;
+        session.key = Some(paths::new_key());
+        Ok(session)
     }
 
     /// Creates the controller's state directory if it does not exist, and returns its path.

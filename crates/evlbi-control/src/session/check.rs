@@ -60,6 +60,9 @@ pub struct Findings {
     pub hosts: Vec<HostChecked>,
     /// Problems with the session.
     pub problems: Vec<Finding>,
+    /// What a later version of session files requires.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Finding>,
 }
 
 /// Checks a session.
@@ -75,6 +78,8 @@ pub(crate) async fn check(session: &Session, run: &str, hosts: &Hosts) -> Findin
         checker.check_capacity(scan, &plans);
     }
     checker.check_names();
+    checker.check_reservations(now());
+    checker.findings.warnings = session.warnings();
     checker.findings
 }
 
@@ -165,6 +170,27 @@ impl<'s> Checker<'s> {
                 {
                     let problem =
                         format!("{to} is recorded more than once: put {{scan}} into the name");
+                    self.findings.add(&plan.host, Some(&plan.name), problem);
+                }
+            }
+        }
+    }
+
+    /// Finds paths whose reservation ends before a scan.
+    fn check_reservations(&mut self, begin: f64) {
+        for scan in self.session.parts() {
+            let end = scan.map_or(begin, |scan| {
+                scan.starts(begin, self.session.around) + scan.duration.as_secs_f64()
+            });
+            for plan in self.session.plans_of(scan) {
+                if let Some(until) = plan.reserved_until
+                    && (until.as_nanosecond() as f64) * 1e-9 < end
+                {
+                    let when = scan.map_or_else(
+                        || "now".to_owned(),
+                        |scan| format!("the end of scan {}", scan.name),
+                    );
+                    let problem = format!("its path is reserved until {until}, before {when}");
                     self.findings.add(&plan.host, Some(&plan.name), problem);
                 }
             }

@@ -185,6 +185,12 @@ impl Console {
         }
     }
 
+    /// Returns what the session should state, and does not.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        let warnings = self.session.warnings().into_iter();
+        warnings.map(|found| found.to_string())
+    }
+
     /// Returns the reasons of the hosts that do not answer.
     pub fn silent(&self) -> impl Iterator<Item = String> {
         self.hosts.silent().into_values()

@@ -106,6 +106,11 @@ pub enum AccessError {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Session {
     pub(crate) name: FlowId,
+    /// Version of the file; 1 if it gives none.
+    pub(super) version: Option<u32>,
+    /// Key of the reports of its flows, as an option has it.
+    #[serde(skip)]
+    pub(super) key: Option<String>,
     /// Time by which receivers start before a scan and end after it.
     #[serde(default = "around", deserialize_with = "setting::time")]
     pub(crate) around: Duration,
@@ -164,6 +169,7 @@ pub enum Start {
 
 /// Flow of a session, which runs in each of its scans.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct FlowPlan {
     pub name: FlowId,
     pub host: String,
@@ -171,6 +177,11 @@ pub struct FlowPlan {
     /// Scans in which it runs; empty: all scans.
     #[serde(default)]
     pub scans: Vec<FlowId>,
+    /// Who has reserved its path, if somebody has.
+    pub reserved_by: Option<String>,
+    /// Until when its path is reserved.
+    #[serde(default, deserialize_with = "setting::some")]
+    pub reserved_until: Option<jiff::Timestamp>,
     #[serde(flatten)]
     pub options: Options,
 }
@@ -255,7 +266,7 @@ impl Session {
                 why,
             })?;
         }
-        Ok(())
+        self.check_paths()
     }
 
     fn check_flow(&self, flow: &FlowPlan, language: Language) -> Result<(), String> {
@@ -311,6 +322,7 @@ impl Session {
         let options = flow.options.iter();
         let options = options.map(|(name, value)| (name.clone(), filled(value, &fill)));
         let mut options: Options = options.collect();
+        self.add_reports(scan, flow, &mut options);
         // Flows must end even if the controller is killed.
         if let Some(scan) = scan
             && !options.contains_key("duration")

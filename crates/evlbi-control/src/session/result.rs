@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::check::Findings;
 use super::hosts::Hosts;
+use super::paths::PathResult;
 use crate::Problem;
 use crate::commands::Known;
 use crate::fleet::PlannedFlow;
@@ -33,6 +34,9 @@ pub struct RunResult {
     pub interrupted: bool,
     /// Result of the check before the run.
     pub checked: Findings,
+    /// Congestion control of the paths beyond their hosts, and of those that state it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathResult>,
     /// Results of the flows.
     pub flows: Vec<FlowResult>,
 }
@@ -60,7 +64,7 @@ pub struct FlowResult {
     pub(crate) options: Options,
 }
 
-/// Counters of a sender for its receiver, in datagrams. Shed datagrams are not lost, but the receiver alone cannot distinguish them.
+/// Counters of a sender for its receiver, in datagrams. Shed datagrams are not lost. Without SafeUDP the receiver alone cannot distinguish them.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FromSender {
@@ -161,8 +165,9 @@ impl FlowResult {
         };
         let mut parts = Vec::new();
         parts.extend(result["rate_bps"].as_f64().map(show_rate));
-        // A receiver alone counts what its sender shed as lost in the network.
-        let is_known = self.senders.iter().any(|sender| sender.shed > 0);
+        // A receiver alone counts what its sender shed as lost in the network, unless the sender reports it (SafeUDP).
+        let is_reported = result["safe"].is_object();
+        let is_known = !is_reported && self.senders.iter().any(|sender| sender.shed > 0);
         let is_misleading = |name: &str| is_known && ["lost", "network_lost"].contains(&name);
         parts.extend(counters::brief(|it| {
             let value = result[it.name].as_u64()?;
@@ -253,6 +258,18 @@ mod tests {
             recorder.numbers(),
             "unique 897, in the host 1, from send: lost 3 of 900 sent; 100 shed by the sender"
         );
+        // Under SafeUDP the receiver does not count what was shed as lost.
+        let mut reported = recorder.result.clone();
+        let safe = reported.as_mut().unwrap();
+        safe["safe"] = json!({"shed": 100});
+        safe["lost"] = 3.into();
+        safe["network_lost"] = 2.into();
+        std::mem::swap(&mut recorder.result, &mut reported);
+        assert_eq!(
+            recorder.numbers(),
+            "unique 897, lost 3, in the host 1, in the network 2, from send: lost 3 of 900 sent; 100 shed by the sender"
+        );
+        recorder.result = reported;
         // If nothing was shed, all that the receiver lost was lost on the way.
         recorder.senders[0].shed = 0;
         assert_eq!(

@@ -92,7 +92,7 @@ pub struct Running {
     session: Session,
     name: String,
     options: RunOptions,
-    /// File that stores when the run began.
+    /// File that stores when the run began, and its key.
     book: PathBuf,
     schedule: Schedule,
     /// Result of the check.
@@ -112,7 +112,7 @@ pub async fn prepare(
     run: &Run,
 ) -> Result<Running, RunError> {
     let controller = &options.controller;
-    let session = controller.open(language).map_err(ControllerError::from)?;
+    let mut session = controller.open(language).map_err(ControllerError::from)?;
     let is_known = |name: &&String| session.hosts.iter().any(|host| host.name == **name);
     if let Some(name) = options.without.iter().find(|name| !is_known(name)) {
         return Err(RunError::NoHost(name.clone()));
@@ -125,7 +125,11 @@ pub async fn prepare(
     private_dir(&folder.join("runs"))?;
     let book = folder.join("runs").join(&name);
     let resumed = options.resume.as_ref();
-    let begin = resumed.map(|_| begin_of(&book)).transpose()?;
+    let noted = resumed.map(|_| begin_of(&book)).transpose()?;
+    let begin = noted.as_ref().map(|(begin, _)| *begin);
+    if let Some((_, key)) = noted {
+        session.key = key.or(session.key);
+    }
     let hosts = controller.hosts(&session, &options.without, Some(&name))?;
     let link = match options.bind {
         Some(address) => Some(serve_ui(address, &folder, &hosts, language, run).await?),
@@ -184,12 +188,22 @@ impl Running {
             self.refuse(run);
             return Err(RunError::Problems(self.checked.problems.len()));
         }
+        self.warn(run);
         run.line(format_args!("run {}", self.name));
         if self.options.hold {
             self.schedule = self.held(run).await?;
         }
         if is_new {
-            write_private(&self.book, &self.schedule.begin.to_string())?;
+            let key = self.session.key.as_deref().unwrap_or_default();
+            write_private(&self.book, format!("{}\n{key}", self.schedule.begin))?;
+        }
+        let paths = self.session.paths();
+        for path in &paths {
+            if let Some(reservation) = path.reservation() {
+                run.line(format_args!("{}: {}: {reservation}", path.host, path.flow));
+                let history = &self.schedule.hosts.history;
+                history.tell(&path.host, None, &format!("{}: {reservation}", path.flow));
+            }
         }
         let started = now();
         self.schedule.follow(run).await;
@@ -201,8 +215,16 @@ impl Running {
             ended: now(),
             interrupted: run.is_stopped(),
             checked: self.checked.clone(),
+            paths,
             flows: self.schedule.results().await,
         })
+    }
+
+    /// Reports what the session should state, and does not.
+    pub fn warn(&self, run: &Run) {
+        for found in &self.checked.warnings {
+            run.say(format_args!("{found}"));
+        }
     }
 
     /// Reports the problems, and returns a text with their number.
@@ -251,8 +273,8 @@ fn problems_found(count: usize) -> String {
     }
 }
 
-/// Reads when a run began whose controller has ended.
-fn begin_of(book: &Path) -> Result<f64, RunError> {
+/// Reads when a run began whose controller has ended, and its key.
+fn begin_of(book: &Path) -> Result<(f64, Option<String>), RunError> {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let folder = book.parent().unwrap_or(book);
     let text = std::fs::read_to_string(book).map_err(|_| {
@@ -269,10 +291,12 @@ fn begin_of(book: &Path) -> Result<f64, RunError> {
             last: runs.join(", "),
         }
     })?;
-    text.trim().parse().map_err(|source| RunError::NoTime {
+    let (begin, key) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
+    let begin = begin.parse().map_err(|source| RunError::NoTime {
         path: book.to_owned(),
         source,
-    })
+    })?;
+    Ok((begin, (!key.is_empty()).then(|| key.to_owned())))
 }
 
 /// Starts serving the web UI of the session. Returns its address with the token for the role operate.

@@ -176,6 +176,7 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
         run.line(format_args!("{OPEN} {link}"));
     }
     if check {
+        session.warn(run);
         if !session.checked.problems.is_empty() {
             bail!("{}", session.refuse(run));
         }
@@ -245,7 +246,7 @@ pub fn console(args: ConsoleArgs, program: &Program) -> Result<()> {
     let threads = Threads::start()?;
     let console = threads.finish(Console::open(&options, &CommandLine));
     let mut console = console?;
-    for why in console.silent() {
+    for why in console.warnings().chain(console.silent()) {
         program.unheeded().say(format_args!("{why}"));
     }
     // A user who types can start an agent meanwhile.

@@ -48,6 +48,23 @@ async fn nothing_is_wrong_with_a_good_session() {
     assert_eq!(hosts, HOSTS.map(|name| (name, 0.0, Some(1 << 40))));
 }
 
+/// A path that is reserved for less than the session is a problem; one without a stated congestion control is not yet.
+#[tokio::test(start_paused = true)]
+async fn reservations_last_until_the_end() {
+    for (until, count) in [("2100-01-01T00:00:00Z", 0), ("1970-01-01T00:00:00Z", 2)] {
+        let mut session = two_scans();
+        let sender = session
+            .flows
+            .iter_mut()
+            .find(|flow| !flow.known().listens());
+        sender.unwrap().reserved_until = Some(until.parse().unwrap());
+        let found = found(&Site::new(), &session).await;
+        assert_eq!(found.len(), count, "{found:?}");
+        let says = format!("its path is reserved until {until}, before the end of scan s");
+        assert!(found.iter().all(|found| found.contains(&says)), "{found:?}");
+    }
+}
+
 /// A clock may be off by 500 ms, or by what the session allows.
 #[tokio::test(start_paused = true)]
 async fn clocks_that_are_off_are_found() {

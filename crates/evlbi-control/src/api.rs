@@ -356,6 +356,9 @@ struct ChangeFlow {
     /// New shed policy of a sender.
     #[schema(examples("bunch:5%"))]
     shed: Option<String>,
+    /// Whether a sender under SafeUDP that has stopped tries again.
+    #[serde(default)]
+    rearm: bool,
 }
 
 #[derive(Default, Deserialize, ToSchema)]
@@ -487,10 +490,10 @@ async fn change(
     let change = Change {
         rate: asked.rate,
         shed: asked.shed,
-        ..Change::default()
+        rearm: asked.rearm,
     };
     if change == Change::default() {
-        let why = "nothing to change: give rate, shed or both";
+        let why = "nothing to change: give rate, shed or rearm";
         return Err(Problem::unprocessable(why));
     }
     api.fleet.change(id, asked.revision, change).await.map(Json)

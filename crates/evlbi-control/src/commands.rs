@@ -213,7 +213,7 @@ pub const COMMANDS: [Command; 9] = [
             ("model", OptionPolicy::Read),
             ("channel-table", OptionPolicy::Table),
         ],
-        left_out: &["no-lines"],
+        left_out: &["no-lines", "safe", "key-file"],
         ..TEST
     },
     Command {

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use evlbi_testkit::Room;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::picture::{Curve, Picture, Style};
-use super::programs::{Fields, HOSTS, Listening, OnPath, evlbi, printed, wait};
+use super::programs::{
+    Fields, HOSTS, Listening, OnPath, evlbi, json_of, output_of, pair, printed, started_at, wait,
+};
 use super::record::{Aim, Need, Record, Scene};
 
 pub const SCENES: &[Scene] = &[
@@ -54,7 +58,7 @@ fn script(far: &str, source: &str, send: &str, recv: &str, beside: &str) -> Stri
         $E send {source} --to udp://{far}:2630 --key-file key {send} --json > send.json 2> send.txt & S=$!
         {beside}
         wait $S || true
-        kill -INT $R; wait $R || true",
+        kill -TERM $R; wait $R || true",
         wait("grep -q listening recv.txt")
     )
 }
@@ -189,21 +193,37 @@ fn paths(record: &mut Record) -> Result<()> {
 }
 
 fn host(record: &mut Record) -> Result<()> {
-    for more in ["", "--no-gro"] {
-        let path = OnPath::new(&format!(
-            "{HOSTS}rtt = \"1ms\"\nrate = \"1G\"\nbuffer = \"1MiB\"\n"
-        ));
-        // The receiver is stopped from without: a program in its namespace has another parent.
-        let stops = "for i in $(seq 45); do pkill -STOP -f '[r]ecv.*:2630'; sleep 0.2; pkill -CONT -f '[r]ecv.*:2630'; sleep 0.8; done";
-        let recv = format!("--to null --buffer 64KiB {more}");
-        let send = "--rate 100M --duration 45s --safe shared";
-        let source = format!("pattern:{SIZE}");
-        path.run(&[], &script("manchester", &source, send, &recv, stops))?;
-        let name = match more {
-            "" => "with GRO",
-            _ => "without",
-        };
-        let [sent, received] = ["send.json", "recv.json"].map(|file| path.room.json(file));
+    for (name, more) in [("with GRO", ""), ("without", "--no-gro")] {
+        let pair = pair()?;
+        let room = Room::new();
+        let key = room.write("key", [7; 32]);
+        let mut recv = evlbi()?;
+        recv.args([
+            "recv",
+            &format!("udp://{}:2630", pair.far.v4),
+            "--to",
+            "null",
+        ])
+        .args(["--buffer", "64KiB", "--safe", "--key-file", &key, "--json"])
+        .args(more.split_whitespace());
+        let recv = pair
+            .far
+            .namespace
+            .run(|| Listening::start(&mut recv, 1))??;
+        let mut send = evlbi()?;
+        send.args(["send", &format!("pattern:{SIZE}"), "--to"])
+            .arg(format!("udp://{}:2630", pair.far.v4))
+            .args(["--rate", "100M", "--duration", "45s", "--safe", "shared"])
+            .args(["--key-file", &key, "--json"]);
+        let mut send = started_at(&pair.near, &mut send)?;
+        while send.try_wait()?.is_none() {
+            recv.signal(Signal::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(200));
+            recv.signal(Signal::SIGCONT);
+            std::thread::sleep(Duration::from_millis(800));
+        }
+        let sent = json_of(&output_of(send)?)?;
+        let received: Value = serde_json::from_str(&recv.stop()?)?;
         agree(record, name, &sent, &received);
         let notices = sent["safe"].list("notices")?;
         let at = |kind: &str| {
@@ -224,11 +244,10 @@ fn host(record: &mut Record) -> Result<()> {
             shed - noticed,
             Aim::AtLeast(29.0),
         );
-        let is_network = notices.iter().any(|notice| notice["kind"] == "congested");
         record.figure(
             format!("{name}: notices of congestion"),
             "",
-            f64::from(u8::from(is_network)),
+            f64::from(u8::from(at("congested").is_some())),
             Aim::AtMost(0.0),
         );
         let all = &sent["safe"]["accounts"];

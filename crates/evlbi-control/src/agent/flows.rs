@@ -544,6 +544,7 @@ impl Control for Arc<Agent> {
                         flow.options.insert(name.to_owned(), value.into());
                     }
                 }
+                said.extend(change.rearm.then(|| "rearm".to_owned()));
                 entry.clone()
             })?;
             self.keep(&kept);

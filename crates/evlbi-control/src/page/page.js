@@ -366,6 +366,7 @@ async function detail() {
   const isOn = flow.state !== "ended";
   const mayOperate = state.role === "operate";
   $("change").hidden = !(mayOperate && flow.state === "running" && flow.status?.sending);
+  $("rearm").hidden = !(mayOperate && isOn && flow.status?.sending?.safe?.state === "breaker");
   $("stop").hidden = !(mayOperate && isOn);
   $("kill").hidden = !(mayOperate && flow.state === "stopping");
   $("forget").hidden = !(mayOperate && !isOn);
@@ -559,6 +560,11 @@ async function end(kill) {
   if (!(await sure(kill ? `Kill ${id}? Data that is not written yet is lost.` : `Stop ${id}?`))) return;
   act(() => ask(flowPath(id, "/stop"), { method: "POST", body: { kill } }), kill ? `${id} killed.` : `${id} is stopping.`);
 }
+$("rearm").addEventListener("click", () => {
+  const flow = state.flows.get(state.selected);
+  const body = { revision: flow.revision, rearm: true };
+  act(() => ask(flowPath(flow.id), { method: "PATCH", body }), `${flow.id} tries again.`);
+});
 $("stop").addEventListener("click", () => end(false));
 $("kill").addEventListener("click", () => end(true));
 $("forget").addEventListener("click", async () => {

@@ -34,6 +34,7 @@ begin [SCAN]                    start the session's flows, or those of a scan; s
 start HOST NAME COMMAND [OPTION=VALUE ...]
                                 start a flow: start jive rec1 recv from=udp://:2630 to=rec1.vdif
 set FLOW rate=RATE shed=POLICY  change a running sender
+rearm FLOW                      let a sender under SafeUDP try again that has stopped
 stop FLOW|all                   stop with everything written; all: the flows started here, senders first
 kill FLOW                       kill a flow at once
 forget FLOW                     remove an ended flow from the list
@@ -46,9 +47,9 @@ help, quit
 
 A flow can be named by the end of its name after a dot.";
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-const WORDS: [&str; 16] = [
-    "list", "show", "hosts", "check", "begin", "start", "set", "stop", "kill", "forget", "wait",
-    "result", "log", "events", "help", "quit",
+const WORDS: [&str; 17] = [
+    "list", "show", "hosts", "check", "begin", "start", "set", "rearm", "stop", "kill", "forget",
+    "wait", "result", "log", "events", "help", "quit",
 ];
 
 /// Error: a line of a console or a script failed.
@@ -117,7 +118,9 @@ impl Words {
         let hosts = self.hosts.hosts.iter();
         match words {
             [] => owned(&WORDS),
-            ["show" | "set" | "kill" | "forget" | "wait" | "result" | "log"] => flows.collect(),
+            ["show" | "set" | "rearm" | "kill" | "forget" | "wait" | "result" | "log"] => {
+                flows.collect()
+            }
             ["stop"] => flows.chain(["all".to_owned()]).collect(),
             ["set", _, ..] => owned(&["rate=", "shed="]),
             ["wait", _] => owned(&[&["running", "ended"], counted().as_slice()].concat()),
@@ -230,6 +233,13 @@ impl Console {
                 self.start(host, name, command, options).await?
             }
             ["set", flow, changes @ ..] => self.set(flow, changes).await?,
+            ["rearm", flow] => {
+                let change = Change {
+                    rearm: true,
+                    ..Change::default()
+                };
+                self.change(flow, change).await?
+            }
             ["stop", "all"] => self.stop_all().await?,
             ["stop", flow] => self.stop(flow, false).await?,
             ["kill", flow] => self.stop(flow, true).await?,
@@ -428,7 +438,6 @@ impl Console {
     }
 
     async fn set(&self, flow: &str, changes: &[&str]) -> Result<String> {
-        let flow = self.hosts.find(flow)?;
         let mut change = Change::default();
         for part in changes {
             match part.split_once('=') {
@@ -444,6 +453,11 @@ impl Console {
         if change == Change::default() {
             return no("nothing to set: give rate=RATE, shed=POLICY or both".to_owned());
         }
+        self.change(flow, change).await
+    }
+
+    async fn change(&self, flow: &str, change: Change) -> Result<String> {
+        let flow = self.hosts.find(flow)?;
         let changed = self.hosts.change(flow.id, flow.revision, change).await?;
         Ok(list(&[changed]))
     }

@@ -3,7 +3,7 @@
 //! Flows from one host to another do not share a controller: each reacts to its own reports. They share their weight instead, so that a
 //! stream gets no larger share of a path when it is cut into several flows.
 
-use evlbi_net::safe::WEIGHT;
+use evlbi_net::safe::{MIN_WEIGHT, WEIGHT};
 use evlbi_net::transport::Url;
 use serde::Serialize;
 use serde_json::Value;
@@ -177,8 +177,8 @@ impl Session {
     }
 
     /// Returns the number of TCP flows as which a sender may count: flows from one host to another in a scan have the default weight
-    /// together, but not less than one each. `None` for a flow that is alone.
-    fn weight(&self, scan: Option<&Scan>, plan: &FlowPlan) -> Option<u64> {
+    /// together. `None` for a flow that is alone.
+    fn weight(&self, scan: Option<&Scan>, plan: &FlowPlan) -> Option<f64> {
         let to = |plan: &FlowPlan| {
             let to = plan.known().destination()?;
             Some(to.host()?.name.clone())
@@ -189,7 +189,7 @@ impl Session {
         let count = same
             .filter(|other| to(other).as_ref() == Some(&place))
             .count();
-        (count > 1).then(|| (WEIGHT as u64 / count as u64).max(1))
+        (count > 1).then(|| (WEIGHT / count as f64).max(MIN_WEIGHT))
     }
 
     /// Adds to the options of a flow the reports that its sender needs, the session's key, and its part of the weight.
@@ -370,13 +370,13 @@ mod tests {
             let session: Session = toml::from_str(&text).unwrap();
             session.check_paths().unwrap();
             let flows = session.flows_of("run", None).unwrap().into_iter();
-            let weights = flows.map(|(_, flow)| flow.options.get(FLOWS).and_then(Value::as_u64));
-            weights.collect::<Vec<Option<u64>>>()
+            let weights = flows.map(|(_, flow)| flow.options.get(FLOWS).and_then(Value::as_f64));
+            weights.collect::<Vec<Option<f64>>>()
         };
         assert_eq!(more(1, ""), [None]);
-        assert_eq!(more(2, ""), [Some(1); 2]);
-        assert_eq!(more(5, ""), [Some(1); 5]);
-        assert_eq!(more(2, "weight = 2"), [Some(2); 2]);
+        assert_eq!(more(2, ""), [Some(1.5); 2]);
+        assert_eq!(more(5, ""), [Some(0.6); 5]);
+        assert_eq!(more(2, "weight = 2"), [Some(2.0); 2]);
     }
 
     /// A receiver of no flow of the session, e.g. a live correlator, sends no reports.

@@ -229,7 +229,10 @@ impl Control {
 
     /// Takes a report.
     pub fn report(&mut self, measured: Measured, now: Nanos) {
-        self.measured = Some(measured);
+        // After the end, the last measurements of the flow remain.
+        if self.state != State::Ended {
+            self.measured = Some(measured);
+        }
         self.note_signs(&measured, now);
         if self.is_blind || matches!(self.state, State::Start | State::Breaker | State::Ended) {
             return;
@@ -335,7 +338,8 @@ impl Control {
         let flows = self.measured.map_or(0.0, |it| it.flow.flows(it.p));
         let is_reserved = self.settings.mode == Mode::Reserved;
         let is_clean = matches!(class, Class::Clean | Class::Host);
-        let most = (TRIAL_PART * self.settings.weight).max(1.0);
+        let weight = self.settings.weight;
+        let most = (TRIAL_PART * weight).max(weight.min(1.0));
         let fits = flows * (higher / self.step.kept()).sqrt() <= most;
         !class.is_bad() && (is_clean || is_reserved || fits)
     }

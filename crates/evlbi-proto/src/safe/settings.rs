@@ -3,7 +3,7 @@
 use evlbi_core::time::Nanos;
 
 use super::state::{Mode, Step};
-use super::{GRACE, WEIGHT};
+use super::{GRACE, MAX_WEIGHT, MIN_WEIGHT, WEIGHT};
 
 /// Settings of a sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,7 +14,8 @@ pub struct Settings {
     pub least: Step,
     /// Time for the application to act before data are shed.
     pub grace: Nanos,
-    /// Number of TCP flows that the flow may count as (k), from 1 to 10.
+    /// Number of TCP flows that the flow may count as (k), from [`MIN_WEIGHT`] to [`MAX_WEIGHT`]. Several flows on one path divide it
+    /// between them.
     pub weight: f64,
     /// Whether sending is tried again after a stop without an operator.
     pub rearm: bool,
@@ -49,7 +50,7 @@ impl Settings {
     pub fn weight(&self) -> f64 {
         match self.mode {
             Mode::Strict => 1.0,
-            Mode::Shared | Mode::Reserved => self.weight.clamp(1.0, 10.0),
+            Mode::Shared | Mode::Reserved => self.weight.clamp(MIN_WEIGHT, MAX_WEIGHT),
         }
     }
 }

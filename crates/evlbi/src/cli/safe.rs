@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use evlbi_core::shed::Fraction;
-use evlbi_net::safe::{Key, Mode, STEPS, Step};
+use evlbi_net::safe::{Key, MAX_WEIGHT, MIN_WEIGHT, Mode, STEPS, Step};
 use evlbi_net::transport::Url;
 use evlbi_stream::send::{SafeOptions, SendError};
 
-use super::choice::{Choices, choice, time, within};
+use super::choice::{Choices, choice, time};
 
 /// Length of a key; other contents of a key file are a passphrase.
 const KEY: usize = 32;
@@ -59,9 +59,9 @@ pub struct SafeArgs {
     /// Wait this long for a lower rate before data are shed, up to 10s [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = grace, requires = "safe")]
     pub grace: Option<Duration>,
-    /// Count as up to this many TCP flows, 1 to 10 [default: 3]
+    /// Count as up to this many TCP flows, 0.1 to 10; divide it among the flows of one path [default: 3]
     #[arg(long, value_name = "N", value_parser = weight, requires = "safe")]
-    pub weight: Option<u32>,
+    pub weight: Option<f64>,
     /// Try again after a stop, without an operator
     #[arg(long, requires = "safe")]
     pub rearm: bool,
@@ -103,8 +103,12 @@ fn grace(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn weight(text: &str) -> Result<u32, String> {
-    within(text, 1..=10, "is not a number of TCP flows: give 1 to 10")
+fn weight(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    let known = number.filter(|number| (MIN_WEIGHT..=MAX_WEIGHT).contains(number));
+    known.ok_or_else(|| {
+        format!("`{text}` is not a number of TCP flows: give {MIN_WEIGHT} to {MAX_WEIGHT}")
+    })
 }
 
 impl SafeArgs {
@@ -118,7 +122,7 @@ impl SafeArgs {
             mode,
             least: self.least.unwrap_or(usual.least),
             grace: self.grace.unwrap_or(usual.grace),
-            weight: self.weight.map_or(usual.weight, f64::from),
+            weight: self.weight.unwrap_or(usual.weight),
             rearm: self.rearm,
             key: self.key_file.as_deref().map(read).transpose()?,
         }))
@@ -207,6 +211,9 @@ mod tests {
         assert!(least("1/17").unwrap_err().contains("1/16 to 1"));
         assert!(grace("11s").unwrap_err().contains("at most 10s"));
         assert_eq!(grace("0"), Ok(Duration::ZERO));
-        assert!(weight("11").unwrap_err().contains("1 to 10"));
+        assert_eq!(weight("0.75"), Ok(0.75));
+        for bad in ["11", "0", "nan", "x"] {
+            assert!(weight(bad).unwrap_err().contains("give 0.1 to 10"), "{bad}");
+        }
     }
 }

@@ -51,6 +51,37 @@ fn share(algorithm: Algorithm, count: usize, weight: f64, scale: f64, seconds: f
     }
 }
 
+/// Four flows that divide the weight of one get what one would get.
+#[test]
+fn many_flows_do_not_get_around_the_weight_of_one() {
+    let tenth = Scene::tenth();
+    let datagrams = tenth.datagrams / 4;
+    let mut world = Scene {
+        settings: Settings {
+            weight: 0.75,
+            rate: u64::from(datagrams) * 1424 * 8,
+            ..tenth.settings
+        },
+        datagrams,
+        there: vec![bottleneck(100_000_000, 80), delay(7_500)],
+        tcps: vec![Algorithm::Reno; 4],
+        flows: 4,
+        ..tenth
+    }
+    .world();
+    world.run_for(40.0);
+    let before: u64 = world.tcp_bytes().iter().sum();
+    let middle = world.now;
+    world.run_for(80.0);
+    let tcp = (world.tcp_bytes().iter().sum::<u64>() - before) as f64 / 4.0;
+    let flows = world.flows.iter();
+    let sent = flows.map(|flow| flow.sent.iter().filter(|at| **at >= middle).count());
+    let ratio = sent.sum::<usize>() as f64 * 1424.0 / tcp;
+    accounts(&mut world);
+    // As for one flow of the weight 3.
+    assert!((1.5..9.0).contains(&ratio), "{ratio}");
+}
+
 /// With `EVLBI_FAIRNESS` set, all numbers of flows and also other algorithms at full rates, which takes minutes: the table of the docs.
 #[test]
 fn a_flow_that_sheds_gets_a_rate_like_that_of_tcp() {

@@ -2,7 +2,8 @@
 
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::message::{
-    BEAT, Beat, CODE, HEADER, Header, MAX_RUNS, MAX_SETS, PROBE, REPORT, RUN, Report, SET, probe,
+    BEAT, Beat, CODE, HEADER, Header, MAX_RUNS, MAX_SETS, Message, PROBE, REPORT, RUN, Received,
+    Report, Run, SET, probe, read,
 };
 use evlbi_proto::safe::*;
 
@@ -37,6 +38,14 @@ fn assert_layout(page: &str, title: &str, (start, end, each): (usize, usize, usi
     assert_eq!(next, end, "{title}");
 }
 
+/// The page has these bytes in words of eight, four per line.
+fn assert_vector(page: &str, bytes: &[u8]) {
+    let word = |word: &[u8]| word.iter().map(|byte| format!("{byte:02x}")).collect();
+    let line = |line: &[u8]| line.chunks(8).map(word).collect::<Vec<String>>().join(" ");
+    let vector = bytes.chunks(32).map(line).collect::<Vec<_>>().join("\n");
+    assert!(page.contains(&format!("\n{vector}\n")), "{vector}");
+}
+
 #[test]
 fn fields_are_where_the_specification_says() {
     let page = page();
@@ -50,20 +59,13 @@ fn fields_are_where_the_specification_says() {
         departure: Nanos(3),
         ..Header::default()
     };
-    let hex = |bytes: &[u8]| {
-        let words = bytes
-            .chunks(8)
-            .map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect());
-        words.collect::<Vec<String>>().join(" ")
-    };
-    let vector = hex(&probe(&header, 0, &key));
     assert_eq!(PROBE, HEADER + CODE);
-    for line in [&vector[..67], &vector[68..]] {
-        assert!(page.contains(line), "{line}");
-    }
+    assert_vector(&page, &probe(&header, 0, &key));
     // The fields whose places a reader cannot guess, by numbers that no other field has.
     let beat = Beat {
         header,
+        instance: 4,
+        first: 5,
         next: 20,
         declared: 19,
         shed: 11,
@@ -74,10 +76,19 @@ fn fields_are_where_the_specification_says() {
         kept: 16,
         size: 17,
         state: State::Held,
-        sets: vec![Set::run(3, 5)],
-        ..Beat::default()
+        sets: vec![
+            Set::run(3, 8),
+            Set {
+                first: 9,
+                end: 19,
+                stride: 4,
+                length: 2,
+            },
+        ],
     };
     let bytes = beat.write(&key);
+    assert_vector(&page, &bytes);
+    assert_eq!(read(&bytes, &key), Ok(Message::Beat(beat)));
     let number = |at: usize, length: usize| {
         let bytes = &bytes[at..at + length];
         bytes
@@ -95,7 +106,7 @@ fn fields_are_where_the_specification_says() {
         ("fraction of the data", 16),
         ("bytes of data in", 17),
         ("state (", 6),
-        ("number of sets", 1),
+        ("number of sets", 2),
     ] {
         let rows = rows(&page, "### 4.3");
         let row = rows.iter().find(|row| row[2].starts_with(name)).unwrap();
@@ -103,17 +114,37 @@ fn fields_are_where_the_specification_says() {
         assert_eq!(number(at, row[1].parse().unwrap()), value, "{name}");
     }
     let report = Report {
+        header,
+        instance: 4,
+        beat: 12,
+        beat_departure: Nanos(13),
+        beat_arrival: Nanos(14),
+        held: Nanos(15),
         covered: 30,
         missed: 20,
         host: 5,
         unattributed: 6,
         shed: 7,
         highest: 31,
+        arrivals: Received {
+            received: 21,
+            unique: 22,
+            duplicates: 23,
+            reordered: 24,
+            late: 25,
+            bytes: 26,
+            marked: 27,
+            capable: 28,
+        },
         probe_highest: 9,
         probes: 8,
-        ..Report::default()
+        runs: [(10, 3), (15, 2)]
+            .map(|(first, length)| Run { first, length })
+            .into(),
     };
     let bytes = report.write(&key);
+    assert_vector(&page, &bytes);
+    assert_eq!(read(&bytes, &key), Ok(Message::Report(report)));
     let number = |at: usize| u64::from(bytes[at + 7]);
     for (place, value) in [
         (5, 30),

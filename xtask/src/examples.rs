@@ -55,7 +55,13 @@ pub fn run() -> Result<()> {
     let lossy = printed(&mut command(examples.join("lossy_path")))?;
     let expected = "sent 9690\nreceived 9587\nlost 103\nin the network 103\n";
     ensure!(lossy == expected, "lossy_path: {lossy}");
-    println!("examples: record, send, correlate, probe and lossy_path do what they say");
+    let lowered = printed(&mut command(examples.join("lower_rate")))?;
+    let is_right =
+        lowered.contains("the application sends less\n") && lowered.contains("\nshed 0\n");
+    ensure!(is_right, "lower_rate: {lowered}");
+    println!(
+        "examples: record, send, correlate, probe, lossy_path and lower_rate do what they say"
+    );
     Ok(())
 }
 

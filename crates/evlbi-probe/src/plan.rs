@@ -8,6 +8,7 @@ pub mod compare;
 pub mod link;
 pub mod losses;
 pub mod multicast;
+pub mod safe;
 pub mod tcp;
 
 /// Formats a table; its heads are separated by commas.

@@ -21,7 +21,7 @@ use thiserror::Error;
 use utoipa::ToSchema;
 
 use crate::counters::{self, Counter, Counts, Received};
-use crate::send::SafeNotice;
+use crate::safe::SafeNotice;
 
 /// Maximum length of a request, in bytes.
 const MAX: u64 = 1 << 16;

@@ -67,6 +67,7 @@ mod numbering;
 pub mod recording;
 pub mod recv;
 pub mod running;
+pub mod safe;
 pub mod samples;
 pub mod selection;
 pub mod send;

@@ -30,7 +30,7 @@ use thiserror::Error;
 pub use self::prepare::out_options;
 use self::prepare::prepare;
 pub use self::result::{SendResult, text};
-pub use self::safe::{SafeNotice, SafeOptions, SafeResult};
+pub use self::safe::{SafeOptions, SafeResult};
 pub use self::seen::Seen;
 use crate::running::Running;
 use crate::selection::Selection;
@@ -250,6 +250,27 @@ impl Burst {
 
 /// A flow that is being sent. It fails if this host refuses the thread's CPU or priority; later failures are in the result.
 pub type Sending = Running<Seen, Result<SendResult, HostError>>;
+
+/// Rate and datagrams of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bit rate of the data; `None` for the maximum of the host.
+    pub rate: Option<BitRate>,
+    /// Data per datagram, in bytes.
+    pub datagram_data: usize,
+}
+
+/// Prepares a flow as [`send()`] does, and sends nothing. Returns its rate and its datagrams.
+///
+/// # Errors
+/// Returns the errors of [`send()`].
+pub fn check(options: &SendOptions, run: &Run) -> Result<Shape, SendError> {
+    let prepared = prepare(options, &run.part())?;
+    Ok(Shape {
+        rate: prepared.rate,
+        datagram_data: prepared.datagram_data,
+    })
+}
 
 /// Starts to send until the source ends, the time is over, or `run` is stopped. Reads the source and connects before it returns.
 ///

@@ -14,7 +14,9 @@ use evlbi_probe::analyse::Analysis;
 use evlbi_probe::capacity::ProbeCapacity;
 use evlbi_probe::fitness::ProbeFitness;
 use evlbi_probe::latency::ProbeLatency;
-use evlbi_probe::plan::{compare, link::LinkPlan, losses, multicast::MulticastPlan, tcp::TcpPlan};
+use evlbi_probe::plan::{
+    compare, link::LinkPlan, losses, multicast::MulticastPlan, safe::SafePlan, tcp::TcpPlan,
+};
 use evlbi_probe::report::{self, Report};
 use evlbi_probe::tcp::{ProbeTcp, matrix};
 use evlbi_probe::udp::{ProbeUdp, Sent};
@@ -63,6 +65,7 @@ outputs! {
     "evlbi.plan.link/1" ["plan link"], LinkPlan;
     "evlbi.plan.losses/1" ["plan tcp"], compare::Simulated<losses::Row>;
     "evlbi.plan.multicast/1" ["plan multicast"], MulticastPlan;
+    "evlbi.plan.safe/1" ["plan safe", "send"], SafePlan;
     "evlbi.plan.tcp/1" ["plan tcp"], TcpPlan;
     "evlbi.probe/1" ["probe"], ProbeFitness;
     "evlbi.probe.capacity/1" ["probe capacity"], ProbeCapacity;

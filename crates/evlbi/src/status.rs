@@ -160,6 +160,8 @@ mod tests {
             "plan tcp --rtt 0s --rate 1G",
             "plan tcp --rtt 10ms,20ms --rate 1G",
             "plan link --rate 1G --link 10G --mtu 10",
+            "plan safe --rate 1G --rtt 0s --size 1424",
+            "send pattern:1032 --to udp://127.0.0.1:9 --rate 1M --safe off --check",
             "path set loss loss",
         ] {
             let line = line.replace("DIR", room.folder().to_str().unwrap());

@@ -15,6 +15,7 @@ mod tests;
 use std::error::Error;
 
 pub use self::correlate::{no_fringe, off_model, only_integration};
+pub use self::stream::cut_off;
 
 /// Returns the text that replaces an error's own, without its causes; `None` keeps the error's own.
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Notices of SafeUDP that flows have given since an agent last asked for their status.
 
 use evlbi_stream::control_socket::Status;
-use evlbi_stream::send::SafeNotice;
+use evlbi_stream::safe::SafeNotice;
 
 use crate::flow::{Flow, State};
 

@@ -60,7 +60,7 @@ pub struct Findings {
     pub hosts: Vec<HostChecked>,
     /// Problems with the session.
     pub problems: Vec<Finding>,
-    /// What a later version of session files requires.
+    /// Paths without the statement that a later version of session files requires.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Finding>,
 }

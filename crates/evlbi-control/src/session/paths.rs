@@ -38,7 +38,7 @@ pub struct PathResult {
     pub to: String,
     /// `shared`, `reserved`, `strict` or `off`; `None` if the session does not state it.
     pub safe: Option<String>,
-    /// Who has reserved the path.
+    /// Holder of the reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_by: Option<String>,
     /// Until when, in UTC.

@@ -177,7 +177,7 @@ pub struct FlowPlan {
     /// Scans in which it runs; empty: all scans.
     #[serde(default)]
     pub scans: Vec<FlowId>,
-    /// Who has reserved its path, if somebody has.
+    /// Holder of the reservation of its path, if there is one.
     pub reserved_by: Option<String>,
     /// Until when its path is reserved.
     #[serde(default, deserialize_with = "setting::some")]

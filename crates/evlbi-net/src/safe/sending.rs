@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evlbi_core::shed::{Fraction, Policy, Shed, ShedError, Stream};
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::{
-    Accounts, BLOCK, Key, Notice, Order, Output, Progress, Sender, Settings, Status, Step,
+    Accounts, BLOCK, Key, Kind, Notice, Order, Output, Progress, Sender, Settings, Status, Step,
 };
 use parking_lot::Mutex;
 
@@ -38,6 +38,8 @@ pub struct SentSafely {
     pub notices: Vec<Notice>,
     /// The latest notices, at most twenty.
     pub latest: VecDeque<Notice>,
+    /// Name of the notice since which data are held back without an end; `None` while what may be sent is sent.
+    pub cut_off: Option<&'static str>,
     /// Accounts on which both ends agree, at the end.
     pub accounts: Option<Accounts>,
 }
@@ -129,6 +131,13 @@ impl SafeSending {
         run.say(format_args!("{notice}"));
         let notice = notice.since(self.begun);
         let mut shown = self.shown.lock();
+        shown.cut_off = match notice.kind {
+            Kind::Blind | Kind::Stalled | Kind::Refused | Kind::Failed => Some(notice.kind.name()),
+            Kind::Stopped { .. } => shown.cut_off.or(Some(notice.kind.name())),
+            // Follows these, too.
+            Kind::Shedding { .. } => shown.cut_off,
+            _ => None,
+        };
         if shown.notices.len() < MAX_NOTICES {
             shown.notices.push(notice);
         }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use evlbi_core::rate::BitRate;
 use evlbi_net::run::Run;
+use evlbi_net::safe::{Mode, Step};
 use evlbi_probe::plan::link::{Carrier, Link, PlanLinkOptions};
+use evlbi_probe::plan::safe::PlanSafeOptions;
 use evlbi_probe::plan::tcp::PlanTcpOptions;
-use evlbi_probe::plan::{compare, link, losses, multicast, tcp};
+use evlbi_probe::plan::{compare, link, losses, multicast, safe, tcp};
 use evlbi_testkit::result::{checked, refused, shown};
 use evlbi_trace::tcp::Algorithm;
 use serde_json::Value;
@@ -217,4 +219,49 @@ fn frames_that_fit_no_packet_are_reported() {
         let said = refused(link::plan(&options));
         assert!(said.contains(says), "{said}");
     }
+}
+
+/// Over 95 ms, a loss in a million datagrams is too much for 512 Mbit/s.
+#[test]
+fn long_paths_shed_at_small_losses() {
+    let options = PlanSafeOptions {
+        rtt: [95, 15].map(Duration::from_millis).to_vec(),
+        ..PlanSafeOptions::default()
+    };
+    let plan = safe::plan(&options);
+    let text = safe::text(&plan);
+    for line in [
+        "over 95.0000 ms",
+        "shed at about 7.4e-7: one event in 1,35",
+        "TCP has 170.667 Mbit/s, the flow counts as 3.0",
+        "stop (at 4/16) at about 1.3e-4",
+        "if more than 10 % of the datagrams are lost",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let table = safe::csv(&plan).unwrap();
+    assert_eq!(table.lines().count(), 7);
+    let plan = checked(serde_json::to_value(plan).unwrap());
+    let row = |number: usize| &plan["rows"][number];
+    let events = [0, 1, 2, 3].map(|number| row(number)["event"].as_str().unwrap());
+    assert_eq!(events, ["watch", "shed", "stop", "watch"]);
+    near(row(0), "loss_event_rate", 8.2e-8, 0.01);
+    near(row(1), "interval_s", 30.2, 0.01);
+    // A quarter of the data, as ten flows.
+    near(row(2), "x_tcp_bps", 12.8e6, 0.001);
+    near(row(3), "loss_event_rate", 3.3e-6, 0.02);
+    // One loss in ten is too much at any rate of TCP, and nothing else on a reserved path.
+    let near_by = PlanSafeOptions {
+        rtt: vec![Duration::from_micros(10)],
+        least: Step::LOWEST,
+        ..options.clone()
+    };
+    let plan = checked(serde_json::to_value(safe::plan(&near_by)).unwrap());
+    assert_eq!(plan["rows"][2]["loss_event_rate"], plan["severe_loss"]);
+    let reserved = PlanSafeOptions {
+        mode: Mode::Reserved,
+        ..options
+    };
+    let plan = checked(serde_json::to_value(safe::plan(&reserved)).unwrap());
+    assert_eq!(plan["rows"], serde_json::json!([]));
 }

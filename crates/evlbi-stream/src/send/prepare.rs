@@ -29,6 +29,10 @@ const RANDOM_BYTES: usize = 1 << 20;
 /// A flow that is ready to start.
 pub struct Prepared {
     pub flow: Flow,
+    /// Bit rate of the data; `None` for the maximum.
+    pub rate: Option<BitRate>,
+    /// Data per datagram, in bytes.
+    pub datagram_data: usize,
     pub seen: Seen,
     /// MTU of its datagrams, in bytes.
     pub mtu: Option<usize>,
@@ -158,6 +162,8 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     )?;
     Ok(Prepared {
         flow,
+        rate,
+        datagram_data,
         seen: Seen::new(changes, total, shown.clone(), run),
         mtu,
         leading,

@@ -5,17 +5,15 @@ use std::time::Duration;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Stream};
 use evlbi_net::run::Run;
-use evlbi_net::safe::{
-    Accounts, Evidence, Key, Kind, Mode, Notice, SafeSending, Settings, Shown, Status, Step,
-};
+use evlbi_net::safe::{Accounts, Key, Mode, SafeSending, Settings, Shown, Status, Step};
 use evlbi_net::transport::{Carries, Numbers, Outgoing};
 use evlbi_wire::units::show_count;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Serialize;
 
 use super::{SendError, SendOptions};
 use crate::control_socket::SafeSent;
 use crate::counters::{Counts, SAFE_SENT};
+use crate::safe::SafeNotice;
 
 /// Options of SafeUDP.
 #[derive(Clone, Debug)]
@@ -110,53 +108,11 @@ pub struct SafeResult {
     pub status: Option<Status>,
     /// Notices to the application, the first thousand.
     pub notices: Vec<SafeNotice>,
+    /// Kind of the notice because of which data were held back at the end: `blind`, `stalled`, `refused`, `stopped` (too much loss) or
+    /// `failed` (no report at all); `None` if the flow ended as planned. Shed data alone do not count.
+    pub cut_off: Option<&'static str>,
     /// Accounts on which both ends agree; `None` if the receiver did not send a last report.
     pub accounts: Option<Accounts>,
-}
-
-/// Notice of SafeUDP.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct SafeNotice {
-    /// Name of its kind.
-    pub kind: String,
-    /// Seconds since the start of the flow.
-    pub at_s: f64,
-    /// Fraction of the data that is sent from then on, if it says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept: Option<f64>,
-    /// Maximum rate without shedding, if it gives one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_bps: Option<u64>,
-    /// Its text.
-    pub text: String,
-    /// Measurements behind it.
-    #[schema(value_type = Object)]
-    pub evidence: Evidence,
-}
-
-impl SafeNotice {
-    fn of(notice: &Notice) -> SafeNotice {
-        let kept = match notice.kind {
-            Kind::Shedding { to: step, .. } | Kind::Held { step } | Kind::Trial { step } => {
-                Some(step.kept())
-            }
-            Kind::Stopped { .. } => Some(0.0),
-            _ => None,
-        };
-        let limit_bps = match notice.kind {
-            Kind::Congested { limit, .. } => Some(limit),
-            _ => None,
-        };
-        SafeNotice {
-            kind: notice.kind.name().to_owned(),
-            at_s: notice.at.as_secs_f64(),
-            kept,
-            limit_bps,
-            text: notice.to_string(),
-            evidence: notice.evidence,
-        }
-    }
 }
 
 /// Returns the status of a running flow; `None` before it was started.
@@ -190,6 +146,7 @@ impl SafeResult {
         SafeResult {
             status: shown.status,
             notices: shown.notices.iter().map(SafeNotice::of).collect(),
+            cut_off: shown.cut_off,
             accounts: shown.accounts,
         }
     }

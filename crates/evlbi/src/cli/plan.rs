@@ -6,8 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use evlbi_core::rate::BitRate;
+use evlbi_net::safe::Step;
 use evlbi_net::transport::scheme;
 use evlbi_probe::plan::link::{self, Carrier, Link, PlanLinkOptions};
+use evlbi_probe::plan::safe::{self, PlanSafeOptions};
 use evlbi_probe::plan::tcp::{self, PlanTcpOptions};
 use evlbi_probe::plan::{compare, losses, multicast};
 use evlbi_trace::tcp::Algorithm;
@@ -15,6 +17,7 @@ use evlbi_wire::units;
 
 use super::choice::{Choices, choice, length, name, time};
 use super::plots;
+use super::safe::{Chosen, MODES, least, weight};
 use super::tables::CsvArgs;
 use crate::output;
 use crate::program::Program;
@@ -27,6 +30,8 @@ pub enum PlanCommand {
     Multicast(PlanMulticastArgs),
     /// Calculate what fits a link, and how much must be shed otherwise
     Link(PlanLinkArgs),
+    /// Calculate the losses at which a flow under SafeUDP sheds and stops
+    Safe(PlanSafeArgs),
 }
 
 #[derive(Args)]
@@ -152,6 +157,43 @@ pub struct PlanLinkArgs {
     pub force: bool,
 }
 
+#[derive(Args)]
+#[command(after_help = "\
+Prints the rates of loss events at which a flow of `send --safe` takes more than one TCP flow would, sheds data, and stops; the \
+rate of TCP there; and the mean time between such losses.
+
+Examples:
+  evlbi plan safe --rate 512M --rtt 95ms --size 1424
+  evlbi plan safe --rate 1024M --rtt 1ms,15ms,95ms --size 8032 --weight 5 --least 1/2")]
+pub struct PlanSafeArgs {
+    /// Bit rate of the data
+    #[arg(long, value_name = "RATE")]
+    pub rate: BitRate,
+    /// Round-trip times
+    #[arg(long, value_name = "TIME,...", value_delimiter = ',', required = true, value_parser = length)]
+    pub rtt: Vec<Duration>,
+    /// Data per datagram, in bytes
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1..=65_000))]
+    pub size: u16,
+    /// Mode, as for `send`
+    #[arg(long, value_name = "MODE", value_parser = choice(&MODES[..3]), default_value = MODES[0].0)]
+    pub safe: Chosen,
+    /// Smallest fraction of the data that is sent
+    #[arg(long, value_name = "F", default_value = "1/4", value_parser = least)]
+    pub least: Step,
+    /// Count as up to this many TCP flows, 1 to 10
+    #[arg(long, value_name = "N", default_value_t = PlanSafeOptions::default().weight as u32, value_parser = weight)]
+    pub weight: u32,
+    #[command(flatten)]
+    pub table: CsvArgs,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Overwrite existing files
+    #[arg(long, requires = "csv")]
+    pub force: bool,
+}
+
 const CARRIERS: Choices<Carrier> = &[
     (
         scheme::UDP,
@@ -172,6 +214,18 @@ convert! {
     without [table, json, force]
 }
 
+convert! {
+    PlanSafeArgs => PlanSafeOptions { rate, rtt, size, least }
+    with [safe, weight] {
+        mode: match safe {
+            Chosen::Mode(mode) => mode,
+            Chosen::Off => PlanSafeOptions::default().mode,
+        },
+        weight: f64::from(weight),
+    }
+    without [table, json, force]
+}
+
 /// Calculates or simulates a plan.
 pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
     match command {
@@ -188,6 +242,12 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
             let csv = args.table.clone().checked(json, args.force, [])?;
             let plan = link::plan(&args.into())?;
             csv.and(&plan, link::csv, || output::print(json, &plan, link::text))
+        }
+        PlanCommand::Safe(args) => {
+            let json = args.json;
+            let csv = args.table.clone().checked(json, args.force, [])?;
+            let plan = safe::plan(&args.into());
+            csv.and(&plan, safe::csv, || output::print(json, &plan, safe::text))
         }
     }
 }

@@ -5,14 +5,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use evlbi_core::shed::Fraction;
 use evlbi_net::safe::{Key, MAX_WEIGHT, MIN_WEIGHT, Mode, STEPS, Step};
 use evlbi_net::transport::Url;
-use evlbi_stream::send::{SafeOptions, SendError};
+use evlbi_probe::plan;
+use evlbi_probe::plan::safe::{PlanSafeOptions, SafePlan};
+use evlbi_stream::send::{SafeOptions, SendError, Shape};
 
-use super::choice::{Choices, choice, time};
+use super::choice::{Choices, choice, length, time};
+use crate::status::Usage;
 
 /// Length of a key; other contents of a key file are a passphrase.
 const KEY: usize = 32;
@@ -23,6 +26,9 @@ const MIN_PASSPHRASE: usize = 16;
 const SALT: &[u8] = b"SafeUDP";
 const ROUNDS: u32 = 600_000;
 
+/// Round-trip times of --check, in milliseconds: within a country, a continent, and between continents.
+const RTT: [u64; 3] = [1, 15, 95];
+
 /// Value of `--safe`.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Chosen {
@@ -32,8 +38,8 @@ pub enum Chosen {
     Off,
 }
 
-/// Modes of `--safe`.
-const MODES: Choices<Chosen> = &[
+/// Modes of `--safe`; the last one is none.
+pub const MODES: Choices<Chosen> = &[
     ("shared", "others use the path", Chosen::Mode(Mode::Shared)),
     (
         "reserved",
@@ -68,6 +74,12 @@ pub struct SafeArgs {
     /// Read the key of reports from this file: 32 bytes, or a passphrase of 16 characters or more
     #[arg(long, value_name = "FILE", requires = "safe")]
     pub key_file: Option<PathBuf>,
+    /// Send nothing; print the losses at which this flow would shed and stop, as `evlbi plan safe`
+    #[arg(long, requires = "safe")]
+    pub check: bool,
+    /// Round-trip times for --check [default: 1ms,15ms,95ms]
+    #[arg(long, value_name = "TIME,...", value_delimiter = ',', requires = "check", value_parser = length)]
+    pub rtt: Vec<Duration>,
 }
 
 #[derive(Args, Clone, Default)]
@@ -80,7 +92,7 @@ pub struct ReportArgs {
     pub key_file: Option<PathBuf>,
 }
 
-fn least(text: &str) -> Result<Step, String> {
+pub fn least(text: &str) -> Result<Step, String> {
     let why = "is not a fraction of the data: give 1/16 to 1, e.g. 1/4, 0.25, 25%";
     let fraction = match text {
         "1" | "100%" => Some(1.0),
@@ -103,7 +115,7 @@ fn grace(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn weight(text: &str) -> Result<f64, String> {
+pub fn weight(text: &str) -> Result<f64, String> {
     let number = text.parse().ok();
     let known = number.filter(|number| (MIN_WEIGHT..=MAX_WEIGHT).contains(number));
     known.ok_or_else(|| {
@@ -138,6 +150,26 @@ impl SafeArgs {
             true => Err(SendError::SafeKey(to.to_string())),
             false => Ok(()),
         }
+    }
+
+    /// Returns the losses at which a flow would act, for --check.
+    pub fn plan(&self, shape: &Shape) -> Result<SafePlan> {
+        let (Some(safe), Some(rate)) = (self.options()?, shape.rate) else {
+            let text = "--check needs a congestion control: give --safe shared, reserved or strict";
+            bail!(Usage(text.to_owned()));
+        };
+        let rtt = match self.rtt.is_empty() {
+            true => RTT.map(Duration::from_millis).to_vec(),
+            false => self.rtt.clone(),
+        };
+        Ok(plan::safe::plan(&PlanSafeOptions {
+            rate,
+            rtt,
+            size: u16::try_from(shape.datagram_data).unwrap_or(u16::MAX),
+            mode: safe.mode,
+            weight: safe.weight,
+            least: safe.least,
+        }))
     }
 
     /// Returns what a flow to `to` lacks: a congestion control, on a path that others may use.

@@ -14,6 +14,7 @@ use evlbi_host::host::HostOptions;
 use evlbi_net::file::Durability;
 use evlbi_net::receive::Ended;
 use evlbi_net::transport::{self, Url};
+use evlbi_probe::plan;
 use evlbi_stream::recv::{self, RecvOptions};
 use evlbi_stream::send::{self, Burst, Pace, SendOptions};
 use evlbi_wire::time::FrameRate;
@@ -26,6 +27,7 @@ use super::safe::{ReportArgs, SafeArgs};
 use crate::output;
 use crate::program::Program;
 use crate::status::Usage;
+use crate::words;
 
 /// Bytes between two calls that force data onto the disk.
 const OFTEN: u64 = 256 << 20;
@@ -188,15 +190,26 @@ pub fn send(mut args: SendArgs, program: &Program) -> Result<()> {
         let rate = program.config()?.rate(|rates| rates.send);
         options.pace = rate.map_or(options.pace, Pace::Rate);
     }
+    if safe.check {
+        let plan = safe.plan(&send::check(&options, program.unheeded())?)?;
+        return output::print(json, &plan, plan::safe::text);
+    }
     let sending = send::send(&options, program.unheeded())?;
     program.run();
     program.watch(&sending.watched(), || sending.is_finished());
     let result = sending.join()?;
     output::print(json, &result, send::text)?;
-    match &result.report.error {
-        Some(error) => bail!("sending to {} ended early: {error}", options.to),
-        None => Ok(()),
+    if let Some(error) = &result.report.error {
+        bail!("sending to {} ended early: {error}", options.to);
     }
+    if let Some(kind) = result.safe.as_ref().and_then(|safe| safe.cut_off) {
+        let remedy = words::cut_off(kind);
+        bail!(
+            "data to {} were held back at the end ({kind}): {remedy}",
+            options.to
+        );
+    }
+    Ok(())
 }
 
 #[derive(Args)]

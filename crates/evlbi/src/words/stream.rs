@@ -110,6 +110,20 @@ fn of_sender(error: &SendError) -> Option<String> {
     })
 }
 
+/// Returns the remedy for a flow under SafeUDP whose data were held back at its end, by the kind of the notice.
+pub fn cut_off(kind: &str) -> &'static str {
+    match kind {
+        "blind" => {
+            "no reports arrived; `evlbi recv --safe` must run until the sender ends, and its answers from the port after the data must pass"
+        }
+        "stalled" => "reports arrived and data did not; look for a filter on the ports of the data",
+        "refused" => "nobody listened there; `evlbi recv --safe` must run until the sender ends",
+        _ => {
+            "too much was lost even at --least; the notices have the cause, and `evlbi plan safe` the loss that the path may have"
+        }
+    }
+}
+
 fn of_receiver(error: &RecvError) -> Option<String> {
     Some(match error {
         RecvError::SmallRing {

@@ -36,6 +36,16 @@ fn results_are_printed() {
             "evlbi.plan.link/1",
             "1004 bytes",
         ),
+        (
+            "safe --rate 512M --rtt 95ms --size 1424",
+            "evlbi.plan.safe/1",
+            "shed at about 7.4e-7",
+        ),
+        (
+            "safe --rate 512M --rtt 95ms --size 1424 --safe strict --weight 5 --least 1/2",
+            "evlbi.plan.safe/1",
+            "shed at about 8.2e-8",
+        ),
         ("multicast --stations 12", "evlbi.plan.multicast/1", "132"),
     ] {
         assert_schema(&json(args), schema);
@@ -177,4 +187,35 @@ fn a_plot_that_cannot_be_written_is_refused_first() {
             "{command:?}: {said}"
         );
     }
+}
+
+/// For a flow as it would be sent: nothing leaves.
+#[test]
+fn a_sender_prints_its_own_plan() {
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    let to = format!("udp://{}", receiver.local_addr().unwrap());
+    let send = [
+        "send",
+        "pattern:8032",
+        "--to",
+        &to,
+        "--rate",
+        "512M",
+        "--cut",
+        "frames",
+    ];
+    let check = |more: &[&str]| {
+        let output = evlbi(&[&send[..], &["--safe", "shared", "--check"], more].concat());
+        assert!(output.status.success(), "{more:?}");
+        output.stdout
+    };
+    let text = String::from_utf8(check(&["--mtu", "1500"])).unwrap();
+    assert!(text.contains(" datagrams of 1004 bytes"), "{text}");
+    assert_eq!(text.matches("shed at about").count(), 3, "{text}");
+    let plan = read(check(&["--rtt", "95ms", "--json"]));
+    assert_schema(&plan, "evlbi.plan.safe/1");
+    let planned = json("safe --rate 512M --rtt 95ms --size 8032");
+    assert_eq!(plan, planned);
+    assert!(receiver.recv(&mut [0; 9]).is_err());
 }

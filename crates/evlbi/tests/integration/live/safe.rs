@@ -1,13 +1,32 @@
-//! SafeUDP between two namespaces: the program at both ends, and datagrams of others.
+//! SafeUDP: the program at both ends between two namespaces, datagrams of others, and a receiver written from the specification.
 
 use std::net::UdpSocket;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use evlbi_testkit::netns::{Wire, pair};
 use evlbi_testkit::result::read;
-use evlbi_testkit::{Room, name};
+use evlbi_testkit::{Lines, Room, Running, command, name, need};
+use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::live::support::{Recv, evlbi};
+
+/// Starts a sender that runs until it gets a signal. Returns its lines of standard error.
+fn sending(send: &mut Command) -> (Running, Lines) {
+    let send = send.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut sender = Running(send.spawn().unwrap());
+    let lines = Lines::of(sender.0.stderr.take().unwrap());
+    (sender, lines)
+}
+
+/// Ends a sender as Ctrl-C does. Returns its exit status, and its result.
+fn ended((mut sender, mut lines): (Running, Lines)) -> (Option<i32>, Value, Vec<String>) {
+    sender.signal(Signal::SIGINT);
+    let stdout = std::io::read_to_string(sender.0.stdout.take().unwrap()).unwrap();
+    let said = lines.by_ref().collect();
+    (sender.wait().code(), read(stdout), said)
+}
 
 #[test]
 fn both_ends_agree_and_others_change_nothing() {
@@ -71,4 +90,127 @@ fn both_ends_agree_and_others_change_nothing() {
     // Each one was read and counted, or found no room.
     let rejected = there["rejected"].as_u64().unwrap();
     assert_eq!(rejected + pair.far.no_room(), 1000);
+}
+
+/// Nothing is sent to a receiver that is not heard any more, and scripts see it.
+#[test]
+fn a_receiver_that_falls_silent_gives_a_status_of_failure() {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
+        return;
+    };
+    let room = Room::new();
+    let key = room.write("key", "a passphrase of both ends\n");
+    let to = format!("udp://{}:2630", pair.far.v4);
+    let more = ["--safe", "--key-file", &key];
+    let far = &pair.far.namespace;
+    let recv = far.run(|| Recv::start(&to, Path::new("null"), &more));
+    let recv = recv.unwrap();
+    let mut send = evlbi();
+    send.args(["send", "pattern:1032", "--to", &to, "--rate", "8M"])
+        .args(["--safe", "reserved", "--key-file", &key, "--json"]);
+    let near = &pair.near.namespace;
+    let (sender, mut lines) = near.run(|| sending(&mut send)).unwrap();
+    recv.until_arrived(1);
+    recv.signal("STOP");
+    let mut is_blind = |line: String| line.contains("no reports arrive");
+    assert!(lines.any(&mut is_blind));
+    let (status, sent, said) = ended((sender, lines));
+    let safe = &sent["safe"];
+    assert_eq!((status, &safe["cut_off"]), (Some(1), &"blind".into()));
+    assert_eq!(safe["notices"][0]["kind"], "blind");
+    let reason = said.last().unwrap();
+    assert!(
+        reason.contains("held back at the end (blind)") && reason.contains("`evlbi recv --safe`"),
+        "{reason}"
+    );
+    recv.signal("CONT");
+    recv.stop();
+}
+
+/// Sends to the receiver that was written from the specification, which pretends loss until data are shed, until `is_over` holds of the
+/// states so far. Each of these states must have been in a beat, in this order, and both ends have the same accounts.
+fn with_peer(expected: &[&str], is_over: impl Fn(&[String]) -> bool) {
+    if !need(&["python3"]) {
+        return;
+    }
+    let room = Room::new();
+    let key = room.path("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let peer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/safeudp_peer.py");
+    let mut receive = command("python3");
+    receive.args([peer, &key, "--loss", "0.05", "--rtt", "0.1"]);
+    let (mut peer, mut lines) = sending(&mut receive);
+    let to = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
+    let mut send = evlbi();
+    send.args(["send", "pattern:1032", "--rate", "8M", "--json", "--to"])
+        .arg(format!("udp://{}", to.unwrap()))
+        .args(["--safe", "shared", "--weight", "1", "--grace", "1s"])
+        .args(["--least", "1/2", "--key-file", &key]);
+    let sender = sending(&mut send);
+    let mut states: Vec<String> = Vec::new();
+    while !is_over(&states) {
+        let line = lines.next().expect("the peer runs");
+        states.extend(line.split(' ').next().map(str::to_owned));
+    }
+    let (status, sent, said) = ended(sender);
+    assert_eq!((status, &sent["safe"]["cut_off"]), (Some(0), &Value::Null));
+    let stdout = std::io::read_to_string(peer.0.stdout.take().unwrap()).unwrap();
+    let received: Value = serde_json::from_str(&stdout).unwrap();
+    assert!(peer.wait().success(), "{}", lines.collect::<String>());
+    let names = received["states"].as_array().unwrap();
+    let mut names = names.iter();
+    for state in expected {
+        assert!(
+            names.any(|name| name == state),
+            "{state}: {received} {said:?}"
+        );
+    }
+    let here = &sent["safe"]["accounts"];
+    for name in ["offered", "sent", "shed", "not_sent", "unique", "lost"] {
+        assert_eq!(here[name], received["accounts"][name], "{name}: {received}");
+    }
+    assert_eq!(
+        (&received["complete"], &received["shed_as_declared"]),
+        (&true.into(), &true.into())
+    );
+    // A busy host may lose more.
+    assert!(here["lost"].as_u64() >= received["pretended_lost"].as_u64());
+    assert_eq!(
+        (&received["ignored"], &sent["safe"]["rejected"]),
+        (&serde_json::json!({}), &0.into())
+    );
+}
+
+#[test]
+fn a_receiver_from_the_specification_takes_a_sender_to_shedding() {
+    let expected = [
+        "start",
+        "clear",
+        "suspect",
+        "congested",
+        "shedding",
+        "ended",
+    ];
+    with_peer(&expected, |states| {
+        states.last().is_some_and(|state| state == "shedding")
+    });
+}
+
+#[test]
+#[ignore = "a soak: it takes two minutes"]
+fn soak_a_sender_returns_to_clear_after_shedding() {
+    let expected = [
+        "clear",
+        "suspect",
+        "congested",
+        "shedding",
+        "held",
+        "trial",
+        "clear",
+        "ended",
+    ];
+    with_peer(&expected, |states| {
+        let shed = states.iter().position(|state| state == "shedding");
+        shed.is_some_and(|at| states[at..].contains(&"clear".to_owned()))
+    });
 }

@@ -386,7 +386,10 @@ impl TimeSeries {
                 match (counter.unit, value.as_i64()) {
                     (Unit::BitsPerSecond, _) => format!("{:.0}", value.as_f64().unwrap_or(0.0)),
                     (_, Some(count)) => count.to_string(),
-                    (Unit::Ratio, _) if value.as_f64().is_some_and(|it| it > 0.0 && it < 1e-3) => {
+                    // A loss event rate may be far below 1e-4.
+                    (Unit::Ratio, _)
+                        if (f64::MIN_POSITIVE..1e-3).contains(&counters::real(value)) =>
+                    {
                         format!("{:.3e}", counters::real(value))
                     }
                     _ => format!("{:.4}", value.as_f64().unwrap_or(0.0)),

@@ -315,7 +315,7 @@ fn token(path: &Path) -> Result<String, IdentityError> {
     let Some(text) = read_if_there(path)? else {
         let random = rand::random::<u128>;
         let token = format!("{:032x}{:032x}", random(), random());
-        write_private(path, &format!("{token}\n"))?;
+        write_private(path, format!("{token}\n"))?;
         return Ok(token);
     };
     let token = text.trim();
@@ -361,8 +361,8 @@ fn make_certificate(
     params.not_after = rcgen::date_time_ymd(2099, 12, 31);
     let pair = KeyPair::generate()?;
     let signed = params.self_signed(&pair)?;
-    write_private(certificate, &signed.pem())?;
-    Ok(write_private(key, &pair.serialize_pem())?)
+    write_private(certificate, signed.pem())?;
+    Ok(write_private(key, pair.serialize_pem())?)
 }
 
 /// Creates a directory that only this user may read, or checks an existing one.

@@ -293,18 +293,11 @@ fn capacity(record: &mut Record) -> Result<()> {
     agree(record, "the flow", &sent, &received);
     // All of the other station.
     let mut recv = evlbi()?;
-    recv.args(["recv", "unix://on.sock", "--to", "On-received.vdif"])
+    recv.args(["recv", "tcp://127.0.0.1:0", "--to", "On-received.vdif"])
         .current_dir(path.room.folder());
-    let recv = Listening::start(&mut recv, 0)?;
-    here(&[
-        "send",
-        "On.vdif",
-        "--repeat",
-        &repeat,
-        "--max",
-        "--to",
-        "unix://on.sock",
-    ])?;
+    let recv = Listening::start(&mut recv, 1)?;
+    let to = format!("tcp://{}", recv.address());
+    here(&["send", "On.vdif", "--repeat", &repeat, "--max", "--to", &to])?;
     recv.finish()?;
 
     let steps = steps(&sent)?;

@@ -142,9 +142,9 @@ impl Session {
                 let is_host = host.is_some_and(|host| host.has_address(&to_host.name));
                 (own_host.name == to_host.name || is_host) && own.takes(to)
             };
-            let streams = receiver.known().streams().into_iter().flatten();
+            let mut streams = receiver.known().streams().into_iter().flatten();
             let to = to.as_ref();
-            to.is_some_and(|to| streams.into_iter().any(|own| is_there(&own, to)))
+            to.is_some_and(|to| streams.any(|own| is_there(&own, to)))
         })
     }
 

@@ -131,7 +131,7 @@ impl Site {
     ) -> Result<Running, ScheduleError> {
         let book = self.room.folder().join("book");
         let begin = options.resume.as_ref();
-        let begin = begin.map(|_| self.room.text("book").parse().unwrap());
+        let begin = begin.map(|_| first_line(&self.room.text("book")));
         Running::new(session.clone(), RUN.to_owned(), options, book, begin, hosts).await
     }
 
@@ -176,6 +176,11 @@ impl Site {
             names.collect()
         })
     }
+}
+
+/// Returns when a run began: the first line of its book.
+fn first_line(book: &str) -> f64 {
+    book.lines().next().unwrap().parse().unwrap()
 }
 
 /// Returns a flow's name without the name of its run.

@@ -190,7 +190,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     };
     let (files, profiles, json) = (args.files, args.profiles, args.json);
     if args.live {
-        return correlate_live(&files, &options, args.streams, profiles, json, program);
+        return correlate_live(&files, &options, &args.streams, profiles, json, program);
     }
     no_streams(&files, ": give --live")?;
     if args.streams.reports.safe {
@@ -269,7 +269,7 @@ fn advise_delays(result: &CorrelateResult, program: &Program) {
 fn correlate_live(
     urls: &[String],
     options: &CorrelateOptions,
-    streams: StreamArgs,
+    streams: &StreamArgs,
     profiles: bool,
     json: bool,
     program: &Program,

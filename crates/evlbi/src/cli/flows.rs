@@ -55,8 +55,9 @@ impl Grammar for CommandLine {
         match cli.command {
             Command::Respond(args) => responds = Some((args.bind, args.ports)),
             Command::Send(args) => {
-                fits = args.safe.fits(&args.to).map_err(Error::from);
-                fits = fits.and_then(|()| Ok(out_options(&args.into()).map(drop)?));
+                let has_key = args.safe.fits(&args.to);
+                let options = has_key.and_then(|()| out_options(&args.into()));
+                fits = options.map(drop).map_err(Error::from);
             }
             Command::Recv(args) => {
                 fits = receive_options(&args.into()).map(drop).map_err(Error::from);

@@ -234,7 +234,7 @@ fn play(faults: &Faults<Fault>) -> String {
             assert!(troubled.contains(host), "{host} answers: {line}");
         }
         sleep(Duration::from_secs(30)).await;
-        let begin: f64 = site.room.text("book").parse().unwrap();
+        let begin: f64 = first_line(&site.room.text("book"));
         accounts(&site, &session, faults, [begin, ended], &result);
         if !troubled.contains(CONTROLLER) {
             in_time(&site, begin, &troubled, &result);

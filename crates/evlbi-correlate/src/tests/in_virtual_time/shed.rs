@@ -68,7 +68,9 @@ fn what_a_station_sheds_is_not_lost() {
         wait: Duration::from_secs(9),
         ..idle(10)
     };
-    let found = correlated(&[first, second], &delayed(), &options, 1, |_, _| ());
+    let mut two = delayed();
+    two.delay.truncate(2);
+    let found = correlated(&[first, second], &two, &options, 1, |_, _| ());
     let sums = |name: &str| -> f64 {
         let lines = found.shown.iter();
         let of = |shown: &Shown| shown.value["baselines"][0][name][0].as_f64().unwrap();
@@ -78,8 +80,8 @@ fn what_a_station_sheds_is_not_lost() {
     let of = |name: &str| streams[0][name].as_u64().unwrap();
     assert!(of("shed") > 1000, "{streams}");
     assert_eq!(of("expected"), of("unique") + of("lost"));
-    assert!(of("lost") < of("expected") / 50, "{streams}");
+    assert!(of("lost") < of("expected") / 10, "{streams}");
     assert_eq!(streams[1]["shed"], 0);
     assert!((0.3..0.7).contains(&sums("shed")), "{}", sums("shed"));
-    assert!(sums("lost") < 0.05, "{}", sums("lost"));
+    assert!(sums("lost") < 0.1, "{}", sums("lost"));
 }

@@ -3,6 +3,7 @@
 use evlbi_net::safe::{Key, Mode, Step};
 
 use super::*;
+use crate::control_socket;
 use crate::send::{SafeOptions, SendError};
 
 /// A flow of 8 Mbit/s for 20 s with reports, over these laws.
@@ -189,4 +190,59 @@ fn flows_that_cannot_be_controlled_are_refused() {
         ..options
     };
     assert!(matches!(refused(&fast), SendError::SafeRate));
+}
+
+/// While a flow runs, both ends show what it keeps, and each notice with its time.
+#[test]
+fn the_status_shows_what_is_kept() {
+    let (clock, network) = network(&[rate(5_000_000), delay(10)], 1);
+    let key = Key::new(&[9; 32]);
+    let send_options = SendOptions {
+        safe: Some(SafeOptions {
+            least: Step::LOWEST,
+            key: Some(key.clone()),
+            ..SafeOptions::default()
+        }),
+        ..sender(&network, 8_000_000, seconds(20))
+    };
+    let recv_options = RecvOptions {
+        safe: Some(key),
+        to: "null".into(),
+        ..receiver(&network)
+    };
+    let (status, result) = clock.simulate(|| {
+        let run = |host| Run::silent().on(&host);
+        let receiving = receive(&recv_options, &run(network.far(1))).unwrap();
+        let sending = send(&send_options, &run(network.near(1))).unwrap();
+        clock.sleep(seconds(12));
+        let mut status = control_socket::Status::default();
+        sending.watched().tell(&mut status);
+        receiving.watched().refresh();
+        let mut heard = control_socket::Status::default();
+        receiving.watched().tell(&mut heard);
+        status.receiving = heard.receiving;
+        let line = sending.watched().line();
+        assert!(
+            line.contains("safe held") && line.contains("50 %"),
+            "{line}"
+        );
+        let result = serde_json::to_value(sending.join().unwrap()).unwrap();
+        receiving.join();
+        (serde_json::to_value(status).unwrap(), result)
+    });
+    let (sent, received) = (&status["sending"]["safe"], &status["receiving"][0]["safe"]);
+    assert_eq!(
+        (&sent["mode"], &sent["state"]),
+        (&"shared".into(), &"held".into())
+    );
+    assert_eq!(
+        (&sent["kept"], &received["kept"]),
+        (&0.5.into(), &0.5.into())
+    );
+    assert_eq!(received["state"], sent["state"]);
+    assert!(of(received, "shed") > 0 && of(&status["receiving"][0], "lost") == 0);
+    assert_eq!(sent["notices"][0], result["safe"]["notices"][0]);
+    // Another program reads it.
+    let read: control_socket::Status = serde_json::from_value(status.clone()).unwrap();
+    assert_eq!(serde_json::to_value(read).unwrap(), status);
 }

@@ -354,7 +354,13 @@ impl schemars::JsonSchema for Counts {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         let frames = FRAMES.iter().map(|field| &field.counter);
-        let properties = shown().chain(frames).map(|counter| {
+        // The values of SafeUDP are in objects of their own.
+        let is_of_stream = |it: &&Counter| {
+            let mut streams = counters(SENT).chain(counters(RECEIVED));
+            streams.any(|known| std::ptr::eq(known, *it))
+        };
+        let streams = shown().filter(is_of_stream);
+        let properties = streams.chain(frames).map(|counter| {
             let kind = match counter.unit.is_real() {
                 true => "number",
                 false => "integer",

@@ -552,7 +552,7 @@ impl Sender {
         match ramp.advance(now, flow, weight) {
             Some(Ramped { kept }) => {
                 let step = Step::at_most(kept);
-                match kept <= 0.0 || step.is_below(self.settings.least) {
+                match step.is_below(self.settings.least) {
                     true => self.control.refuse(now),
                     false => self.begin(step, now),
                 }

@@ -181,9 +181,9 @@ pub struct PlanSafeArgs {
     /// Smallest fraction of the data that is sent
     #[arg(long, value_name = "F", default_value = "1/4", value_parser = least)]
     pub least: Step,
-    /// Count as up to this many TCP flows, 1 to 10
-    #[arg(long, value_name = "N", default_value_t = PlanSafeOptions::default().weight as u32, value_parser = weight)]
-    pub weight: u32,
+    /// Count as up to this many TCP flows, 0.1 to 10
+    #[arg(long, value_name = "N", default_value_t = PlanSafeOptions::default().weight, value_parser = weight)]
+    pub weight: f64,
     #[command(flatten)]
     pub table: CsvArgs,
     /// Print one JSON object on standard output
@@ -215,13 +215,12 @@ convert! {
 }
 
 convert! {
-    PlanSafeArgs => PlanSafeOptions { rate, rtt, size, least }
-    with [safe, weight] {
+    PlanSafeArgs => PlanSafeOptions { rate, rtt, size, least, weight }
+    with [safe] {
         mode: match safe {
             Chosen::Mode(mode) => mode,
             Chosen::Off => PlanSafeOptions::default().mode,
         },
-        weight: f64::from(weight),
     }
     without [table, json, force]
 }

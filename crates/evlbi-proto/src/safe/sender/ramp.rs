@@ -131,7 +131,9 @@ impl Ramp {
         };
         let is_bad =
             lost > 0 && (stage.flows(p) > weight || lost as f64 > SEVERE_LOSS * sent as f64);
-        let before = self.stage.checked_sub(1).map_or(0.0, |stage| RAMP[stage]);
+        // Half of the first rate was not tried: the data will show whether there is room for that.
+        let before = self.stage.checked_sub(1);
+        let before = before.map_or(RAMP[0] / 2.0, |stage| RAMP[stage]);
         match is_bad {
             true => {
                 self.bad += 1;

@@ -209,7 +209,7 @@ impl Site {
         };
         let flow = |(number, name): (usize, &&str)| {
             format!(
-                "[[flow]]\nname = \"{name}\"\nhost = \"{}\"\ncommand = \"send\"\nsource = \"sky:{}/{}\"\nto = \"udp://{}\"\n{rate}\n",
+                "[[flow]]\nname = \"{name}\"\nhost = \"{}\"\ncommand = \"send\"\nsource = \"sky:{}/{}\"\nto = \"udp://{}\"\nsafe = \"off\"\n{rate}\n",
                 on(name),
                 self.room.path("sky.toml"),
                 title(name),

@@ -109,7 +109,7 @@ fn fairness(record: &mut Record) -> Result<()> {
                 sleep 5; iperf3 -c manchester -C {algorithm} -P {count} -t 60 -i 1 -J > client.json",
                 wait("$E path exec manchester -- ss -ltnH | grep -q :5201")
             );
-            let send = "--rate 51.2M --duration 63s --safe shared --weight 3";
+            let send = "--rate 51.2M --duration 63s --safe shared --weight 3 --least 1/16";
             path.run(
                 &[],
                 &script(

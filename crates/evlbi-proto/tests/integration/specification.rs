@@ -197,7 +197,7 @@ fn constants_are_those_of_the_specification() {
         format!("for\n{}: breaker", s(STOP)),
         format!("A number is due {} after", ms(HOLD)),
         format!("blocks of {} are kept", ms(BLOCK)),
-        format!("one report of at most {} bytes", REPORT + CODE),
+        format!("at most 20 reports of {} bytes per second", REPORT + CODE),
     ] {
         assert!(page.contains(&text), "{text}");
     }

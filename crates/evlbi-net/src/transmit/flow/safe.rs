@@ -9,6 +9,8 @@ use crate::safe::{Order, Progress};
 
 /// Percentage by which a flow may be faster, as long as it is late.
 const CATCH_UP: u64 = 10;
+/// Time by which a datagram may leave late without any effect on the next ones.
+const WAKING: Nanos = Nanos(2_000_000);
 
 /// Permission to send.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,8 @@ pub(super) struct Allowed {
     kept: f64,
     /// When the next data may leave, by the schedule: kept data are spread over the time of what is shed.
     free: Nanos,
+    /// When the next data may leave at the maximum rate.
+    earliest: Nanos,
 }
 
 impl Allowed {
@@ -31,6 +35,7 @@ impl Allowed {
             is_stopped: false,
             kept: 1.0,
             free: Nanos(0),
+            earliest: Nanos(0),
         }
     }
 }
@@ -111,9 +116,13 @@ impl Flow {
         if !matches!(self.options.clock, Clock::None) {
             let span = Nanos((self.span(sent).0 as f64 / self.allowed.kept) as u64);
             self.allowed.free = due.plus(span);
-            // A flow that is late, for example after it has shed, catches up slowly.
-            self.pacer
-                .hold(now.plus(Nanos(span.0 * 100 / (100 + CATCH_UP))));
+            // A flow that is late, for example after it has shed, catches up slowly. Short delays of the thread do not add up.
+            let since = self
+                .allowed
+                .earliest
+                .max(now.since(WAKING).max(self.options.start));
+            self.allowed.earliest = since.plus(Nanos(span.0 * 100 / (100 + CATCH_UP)));
+            self.pacer.hold(self.allowed.earliest);
         }
         let counts = self.outlet.counts();
         let progress = Progress {

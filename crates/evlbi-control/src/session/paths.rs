@@ -120,7 +120,7 @@ impl Session {
         let mut receivers = self.receivers(flow).peekable();
         if receivers.peek().is_none() && !flow.has_key() && leaves(flow) {
             return Err(format!(
-                "no recv of this session sends it reports (correlate sends none): receive it with recv, give the `{KEY_FILE}` of its receiver, or safe = \"off\""
+                "no recv flow sends it reports, and correlate cannot: receive it with recv, give the `{KEY_FILE}` of its receiver, or safe = \"off\""
             ));
         }
         match receivers.any(|receiver| receiver.has_key() != flow.has_key()) {
@@ -386,6 +386,6 @@ mod tests {
             [[flow]]\nname = \"send\"\nhost = \"ef\"\ncommand = \"send\"\nsource = \"a\"\nto = \"udp://10.77.0.2:2630\"\nsafe = \"reserved\"";
         let session: Session = toml::from_str(text).unwrap();
         let said = session.check_paths().unwrap_err().to_string();
-        assert!(said.contains("no recv of this session"), "{said}");
+        assert!(said.contains("no recv flow sends it reports"), "{said}");
     }
 }

@@ -6,24 +6,35 @@ use super::*;
 use crate::control_socket;
 use crate::send::{SafeOptions, SendError};
 
-/// A flow of 8 Mbit/s for 20 s with reports, over these laws.
-fn safe(laws: &[Law], mode: Mode) -> [Value; 2] {
-    let (clock, network) = network(laws, 1);
+/// Options of a flow of 8 Mbit/s with reports, at both ends.
+fn both(
+    network: &Network,
+    mode: Mode,
+    least: Step,
+    length: Duration,
+) -> (SendOptions, RecvOptions) {
     let key = Key::new(&[9; 32]);
     let send_options = SendOptions {
         safe: Some(SafeOptions {
             mode,
-            least: Step::LOWEST,
+            least,
             key: Some(key.clone()),
             ..SafeOptions::default()
         }),
-        ..sender(&network, 8_000_000, seconds(20))
+        ..sender(network, 8_000_000, length)
     };
     let recv_options = RecvOptions {
         safe: Some(key),
         to: "null".into(),
-        ..receiver(&network)
+        ..receiver(network)
     };
+    (send_options, recv_options)
+}
+
+/// A flow of 20 s over these laws.
+fn safe(laws: &[Law], mode: Mode) -> [Value; 2] {
+    let (clock, network) = network(laws, 1);
+    let (send_options, recv_options) = both(&network, mode, Step::LOWEST, seconds(20));
     clock.simulate(|| played(&network, &send_options, &recv_options))
 }
 
@@ -87,19 +98,10 @@ fn what_is_shed_is_not_lost_at_either_end() {
 #[test]
 fn a_path_that_carries_less_than_is_of_use_gets_no_data() {
     let (clock, network) = network(&[rate(5_000_000), delay(10)], 1);
-    let key = Key::new(&[9; 32]);
-    let send_options = SendOptions {
-        safe: Some(SafeOptions {
-            least: Step::ALL,
-            key: Some(key.clone()),
-            ..SafeOptions::default()
-        }),
-        ..sender(&network, 8_000_000, seconds(20))
-    };
+    let (send_options, recv_options) = both(&network, Mode::Shared, Step::ALL, seconds(20));
     let recv_options = RecvOptions {
-        safe: Some(key),
         duration: Some(seconds(30)),
-        ..receiver(&network)
+        ..recv_options
     };
     let [sent, received] = clock.simulate(|| played(&network, &send_options, &recv_options));
     assert_eq!((of(&sent, "sent"), of(&received, "received")), (0, 0));
@@ -112,18 +114,11 @@ fn a_path_that_carries_less_than_is_of_use_gets_no_data() {
 #[test]
 fn a_receiver_counts_one_flow_after_another() {
     let (clock, network) = network(&[rate(5_000_000), delay(10)], 1);
-    let key = Key::new(&[9; 32]);
-    let send_options = SendOptions {
-        safe: Some(SafeOptions {
-            key: Some(key.clone()),
-            ..SafeOptions::default()
-        }),
-        ..sender(&network, 8_000_000, seconds(8))
-    };
+    let least = SafeOptions::default().least;
+    let (send_options, recv_options) = both(&network, Mode::Shared, least, seconds(8));
     let recv_options = RecvOptions {
-        safe: Some(key),
         idle: Some(seconds(10)),
-        ..receiver(&network)
+        ..recv_options
     };
     let [first, second, received] = clock.simulate(|| {
         let run = |host| Run::silent().on(&host);
@@ -196,20 +191,7 @@ fn flows_that_cannot_be_controlled_are_refused() {
 #[test]
 fn the_status_shows_what_is_kept() {
     let (clock, network) = network(&[rate(5_000_000), delay(10)], 1);
-    let key = Key::new(&[9; 32]);
-    let send_options = SendOptions {
-        safe: Some(SafeOptions {
-            least: Step::LOWEST,
-            key: Some(key.clone()),
-            ..SafeOptions::default()
-        }),
-        ..sender(&network, 8_000_000, seconds(20))
-    };
-    let recv_options = RecvOptions {
-        safe: Some(key),
-        to: "null".into(),
-        ..receiver(&network)
-    };
+    let (send_options, recv_options) = both(&network, Mode::Shared, Step::LOWEST, seconds(20));
     let (status, result) = clock.simulate(|| {
         let run = |host| Run::silent().on(&host);
         let receiving = receive(&recv_options, &run(network.far(1))).unwrap();

@@ -18,6 +18,8 @@ const MAX_PENDING: usize = 65_536;
 const MAX_ANNOUNCED: usize = 256;
 /// Minimum time between two answers to flows that have not heard this receiver: their beats may be repeated ones.
 const ANSWER_INTERVAL: Nanos = Nanos(50_000_000);
+/// Maximum number of replaced flows that are remembered.
+const MAX_LEFT: usize = 1024;
 /// Time without a beat after which no report is sent.
 const SILENT: Nanos = Nanos(15_000_000_000);
 /// Distance of numbers beyond which a beat announces nothing that can be true.
@@ -44,6 +46,8 @@ pub struct Receiver {
     flow: Option<Heard>,
     /// Flow that may replace it, once its sender has heard this receiver.
     next: Option<Heard>,
+    /// Flows that were replaced, the latest ones: their beats may be repeated.
+    left: VecDeque<u64>,
     answered: Option<Nanos>,
     /// Numbers of messages sent.
     sent: u64,
@@ -105,6 +109,7 @@ impl Receiver {
             instance: instance.max(1),
             flow: None,
             next: None,
+            left: VecDeque::new(),
             answered: None,
             sent: 0,
             rejected: 0,
@@ -130,6 +135,9 @@ impl Receiver {
         // Another instance is that of a receiver before this one, or of none yet.
         let is_known = beat.instance == self.instance;
         let flow = beat.header.flow;
+        if self.left.contains(&flow) {
+            return Err(Rejected::Stale);
+        }
         let has =
             |heard: &Option<Heard>| heard.as_ref().is_some_and(|it| it.beat.header.flow == flow);
         if !has(&self.flow) && !has(&self.next) {
@@ -147,7 +155,13 @@ impl Receiver {
         // A flow that was never heard with this instance may be a repeated one: it replaces no other.
         let is_free = self.flow.as_ref().is_none_or(|heard| !heard.is_known);
         if has(&self.next) && (is_free || is_known) {
-            self.flow = self.next.take();
+            let before = std::mem::replace(&mut self.flow, self.next.take());
+            if let Some(before) = before.filter(|heard| heard.is_known) {
+                if self.left.len() == MAX_LEFT {
+                    self.left.pop_front();
+                }
+                self.left.push_back(before.beat.header.flow);
+            }
         }
         Ok(())
     }

@@ -393,7 +393,7 @@ impl Sender {
         if let Some((number, declared)) = self.beats.front()
             && *number == beat
         {
-            self.declared.forget(*declared);
+            self.declared.trim(*declared);
         }
     }
 

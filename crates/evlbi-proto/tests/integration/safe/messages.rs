@@ -225,6 +225,7 @@ fn a_sender_that_is_started_again_is_heard() {
     const SECOND: u64 = Nanos::SECOND.0;
     let key = Key::new(&[7; 32]);
     let mut receiver = Receiver::new(key.clone(), 5);
+    let mut old: Vec<Vec<u8>> = Vec::new();
     // The sender is killed and started again, at once or much later; its port and its flow are others.
     for (flow, begins) in [(1, 0), (2, 2 * SECOND), (3, 60 * SECOND)] {
         let settings = Settings {
@@ -242,6 +243,20 @@ fn a_sender_that_is_started_again_is_heard() {
         assert!(sender.status().reports > 5, "{flow}");
         let followed = receiver.beat().map(|beat| beat.header.flow);
         assert_eq!(followed, Some(flow));
+        // Recorded beats of the sender before it have no effect.
+        let now = Nanos(begins + 2 * SECOND);
+        for beat in old.drain(..) {
+            receiver.handle(&beat, from, now).unwrap_err();
+            assert_eq!(receiver.beat().map(|beat| beat.header.flow), Some(flow));
+        }
+        for tenth in 0..30 {
+            while let Some(output) = sender.poll(now.plus(Nanos(tenth * SECOND / 10))) {
+                old.extend(match output {
+                    Output::Message(bytes) => Some(bytes),
+                    Output::Notice(_) => None,
+                });
+            }
+        }
     }
     // Nobody is left to hear.
     for second in 62..100 {

@@ -77,6 +77,7 @@ pub fn run(bytes: &[u8]) {
                     heard: Some(input.number()),
                     end: Some(input.number()),
                     released: Some(input.number()),
+                    emptied: now,
                 },
                 now,
             ),

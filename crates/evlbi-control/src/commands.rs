@@ -23,6 +23,13 @@ pub trait Grammar: Sync {
     /// Returns the reason if the words are invalid.
     fn check(&self, words: Vec<String>) -> Result<Meaning, String>;
 
+    /// Returns the losses at which a sender with these words would shed and stop (`evlbi.plan.safe/1`); `None` if it is not under SafeUDP,
+    /// or cannot start.
+    fn limits(&self, words: Vec<String>) -> Option<Value> {
+        let _ = words;
+        None
+    }
+
     /// Returns the path of the program. A flow's process runs it with `--control PATH` and these words. The default is the program of this
     /// process.
     fn program(&self) -> PathBuf {
@@ -97,7 +104,7 @@ pub enum OptionPolicy {
     Table,
     /// Key: a file to read, or `key:` and its 64 hexadecimal digits. Never shown.
     Key,
-    /// Listens on the port after the last one of the [`Listen`](OptionPolicy::Listen) URL.
+    /// Listens on the port after the last one of each UDP URL on which the flow listens.
     Messages,
     /// File or directory to create.
     Write,
@@ -214,8 +221,10 @@ pub const COMMANDS: [Command; 9] = [
             ("files", OptionPolicy::Stations),
             ("model", OptionPolicy::Read),
             ("channel-table", OptionPolicy::Table),
+            ("safe", OptionPolicy::Messages),
+            ("key-file", OptionPolicy::Key),
         ],
-        left_out: &["no-lines", "safe", "key-file"],
+        left_out: &["no-lines"],
         ..TEST
     },
     Command {

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use evlbi_net::run::explain;
 use evlbi_stream::control_socket::Change;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::flow::{Flow, FlowId, NewFlow};
@@ -212,6 +213,10 @@ pub struct Checked {
     /// Bit rate of data that it would send, in bit/s, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bps: Option<u64>,
+    /// Losses at which it would shed and stop (`evlbi.plan.safe/1`), under SafeUDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub safe: Option<Value>,
 }
 
 /// Storage for recordings.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use evlbi_plot::columns;
 use thiserror::Error;
 
-pub use self::check::{Finding, Findings, HostChecked};
+pub use self::check::{Finding, Findings, HostChecked, Limits};
 pub use self::hosts::ResultError;
 pub use self::paths::PathResult;
 pub use self::plan::{AccessError, Session, SessionError};

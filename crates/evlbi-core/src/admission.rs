@@ -384,6 +384,11 @@ impl Admission {
         Some((first, end, released))
     }
 
+    /// Returns when the sockets were empty for the last time, as of [`Admission::tick`].
+    pub fn emptied(&self) -> Nanos {
+        self.read
+    }
+
     /// Returns one more than the highest number of the current sequence that arrived, whether or not there was room; `None` before a
     /// stream.
     pub fn heard(&self) -> Option<u64> {

@@ -414,7 +414,7 @@ fn open(
         from: url.clone(),
         idle: streams.idle,
         duration: streams.duration,
-        safe: streams.safe.clone(),
+        safe: streams.safe.clone().filter(|_| url.can_be_safe()),
         // The rest of a frame whose datagrams did not all arrive has its weight.
         partial: Partial::Keep,
         ..RecvOptions::default()

@@ -105,6 +105,14 @@ pub enum LossCurveError {
         /// Number of recordings.
         recordings: usize,
     },
+    /// Fractions are given for another number of stations.
+    #[error("{given} fractions are given for {recordings} recordings")]
+    Kept {
+        /// Number of fractions.
+        given: usize,
+        /// Number of recordings.
+        recordings: usize,
+    },
     /// No station is named that loses data.
     #[error("no station is named that loses data")]
     NoLoss,
@@ -165,6 +173,8 @@ pub enum Kind {
     Burst,
     /// The same at all stations, in blocks of time or whole threads
     Common,
+    /// In steps of which each contains the lower ones, at all stations, as under SafeUDP
+    Keep,
 }
 
 /// Knowledge of the correlator about the loss.
@@ -211,6 +221,9 @@ pub struct LossCurveOptions {
     pub station: Vec<u8>,
     /// Fractions of lost data.
     pub loss: Losses,
+    /// Fractions of the data that the stations keep, one each. There are two curves of one point then: shed in common steps, and at
+    /// random.
+    pub kept: Vec<f64>,
     /// How frames are shed; one curve each.
     pub shed: Vec<Kind>,
     /// Replacements for shed frames; one curve each.
@@ -242,6 +255,7 @@ impl Default for LossCurveOptions {
             files: Vec::new(),
             station: vec![2],
             loss: DEFAULT_LOSSES.parse().unwrap_or(Losses(Vec::new())),
+            kept: Vec::new(),
             shed: vec![Kind::Every, Kind::Bunch, Kind::Random],
             replace: vec![Replace::Nothing, Replace::Fill],
             by_packet: false,
@@ -261,10 +275,19 @@ impl LossCurveOptions {
     /// Returns how frames are shed, and at which stations.
     fn losing(&self) -> Vec<(Kind, Where)> {
         let at_one = self.shed.iter().map(|shed| (*shed, Where::One));
-        let at_both = [Kind::Random, Kind::Common].map(|shed| (shed, Where::Both));
+        let at_all = |kinds: [Kind; 2]| kinds.map(|shed| (shed, Where::Both));
         match self.map {
+            _ if !self.kept.is_empty() => at_all([Kind::Random, Kind::Keep]).into(),
             true => at_one.collect(),
-            false => at_one.chain(at_both).collect(),
+            false => at_one.chain(at_all([Kind::Random, Kind::Common])).collect(),
+        }
+    }
+
+    /// Returns the fractions of lost data: their mean, if each station keeps a fraction of its own.
+    fn losses(&self) -> Vec<f64> {
+        match self.kept.len() {
+            0 => self.loss.0.clone(),
+            count => vec![1.0 - self.kept.iter().sum::<f64>() / count as f64],
         }
     }
 

@@ -114,7 +114,7 @@ pub struct StreamOptions {
     pub idle: Option<Duration>,
     /// Stop the streams this long after the start.
     pub duration: Option<Duration>,
-    /// Send reports to senders under SafeUDP, authenticated by this key.
+    /// Send reports to senders under SafeUDP, authenticated by this key. Other transports and multicast groups have none.
     pub safe: Option<Key>,
 }
 

@@ -194,6 +194,16 @@ pub enum OpenError {
     /// The transport has no messages next to its data.
     #[error("{0} has no way back for reports")]
     NoMessages(String),
+    /// The port for messages is taken.
+    #[error(
+        "cannot listen for the messages of SafeUDP on {at}, the port after that of the data: {source}"
+    )]
+    Messages {
+        /// Where.
+        at: Local,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// The run was stopped in the meantime.
     #[error("stopped while connecting to {0}")]
     Stopped(String),

@@ -87,7 +87,7 @@ pub const STOP: Nanos = Nanos(10_000_000_000);
 pub const MIN_BREAK: Nanos = Nanos(30_000_000_000);
 /// Maximum time without data after a stop before a new attempt.
 pub const MAX_BREAK: Nanos = Nanos(600_000_000_000);
-/// Time for the receiver to answer the first beats.
+/// Minimum time for the receiver to answer the first beats.
 pub const START: Nanos = Nanos(3_000_000_000);
 /// Fractions of the rate at which probes are sent before the data.
 pub const RAMP: [f64; 4] = [0.125, 0.25, 0.5, 1.0];

@@ -40,6 +40,9 @@ pub enum Style {
 /// The panel within the picture: left, top, width, height.
 const PANEL: [f64; 4] = [64.0, 30.0, 560.0, 200.0];
 const SIZE: [f64; 2] = [640.0, 274.0];
+/// Approximate width of a letter of a name, and height of a line of names.
+const NAME: f64 = 6.5;
+const LINE: f64 = 12.0;
 /// Approximate number of columns of points that are drawn.
 const COLUMNS: usize = 560;
 
@@ -181,17 +184,23 @@ impl Picture {
                 escape(name)
             );
         }
+        // Names that do not fit beside each other go below each other.
+        let mut rows: Vec<f64> = Vec::new();
         for (number, (value, name)) in self.marks.iter().enumerate() {
             let at = x.at(*value);
             let _ = write!(svg, "<path class=\"mark\" d=\"M{at:.1} {top}V{bottom}\"/>");
             // A mark close to the previous one shares its name.
             let is_new = number == 0 || self.marks[number - 1].1 != *name;
             if is_new {
+                let row = rows.iter().position(|end| *end < at);
+                let row = row.unwrap_or(rows.len());
+                rows.resize(rows.len().max(row + 1), 0.0);
+                rows[row] = at + 4.0 + NAME * name.len() as f64;
                 let _ = write!(
                     svg,
                     "<text class=\"note\" x=\"{:.1}\" y=\"{}\">{}</text>",
                     at + 4.0,
-                    top + 10.0,
+                    top + 10.0 + LINE * row as f64,
                     escape(name)
                 );
             }

@@ -278,8 +278,10 @@ impl Agent {
                     problems.push(format!("{shared} is in use by another flow, too"));
                 }
             }
+            let mut safe = None;
             let rate_bps = match allowed {
                 Ok(allowed) => {
+                    safe = self.language.limits(allowed.words.clone());
                     let load = allowed.load;
                     let fits = self.check_rate(&self.flows.lock(), &new.id, load, &before);
                     problems.extend(fits.err().map(|problem| problem.error));
@@ -296,6 +298,7 @@ impl Agent {
                 id: new.id.clone(),
                 problems,
                 rate_bps,
+                safe,
             }
         });
         found.collect()

@@ -179,6 +179,7 @@ pub fn allow(flow: &NewFlow, config: &Config, language: Language, begins: bool) 
             words: command.name.split(' ').map(str::to_owned).collect(),
             ..Allowed::default()
         },
+        last: Vec::new(),
         begins,
         continues: command.continues,
     };
@@ -296,6 +297,8 @@ struct Guard<'a> {
     config: &'a Config,
     is_live: bool,
     allowed: Allowed,
+    /// The last port of each URL that it listens on, if SafeUDP can control the transport.
+    last: Vec<SocketAddr>,
     begins: bool,
     /// The flow may write to existing files.
     continues: bool,
@@ -487,27 +490,33 @@ impl Guard<'_> {
             self.port(host.port.saturating_add(port))?;
         }
         let listens = url.transport().listens(&url)?;
+        if url.can_be_safe() {
+            let last = listens.last().map(|listening| &listening.at);
+            self.last.extend(last.and_then(|at| match at {
+                Local::Socket(address) => Some(*address),
+                _ => None,
+            }));
+        }
         self.allowed.listens.extend(listens);
         Ok(value.to_owned())
     }
 
-    /// Checks and reserves the port for messages of SafeUDP.
+    /// Checks and reserves the ports for messages of SafeUDP.
     fn listen_for_messages(&mut self) -> Result<()> {
-        let last = self.allowed.listens.iter().rev();
-        let mut last = last.filter(|it| it.protocol == Protocol::Udp);
-        let last = last.find_map(|listening| match &listening.at {
-            Local::Socket(address) => Some(*address),
-            _ => None,
-        });
         // Without such a port the flow itself refuses.
-        let Some(at) = last.filter(|at| at.port() != 0).and_then(message_address) else {
-            return Ok(());
-        };
-        self.port(at.port())?;
-        self.allowed.listens.push(Listening {
-            protocol: Protocol::Udp,
-            at: Local::Socket(at),
-        });
+        for last in std::mem::take(&mut self.last) {
+            let Some(at) = Some(last)
+                .filter(|at| at.port() != 0)
+                .and_then(message_address)
+            else {
+                continue;
+            };
+            self.port(at.port())?;
+            self.allowed.listens.push(Listening {
+                protocol: Protocol::Udp,
+                at: Local::Socket(at),
+            });
+        }
         Ok(())
     }
 

@@ -162,7 +162,7 @@ function lately(id) {
   const delta = (key) => (last[key] ?? 0) - (base[key] ?? 0);
   const share = (part, whole) => (delta(whole) > 0 ? delta(part) / delta(whole) : null);
   // Under SafeUDP a receiver knows what its sender shed, and does not expect it.
-  const shed = last.offered === undefined && last.shed !== undefined ? delta("shed") / (delta("shed") + delta("expected") || 1) : share("shed", "offered");
+  const shed = last.offered === undefined && last.sender_shed !== undefined ? delta("sender_shed") / (delta("sender_shed") + delta("expected") || 1) : share("shed", "offered");
   return {
     lost: share("lost", "expected"), host: last.offered ? share("not_sent", "offered") : share("host_lost", "expected"),
     network: share("network_lost", "expected"), shed,

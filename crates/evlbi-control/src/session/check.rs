@@ -8,6 +8,7 @@ use evlbi_net::run::explain;
 use evlbi_net::transport::Url;
 use evlbi_wire::units::{show_bytes, show_rate, show_seconds};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::hosts::{Connected, Hosts};
 use super::plan::{FlowPlan, Host, Scan, Session, made_ready};
@@ -63,6 +64,41 @@ pub struct Findings {
     /// Paths without the statement that a later version of session files requires.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Finding>,
+    /// Losses at which the flows under SafeUDP shed and stop.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limits>,
+}
+
+/// Losses at which a flow under SafeUDP sheds and stops.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Limits {
+    /// Name of the host that sends.
+    pub host: String,
+    /// Name of the flow in the session.
+    pub flow: FlowId,
+    /// The losses, as `plan safe` has them.
+    pub safe: Value,
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: sheds", self.host, self.flow)?;
+        let rows = self.safe["rows"].as_array().map_or(&[][..], Vec::as_slice);
+        let at = |event: &'static str| {
+            let rows = rows.iter().filter(move |row| row["event"] == event);
+            rows.filter_map(|row| Some([row["rtt_s"].as_f64()?, row["loss_event_rate"].as_f64()?]))
+        };
+        for ([round_trip, shed], [_, stop]) in zip(at("shed"), at("stop")) {
+            let round_trip = show_seconds(round_trip);
+            write!(
+                f,
+                " from {shed:.1e} loss events per datagram on over {round_trip} (stops from {stop:.1e} on),"
+            )?;
+        }
+        let severe = self.safe["severe_loss"].as_f64().unwrap_or(0.0) * 100.0;
+        write!(f, " if more than {severe} % are lost, over any path")
+    }
 }
 
 /// Checks a session.
@@ -84,6 +120,18 @@ pub(crate) async fn check(session: &Session, run: &str, hosts: &Hosts) -> Findin
 }
 
 impl Findings {
+    /// Adds limits of a flow; those of several scans are reported once.
+    fn limit(&mut self, host: &str, flow: &FlowId, safe: Value) {
+        let limits = Limits {
+            host: host.to_owned(),
+            flow: flow.clone(),
+            safe,
+        };
+        if !self.limits.contains(&limits) {
+            self.limits.push(limits);
+        }
+    }
+
     /// Adds a problem. Scans with the same flows have the same problems, which are reported once.
     fn add(&mut self, host: &str, flow: Option<&FlowId>, problem: String) {
         let found = Finding {
@@ -148,6 +196,9 @@ impl<'s> Checker<'s> {
                     for (flow, checked) in flows {
                         for problem in checked.problems {
                             self.findings.add(name, Some(flow), problem);
+                        }
+                        if let Some(safe) = checked.safe {
+                            self.findings.limit(name, flow, safe);
                         }
                         self.rates
                             .extend(checked.rate_bps.map(|rate| (flow.clone(), rate)));

@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::check::{self, Finding};
+use super::check::{self, Finding, Limits};
 use super::hosts::{Hosts, ResultError, listens_or_has_ended};
 use super::plan::{Scan, Session, SessionError};
 use super::schedule::TIMEOUT;
@@ -334,7 +334,9 @@ impl Console {
     async fn check(&self) -> Result<String> {
         let found = check::check(&self.session, &self.run, &self.hosts).await;
         if found.problems.is_empty() {
-            return Ok("no problems found".to_owned());
+            let limits = found.limits.iter().map(Limits::to_string);
+            let lines = limits.chain(["no problems found".to_owned()]);
+            return Ok(lines.collect::<Vec<String>>().join("\n"));
         }
         let lines: Vec<String> = found.problems.iter().map(Finding::to_string).collect();
         no(lines.join("\n"))

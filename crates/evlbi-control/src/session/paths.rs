@@ -3,7 +3,7 @@
 //! Flows from one host to another do not share a controller: each reacts to its own reports. They share their weight instead, so that a
 //! stream gets no larger share of a path when it is cut into several flows.
 
-use evlbi_net::safe::{MIN_WEIGHT, WEIGHT};
+use evlbi_net::safe::{MAX_WEIGHT, MIN_WEIGHT, WEIGHT};
 use evlbi_net::transport::Url;
 use serde::Serialize;
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub(super) const VERSION: u32 = 2;
 /// Version of a file without one.
 const FIRST_VERSION: u32 = 1;
 /// Minimum `around` of a session with flows that send probes before their data, in seconds.
-const MIN_AROUND: u64 = 6;
+const MIN_AROUND: u64 = 8;
 
 /// Option of a flow for its congestion control.
 const SAFE: &str = "safe";
@@ -69,6 +69,11 @@ impl FlowPlan {
         self.safe().is_some_and(|mode| mode != "off")
     }
 
+    /// Returns the number of TCP flows as which it may count, if it states one.
+    fn weight(&self) -> Option<f64> {
+        self.options.get(FLOWS)?.as_f64()
+    }
+
     /// Returns whether it has a key of its own.
     fn has_key(&self) -> bool {
         self.options.contains_key(KEY_FILE)
@@ -113,26 +118,45 @@ impl Session {
         }
         if !is_reserved && self.around.as_secs() < MIN_AROUND {
             return Err(format!(
-                "it sends probes for 4 s before its data, and `around` is {:?}: add around = \"8s\" to the session",
+                "it sends probes for 4 s or more before its data, and `around` is {:?}: add around = \"8s\" to the session",
                 self.around
             ));
         }
         let mut receivers = self.receivers(flow).peekable();
         if receivers.peek().is_none() && !flow.has_key() && leaves(flow) {
             return Err(format!(
-                "no recv flow sends it reports, and correlate cannot: receive it with recv, give the `{KEY_FILE}` of its receiver, or safe = \"off\""
+                "no flow of the session receives it and sends it reports: give the `{KEY_FILE}` of its receiver, or safe = \"off\""
             ));
         }
-        match receivers.any(|receiver| receiver.has_key() != flow.has_key()) {
-            true => Err(format!("give a `{KEY_FILE}` at both ends or at none")),
-            false => Ok(()),
+        let together = |part| {
+            let beside = self.beside(self.plans_of(part), flow);
+            let weight = |flow: &FlowPlan| flow.weight().or(self.weight(part, flow));
+            beside.filter_map(weight).sum::<f64>()
+        };
+        let mut parts = self.parts().into_iter();
+        if parts.any(|part| together(part) > MAX_WEIGHT) {
+            return Err(format!(
+                "it and the other flows from its host to the same host may count as more than {MAX_WEIGHT} TCP flows together: lower their `{FLOWS}`, or leave it out"
+            ));
         }
+        for receiver in receivers {
+            if receiver.has_key() != flow.has_key() {
+                return Err(format!("give a `{KEY_FILE}` at both ends or at none"));
+            }
+            if receiver.options.get(SAFE) == Some(&Value::Bool(false)) {
+                let name = &receiver.name;
+                return Err(format!(
+                    "its receiver {name} has {SAFE} = false, and must send reports: leave that out"
+                ));
+            }
+        }
+        Ok(())
     }
 
-    /// Lists the `recv` flows that receive what a flow sends.
+    /// Lists the flows that receive what a flow sends, to a file or into a correlator.
     fn receivers<'s>(&'s self, sender: &'s FlowPlan) -> impl Iterator<Item = &'s FlowPlan> {
         let to = sender.known().destination();
-        let receivers = self.flows.iter().filter(|flow| flow.command == "recv");
+        let receivers = self.flows.iter().filter(|flow| flow.known().listens());
         receivers.filter(move |receiver| {
             let host = self.hosts.iter().find(|host| host.name == receiver.host);
             let is_there = |own: &Url, to: &Url| {
@@ -176,19 +200,32 @@ impl Session {
         paths.collect()
     }
 
+    /// Returns the host of the session that a flow sends to, or the host in its URL.
+    fn place(&self, plan: &FlowPlan) -> Option<String> {
+        let to = plan.known().destination()?.host()?.name.clone();
+        let known = self.hosts.iter().find(|host| host.has_address(&to));
+        Some(known.map_or(to, |host| host.name.clone()))
+    }
+
+    /// Lists the senders under SafeUDP from the host of `plan` to the host that it sends to, with itself.
+    fn beside<'s>(
+        &'s self,
+        flows: impl Iterator<Item = &'s FlowPlan>,
+        plan: &'s FlowPlan,
+    ) -> impl Iterator<Item = &'s FlowPlan> {
+        let place = self.place(plan);
+        flows.filter(move |other| {
+            other.host == plan.host && other.safe() == Some("shared") && self.place(other) == place
+        })
+    }
+
     /// Returns the number of TCP flows as which a sender may count: flows from one host to another in a scan have the default weight
     /// together. `None` for a flow that is alone.
     fn weight(&self, scan: Option<&Scan>, plan: &FlowPlan) -> Option<f64> {
-        let to = |plan: &FlowPlan| {
-            let to = plan.known().destination()?;
-            Some(to.host()?.name.clone())
-        };
-        let place = to(plan).filter(|_| plan.safe() == Some("shared"))?;
-        let others = self.plans_of(scan);
-        let same = others.filter(|other| other.host == plan.host && other.needs_reports());
-        let count = same
-            .filter(|other| to(other).as_ref() == Some(&place))
-            .count();
+        if plan.safe() != Some("shared") {
+            return None;
+        }
+        let count = self.beside(self.plans_of(scan), plan).count();
         (count > 1).then(|| (WEIGHT / count as f64).max(MIN_WEIGHT))
     }
 
@@ -297,6 +334,12 @@ mod tests {
                 "key-file = \"k\"\nsafe = true",
                 "at both ends",
             ),
+            (
+                "",
+                "safe = \"reserved\"",
+                "safe = false",
+                "its receiver rec has safe = false",
+            ),
         ] {
             let said = refused(head, send, recv);
             assert!(said.contains(says), "{head} {send} {recv}: {said}");
@@ -368,24 +411,41 @@ mod tests {
                 "name = \"n\"\naround = \"8s\"\n[[host]]\nname = \"ef\"\nagent = \"https://10.77.0.1:3650\"\n{flows}"
             );
             let session: Session = toml::from_str(&text).unwrap();
-            session.check_paths().unwrap();
+            session.check_paths().map_err(|error| error.to_string())?;
             let flows = session.flows_of("run", None).unwrap().into_iter();
             let weights = flows.map(|(_, flow)| flow.options.get(FLOWS).and_then(Value::as_f64));
-            weights.collect::<Vec<Option<f64>>>()
+            Ok(weights.collect::<Vec<Option<f64>>>())
         };
-        assert_eq!(more(1, ""), [None]);
-        assert_eq!(more(2, ""), [Some(1.5); 2]);
-        assert_eq!(more(5, ""), [Some(0.6); 5]);
-        assert_eq!(more(2, "weight = 2"), [Some(2.0); 2]);
+        assert_eq!(more(1, "").unwrap(), [None]);
+        assert_eq!(more(2, "").unwrap(), [Some(1.5); 2]);
+        assert_eq!(more(5, "").unwrap(), [Some(0.6); 5]);
+        assert_eq!(more(2, "weight = 2").unwrap(), [Some(2.0); 2]);
+        let said: String = more(6, "weight = 2").unwrap_err();
+        assert!(said.contains("more than 10 TCP flows together"), "{said}");
     }
 
-    /// A receiver of no flow of the session, e.g. a live correlator, sends no reports.
+    /// A live correlator sends reports, too; a receiver beyond the session is not known to.
     #[test]
     fn a_sender_needs_a_receiver_with_reports() {
         let text = "name = \"n\"\n[[host]]\nname = \"ef\"\nagent = \"https://10.77.0.1:3650\"
             [[flow]]\nname = \"send\"\nhost = \"ef\"\ncommand = \"send\"\nsource = \"a\"\nto = \"udp://10.77.0.2:2630\"\nsafe = \"reserved\"";
         let session: Session = toml::from_str(text).unwrap();
         let said = session.check_paths().unwrap_err().to_string();
-        assert!(said.contains("no recv flow sends it reports"), "{said}");
+        assert!(
+            said.contains("sends it reports: give the `key-file`"),
+            "{said}"
+        );
+        let live = "[[host]]\nname = \"jive\"\nagent = \"https://10.77.0.2:3650\"
+            [[flow]]\nname = \"fx\"\nhost = \"jive\"\ncommand = \"correlate\"\nlive = true\nfiles = [\"udp://:2630\", \"tcp://:2700\"]";
+        let mut session: Session = toml::from_str(&format!("{text}\n{live}")).unwrap();
+        session.check_paths().unwrap();
+        session.key = Some(new_key());
+        let flows = session.flows_of("run", None).unwrap().into_iter();
+        let flows: Vec<Options> = flows.map(|(_, flow)| flow.options).collect();
+        let correlates = |options: &&Options| options.contains_key("live");
+        let correlator = flows.iter().find(correlates).unwrap();
+        assert_eq!(correlator[SAFE], Value::Bool(true));
+        let keys: Vec<&Value> = flows.iter().map(|options| &options[KEY_FILE]).collect();
+        assert_eq!(keys[0], keys[1]);
     }
 }

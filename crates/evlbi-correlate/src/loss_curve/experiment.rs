@@ -85,6 +85,10 @@ impl Experiment<'_> {
         run: &Run,
     ) -> Result<Experiment<'a>, LossCurveError> {
         let recordings = asked.files.len();
+        if !asked.kept.is_empty() && asked.kept.len() != recordings {
+            let given = asked.kept.len();
+            return Err(LossCurveError::Kept { given, recordings });
+        }
         let is_there = |station: u8| (1..=recordings).contains(&usize::from(station));
         if let Some(station) = asked.station.iter().copied().find(|it| !is_there(*it)) {
             return Err(LossCurveError::NoStation {
@@ -92,9 +96,11 @@ impl Experiment<'_> {
                 recordings,
             });
         }
-        let lossy = (1..=recordings)
-            .map(|number| asked.station.iter().any(|it| usize::from(*it) == number));
-        let lossy: Vec<bool> = lossy.collect();
+        let is_named = |number: usize| asked.station.iter().any(|it| usize::from(*it) == number);
+        let lossy: Vec<bool> = match asked.kept.is_empty() {
+            true => (1..=recordings).map(is_named).collect(),
+            false => asked.kept.iter().map(|kept| *kept < 1.0).collect(),
+        };
         let mut options = asked.correlate.clone();
         options.trust = match knows {
             Knows::All => Trust::Exact,
@@ -184,7 +190,8 @@ impl Experiment<'_> {
                         packet,
                         search,
                     };
-                    points.extend(self.asked.loss.0.iter().map(|loss| (harm, *loss)));
+                    let losses = self.asked.losses().into_iter();
+                    points.extend(losses.map(|loss| (harm, loss)));
                 }
             }
         }
@@ -214,7 +221,7 @@ impl Experiment<'_> {
     }
 
     fn loses(&self, station: usize, harm: Harm) -> bool {
-        harm.at == Where::Both || self.lossy[station]
+        (harm.at == Where::Both && self.asked.kept.is_empty()) || self.lossy[station]
     }
 
     /// Returns the names of a baseline's stations that lose data.
@@ -271,7 +278,10 @@ impl Experiment<'_> {
             let spectra = (&baseline.spectra, baseline.product);
             theory::predict(found, spectra, &fill, harm, lost)
         };
-        let theory = predict(0.0).map(|here| {
+        // The theory is that of one fraction.
+        let has_theory = harm.shed != Kind::Keep && self.asked.kept.is_empty();
+        let predicted = has_theory.then(|| predict(0.0)).flatten();
+        let theory = predicted.map(|here| {
             let slope = predict(STEP).map_or(0.0, |there| (there.valid - here.valid).abs());
             (
                 here,
@@ -329,12 +339,14 @@ impl Experiment<'_> {
     }
 
     fn tamper(&self, station: usize, harm: Harm, loss: f64) -> Result<Tamper, HarmError> {
+        let loss = self.asked.kept.get(station).map_or(loss, |kept| 1.0 - kept);
         let policy: Policy = match harm.shed {
             Kind::Every => format!("every:{}", (1.0 / loss).round().max(2.0)),
             Kind::Bunch => format!("bunch:{loss}"),
             Kind::Random => format!("random:{loss}"),
             Kind::Burst => format!("burst:{loss},{BURST}"),
             Kind::Common => format!("common:{loss}"),
+            Kind::Keep => format!("keep:{}", 1.0 - loss),
         }
         .parse()?;
         let file = &self.recordings.files[station];
@@ -348,9 +360,9 @@ impl Experiment<'_> {
             threads: shape.threads.clone(),
             frame_rate: Some(shape.layout().frame_rate),
         };
-        // Common shedding uses one seed, all other shedding one per station.
+        // Common steps use one seed, all other shedding one per station.
         let seed = match harm.shed {
-            Kind::Common => self.asked.seed,
+            Kind::Common | Kind::Keep => self.asked.seed,
             _ => self.asked.seed.wrapping_add(1000 * station as u64),
         };
         let replace = match harm.replace {
@@ -388,7 +400,7 @@ impl Experiment<'_> {
             Kind::Every | Kind::Random => 1.0,
             Kind::Bunch => 7.0,
             Kind::Burst => 2.0 * BURST - 1.0,
-            Kind::Common => a_second * theory::COMMON_CELL,
+            Kind::Common | Kind::Keep => a_second * theory::COMMON_CELL,
         };
         // Or as many as the reader drops.
         let dropped = match harm.search.step() {

@@ -1,8 +1,8 @@
 //! `loss-curve` on several stations, packets of frames and lost headers.
 
 use evlbi_core::shed::Replace;
-use evlbi_correlate::CorrelateOptions;
 use evlbi_correlate::loss_curve::{Kind, Knows, LossCurveOptions, Search, measure, text};
+use evlbi_correlate::{CorrelateOptions, DelayTerms};
 use evlbi_net::run::Run;
 use evlbi_testkit::Room;
 use evlbi_testkit::result::refused;
@@ -287,6 +287,63 @@ fn packets_that_do_not_fit_are_refused() {
         let said = refused(measure(&options, &Run::silent()));
         assert!(said.contains(says), "{said}");
     }
+}
+
+/// Stations that keep different fractions in common steps keep what they have in common. Delays cost at the ends of blocks.
+#[test]
+fn common_steps_keep_what_two_stations_have_in_common() {
+    let room = Room::new();
+    let plan = PLAN.replace("duration = 0.8", "duration = 3.2");
+    let plan = plan.replace("sample_rate = 4e6", "sample_rate = 2e6");
+    let plan = plan.replacen("name = \"Jb\"", "name = \"Jb\"\ndelay = [3e-3]", 1);
+    sky(
+        &room,
+        &format!("{plan}[[station]]\nname = \"On\"\ndelay = [15e-3]\n"),
+    );
+    let files = ["Ef", "Jb", "On"].map(|name| room.path(&format!("sky/{name}.vdif")));
+    let files = [&*files[0], &*files[1], &*files[2]];
+    let kept = |kept: &[f64]| LossCurveOptions {
+        kept: kept.to_vec(),
+        correlate: CorrelateOptions {
+            delay: [0.0, 3e-3, 15e-3]
+                .map(|delay| DelayTerms(vec![delay]))
+                .into(),
+            ..options().correlate
+        },
+        ..options()
+    };
+    let result = curve(&files, kept(&[0.75, 0.5, 0.5]));
+    let weights = |shed: &str| {
+        let curves = at(&result, "both").filter(|curve| curve["shed"] == shed);
+        curves
+            .map(|curve| number(&curve["points"][0], "/ratio/weight"))
+            .collect::<Vec<f64>>()
+    };
+    let [steps, random] = ["keep", "random"].map(weights);
+    for (weight, expected) in steps.iter().zip([0.4925, 0.4625, 0.44]) {
+        near(*weight, expected, 0.01);
+    }
+    for (weight, expected) in random.iter().zip([0.375, 0.375, 0.25]) {
+        near(*weight, expected, 0.03);
+    }
+    assert_eq!((steps.len(), random.len()), (3, 3));
+    // A station that keeps everything costs nothing.
+    let result = curve(&files, kept(&[1.0, 0.5, 1.0]));
+    let unchanged = at(&result, "both").find(|curve| curve["baseline"] == json!(["Ef", "On"]));
+    near(
+        number(&unchanged.unwrap()["points"][0], "/ratio/weight"),
+        1.0,
+        1e-9,
+    );
+    let two = LossCurveOptions {
+        files: owned(&files),
+        ..kept(&[0.5, 0.5])
+    };
+    let said = refused(measure(&two, &Run::silent()));
+    assert!(
+        said.contains("2 fractions are given for 3 recordings"),
+        "{said}"
+    );
 }
 
 /// The map shows every header search, packet length and loss, in JSON, text and a picture.

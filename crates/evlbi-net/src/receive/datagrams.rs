@@ -25,6 +25,8 @@ const EVENTS: usize = 1024;
 const KEPT_PART: usize = 4;
 /// Maximum number of polls, at the end, for whether the consumer has left the previous ring.
 const POLLS: u32 = 100;
+/// Time without a datagram after which the kernel is asked what it has dropped since the last one.
+const QUIET: Nanos = Nanos(50_000_000);
 /// Interval of these polls.
 const POLL_INTERVAL: Nanos = Nanos(10_000_000);
 /// Minimum room in the ring, in bytes, at which a reliable transport is read: more than one of its batches.
@@ -44,6 +46,8 @@ pub struct Datagrams {
     swept: Nanos,
     max_joined: u64,
     is_heard: bool,
+    /// When something was read for the last time.
+    heard: Nanos,
     /// Socket drops when the batch before the stream's first was queued.
     overflow_before: u64,
     /// Socket drops when the batch with its last datagram was queued.
@@ -103,6 +107,7 @@ impl Datagrams {
             swept: Nanos(0),
             max_joined: 0,
             is_heard: false,
+            heard: Nanos(0),
             overflow_before: 0,
             overflow: 0,
             ecn: [0; 4],
@@ -141,11 +146,17 @@ impl Datagrams {
                 .sender()
                 .is_some_and(|sender| incoming.has_ended(sender));
         let told = incoming.drops_reported();
-        if !is_empty && self.safe.is_some() {
-            let per_drop = self.per_drop();
-            if let Some(safe) = &mut self.safe {
-                safe.note(&self.admission, told, per_drop, &self.ecn);
+        let per_drop = self.per_drop();
+        match &mut self.safe {
+            Some(safe) if !is_empty => safe.note(&self.admission, told, per_drop, &self.ecn),
+            // Nothing more arrives that says what was dropped.
+            Some(safe) if asked.since(self.heard) >= QUIET && safe.awaits(&self.admission) => {
+                safe.note_end(incoming.drops().unwrap_or(told), per_drop);
             }
+            _ => {}
+        }
+        if !is_empty {
+            self.heard = asked;
         }
         if came.is_stream {
             self.overflow = told;
@@ -322,7 +333,10 @@ impl Datagrams {
 
     pub fn show(&self, live: &mut Snapshot) {
         let admission = &self.admission;
-        let counters = admission.counters();
+        let mut counters = admission.counters();
+        let unknown = self.safe.as_ref().map_or(0, SafeReceiving::unknown);
+        counters.expected = counters.expected.saturating_sub(unknown);
+        counters.lost = counters.lost.saturating_sub(unknown);
         live.safe = self.safe.as_ref().map(SafeReceiving::state);
         live.foreign_size = admission.foreign_size();
         live.foreign_source = admission.foreign_source();
@@ -365,6 +379,9 @@ impl Datagrams {
     /// Returns an error if the ring cannot be allocated.
     pub fn end(&mut self, now: Nanos, clock: &Clock) -> Result<(), String> {
         self.admission.end(now);
+        if let Some(safe) = &mut self.safe {
+            safe.end();
+        }
         for _ in 0..POLLS {
             self.begin()?;
             if self.admission.beginning().is_none() {

@@ -44,6 +44,11 @@ pub struct SafeReceiving {
     messages: Messages,
     /// Whether everybody knows the key: only ends on this host are heard.
     is_open: bool,
+    /// Messages from elsewhere that were ignored for that reason.
+    foreign: u64,
+    run: Run,
+    /// Numbers of which nobody knows yet whether they are in flight, lost or shed.
+    unknown: u64,
     looked: Nanos,
     following: Option<Following>,
     /// One more than the highest number, and the drops in this host, as of the last batch.
@@ -85,6 +90,9 @@ impl SafeReceiving {
         let at = last.ok_or_else(|| OpenError::NoMessages(url.to_string()))?;
         Ok(SafeReceiving {
             is_open: key.is_open(),
+            foreign: 0,
+            run: run.clone(),
+            unknown: 0,
             receiver: Receiver::new(key, run.clock().random()),
             messages: url.transport().open_messages(url, at, true, run)?,
             looked: Nanos(0),
@@ -110,7 +118,7 @@ impl SafeReceiving {
     pub fn note(&mut self, admission: &Admission, sockets: u64, per_drop: u64, ecn: &[u64; 4]) {
         self.ecn = *ecn;
         let counters = admission.counters();
-        let drops = (sockets, counters.ring_full);
+        let drops = (sockets.max(self.drops.0), counters.ring_full);
         let before = std::mem::replace(&mut self.drops, drops);
         let end = admission.heard();
         let from = std::mem::replace(&mut self.end, end);
@@ -126,6 +134,23 @@ impl SafeReceiving {
         }
     }
 
+    /// Returns whether the sender has announced datagrams after all that were heard.
+    pub fn awaits(&self, admission: &Admission) -> bool {
+        let ends = self.receiver.announced().zip(admission.heard());
+        ends.is_some_and(|(announced, heard)| (1..1 << 63).contains(&announced.wrapping_sub(heard)))
+    }
+
+    /// Notes that the sockets, which are empty, have dropped `sockets` messages of at most `per_drop` datagrams each so far: the last ones
+    /// after all that were heard.
+    pub fn note_end(&mut self, sockets: u64, per_drop: u64) {
+        let new = sockets.saturating_sub(self.drops.0);
+        if let (1.., Some(from), Some(end)) = (new, self.end, self.receiver.announced()) {
+            self.drops.0 = sockets;
+            self.receiver
+                .dropped(from, end, new, new.saturating_mul(per_drop.max(1)));
+        }
+    }
+
     /// Takes messages that have arrived, and sends the reports that are due.
     pub fn drive(&mut self, admission: &mut Admission, now: Nanos) {
         let mut has_heard = false;
@@ -134,6 +159,12 @@ impl SafeReceiving {
                 break;
             };
             if self.is_open && !from.ip().is_loopback() {
+                if self.foreign == 0 {
+                    self.run.warn(format_args!(
+                        "{from} asks for reports and gets none: without a key, only senders on this host are answered"
+                    ));
+                }
+                self.foreign += 1;
                 continue;
             }
             // What is not a valid message is counted.
@@ -146,9 +177,22 @@ impl SafeReceiving {
         }
         self.looked = now;
         self.observe(admission, now);
+        if is_due {
+            self.receiver.overflowed(self.messages.dropped());
+        }
         while let Some((report, to)) = self.receiver.poll(now) {
             self.messages.send(to, report, now);
         }
+    }
+
+    /// Ends the flow: what has not arrived by now is lost.
+    pub fn end(&mut self) {
+        self.unknown = 0;
+    }
+
+    /// Returns how many numbers may still be in flight, or may turn out to be shed. They are not lost yet.
+    pub fn unknown(&self) -> u64 {
+        self.unknown
     }
 
     fn observe(&mut self, admission: &mut Admission, now: Nanos) {
@@ -180,7 +224,11 @@ impl SafeReceiving {
         let Some((begun, end, released)) = known.filter(|_| following.has_begun) else {
             // Datagrams that may be the start of its data have arrived, but nobody knows yet.
             if admission.undecided() == 0 {
-                self.receiver.observe(&Arrivals::default(), now);
+                let arrivals = Arrivals {
+                    emptied: admission.emptied(),
+                    ..Arrivals::default()
+                };
+                self.receiver.observe(&arrivals, now);
             }
             return;
         };
@@ -209,11 +257,21 @@ impl SafeReceiving {
             heard: admission.heard(),
             end: Some(end),
             released: Some(released),
+            emptied: admission.emptied(),
         };
         self.receiver.observe(&arrivals, now);
         while let Some((first, end)) = self.receiver.next_shed() {
             admission.shed(first, end);
         }
+        let before = self.following.as_ref().map_or(0, |it| it.before.lost);
+        let absent = since(admission.counters().lost, before);
+        let lost = self.receiver.counted().map(|report| {
+            let late = report.arrivals.late.min(report.missed);
+            report.missed - late
+        });
+        // Without beats nobody declares what was shed.
+        let lost = lost.filter(|_| self.receiver.is_fresh(now));
+        self.unknown = lost.map_or(0, |lost| absent.saturating_sub(lost));
     }
 
     /// Returns the state for watchers.
@@ -223,7 +281,7 @@ impl SafeReceiving {
         ReceivedSafely {
             state: beat.map(|beat| (beat.state, f64::from(beat.kept) * 1e-9)),
             shed: self.receiver.counted().map_or(0, |report| report.shed),
-            rejected: self.receiver.rejected(),
+            rejected: self.receiver.rejected() + self.foreign,
             accounts: accounts.map(|accounts| (accounts, self.receiver.is_complete())),
         }
     }

@@ -5,7 +5,7 @@
 
 use std::ffi::c_uint;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
 use socket2::Socket;
@@ -152,10 +152,22 @@ impl Queue {
     }
 
     fn accounts(&self) -> io::Result<[u32; DROPS + 1]> {
-        let mut words = [0; DROPS + 1];
-        get_words(&self.socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
-        Ok(words)
+        accounts(&self.socket)
     }
+}
+
+fn accounts(socket: &impl AsFd) -> io::Result<[u32; DROPS + 1]> {
+    let mut words = [0; DROPS + 1];
+    get_words(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
+    Ok(words)
+}
+
+/// Returns the number of messages that a socket has dropped since it was opened, modulo 2^32 (`SO_MEMINFO`).
+///
+/// # Errors
+/// Returns the kernel's error.
+pub(crate) fn drops_of(socket: &impl AsFd) -> io::Result<u32> {
+    Ok(accounts(socket)?[DROPS])
 }
 
 /// A 64-bit count from samples of a 32-bit counter that wraps.

@@ -232,7 +232,9 @@ impl Flow {
         if self.drive_at.is_some_and(|moment| now >= moment) {
             self.drive(now);
         }
-        if is_stopped || self.options.end.is_some_and(|end| now >= end) {
+        // Data that wait for reports end later.
+        let is_over = !self.allowed.waits && self.options.end.is_some_and(|end| now >= end);
+        if is_stopped || is_over {
             self.give_up_at.get_or_insert(now.plus(LINGER));
         }
         let is_late = self.give_up_at.is_some_and(|until| now >= until);

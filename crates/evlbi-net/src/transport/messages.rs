@@ -8,6 +8,7 @@ use evlbi_core::time::Nanos;
 
 use crate::clock::{Events, events};
 use crate::sim::Socket;
+use crate::socket::queue::drops_of;
 
 /// Maximum length of a message that is read, in bytes.
 const MAX_LENGTH: usize = 9000;
@@ -81,6 +82,14 @@ impl Messages {
                 self.memory = bytes;
                 Some((&self.memory, from))
             }
+        }
+    }
+
+    /// Returns how many messages have found no room in this socket so far; 0 if the kernel does not say.
+    pub fn dropped(&self) -> u64 {
+        match &self.socket {
+            Either::Udp(socket, _) => drops_of(socket).unwrap_or(0).into(),
+            Either::Simulated(socket) => socket.dropped(),
         }
     }
 

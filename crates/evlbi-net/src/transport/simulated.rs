@@ -94,7 +94,7 @@ impl Transport for Sim {
         };
         let socket = host.bind(port, None).map_err(|source| {
             let at = Local::Socket(address);
-            OpenError::Listen { at, source }
+            OpenError::Messages { at, source }
         })?;
         Ok(Messages::simulated(Arc::new(socket)))
     }

@@ -132,7 +132,7 @@ impl Transport for Udp {
         match listens {
             true => Messages::at(address).map_err(|source| {
                 let at = Local::Socket(address);
-                OpenError::Listen { at, source }
+                OpenError::Messages { at, source }
             }),
             false => Messages::towards(address).map_err(|source| {
                 let url = url.to_string();

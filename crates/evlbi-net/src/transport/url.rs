@@ -15,7 +15,8 @@ use crate::run::Run;
 use crate::udp::Interface;
 
 use super::{
-    Carries, InOptions, Incoming, OpenError, Opened, OutOptions, Outgoing, TRANSPORTS, Transport,
+    Carries, InOptions, Incoming, Numbers, OpenError, Opened, OutOptions, Outgoing, TRANSPORTS,
+    Transport,
 };
 
 /// Names of transports that plans use too.
@@ -275,6 +276,18 @@ impl Url {
         let has_port = |own: &Host, to: &Host| own.has_port(to.port);
         let both = self.host().zip(to.host());
         self.scheme() == to.scheme() && both.is_some_and(|(own, to)| has_port(own, to))
+    }
+
+    /// Returns whether SafeUDP can control a flow to it, or from there: its datagrams have numbers of their own and may be lost, and it is
+    /// no multicast group.
+    pub fn can_be_safe(&self) -> bool {
+        let service = self.transport.service();
+        let is_vtp = service.carries == Carries::Datagrams && service.numbers == Numbers::InBand;
+        let is_group = |host: &Host| {
+            let address = host.name.parse::<IpAddr>();
+            address.is_ok_and(|address| address.is_multicast())
+        };
+        is_vtp && !service.reliable && !self.host().is_some_and(is_group)
     }
 
     /// Returns whether data sent to it leave this host without a congestion control of the transport.

@@ -9,6 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::cause::{Cause, Signs};
 use super::equation::Flow;
 use super::notice::{Evidence, Kind, Notice};
+use super::sender::Probed;
 use super::settings::Settings;
 use super::state::{Mode, State, Step};
 use super::window::{Class, Counts, Limits, Windows};
@@ -60,6 +61,8 @@ pub struct Control {
     step: Step,
     windows: Windows,
     measured: Option<Measured>,
+    /// Loss that ended the ramp.
+    probed: Option<Probed>,
     /// Signs of a cause since the last time without loss, and when its loss began and was last seen.
     signs: Signs,
     loss: Option<(Nanos, Nanos)>,
@@ -99,6 +102,7 @@ impl Control {
             step: Step::ALL,
             windows: Windows::new(limits, now),
             measured: None,
+            probed: None,
             signs: Signs::default(),
             loss: None,
             total: Counts::default(),
@@ -138,6 +142,11 @@ impl Control {
 
     pub fn next_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
+    }
+
+    /// Notes the loss that ended the ramp.
+    pub fn probed(&mut self, limit: Option<Probed>) {
+        self.probed = limit;
     }
 
     /// Starts with the data, at this step.
@@ -188,16 +197,20 @@ impl Control {
     pub fn evidence(&self) -> Evidence {
         let measured = self.measured.as_ref();
         let last = self.windows.last();
+        // Before the data, only probes can be lost.
+        let probed = self.probed.filter(|_| self.state == State::Start);
         let p = measured.map_or(0.0, |it| it.p);
-        let flow = measured.map(|it| it.flow).filter(|_| p > 0.0);
+        let p = probed.map_or(p, |it| it.p);
+        let flow = probed.map(|it| it.flow).or(measured.map(|it| it.flow));
+        let flow = flow.filter(|_| p > 0.0);
         Evidence {
             cause: self.cause(),
             p,
             q: flow.map(|flow| flow.flows(p)),
             x_tcp_bps: flow.map(|flow| super::tcp_rate(flow.size, flow.round_trip, p)),
-            loss: last.loss(),
+            loss: probed.map_or(last.loss(), |it| it.loss),
             host_loss: last.host_loss(),
-            lost: self.total.lost,
+            lost: probed.map_or(self.total.lost, |it| it.lost),
             host_lost: self.total.host,
             marked: self.total.marked,
             rtt_s: measured.map(|it| it.flow.round_trip),
@@ -518,11 +531,16 @@ impl Control {
         self.enter(State::Breaker, now);
     }
 
-    /// Tries again after a stop, as an operator asks.
-    pub fn rearm(&mut self, now: Nanos) {
-        if self.state == State::Breaker {
-            self.step = self.settings.least;
-            self.try_step(self.step, now);
+    /// Tries again after a stop, as an operator asks; not while no reports arrive.
+    pub fn rearm(&mut self, is_silent: bool, now: Nanos) {
+        match self.state {
+            State::Breaker if is_silent => self.notify(Kind::Blind, now),
+            State::Breaker => {
+                // If it fails, nothing is sent again.
+                self.step = self.settings.least;
+                self.try_step(self.step, now);
+            }
+            _ => {}
         }
     }
 
@@ -543,7 +561,7 @@ impl Control {
             State::Breaker => {
                 let may = self.settings.rearm && now >= self.break_until && silence < limit;
                 if may {
-                    self.rearm(now);
+                    self.rearm(false, now);
                 }
                 return;
             }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::message::MAX_PERIODS;
+
 /// Maximum number of sets that wait to be declared, or to be passed by what has arrived.
 pub const MAX_SETS: usize = 4096;
 
@@ -116,7 +118,9 @@ impl Declared {
         let (stride, full) = (u64::from(last.stride), u64::from(last.length));
         let start = last.first + (last.end - 1 - last.first) / stride * stride;
         let continues = first == last.end && end - start <= full;
-        let follows = last.end == start + full && first == start + stride && length <= full;
+        let has_room = first - last.first < stride.saturating_mul(MAX_PERIODS);
+        let is_next = last.end == start + full && first == start + stride;
+        let follows = is_next && length <= full && has_room;
         if continues || follows {
             last.end = end;
             return true;

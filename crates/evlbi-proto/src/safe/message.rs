@@ -27,7 +27,7 @@ pub const MAX_RUNS: usize = 64;
 /// Maximum length of a beat and a report, in bytes.
 const MAX_LENGTH: usize = BEAT + MAX_SETS * SET + CODE;
 /// Maximum number of runs of a set.
-const MAX_PERIODS: u64 = 1 << 20;
+pub(super) const MAX_PERIODS: u64 = 1 << 20;
 /// Length of a probe without its filler, in bytes.
 pub const PROBE: usize = HEADER + CODE;
 

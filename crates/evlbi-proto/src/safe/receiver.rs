@@ -10,14 +10,15 @@ use super::message::{
     self, Beat, Header, Key, LAST, MAX_RUNS, MORE, Message, Received, Report, Run,
 };
 use super::sender::Accounts;
-use super::{HOLD, REPORT_INTERVAL, Rejected};
+use super::{HOLD, REPORT_INTERVAL, Rejected, SILENCE};
 
 /// Maximum number of runs that wait to be classified.
 const MAX_PENDING: usize = 65_536;
 /// Maximum number of beats whose announcements wait for their data.
 const MAX_ANNOUNCED: usize = 256;
-/// Minimum time between two answers to flows that have not heard this receiver: their beats may be repeated ones.
-const ANSWER_INTERVAL: Nanos = Nanos(50_000_000);
+/// Minimum time between two answers to flows that have not heard this receiver: their beats may be repeated ones. So short that these do
+/// not use up the answers of a flow that starts.
+const ANSWER_INTERVAL: Nanos = Nanos(1_000_000);
 /// Maximum number of replaced flows that are remembered.
 const MAX_LEFT: usize = 1024;
 /// Time without a beat after which no report is sent.
@@ -36,6 +37,8 @@ pub struct Arrivals {
     pub end: Option<u64>,
     /// Every sequence number below has arrived, or was passed to [`Receiver::missing`]; `None` before any.
     pub released: Option<u64>,
+    /// Everything that had arrived in this host by then is among these.
+    pub emptied: Nanos,
 }
 
 /// Receiving end of one flow at a time.
@@ -52,6 +55,9 @@ pub struct Receiver {
     /// Numbers of messages sent.
     sent: u64,
     rejected: u64,
+    /// Messages that this host had dropped, and those rejected, when that was noted last.
+    dropped: u64,
+    dropped_rejected: u64,
 }
 
 /// Flow that is being received. Numbers are counted from the flow's first one.
@@ -87,6 +93,8 @@ struct Heard {
     runs: Vec<Run>,
     has_more: bool,
     last_probe: u64,
+    /// Messages that this host dropped since the flow is known.
+    overflow: u64,
     reported: Option<Nanos>,
     /// Loss after a second without any: reported at once.
     is_urgent: bool,
@@ -113,6 +121,8 @@ impl Receiver {
             answered: None,
             sent: 0,
             rejected: 0,
+            dropped: 0,
+            dropped_rejected: 0,
         }
     }
 
@@ -185,6 +195,17 @@ impl Receiver {
 
     fn heard_mut(&mut self) -> Option<&mut Heard> {
         self.flow.as_mut().filter(|heard| heard.is_known)
+    }
+
+    /// Notes how many messages this host has dropped so far. They count as probes that have arrived: the network carried them.
+    /// Not while messages of others arrive, which would hide what the network lost.
+    pub fn overflowed(&mut self, dropped: u64) {
+        let before = (self.dropped, self.dropped_rejected);
+        (self.dropped, self.dropped_rejected) = (dropped, self.rejected);
+        let is_clean = before.1 == self.rejected;
+        if let Some(heard) = self.heard_mut().filter(|_| is_clean) {
+            heard.overflow += dropped.saturating_sub(before.0);
+        }
     }
 
     /// Notes that the datagrams from sequence number `first` on below `end` had not arrived when they were due.
@@ -263,6 +284,12 @@ impl Receiver {
         Some(&heard.beat)
     }
 
+    /// Returns one more than the highest sequence number that the sender has announced; `None` before it has heard this receiver.
+    pub fn announced(&self) -> Option<u64> {
+        let beat = self.beat()?;
+        Some(beat.first.wrapping_add(beat.next))
+    }
+
     /// Returns the last beat of the flow, even if its sender has not heard this receiver.
     pub fn heard(&self) -> Option<&Beat> {
         Some(&self.flow.as_ref()?.beat)
@@ -277,6 +304,12 @@ impl Receiver {
     pub fn counted(&self) -> Option<&Report> {
         let heard = self.flow.as_ref().filter(|heard| heard.is_known)?;
         Some(&heard.report)
+    }
+
+    /// Returns whether a beat has arrived not long ago: the next one will declare what was shed since.
+    pub fn is_fresh(&self, now: Nanos) -> bool {
+        let heard = self.flow.as_ref();
+        heard.is_some_and(|heard| now.since(heard.arrived) < SILENCE)
     }
 
     /// Returns whether the flow has ended and all its numbers are accounted for.
@@ -312,6 +345,7 @@ impl Heard {
             runs: Vec::new(),
             has_more: false,
             last_probe: 0,
+            overflow: 0,
             reported: None,
             is_urgent: false,
             last_loss: None,
@@ -436,8 +470,8 @@ impl Heard {
         // Whatever a beat has announced has arrived by now, or is missing.
         while let Some((at, next)) = self.announced.front().copied() {
             let from = end.max(self.released);
-            // Gaps before the highest number are still open: they come first.
-            let is_due = now.since(at) >= HOLD && self.released >= end;
+            // Gaps before the highest number are still open: they come first. Data that wait in this host have arrived.
+            let is_due = arrivals.emptied.since(at) >= HOLD && self.released >= end;
             if next > from && !is_due {
                 break;
             }
@@ -531,7 +565,11 @@ impl Heard {
 
     /// Returns the report as of now, without its runs.
     fn current(&self) -> Report {
-        self.report.clone()
+        let report = self.report.clone();
+        Report {
+            probes: (report.probes + self.overflow).min(report.probe_highest),
+            ..report
+        }
     }
 
     fn take_report(&mut self, number: u64, instance: u64, now: Nanos) -> Report {

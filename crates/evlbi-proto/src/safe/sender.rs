@@ -9,6 +9,7 @@ use evlbi_core::time::Nanos;
 use serde::Serialize;
 
 use self::log::Log;
+pub(super) use self::ramp::Probed;
 use self::ramp::{Ramp, Ramped};
 use super::control::{Control, Measured};
 use super::declared::Declared;
@@ -161,8 +162,8 @@ pub struct Sender {
     lost: u64,
     /// Datagrams that this host had dropped when the receiver started.
     not_sent_before: u64,
-    /// Time of the last progress of the highest number.
-    moved: Nanos,
+    /// Time of the last progress of the highest number, and of what is accounted for: loss that is not counted would have no effect.
+    moved: [Nanos; 2],
     /// When the flow has ended.
     ended: Option<Nanos>,
     polled: Nanos,
@@ -191,7 +192,7 @@ impl Sender {
             rejected: 0,
             lost: 0,
             not_sent_before: 0,
-            moved: now,
+            moved: [now; 2],
             ended: None,
             polled: now,
             settings,
@@ -261,10 +262,13 @@ impl Sender {
         self.control.refused(now);
     }
 
-    /// Tries again after a stop, as an operator asks.
+    /// Tries again after a stop, as an operator asks. As long as no reports arrive, there is only a notice of that.
     pub fn rearm(&mut self, now: Nanos) {
-        self.control.rearm(now);
-        self.moved = now;
+        if self.control.state() == State::Breaker {
+            let is_silent = now.since(self.reported()) >= self.silence();
+            self.control.rearm(is_silent, now);
+            self.moved = [now; 2];
+        }
     }
 
     /// Notes that nothing more is offered.
@@ -368,12 +372,16 @@ impl Sender {
         self.confirm(report.beat);
         // A receiver that was restarted has other counters: they are compared from here on.
         if let Some(before) = before {
+            let [highest, covered] = &mut self.moved;
             if report.highest > before.highest {
-                self.moved = now;
+                *highest = now;
+            }
+            if report.covered > before.covered {
+                *covered = now;
             }
             self.measure(&before, &report, now);
         } else {
-            self.moved = now;
+            self.moved = [now; 2];
             (self.lost, self.not_sent_before) = (0, self.progress.not_sent);
         }
         if let Some(ramp) = &mut self.ramp {
@@ -501,12 +509,13 @@ impl Sender {
             .log
             .first_sent_after(Nanos(now.0.saturating_sub(limit.0)))
             .is_some();
-        let first = self.log.first_sent_after(self.moved).filter(|_| sends);
+        let moved = self.moved[0].min(self.moved[1]);
+        let first = self.log.first_sent_after(moved).filter(|_| sends);
         let stall = first.map_or(Nanos(0), |first| now.since(first));
         let was_stopped = self.control.state() == State::Breaker;
         self.control.advance(now, silence, stall, limit);
         if was_stopped && self.control.state() != State::Breaker {
-            self.moved = now;
+            self.moved = [now; 2];
         }
     }
 
@@ -526,7 +535,7 @@ impl Sender {
     /// Waits for the receiver, then sends probes at increasing rates.
     fn advance_start(&mut self, now: Nanos) {
         let Some((_, reported)) = &self.report else {
-            if now.since(self.begun) >= START {
+            if now.since(self.begun) >= self.settings.patience.max(START) {
                 self.fail(now);
             }
             return;
@@ -550,8 +559,9 @@ impl Sender {
         }
         let ramp = self.ramp.get_or_insert_with(|| Ramp::new(flow, now));
         match ramp.advance(now, flow, weight) {
-            Some(Ramped { kept }) => {
+            Some(Ramped { kept, limit }) => {
                 let step = Step::at_most(kept);
+                self.control.probed(limit);
                 match step.is_below(self.settings.least) {
                     true => self.control.refuse(now),
                     false => self.begin(step, now),
@@ -563,7 +573,7 @@ impl Sender {
     }
 
     fn begin(&mut self, step: Step, now: Nanos) {
-        self.moved = now;
+        self.moved = [now; 2];
         // The receiver knows that the data are of this flow before they arrive.
         self.beat_at = now;
         self.control.start(step, now);

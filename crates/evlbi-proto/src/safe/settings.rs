@@ -3,7 +3,7 @@
 use evlbi_core::time::Nanos;
 
 use super::state::{Mode, Step};
-use super::{GRACE, MAX_WEIGHT, MIN_WEIGHT, WEIGHT};
+use super::{GRACE, MAX_WEIGHT, MIN_WEIGHT, START, WEIGHT};
 
 /// Settings of a sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Settings {
     pub weight: f64,
     /// Whether sending is tried again after a stop without an operator.
     pub rearm: bool,
+    /// Time for the receiver to answer the first beats; at least [`START`].
+    pub patience: Nanos,
     /// Bits of data per second that the application offers.
     pub rate: u64,
     /// Data per datagram, in bytes.
@@ -37,6 +39,7 @@ impl Default for Settings {
             grace: GRACE,
             weight: WEIGHT,
             rearm: false,
+            patience: START,
             rate: 0,
             size: 0,
             first: 0,

@@ -197,7 +197,10 @@ fn constants_are_those_of_the_specification() {
         format!("for\n{}: breaker", s(STOP)),
         format!("A number is due {} after", ms(HOLD)),
         format!("blocks of {} are kept", ms(BLOCK)),
-        format!("at most 20 reports of {} bytes per second", REPORT + CODE),
+        format!(
+            "at most 1,000 reports of {} bytes per second",
+            REPORT + CODE
+        ),
     ] {
         assert!(page.contains(&text), "{text}");
     }

@@ -174,6 +174,12 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
     })
 }
 
+/// Returns the time until this one; `None` if it is over.
+pub(super) fn ahead(asked: jiff::Timestamp, run: &Run) -> Option<Nanos> {
+    let ahead = asked.as_nanosecond() - i128::from(run.clock().utc());
+    u64::try_from(ahead).ok().map(Nanos)
+}
+
 /// Returns the time of the first frame.
 fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
     let clock = run.clock();
@@ -181,9 +187,8 @@ fn start(asked: Option<jiff::Timestamp>, run: &Run) -> Nanos {
     let Some(asked) = asked else {
         return soon;
     };
-    let ahead = asked.as_nanosecond() - i128::from(clock.utc());
-    if let Ok(ahead) = u64::try_from(ahead) {
-        return clock.now().plus(Nanos(ahead)).max(soon);
+    if let Some(ahead) = ahead(asked, run) {
+        return clock.now().plus(ahead).max(soon);
     }
     let why = run.explain(&SendError::StartOver(asked));
     run.warn(format_args!("{why}; sending starts at once"));

@@ -5,11 +5,12 @@ use std::time::Duration;
 use evlbi_core::rate::BitRate;
 use evlbi_core::shed::{Policy, Replace, Stream};
 use evlbi_net::run::Run;
-use evlbi_net::safe::{Accounts, Key, Mode, SafeSending, Settings, Shown, Status, Step};
-use evlbi_net::transport::{Carries, Numbers, Outgoing};
+use evlbi_net::safe::{Accounts, Key, Mode, START, SafeSending, Settings, Shown, Status, Step};
+use evlbi_net::transport::Outgoing;
 use evlbi_wire::units::show_count;
 use serde::Serialize;
 
+use super::prepare::ahead;
 use super::{SendError, SendOptions};
 use crate::control_socket::SafeSent;
 use crate::counters::{Counts, SAFE_SENT};
@@ -63,10 +64,8 @@ pub(super) fn open(
     let Some(asked) = &options.safe else {
         return Ok(None);
     };
-    let service = options.to.transport().service();
-    let is_vtp = service.carries == Carries::Datagrams && service.numbers == Numbers::InBand;
     let peer = outlet.peer().filter(|peer| !peer.ip().is_multicast());
-    let Some(peer) = peer.filter(|_| is_vtp && !service.reliable) else {
+    let Some(peer) = peer.filter(|_| options.to.can_be_safe()) else {
         return Err(SendError::SafeTransport(options.to.to_string()));
     };
     if options.shed != Policy::None {
@@ -87,6 +86,8 @@ pub(super) fn open(
         grace: asked.grace.into(),
         weight: asked.weight,
         rearm: asked.rearm,
+        // Until a planned start, the receiver may start.
+        patience: (options.start.and_then(|start| ahead(start, run))).unwrap_or(START),
         rate: rate.get(),
         size: u16::try_from(datagram_data).unwrap_or(u16::MAX),
         first: options.sequence.unwrap_or(0),

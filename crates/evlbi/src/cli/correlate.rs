@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{ArgAction, Args};
-use evlbi_core::shed::Replace;
+use evlbi_core::shed::{Fraction, Replace};
 use evlbi_correlate::fringe::{self, FringeOptions};
 use evlbi_correlate::loss_curve::{
     self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses, Search,
@@ -303,6 +303,11 @@ fn correlate_live(
     });
     let inputs = parsed.collect::<Result<Vec<(Url, Selection)>, String>>();
     let inputs = inputs.map_err(Usage)?;
+    if streams.safe.is_some() && !inputs.iter().any(|(url, _)| url.can_be_safe()) {
+        bail!(Usage(
+            "--safe has no effect: no stream arrives by udp://".to_owned()
+        ));
+    }
     let (run, show) = (program.run(), Box::new(show));
     let correlating = correlate_streams(&inputs, options, &streams, run, show)?;
     let watch = correlating.watch();
@@ -400,6 +405,11 @@ const KINDS: Choices<Kind> = &[
         "The same at all stations, in blocks of time or whole threads",
         Kind::Common,
     ),
+    (
+        "keep",
+        "In steps of which each contains the lower ones, as `send --safe`",
+        Kind::Keep,
+    ),
 ];
 
 const KNOWLEDGE: Choices<Knows> = &[
@@ -434,6 +444,8 @@ Examples:
   evlbi loss-curve Ef.m4 Jb.m4 --unit packet --search flywheel,drop --replace fill --loss 20%
   # Where amplitudes rise at low weight, as a picture:
   evlbi loss-curve Ef.m4 Jb.m4 --map --shed random --replace fill --knows headers --out map
+  # Stations that keep different fractions, as senders under SafeUDP on paths of their own:
+  evlbi loss-curve Ef.vdif Wb.vdif Jb.vdif --kept 3/4,1/2,1/2
   # Three stations, of which the third loses data: one of three baselines does not change:
   evlbi loss-curve Ef.vdif Wb.vdif Jb.vdif --station 3 --loss 5%,20%")]
 pub struct LossCurveArgs {
@@ -446,6 +458,9 @@ pub struct LossCurveArgs {
     /// Lost fractions: a list or a range
     #[arg(long, value_name = "FRACTIONS", default_value = DEFAULT_LOSSES)]
     pub loss: Losses,
+    /// Fraction that each station keeps, in the order of the recordings: compares common steps, as of `send --safe`, with random loss; instead of --loss, --shed and --station
+    #[arg(long, value_name = "F,...", value_delimiter = ',', value_parser = kept, conflicts_with_all = ["loss", "shed", "station", "map"])]
+    pub kept: Vec<f64>,
     /// Shed frames in these ways
     #[arg(long, value_parser = choice(KINDS), value_delimiter = ',', default_values = names(KINDS, &LossCurveOptions::default().shed))]
     pub shed: Vec<Kind>,
@@ -486,10 +501,18 @@ pub struct LossCurveArgs {
 
 convert! {
     LossCurveArgs => LossCurveOptions {
-        files, station, loss, shed, replace, by_packet, packet, search, map, knows, seed, out, force,
+        files, station, loss, kept, shed, replace, by_packet, packet, search, map, knows, seed, out, force,
     }
     with [options] { correlate: options.into() }
     without [json]
+}
+
+fn kept(text: &str) -> Result<f64, String> {
+    let kept = match text {
+        "1" | "100%" => Some(1.0),
+        _ => text.parse::<Fraction>().ok().map(Fraction::get),
+    };
+    kept.ok_or_else(|| format!("`{text}` is not a fraction of the data: give e.g. 3/4, 0.5 or 1"))
 }
 
 fn packet(text: &str) -> Result<usize, String> {

@@ -11,10 +11,13 @@ use clap::{Arg, ArgAction, CommandFactory, Parser};
 use evlbi_control::commands::{CommandOption, Grammar, Meaning, Sends};
 use evlbi_core::rate::BitRate;
 use evlbi_correlate::{DelayTerms, Flag, Hertz};
+use evlbi_net::run::Run;
+use evlbi_net::safe::Key;
 use evlbi_probe::sweep::Spacings;
 use evlbi_stream::recv::receive_options;
-use evlbi_stream::send::out_options;
+use evlbi_stream::send::{self, SafeOptions, SendOptions, out_options};
 use evlbi_wire::units;
+use serde_json::Value;
 
 use super::probe::{Probe, ProbeCommand};
 use super::target::TargetArgs;
@@ -71,6 +74,25 @@ impl Grammar for CommandLine {
             duration,
             responds,
         })
+    }
+
+    fn limits(&self, words: Vec<String>) -> Option<Value> {
+        let line = ["evlbi".to_owned()].into_iter().chain(words);
+        let Command::Send(mut args) = Cli::try_parse_from(line).ok()?.command else {
+            return None;
+        };
+        let mut safe = std::mem::take(&mut args.safe);
+        // The key is there when the flow starts.
+        safe.key_file = None;
+        let options = SendOptions {
+            safe: Some(SafeOptions {
+                key: Some(Key::open()),
+                ..safe.options().ok()??
+            }),
+            ..args.into()
+        };
+        let shape = send::check(&options, &Run::silent()).ok()?;
+        serde_json::to_value(safe.plan(&shape).ok()?).ok()
     }
 }
 

@@ -185,11 +185,14 @@ pub fn run(mut args: RunArgs, program: &Program) -> Result<()> {
             found: session.checked.clone(),
         };
         return output::print(json, &checked, |checked| {
-            format!(
+            let limits = checked.found.limits.iter().map(ToString::to_string);
+            let count = format!(
                 "{} hosts, {} flows: no problems found",
                 checked.found.hosts.len(),
                 session.flows()
-            )
+            );
+            let lines: Vec<String> = limits.chain([count]).collect();
+            lines.join("\n")
         });
     }
     let result = threads.finish(session.follow(run))?;

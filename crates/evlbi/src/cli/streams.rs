@@ -199,15 +199,15 @@ pub fn send(mut args: SendArgs, program: &Program) -> Result<()> {
     program.watch(&sending.watched(), || sending.is_finished());
     let result = sending.join()?;
     output::print(json, &result, send::text)?;
-    if let Some(error) = &result.report.error {
-        bail!("sending to {} ended early: {error}", options.to);
-    }
     if let Some(kind) = result.safe.as_ref().and_then(|safe| safe.cut_off) {
         let remedy = words::cut_off(kind);
         bail!(
             "data to {} were held back at the end ({kind}): {remedy}",
             options.to
         );
+    }
+    if let Some(error) = &result.report.error {
+        bail!("sending to {} ended early: {error}", options.to);
     }
     Ok(())
 }

@@ -317,6 +317,9 @@ fn of_loss_curve(error: &LossCurveError) -> Option<String> {
         } => Some(format!(
             "--station {station} is not among the {recordings} recordings"
         )),
+        LossCurveError::Kept { given, recordings } => Some(format!(
+            "--kept has {given} fractions for {recordings} recordings: give one for each"
+        )),
         LossCurveError::NoPackets => {
             Some("--packet needs --unit packet: whole frames are shed otherwise".into())
         }

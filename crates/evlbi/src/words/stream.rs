@@ -118,6 +118,9 @@ pub fn cut_off(kind: &str) -> &'static str {
         }
         "stalled" => "reports arrived and data did not; look for a filter on the ports of the data",
         "refused" => "nobody listened there; `evlbi recv --safe` must run until the sender ends",
+        "failed" => {
+            "no report came; start `evlbi recv --safe` there first, with the same --key-file, and let UDP pass to the port after that of the data and back"
+        }
         _ => {
             "too much was lost even at --least; the notices have the cause, and `evlbi plan safe` the loss that the path may have"
         }

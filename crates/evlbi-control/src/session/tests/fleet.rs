@@ -629,6 +629,7 @@ impl Control for Way {
                     problems: problems.into_iter().flatten().collect(),
                     id: flow.id,
                     rate_bps: load.rate,
+                    safe: None,
                 }
             });
             Ok(checked.collect())

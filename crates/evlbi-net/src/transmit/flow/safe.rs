@@ -53,7 +53,7 @@ impl Flow {
             Order::Wait => {}
             Order::Fail => {
                 self.error = Some(format!(
-                    "{} sends no reports, so nothing was sent",
+                    "{} sends no reports, so nothing was sent: a receiver of SafeUDP with the same key must run there, and UDP must pass to the port after that of the data and back",
                     self.options.to
                 ));
                 self.current = None;

@@ -41,6 +41,20 @@ pub struct Ramp {
 pub struct Ramped {
     /// Fraction of the rate that the path carried.
     pub kept: f64,
+    /// Loss that showed it.
+    pub limit: Option<Probed>,
+}
+
+/// Loss of probes at a rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Probed {
+    /// The probes as a flow.
+    pub flow: Flow,
+    /// Loss event rate.
+    pub p: f64,
+    /// Fraction that was lost, and its number.
+    pub loss: f64,
+    pub lost: u64,
 }
 
 impl Ramp {
@@ -140,7 +154,17 @@ impl Ramp {
                 if self.bad >= MAX_BAD {
                     self.is_over = true;
                     let drained = now.plus(DRAIN.max(Nanos(2 * round_trip.0)));
-                    self.result = Some((drained, Ramped { kept: before }));
+                    let limit = Probed {
+                        flow: stage,
+                        p,
+                        loss: lost as f64 / sent as f64,
+                        lost,
+                    };
+                    let ramped = Ramped {
+                        kept: before,
+                        limit: Some(limit),
+                    };
+                    self.result = Some((drained, ramped));
                     return None;
                 }
                 self.enter(self.stage, flow, now);
@@ -148,7 +172,10 @@ impl Ramp {
             }
             false if self.stage + 1 == RAMP.len() => {
                 self.is_over = true;
-                Some(Ramped { kept: 1.0 })
+                Some(Ramped {
+                    kept: 1.0,
+                    limit: None,
+                })
             }
             false => {
                 self.bad = 0;

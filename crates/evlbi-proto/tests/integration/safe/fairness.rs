@@ -97,20 +97,28 @@ fn a_flow_that_sheds_gets_a_rate_like_that_of_tcp() {
         (Algorithm::Bbr, 3.0),
     ];
     let cases = asserted.iter().chain(others.iter().filter(|_| is_table));
-    for (algorithm, weight) in cases {
-        for count in counts {
-            let shares = share(*algorithm, *count, *weight, scale, seconds);
-            let Shares { cbr, tcp, has_shed } = shares;
-            let ratio = cbr / tcp;
-            println!(
-                "{algorithm:?}, k = {weight}, {count} flows: {:.1} and {:.1} Mbit/s, ratio {ratio:.2}{}",
-                cbr * 1e-6,
-                tcp * 1e-6,
-                if has_shed { "" } else { ", nothing shed" }
-            );
-            let is_asserted = *algorithm != Algorithm::Bbr && *weight < 10.0 && has_shed;
-            let is_fair = (weight / 2.0..3.0 * weight).contains(&ratio);
-            assert!(is_fair || !is_asserted || is_table, "{shares:?}");
+    std::thread::scope(|scope| {
+        let runs = cases.map(|(algorithm, weight)| {
+            let of = move |count| share(*algorithm, count, *weight, scale, seconds);
+            let running =
+                scope.spawn(move || counts.iter().map(|count| (*count, of(*count))).collect());
+            (algorithm, weight, running)
+        });
+        for (algorithm, weight, running) in runs.collect::<Vec<_>>() {
+            let found: Vec<(usize, Shares)> = running.join().unwrap();
+            for (count, shares) in found {
+                let Shares { cbr, tcp, has_shed } = shares;
+                let ratio = cbr / tcp;
+                println!(
+                    "{algorithm:?}, k = {weight}, {count} flows: {:.1} and {:.1} Mbit/s, ratio {ratio:.2}{}",
+                    cbr * 1e-6,
+                    tcp * 1e-6,
+                    if has_shed { "" } else { ", nothing shed" }
+                );
+                let is_asserted = *algorithm != Algorithm::Bbr && *weight < 10.0 && has_shed;
+                let is_fair = (weight / 2.0..3.0 * weight).contains(&ratio);
+                assert!(is_fair || !is_asserted || is_table, "{shares:?}");
+            }
         }
-    }
+    });
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use evlbi_core::path::Law;
 use evlbi_core::time::Nanos;
+use evlbi_proto::safe::message::{self, Message, Report};
 use evlbi_proto::safe::{Key, Order, Output, Receiver, Sender, Settings, State, Step};
 
 use super::world::{Mangle, Scene, World, delay};
@@ -118,6 +119,13 @@ fn without_reports_the_rate_is_halved_and_then_nothing_is_sent() {
         assert_eq!(again > 0, rearm, "{:?}", world.told());
         if !rearm {
             let now = world.now;
+            let mut silent = world.sender.clone();
+            let later = now.plus(Nanos(3_000_000_000));
+            silent.rearm(later);
+            let notices = std::iter::from_fn(|| silent.poll(later));
+            let is_blind = |output: &Output| matches!(output, Output::Notice(notice) if notice.kind == evlbi_proto::safe::Kind::Blind);
+            assert!(notices.take(9).any(|output| is_blind(&output)));
+            assert_eq!(silent.order(), Order::Stop);
             world.sender.rearm(now);
             assert_eq!(world.sender.order(), Order::Send(Step::LOWEST));
         }
@@ -142,6 +150,35 @@ fn data_that_do_not_arrive_stop_the_flow_although_reports_do() {
     assert_eq!(world.names(), ["stalled", "shedding", "stopped"]);
     assert_eq!(world.sent_within(at(40.3), at(100.0)), 0);
     assert_eq!(world.sender.status().state, State::Breaker);
+}
+
+/// Loss that is not counted would have no effect.
+#[test]
+fn reports_that_account_for_nothing_stop_the_flow() {
+    let key = Key::new(&[3; 32]);
+    let mut last = None;
+    let mut world = with(Some(Box::new(move |now, bytes| {
+        let Ok(Message::Report(report)) = message::read(&bytes, &key) else {
+            panic!("a report");
+        };
+        let before = last.get_or_insert_with(|| report.clone());
+        if now < at(15.0) {
+            *before = report;
+            return vec![(now, bytes)];
+        }
+        let frozen = Report {
+            covered: before.covered,
+            missed: before.missed,
+            host: before.host,
+            unattributed: before.unattributed,
+            shed: before.shed,
+            runs: Vec::new(),
+            ..report
+        };
+        vec![(now, frozen.write(&key))]
+    })));
+    world.run_for(40.0);
+    assert_eq!(world.names(), ["stalled", "shedding", "stopped"]);
 }
 
 #[test]
@@ -218,6 +255,64 @@ fn talk(
             }
         }
     }
+}
+
+/// After a stop, the least that is of use is tried, and nothing less.
+#[test]
+fn a_trial_after_a_stop_that_fails_stops_again() {
+    let mut scene = changing(|scene| bottleneck(wire(scene, 0.1), 80));
+    scene.settings.least = Step::ALL;
+    let mut world = scene.world();
+    world.mangle = Some(Box::new(|now, report| {
+        match (at(12.0)..at(32.0)).contains(&now) {
+            true => Vec::new(),
+            false => vec![(now, report)],
+        }
+    }));
+    world.run_for(40.0);
+    let now = world.now;
+    world.sender.rearm(now);
+    world.run_for(60.0);
+    let all = ["blind", "shedding", "stopped", "trial", "stopped"];
+    assert_eq!(world.names(), all);
+}
+
+/// Probes that the receiving host drops are no loss of the network.
+#[test]
+fn probes_without_room_in_the_host_have_arrived() {
+    let key = Key::new(&[7; 32]);
+    let mut receiver = Receiver::new(key.clone(), 5);
+    let settings = Settings {
+        rate: 100_000_000,
+        size: 1000,
+        flow: 1,
+        ..Settings::default()
+    };
+    let mut sender = Sender::new(settings, key, Nanos(0));
+    let from = SocketAddr::from(([10, 0, 0, 1], 4000));
+    let (mut probes, mut dropped) = (0u64, 0);
+    for now in (0..7_000).map(|ms| Nanos(ms * 1_000_000)) {
+        while let Some(output) = sender.poll(now) {
+            let Output::Message(bytes) = output else {
+                continue;
+            };
+            if bytes.starts_with(b"EVGP") {
+                probes += 1;
+                // Every fifth one.
+                if probes.is_multiple_of(5) {
+                    dropped += 1;
+                    continue;
+                }
+            }
+            let _ = receiver.handle(&bytes, from, now);
+        }
+        receiver.overflowed(dropped);
+        while let Some((report, _)) = receiver.poll(now) {
+            sender.handle(&report, now).unwrap();
+        }
+    }
+    assert!(dropped > 1000, "{dropped}");
+    assert_eq!(sender.order(), Order::Send(Step::ALL));
 }
 
 #[test]

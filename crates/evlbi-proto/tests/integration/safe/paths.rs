@@ -300,6 +300,9 @@ fn a_ramp_finds_the_room_before_the_data() {
         world.run_for(8.0);
         assert_eq!(steps(&world), [step], "{part}");
         assert_eq!(world.names(), ["shedding"]);
+        let (_, notice) = world.first("shedding").unwrap();
+        let found = notice.evidence;
+        assert!(found.loss > 0.0 && found.q.unwrap() > 3.0, "{found:?}");
         assert_eq!(accounts(&mut world).lost, 0);
     }
     // Nobody answers.

@@ -623,6 +623,7 @@ impl Flowing {
         self.arrivals.released = self
             .reorder
             .list_missing(|first, end| receiver.missing(first, end));
+        self.arrivals.emptied = now;
         self.receiver.observe(&self.arrivals, now);
         while let Some((first, end)) = self.receiver.next_shed() {
             self.reorder.shed(first, end);

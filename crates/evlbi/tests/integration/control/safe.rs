@@ -40,11 +40,12 @@ fn both_ends_show_their_state_and_hide_their_key() {
     let received = agent.flow("to")["status"]["receiving"][0].clone();
     let heard = &received["safe"];
     assert_eq!(
-        (&heard["state"], &heard["shed"]),
+        (&heard["state"], &heard["sender_shed"]),
         (&json!("ended"), &json!(0))
     );
     let results = ["from", "to"].map(|id| agent.get(&format!("/api/v1/flows/{id}/result")));
     let [here, there] = results.each_ref().map(|result| &result["safe"]["accounts"]);
+    assert!(here.is_object(), "{here}");
     assert_eq!(here, there);
 
     let request = agent.bare(Method::GET, "/metrics");

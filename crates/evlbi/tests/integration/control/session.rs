@@ -562,6 +562,29 @@ fn a_check_finds_the_problems_of_a_session() {
     let found = read(site.room.text("close.out"));
     assert_schema(&found, "evlbi.checked/1");
     assert_eq!(found["hosts"][0]["host"], "jive");
+    // What a path with others may lose.
+    let flow =
+        "[[flow]]\nname = \"own\"\nhost = \"jive\"\ncommand = \"send\"\nsource = \"pattern:1424\"";
+    let safe = format!("{flow}\nto = \"udp://127.0.0.1:9\"\nrate = \"51.2M\"\nsafe = \"shared\"\n");
+    let host = "[[host]]\nname = \"jive\"\nfolder = \"agent-jive\"\n";
+    let text = format!("name = \"own\"\naround = \"8s\"\n{host}{safe}");
+    let session = site.room.write("own.toml", text);
+    let status = site.run("own", &["run", &session, "--check", "--json"]);
+    assert_eq!(status, Some(0), "{}", site.room.text("own.err"));
+    let limits = &read(site.room.text("own.out"))["limits"][0];
+    assert_eq!(
+        (&limits["flow"], &limits["host"]),
+        (&"own".into(), &"jive".into())
+    );
+    assert_eq!(limits["safe"]["rate_bps"], 51_200_000);
+    let status = site.run("own", &["run", &session, "--check"]);
+    let said = site.room.text("own.out");
+    assert!(
+        status == Some(0)
+            && said.contains("jive own: sheds from")
+            && said.contains("over 95.0000 ms (stops from"),
+        "{said}"
+    );
     // A token for viewing only.
     let token = site.room.path("agent-jive/tokens/watch");
     let fingerprint = site.fingerprint("jive");

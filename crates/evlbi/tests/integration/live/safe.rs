@@ -92,6 +92,44 @@ fn both_ends_agree_and_others_change_nothing() {
     assert_eq!(rejected + pair.far.no_room(), 1000);
 }
 
+/// A receiver without a key says that it does not answer others, and one whose port for messages is taken, which port that is.
+#[test]
+fn a_receiver_that_cannot_answer_says_so() {
+    let Some(pair) = pair(&Wire::exact(), name!()) else {
+        return;
+    };
+    let from = format!("udp://{}:2630", pair.far.v4);
+    let (mut receiver, mut lines) = pair
+        .far
+        .namespace
+        .run(|| sending(evlbi().args(["recv", &from, "--to", "null", "--safe"])))
+        .unwrap();
+    assert!(lines.any(|line| line.contains("listening")));
+    let asks = pair.near.namespace.run(|| {
+        let socket = UdpSocket::bind((pair.near.v4, 0)).unwrap();
+        socket.send_to(&[0; 136], (pair.far.v4, 2631)).unwrap();
+    });
+    asks.unwrap();
+    assert!(lines.any(|line| line.contains("asks for reports and gets none")));
+    let taken = pair.far.namespace.run(|| {
+        let second = format!("udp://{}:2629", pair.far.v4);
+        let mut recv = evlbi();
+        recv.args(["recv", &second, "--to", "null", "--safe"])
+            .output()
+            .unwrap()
+    });
+    let taken = String::from_utf8(taken.unwrap().stderr).unwrap();
+    assert!(taken.contains("2630, the port after that"), "{taken}");
+    receiver.signal(Signal::SIGINT);
+    assert!(receiver.wait().success());
+    let mut correlate = evlbi();
+    let here = "tcp://127.0.0.1:0";
+    let refused = correlate.args(["correlate", "--live", "--safe", here, here]);
+    let refused = refused.output().unwrap();
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("no stream arrives by udp://"), "{error}");
+}
+
 /// Nothing is sent to a receiver that is not heard any more, and scripts see it.
 #[test]
 fn a_receiver_that_falls_silent_gives_a_status_of_failure() {

@@ -20,6 +20,7 @@ use evlbi_core::pace::{MAX_TRAIN, train_length};
 use evlbi_core::packetise::{PacketiseError, Rule};
 use evlbi_core::rate::{BitRate, BitRateError};
 use evlbi_core::shed::{Policy, PolicyError, Replace, ShedError};
+use evlbi_core::time::Nanos;
 use evlbi_net::cpu::Waiting;
 use evlbi_net::run::Run;
 use evlbi_net::transmit;
@@ -258,6 +259,12 @@ pub struct Shape {
     pub rate: Option<BitRate>,
     /// Data per datagram, in bytes.
     pub datagram_data: usize,
+}
+
+/// Returns the time until this one; `None` if it is over.
+fn ahead(asked: jiff::Timestamp, run: &Run) -> Option<Nanos> {
+    let ahead = asked.as_nanosecond() - i128::from(run.clock().utc());
+    u64::try_from(ahead).ok().map(Nanos)
 }
 
 /// Prepares a flow as [`send()`] does, and sends nothing. Returns its rate and its datagrams.

@@ -9,7 +9,6 @@ use rand_chacha::ChaCha8Rng;
 use super::cause::{Cause, Signs};
 use super::equation::Flow;
 use super::notice::{Evidence, Kind, Notice};
-use super::sender::Probed;
 use super::settings::Settings;
 use super::state::{Mode, State, Step};
 use super::window::{Class, Counts, Limits, Windows};
@@ -48,6 +47,18 @@ pub struct Measured {
     pub flow: Flow,
     /// Loss event rate.
     pub p: f64,
+}
+
+/// Loss of probes at a rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Probed {
+    /// The probes as a flow.
+    pub flow: Flow,
+    /// Loss event rate.
+    pub p: f64,
+    /// Fraction that was lost, and its number.
+    pub loss: f64,
+    pub lost: u64,
 }
 
 /// State machine of a sender.

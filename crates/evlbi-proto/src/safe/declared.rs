@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::message::MAX_PERIODS;
-
+/// Maximum number of runs of a set.
+pub(super) const MAX_PERIODS: u64 = 1 << 20;
 /// Maximum number of sets that wait to be declared, or to be passed by what has arrived.
 pub const MAX_SETS: usize = 4096;
 

@@ -5,7 +5,7 @@ use evlbi_core::time::Nanos;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::declared::Set;
+use super::declared::{MAX_PERIODS, Set};
 use super::state::State;
 
 /// Length of the header of all messages, in bytes.
@@ -26,8 +26,6 @@ pub const RUN: usize = 12;
 pub const MAX_RUNS: usize = 64;
 /// Maximum length of a beat and a report, in bytes.
 const MAX_LENGTH: usize = BEAT + MAX_SETS * SET + CODE;
-/// Maximum number of runs of a set.
-pub(super) const MAX_PERIODS: u64 = 1 << 20;
 /// Length of a probe without its filler, in bytes.
 pub const PROBE: usize = HEADER + CODE;
 

@@ -9,7 +9,6 @@ use evlbi_core::time::Nanos;
 use serde::Serialize;
 
 use self::log::Log;
-pub(super) use self::ramp::Probed;
 use self::ramp::{Ramp, Ramped};
 use super::control::{Control, Measured};
 use super::declared::Declared;

@@ -16,7 +16,7 @@ use evlbi_wire::vtp;
 
 use super::changes::{Changes, check_fit};
 use super::seen::Seen;
-use super::{Pace, SendError, SendOptions, safe};
+use super::{Pace, SendError, SendOptions, ahead, safe};
 use crate::source::{Input, LeftOut};
 
 /// Time between preparation and the first datagram.
@@ -172,12 +172,6 @@ pub fn prepare(options: &SendOptions, run: &Run) -> Result<Prepared, SendError> 
         padded: if is_stream { 0 } else { padded },
         safe: shown,
     })
-}
-
-/// Returns the time until this one; `None` if it is over.
-pub(super) fn ahead(asked: jiff::Timestamp, run: &Run) -> Option<Nanos> {
-    let ahead = asked.as_nanosecond() - i128::from(run.clock().utc());
-    u64::try_from(ahead).ok().map(Nanos)
 }
 
 /// Returns the time of the first frame.

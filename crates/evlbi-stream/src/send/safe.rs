@@ -10,8 +10,7 @@ use evlbi_net::transport::Outgoing;
 use evlbi_wire::units::show_count;
 use serde::Serialize;
 
-use super::prepare::ahead;
-use super::{SendError, SendOptions};
+use super::{SendError, SendOptions, ahead};
 use crate::control_socket::SafeSent;
 use crate::counters::{Counts, SAFE_SENT};
 use crate::safe::SafeNotice;

@@ -2,6 +2,7 @@
 
 use evlbi_core::time::Nanos;
 
+use super::super::control::Probed;
 use super::super::equation::Flow;
 use super::super::message::{Header, Report};
 use super::super::{RAMP, RAMP_ROUND_TRIPS, RAMP_TIME, SEVERE_LOSS};
@@ -43,18 +44,6 @@ pub struct Ramped {
     pub kept: f64,
     /// Loss that showed it.
     pub limit: Option<Probed>,
-}
-
-/// Loss of probes at a rate.
-#[derive(Clone, Copy, Debug)]
-pub struct Probed {
-    /// The probes as a flow.
-    pub flow: Flow,
-    /// Loss event rate.
-    pub p: f64,
-    /// Fraction that was lost, and its number.
-    pub loss: f64,
-    pub lost: u64,
 }
 
 impl Ramp {

@@ -1,20 +1,22 @@
 //! A flow under SafeUDP over the cells of a path, packet by packet in virtual time, with TCP flows on the same path.
 
+mod source;
+
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use evlbi_core::path::{Identity, Law, Network, Output, Piece, Train};
 use evlbi_core::reorder::{MAX_GAP, Reorder, Settings as Window, Verdict};
-use evlbi_core::shed::{Fraction, Policy, Shed, Stream, Unit};
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::message::Received;
 use evlbi_proto::safe::{
-    Accounts, Arrivals, BLOCK, HOLD, Key, Notice, Order, Output as Act, Progress, Receiver, Sender,
+    Accounts, Arrivals, HOLD, Key, Notice, Order, Output as Act, Progress, Receiver, Sender,
     Settings, State, Step,
 };
 use evlbi_trace::tcp::{Algorithm, Connection, Counting, HEADERS, Packet, Read, Settings as Tcp};
-use evlbi_wire::time::{FrameRate, FrameTime};
-use evlbi_wire::vdif::StreamKey;
+use evlbi_wire::time::FrameRate;
+
+use self::source::Source;
 
 /// Bytes of headers of a datagram: Ethernet, IPv4, UDP and its sequence number.
 const DATAGRAM_HEADERS: u32 = 14 + 20 + 8 + 8;
@@ -137,24 +139,6 @@ struct Tcps {
     routes: [usize; 2],
     received: u64,
     next: Nanos,
-}
-
-/// Data at a constant rate, in blocks of time.
-struct Source {
-    rate: FrameRate,
-    begins: Option<Nanos>,
-    next: u64,
-    shed: Option<Shed>,
-    step: Option<Step>,
-    is_stopped: bool,
-    /// When the next kept datagram may leave.
-    free: Nanos,
-    /// From this number and time on, this part of the rate.
-    slowed: Option<(u64, Nanos, f64)>,
-    spreads: bool,
-    spacing: Nanos,
-    pub progress: Progress,
-    pub end: Option<Nanos>,
 }
 
 pub fn key() -> Key {
@@ -297,70 +281,6 @@ pub fn delay(micros: u64) -> Law {
         jitter: Nanos(0),
         shape: evlbi_core::path::Shape::Uniform,
         reorders: false,
-    }
-}
-
-impl Source {
-    /// Returns when the next datagram is offered.
-    fn next_at(&self) -> Option<Nanos> {
-        let due = match self.slowed {
-            Some((from, at, part)) => {
-                let span = self.nominal(self.next - from).0 as f64 / part;
-                at.plus(Nanos(span as u64))
-            }
-            None => self.begins?.plus(self.nominal(self.next)),
-        };
-        (self.end.is_none_or(|end| due < end)).then_some(due)
-    }
-
-    /// Offers this fraction of the rate from `now` on.
-    fn slow(&mut self, part: f64, now: Nanos) {
-        self.slowed = Some((self.next, now, part));
-    }
-
-    /// Returns when the next kept datagram may leave.
-    fn free(&self) -> Nanos {
-        match self.spreads {
-            true => self.free,
-            false => Nanos(0),
-        }
-    }
-
-    fn nominal(&self, number: u64) -> Nanos {
-        let nanos = u128::from(number) * 1_000_000_000 / u128::from(self.rate.get());
-        Nanos(nanos as u64)
-    }
-
-    fn set(&mut self, order: Order) {
-        let Order::Send(step) = order else {
-            self.is_stopped = true;
-            return;
-        };
-        self.is_stopped = false;
-        if self.step == Some(step) {
-            return;
-        }
-        self.step = Some(step);
-        let parts = u64::from(step.sixteenths()) * (Fraction::ONE / 16);
-        let stream = Stream {
-            rate: None,
-            unit_bytes: 1,
-            wire_bytes: 1,
-            threads: vec![0],
-            frame_rate: Some(self.rate),
-        };
-        self.shed = Fraction::new(parts).map(|kept| {
-            let block = std::time::Duration::from_nanos(BLOCK.0);
-            Shed::new(Policy::Keep { kept, block }, 0, &stream).unwrap()
-        });
-    }
-
-    /// Returns whether the next datagram is shed.
-    fn decide(&mut self) -> bool {
-        let time = FrameTime::from_index(self.next as i64, self.rate);
-        let unit = Unit::new(StreamKey::default(), Some(time), &[]);
-        let is_shed = self.shed.as_mut().is_some_and(|shed| shed.decide(&unit));
-        is_shed || self.is_stopped
     }
 }
 

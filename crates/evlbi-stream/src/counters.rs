@@ -174,7 +174,7 @@ table! {
     pub SAFE_RECEIVED of safe::ReceivedSafely;
     "kept" Least Ratio "safe_sender_kept_ratio" |r| r.state.map_or(1.0, |(_, kept)| kept), "fraction of the data that the sender sends";
     "sender_shed" Counter Datagrams "safe_sender_shed_datagrams" |r| r.shed, "dropped by the sender on purpose: neither expected nor lost";
-    "rejected" Counter Times "safe_rejected_messages" |r| r.rejected, "messages that were ignored: forged, repeated or damaged";
+    "rejected" Counter Times "safe_rejected_messages" |r| r.rejected, "messages that were ignored: forged, repeated, damaged, or of another host without a key";
 }
 
 table! {

@@ -68,6 +68,8 @@ struct Following {
     /// Number of streams so far, with its own if that has begun.
     streams: u64,
     has_begun: bool,
+    /// Numbers lost when its sender was known.
+    lost: Option<u64>,
     /// One more than the highest number so far.
     end: u64,
 }
@@ -125,6 +127,11 @@ impl SafeReceiving {
         let (Some(from), Some(end)) = (from, end) else {
             return;
         };
+        if from == end {
+            // Nothing higher was heard: what was dropped is noted with what comes next.
+            self.drops = before;
+            return;
+        }
         let of_sockets = drops.0.saturating_sub(before.0);
         let of_ring = drops.1.saturating_sub(before.1);
         if of_sockets + of_ring > 0 {
@@ -217,6 +224,7 @@ impl SafeReceiving {
                 },
                 end: first,
                 has_begun: false,
+                lost: None,
             }),
         };
         let is_new = streams > following.streams;
@@ -263,15 +271,13 @@ impl SafeReceiving {
         while let Some((first, end)) = self.receiver.next_shed() {
             admission.shed(first, end);
         }
-        let before = self.following.as_ref().map_or(0, |it| it.before.lost);
-        let absent = since(admission.counters().lost, before);
-        let lost = self.receiver.counted().map(|report| {
-            let late = report.arrivals.late.min(report.missed);
-            report.missed - late
-        });
-        // Without beats nobody declares what was shed.
-        let lost = lost.filter(|_| self.receiver.is_fresh(now));
-        self.unknown = lost.map_or(0, |lost| absent.saturating_sub(lost));
+        let (Some(report), Some(following)) = (self.receiver.counted(), &mut self.following) else {
+            return;
+        };
+        let absent = admission.counters().lost;
+        let absent = since(absent, *following.lost.get_or_insert(absent));
+        let known = since(report.missed, report.arrivals.late);
+        self.unknown = since(absent, known);
     }
 
     /// Returns the state for watchers.

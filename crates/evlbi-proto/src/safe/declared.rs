@@ -125,7 +125,24 @@ impl Declared {
             last.end = end;
             return true;
         }
+        // The first run of the set was only the rest of one: a longer one begins another set, which is regular again.
+        if first == last.end {
+            *last = match start - last.first {
+                0 => return self.replace_last(Set::run(start, end)),
+                span if span == stride => Set::run(last.first, last.first + full),
+                span => Set {
+                    end: last.first + span - stride + full,
+                    ..*last
+                },
+            };
+            return self.push(Set::run(start, end));
+        }
         self.push(Set::run(first, end))
+    }
+
+    fn replace_last(&mut self, set: Set) -> bool {
+        self.sets.pop_back();
+        self.push(set)
     }
 
     fn push(&mut self, set: Set) -> bool {
@@ -241,6 +258,24 @@ mod tests {
             }
         }
         assert_eq!(declared.count_below(3_000_000 * 16), 8 * 1000);
+    }
+
+    /// Wherever the receiver's knowledge ends, the runs after it make one set again.
+    #[test]
+    fn runs_are_regular_again_after_the_rest_of_one() {
+        for rest in 8..16 {
+            let mut declared = Declared::default();
+            let shed = |declared: &mut Declared, frames: std::ops::Range<u64>| {
+                for number in frames.flat_map(|frame| frame * 16 + 8..frame * 16 + 16) {
+                    assert!(declared.add_run(number, number + 1));
+                }
+            };
+            shed(&mut declared, 0..100);
+            declared.trim(99 * 16 + rest);
+            shed(&mut declared, 100..1000);
+            assert!(declared.len() <= 3, "{rest}: {}", declared.len());
+            assert_eq!(declared.count_below(u64::MAX), 900 * 8 + 16 - rest);
+        }
     }
 
     proptest! {

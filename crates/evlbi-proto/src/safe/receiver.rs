@@ -10,7 +10,7 @@ use super::message::{
     self, Beat, Header, Key, LAST, MAX_RUNS, MORE, Message, Received, Report, Run,
 };
 use super::sender::Accounts;
-use super::{HOLD, REPORT_INTERVAL, Rejected, SILENCE};
+use super::{HOLD, REPORT_INTERVAL, Rejected};
 
 /// Maximum number of runs that wait to be classified.
 const MAX_PENDING: usize = 65_536;
@@ -49,8 +49,8 @@ pub struct Receiver {
     flow: Option<Heard>,
     /// Flow that may replace it, once its sender has heard this receiver.
     next: Option<Heard>,
-    /// Flows that were replaced, the latest ones: their beats may be repeated.
-    left: VecDeque<u64>,
+    /// Flows that were replaced, the latest ones, with the number of their last beat: their beats may be repeated.
+    left: VecDeque<(u64, u64)>,
     answered: Option<Nanos>,
     /// Numbers of messages sent.
     sent: u64,
@@ -145,8 +145,13 @@ impl Receiver {
         // Another instance is that of a receiver before this one, or of none yet.
         let is_known = beat.instance == self.instance;
         let flow = beat.header.flow;
-        if self.left.contains(&flow) {
-            return Err(Rejected::Stale);
+        if let Some(place) = self.left.iter().position(|(left, _)| *left == flow) {
+            let is_new = beat.header.number > self.left[place].1;
+            let is_over = self.flow.as_ref().is_none_or(|heard| heard.is_over(now));
+            if !(is_new && is_over) {
+                return Err(Rejected::Stale);
+            }
+            self.left.remove(place);
         }
         let has =
             |heard: &Option<Heard>| heard.as_ref().is_some_and(|it| it.beat.header.flow == flow);
@@ -170,7 +175,8 @@ impl Receiver {
                 if self.left.len() == MAX_LEFT {
                     self.left.pop_front();
                 }
-                self.left.push_back(before.beat.header.flow);
+                let Header { flow, number, .. } = before.beat.header;
+                self.left.push_back((flow, number));
             }
         }
         Ok(())
@@ -306,12 +312,6 @@ impl Receiver {
         Some(&heard.report)
     }
 
-    /// Returns whether a beat has arrived not long ago: the next one will declare what was shed since.
-    pub fn is_fresh(&self, now: Nanos) -> bool {
-        let heard = self.flow.as_ref();
-        heard.is_some_and(|heard| now.since(heard.arrived) < SILENCE)
-    }
-
     /// Returns whether the flow has ended and all its numbers are accounted for.
     pub fn is_complete(&self) -> bool {
         self.flow.as_ref().is_some_and(Heard::is_complete)
@@ -432,6 +432,11 @@ impl Heard {
 
     fn has_ended(&self) -> bool {
         self.beat.header.flags & LAST != 0
+    }
+
+    /// Returns whether it has ended, or nothing is heard of it any more.
+    fn is_over(&self, now: Nanos) -> bool {
+        self.is_complete() || now.since(self.arrived) >= SILENT
     }
 
     fn is_complete(&self) -> bool {

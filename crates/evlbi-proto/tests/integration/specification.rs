@@ -182,7 +182,7 @@ fn constants_are_those_of_the_specification() {
         format!("V = max({}, {WINDOW_ROUND_TRIPS} R)", s(MIN_WINDOW)),
         format!("q > {SEVERE_FLOWS}, or f > {SEVERE_LOSS}"),
         format!("{WEIGHT} by default, from {MIN_WEIGHT} to {MAX_WEIGHT}"),
-        format!("none within {}", s(START)),
+        format!("if none has arrived after {}", s(START)),
         format!("max({}, {RAMP_ROUND_TRIPS} R) each", s(RAMP_TIME)),
         format!("no action for {}", s(HOST_GRACE)),
         format!("({} by default", s(GRACE)),

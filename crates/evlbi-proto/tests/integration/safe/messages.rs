@@ -321,6 +321,7 @@ fn a_sender_that_is_started_again_is_heard() {
     let key = Key::new(&[7; 32]);
     let mut receiver = Receiver::new(key.clone(), 5);
     let mut old: Vec<Vec<u8>> = Vec::new();
+    let mut back = None;
     // The sender is killed and started again, at once or much later; its port and its flow are others.
     for (flow, begins) in [(1, 0), (2, 2 * SECOND), (3, 60 * SECOND)] {
         let settings = Settings {
@@ -340,6 +341,11 @@ fn a_sender_that_is_started_again_is_heard() {
         assert_eq!(followed, Some(flow));
         // Recorded beats of the sender before it have no effect.
         let now = Nanos(begins + 2 * SECOND);
+        back = old
+            .iter()
+            .rfind(|it| it.starts_with(b"EVGB"))
+            .cloned()
+            .or(back);
         for beat in old.drain(..) {
             receiver.handle(&beat, from, now).unwrap_err();
             assert_eq!(receiver.beat().map(|beat| beat.header.flow), Some(flow));
@@ -358,6 +364,13 @@ fn a_sender_that_is_started_again_is_heard() {
         while receiver.poll(Nanos(second * SECOND)).is_some() {}
     }
     assert_eq!(receiver.next_at(), None);
+    // The second one was only displaced, and continues.
+    let (from, now) = (
+        SocketAddr::from(([127, 0, 0, 1], 4002)),
+        Nanos(100 * SECOND),
+    );
+    receiver.handle(&back.unwrap(), from, now).unwrap();
+    assert_eq!(receiver.beat().map(|beat| beat.header.flow), Some(2));
 }
 
 #[test]

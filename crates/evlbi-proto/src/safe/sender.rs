@@ -418,7 +418,9 @@ impl Sender {
         let lost = (report.missed - host(report)).saturating_sub(not_sent);
         let new = lost.saturating_sub(self.lost);
         self.lost = self.lost.max(lost);
+        // Data are not authenticated: no more marks than data.
         let marked = report.arrivals.marked - before.arrivals.marked;
+        let marked = marked.min(self.progress.next);
         let mut longest = (0, Nanos(0));
         let mut first_lost = None;
         let mut left = new;

@@ -60,6 +60,10 @@ pub fn out_options(options: &SendOptions) -> Result<OutOptions, SendError> {
         marks: options.safe.is_some(),
     };
     with.check(&options.to)?;
+    // Before anything is connected.
+    if options.safe.is_some() && !options.to.can_be_safe() {
+        return Err(SendError::SafeTransport(options.to.to_string()));
+    }
     if options.cut == Rule::Plain && options.to.transport().service().carries == Carries::Bytes {
         return Err(SendError::NoDatagrams(options.to.scheme()));
     }

@@ -64,7 +64,7 @@ pub(super) fn open(
         return Ok(None);
     };
     let peer = outlet.peer().filter(|peer| !peer.ip().is_multicast());
-    let Some(peer) = peer.filter(|_| options.to.can_be_safe()) else {
+    let Some(peer) = peer else {
         return Err(SendError::SafeTransport(options.to.to_string()));
     };
     if options.shed != Policy::None {

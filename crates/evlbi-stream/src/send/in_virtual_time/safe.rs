@@ -213,6 +213,13 @@ fn flows_that_cannot_be_controlled_are_refused() {
         ..options.clone()
     };
     assert!(matches!(refused(&shed), SendError::SafeShed));
+    for to in ["tcp://127.0.0.1:1", "udp://239.1.1.1:2630"] {
+        let other = SendOptions {
+            to: to.parse().unwrap(),
+            ..options.clone()
+        };
+        assert!(matches!(refused(&other), SendError::SafeTransport(_)));
+    }
     let fast = SendOptions {
         pace: Pace::Max,
         ..options

@@ -146,14 +146,16 @@ impl Datagrams {
                 .sender()
                 .is_some_and(|sender| incoming.has_ended(sender));
         let told = incoming.drops_reported();
-        let per_drop = self.per_drop();
-        match &mut self.safe {
-            Some(safe) if !is_empty => safe.note(&self.admission, told, per_drop, &self.ecn),
-            // Nothing more arrives that says what was dropped.
-            Some(safe) if asked.since(self.heard) >= QUIET && safe.awaits(&self.admission) => {
-                safe.note_end(incoming.drops().unwrap_or(told), per_drop);
+        if self.safe.is_some() {
+            let per_drop = self.per_drop();
+            match &mut self.safe {
+                Some(safe) if !is_empty => safe.note(&self.admission, told, per_drop, &self.ecn),
+                // Nothing more arrives that says what was dropped.
+                Some(safe) if asked.since(self.heard) >= QUIET && safe.awaits(&self.admission) => {
+                    safe.note_end(incoming.drops().unwrap_or(told), per_drop);
+                }
+                _ => {}
             }
-            _ => {}
         }
         if !is_empty {
             self.heard = asked;

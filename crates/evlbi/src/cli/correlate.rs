@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{ArgAction, Args};
-use evlbi_core::shed::{Fraction, Replace};
+use evlbi_core::shed::Replace;
 use evlbi_correlate::fringe::{self, FringeOptions};
 use evlbi_correlate::loss_curve::{
     self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses, Search,
@@ -508,10 +508,7 @@ convert! {
 }
 
 fn kept(text: &str) -> Result<f64, String> {
-    let kept = match text {
-        "1" | "100%" => Some(1.0),
-        _ => text.parse::<Fraction>().ok().map(Fraction::get),
-    };
+    let kept = super::safe::kept(text);
     kept.ok_or_else(|| format!("`{text}` is not a fraction of the data: give e.g. 3/4, 0.5 or 1"))
 }
 

@@ -92,13 +92,17 @@ pub struct ReportArgs {
     pub key_file: Option<PathBuf>,
 }
 
-pub fn least(text: &str) -> Result<Step, String> {
-    let why = "is not a fraction of the data: give 1/16 to 1, e.g. 1/4, 0.25, 25%";
-    let fraction = match text {
+/// Parses a fraction of the data that is kept, up to all.
+pub fn kept(text: &str) -> Option<f64> {
+    match text {
         "1" | "100%" => Some(1.0),
         _ => text.parse::<Fraction>().ok().map(Fraction::get),
-    };
-    fraction
+    }
+}
+
+pub fn least(text: &str) -> Result<Step, String> {
+    let why = "is not a fraction of the data: give 1/16 to 1, e.g. 1/4, 0.25, 25%";
+    kept(text)
         .filter(|part| *part >= f64::from(STEPS[STEPS.len() - 1]) / 16.0)
         .map(Step::at_least)
         .ok_or_else(|| format!("`{text}` {why}"))

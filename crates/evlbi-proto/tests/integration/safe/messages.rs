@@ -277,7 +277,7 @@ fn a_trial_after_a_stop_that_fails_stops_again() {
     assert_eq!(world.names(), all);
 }
 
-/// Probes that the receiving host drops are no loss of the network.
+/// Probes that the receiving host drops count as arrived.
 #[test]
 fn probes_without_room_in_the_host_have_arrived() {
     let key = Key::new(&[7; 32]);

@@ -186,7 +186,7 @@ fn table(record: &mut Record) -> Result<()> {
         let Some((case, ratio)) = line.split_once(", ratio ") else {
             continue;
         };
-        let (number, rest) = ratio.split_once(',').unwrap_or((ratio, ""));
+        let (number, remark) = ratio.split_at(ratio.find(',').unwrap_or(ratio.len()));
         let weight = case
             .split_once("k = ")
             .and_then(|(_, rest)| rest.split(',').next());
@@ -194,12 +194,12 @@ fn table(record: &mut Record) -> Result<()> {
             .unwrap_or_default()
             .parse()
             .context(case.to_owned())?;
-        let is_asserted = !case.starts_with("Bbr") && weight < 10.0 && rest.is_empty();
+        let is_asserted = !case.starts_with("Bbr") && weight < 10.0 && remark.is_empty();
         let aim = match is_asserted {
             true => Aim::Within(weight / 2.0, 3.0 * weight),
             false => Aim::Shown,
         };
-        record.figure(format!("{case}{rest}"), "", number.parse()?, aim);
+        record.figure(format!("{case}{remark}"), "", number.parse()?, aim);
     }
     Ok(())
 }

@@ -140,8 +140,6 @@ pub fn run(args: &LiveArgs) -> Result<()> {
         .strftime("%Y-%m-%d %H:%M UTC")
         .to_string();
     let machine = machine();
-    // Those of scenes are in the report.
-    std::panic::set_hook(Box::new(|_| {}));
     let mut played = Vec::new();
     for scene in &scenes {
         let scene = play(scene)?;
@@ -150,7 +148,6 @@ pub fn run(args: &LiveArgs) -> Result<()> {
         }
         played.push(scene);
     }
-    let _ = std::panic::take_hook();
     let mut page = page::page(&machine, &begun, &played);
     let strays = picture::strays(&page);
     if !strays.is_empty() {
@@ -196,7 +193,10 @@ fn play(scene: &Scene) -> Result<Played> {
     }
     let watch = Watch::begin()?;
     let begun = Instant::now();
+    // The panic of a scene is in the report.
+    std::panic::set_hook(Box::new(|_| {}));
     let result = catch_unwind(AssertUnwindSafe(|| (scene.play)(&mut played.record)));
+    let _ = std::panic::take_hook();
     played.host = watch.end()?;
     played.host.seconds = begun.elapsed().as_secs_f64();
     match result {

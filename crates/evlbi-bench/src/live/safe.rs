@@ -28,7 +28,7 @@ pub const SCENES: &[Scene] = &[
     Scene {
         name: "safe-table",
         shows: "The same in virtual time at full rates, for 1 to 64 connections of this project's models of TCP.",
-        needs: &[Need::Program("cargo")],
+        needs: &[],
         stall: Duration::MAX,
         play: table,
     },

@@ -14,7 +14,8 @@
 //! - The numbers of the live stream may jump forward by [`MIN_JUMP`]; or by 1.5 times the count of the busiest second so far, for
 //!   each second of the silence and two more. Such a jump is a gap. A datagram beyond it, or before everything that is
 //!   remembered, belongs to a candidate, even if it is from the live stream's sender: the sender has restarted.
-//! - A flow with fewer datagrams is decided at the end, if nothing else became the stream.
+//! - A flow with fewer datagrams is decided at the end, if nothing else became the stream; before, if its sender can be trusted and has
+//!   announced it ([`Admission::announce`]).
 //!
 //! A replacement is a sequence of its own ([`Reorder::begin`]); with datagrams of another length it needs other slots
 //! ([`Begins`]).
@@ -58,6 +59,8 @@ const MAX_CANDIDATES: usize = 256;
 const MAX_RECORDED: usize = 16;
 /// Maximum number of refused senders that are listed.
 const MAX_REFUSED: usize = 64;
+/// Time for enough datagrams of a stream that its sender has announced.
+pub const SLOW: Nanos = Nanos::SECOND;
 /// Silence after which a candidate is forgotten.
 pub const FORGOTTEN: Nanos = Nanos(2_000_000_000);
 /// Interval in which at most [`MAX_SEARCHED`] bytes of candidates are searched for frames: the search delays the receiver.
@@ -266,6 +269,28 @@ impl Admission {
             candidate.may_be_all(template, wanted);
         }
         if let Some(best) = self.best(|candidate| candidate.known.is_some()) {
+            self.win(best);
+        }
+    }
+
+    /// Notes what a sender whose word can be trusted has said at `now`: that it has offered the numbers from `first` on below `end`, and
+    /// whether these were all. So a few datagrams with such numbers are a stream, if no more come for [`SLOW`]:
+    /// [`Admission::beginning`].
+    pub fn announce(&mut self, (first, end): (u64, u64), is_all: bool, now: Nanos) {
+        if self.live.is_some() || self.winner.is_some() {
+            return;
+        }
+        let offered = end.wrapping_sub(first);
+        let is_it = |candidate: &Candidate| {
+            let (newest, kept) = (candidate.newest, candidate.kept.front());
+            newest.is_some_and(|number| number.wrapping_sub(first) < offered)
+                && kept.is_some_and(|kept| is_all || now.since(kept.at) >= SLOW)
+        };
+        let (template, wanted) = (&*self.template, self.settings.wanted);
+        for candidate in self.candidates.iter_mut().filter(|it| is_it(it)) {
+            candidate.may_be_all(template, wanted);
+        }
+        if let Some(best) = self.best(|candidate| is_it(candidate) && candidate.known.is_some()) {
             self.win(best);
         }
     }

@@ -285,6 +285,15 @@ pub struct ShedReport {
     pub fraction: f64,
 }
 
+impl ShedReport {
+    /// Adds what the same policy did at another time.
+    pub fn add(&mut self, other: &ShedReport) {
+        self.offered += other.offered;
+        self.shed += other.shed;
+        self.fraction = self.shed as f64 / self.offered.max(1) as f64;
+    }
+}
+
 impl State {
     /// Starts at a place that `seed` selects, so that stations do not shed the same units.
     fn begin(&mut self, seed: u64) {

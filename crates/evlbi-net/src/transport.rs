@@ -192,7 +192,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The transport has no messages next to its data.
-    #[error("{0} has no way back for reports")]
+    #[error("{0} has no way back for reports, which use the UDP port after that of the data")]
     NoMessages(String),
     /// The port for messages is taken.
     #[error(

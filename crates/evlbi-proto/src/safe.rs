@@ -43,6 +43,8 @@ pub const REPORT_INTERVAL: Nanos = Nanos(100_000_000);
 /// Time of one loss event, in round-trip times from its first loss on. A TCP sender reacts after one, and its recovery ends after two;
 /// a constant bit rate does not react, and meets the same full queue all that time.
 pub const EVENT_ROUND_TRIPS: u64 = 2;
+/// Time without data from which on the flow pauses: it counts in no window, and nothing progresses.
+const PAUSE: Nanos = Nanos::SECOND;
 /// Minimum length of a window in which losses are counted.
 pub const MIN_WINDOW: Nanos = Nanos(1_000_000_000);
 /// Minimum length of a window, in round-trip times.

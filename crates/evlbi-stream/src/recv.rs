@@ -37,7 +37,7 @@ use crate::running::Running;
 use crate::selection::{Selection, SelectionError};
 use crate::sink::{self, Files, SinkError};
 use evlbi_host::host::HostOptions;
-use evlbi_wire::units::show_size;
+use evlbi_wire::units::{self, show_size};
 
 /// Minimum ring size, in bytes.
 const MIN_RING: u64 = 16 << 20;
@@ -50,6 +50,8 @@ const STREAM_RING: u64 = 8 << 20;
 const DEFAULT_WINDOW: u64 = 64 << 20;
 /// Default time to wait for a missing datagram.
 const HOLD: Duration = Duration::from_millis(100);
+/// Maximum time to wait for a missing datagram under SafeUDP: the sender takes two seconds without progress for a failure.
+const MAX_SAFE_HOLD: Duration = Duration::from_secs(1);
 /// Interval at which the files next to the recording are written.
 const INTERVAL: Nanos = Nanos::SECOND;
 
@@ -87,6 +89,13 @@ pub enum RecvError {
         /// Ring size, in bytes.
         ring: u64,
     },
+    /// Under SafeUDP, the sender would take what waits for a failure.
+    #[error(
+        "reports cannot wait {} for a missing datagram, {} at most",
+        units::span(*.0),
+        units::span(MAX_SAFE_HOLD)
+    )]
+    SafeHold(Duration),
     /// The settings of the address are not valid.
     #[error("in {input}")]
     Selection {
@@ -336,6 +345,11 @@ pub fn receive_options(options: &RecvOptions) -> Result<ReceiveOptions, RecvErro
         Carries::Datagrams => (DEFAULT_WINDOW, DEFAULT_RING),
         Carries::Bytes => (STREAM_RING / 4, STREAM_RING),
     };
+    if let (Some(hold), Some(_)) = (options.hold, &options.safe)
+        && hold > MAX_SAFE_HOLD
+    {
+        return Err(RecvError::SafeHold(hold));
+    }
     let within = |ring| default_window.min(ring / 4);
     let window = (options.window).unwrap_or(options.ring.map_or(default_window, within));
     // The deframer examines one part while the other fills.

@@ -85,7 +85,9 @@ fn is_invalid(cause: &(dyn Error + 'static)) -> bool {
                 | SendError::Untimed
                 | SendError::FitReplaced,
             SourceError::NoLength { .. } | SourceError::Length(_) | SourceError::NoStation(_),
-            RecvError::SmallRing { is_for_frames: false, .. } | RecvError::WideWindow { .. },
+            RecvError::SmallRing { is_for_frames: false, .. }
+                | RecvError::WideWindow { .. }
+                | RecvError::SafeHold(_),
             SinkError::Template(_),
             PlanError::TooManyDelays { .. },
             SetupError::Channels(_),

@@ -3,7 +3,7 @@
 use evlbi_core::account::Counters;
 use evlbi_core::admission::Admission;
 use evlbi_core::time::Nanos;
-use evlbi_proto::safe::message::Received;
+use evlbi_proto::safe::message::{LAST, Received};
 use evlbi_proto::safe::{Accounts, Arrivals, Key, Receiver, State};
 
 use crate::clock::Events;
@@ -175,8 +175,7 @@ impl SafeReceiving {
                 continue;
             }
             // What is not a valid message is counted.
-            let _ = self.receiver.handle(bytes, from, now);
-            has_heard = true;
+            has_heard |= self.receiver.handle(bytes, from, now).is_ok();
         }
         let is_due = self.receiver.next_at().is_some_and(|at| now >= at);
         if !has_heard && !is_due && now.since(self.looked) < LOOK {
@@ -203,6 +202,10 @@ impl SafeReceiving {
     }
 
     fn observe(&mut self, admission: &mut Admission, now: Nanos) {
+        if let (Some(beat), Some(end)) = (self.receiver.beat(), self.receiver.announced()) {
+            let is_all = beat.header.flags & LAST != 0;
+            admission.announce((beat.first, end), is_all, now);
+        }
         let mut runs = Vec::new();
         let known = admission.list_missing(|first, end| runs.push((first, end)));
         let counters = admission.counters();
@@ -242,7 +245,7 @@ impl SafeReceiving {
         };
         if is_new {
             following.streams = streams;
-            self.receiver.missing(following.end, begun);
+            self.receiver.begins(following.end, begun);
         }
         following.end = end;
         for (first, end) in runs {

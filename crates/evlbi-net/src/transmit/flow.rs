@@ -31,6 +31,8 @@ const PAUSE: Nanos = Nanos(1_000_000);
 const REST: Nanos = Nanos(1_000_000_000);
 /// Time for data that the transport accepted to reach the remote host, after the end or a request to stop.
 const LINGER: Nanos = Nanos(500_000_000);
+/// Maximum number of earlier policies whose counters are kept apart.
+const MAX_POLICIES: usize = 1000;
 
 /// Source of a flow's nominal times.
 pub enum Clock {
@@ -452,7 +454,17 @@ impl Flow {
         }
         if let Some(shed) = change.shed {
             let before = std::mem::replace(&mut self.options.shed, shed);
-            self.shedding_before.push(before.report());
+            self.note_shedding(before.report());
+        }
+    }
+
+    /// Notes the counters of an earlier policy. Beyond [`MAX_POLICIES`], they are added to those of the same policy.
+    fn note_shedding(&mut self, report: ShedReport) {
+        let is_full = self.shedding_before.len() >= MAX_POLICIES;
+        let mut same = self.shedding_before.iter_mut().rev();
+        match same.find(|before| is_full && before.policy == report.policy) {
+            Some(before) => before.add(&report),
+            None => self.shedding_before.push(report),
         }
     }
 

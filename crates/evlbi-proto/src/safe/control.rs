@@ -449,6 +449,10 @@ impl Control {
         let lower = from.lower().unwrap_or(Step::LOWEST);
         // The order of steps is that of what they shed.
         self.step = step.max(lower).min(self.settings.least.max(from));
+        if self.step == from {
+            // Everything is needed.
+            return self.settle(now);
+        }
         self.signs.shed = Some((self.windows.last().loss(), 0, 0));
         self.notify(
             Kind::Shedding {

@@ -45,6 +45,7 @@ pub struct Arrivals {
 #[derive(Clone, Debug)]
 pub struct Receiver {
     key: Key,
+    /// Instance of this receiver for the next flow: another one for a flow that is followed again, whose counters begin anew.
     instance: u64,
     flow: Option<Heard>,
     /// Flow that may replace it, once its sender has heard this receiver.
@@ -63,6 +64,7 @@ pub struct Receiver {
 /// Flow that is being received. Numbers are counted from the flow's first one.
 #[derive(Clone, Debug)]
 struct Heard {
+    instance: u64,
     beat: Beat,
     /// Where the last beat came from.
     from: SocketAddr,
@@ -142,8 +144,6 @@ impl Receiver {
     }
 
     fn hear(&mut self, beat: Beat, from: SocketAddr, now: Nanos) -> Result<(), Rejected> {
-        // Another instance is that of a receiver before this one, or of none yet.
-        let is_known = beat.instance == self.instance;
         let flow = beat.header.flow;
         if let Some(place) = self.left.iter().position(|(left, _)| *left == flow) {
             let is_new = beat.header.number > self.left[place].1;
@@ -152,23 +152,24 @@ impl Receiver {
                 return Err(Rejected::Stale);
             }
             self.left.remove(place);
+            self.instance = self.instance.wrapping_add(1).max(1);
         }
         let has =
             |heard: &Option<Heard>| heard.as_ref().is_some_and(|it| it.beat.header.flow == flow);
-        if !has(&self.flow) && !has(&self.next) {
-            self.next = Some(Heard::new(beat, is_known, from, now));
-        } else {
-            let heard = if has(&self.flow) {
-                &mut self.flow
-            } else {
-                &mut self.next
-            };
-            if let Some(heard) = heard {
-                heard.hear(beat, is_known, from, now)?;
+        if has(&self.flow) {
+            if let Some(heard) = &mut self.flow {
+                heard.hear(beat, from, now)?;
             }
+        } else if has(&self.next) {
+            if let Some(heard) = &mut self.next {
+                heard.hear(beat, from, now)?;
+            }
+        } else {
+            self.next = Some(Heard::new(beat, self.instance, from, now));
         }
         // A flow that was never heard with this instance may be a repeated one: it replaces no other.
-        let is_free = self.flow.as_ref().is_none_or(|heard| !heard.is_known);
+        let knows = |heard: &Option<Heard>| heard.as_ref().is_some_and(|it| it.is_known);
+        let (is_free, is_known) = (!knows(&self.flow), knows(&self.next));
         if has(&self.next) && (is_free || is_known) {
             let before = std::mem::replace(&mut self.flow, self.next.take());
             if let Some(before) = before.filter(|heard| heard.is_known) {
@@ -214,6 +215,14 @@ impl Receiver {
         }
     }
 
+    /// Notes that a stream of data begins with sequence number `begun`, where `expected` was the next one.
+    pub fn begins(&mut self, expected: u64, begun: u64) {
+        if let Some(heard) = self.heard_mut() {
+            let (expected, begun) = (heard.offset(expected), heard.offset(begun));
+            heard.begins(expected, begun);
+        }
+    }
+
     /// Notes that the datagrams from sequence number `first` on below `end` had not arrived when they were due.
     pub fn missing(&mut self, first: u64, end: u64) {
         if let Some(heard) = self.heard_mut() {
@@ -227,13 +236,15 @@ impl Receiver {
     pub fn dropped(&mut self, first: u64, end: u64, certain: u64, possible: u64) {
         if let Some(heard) = self.heard_mut() {
             let (first, end) = (heard.offset(first), heard.offset(end));
-            heard.drops.push_back(Drops {
-                first,
-                end,
-                certain,
-                possible,
-            });
-            heard.drops.truncate(MAX_PENDING);
+            // A stream with lower numbers than the one before has begun: that of another sender, or of this one.
+            if first < end && heard.drops.len() < MAX_PENDING {
+                heard.drops.push_back(Drops {
+                    first,
+                    end,
+                    certain,
+                    possible,
+                });
+            }
         }
     }
 
@@ -254,7 +265,7 @@ impl Receiver {
 
     /// Returns a report that is due, and where to send it.
     pub fn poll(&mut self, now: Nanos) -> Option<(Vec<u8>, SocketAddr)> {
-        let (number, instance) = (self.sent + 1, self.instance);
+        let number = self.sent + 1;
         let may_answer = self
             .answered
             .is_none_or(|at| now.since(at) >= ANSWER_INTERVAL);
@@ -267,7 +278,7 @@ impl Receiver {
             self.answered = Some(now);
         }
         self.sent = number;
-        let report = heard.take_report(number, instance, now);
+        let report = heard.take_report(number, now);
         Some((report.write(&self.key), heard.from))
     }
 
@@ -326,8 +337,11 @@ impl Receiver {
 }
 
 impl Heard {
-    fn new(beat: Beat, is_known: bool, from: SocketAddr, now: Nanos) -> Heard {
+    fn new(beat: Beat, instance: u64, from: SocketAddr, now: Nanos) -> Heard {
+        // Another instance is that of a receiver before this one, or of none yet.
+        let is_known = beat.instance == instance;
         let mut heard = Heard {
+            instance,
             from,
             owes: true,
             is_frozen: false,
@@ -372,13 +386,8 @@ impl Heard {
         self.report.covered = self.report.covered.max(next);
     }
 
-    fn hear(
-        &mut self,
-        beat: Beat,
-        is_known: bool,
-        from: SocketAddr,
-        now: Nanos,
-    ) -> Result<(), Rejected> {
+    fn hear(&mut self, beat: Beat, from: SocketAddr, now: Nanos) -> Result<(), Rejected> {
+        let is_known = beat.instance == self.instance;
         let before = &self.beat;
         if beat.header.number <= before.header.number || (self.is_known && !is_known) {
             return Err(Rejected::Stale);
@@ -443,6 +452,25 @@ impl Heard {
         self.has_ended() && self.report.covered >= self.beat.next
     }
 
+    fn begins(&mut self, expected: u64, begun: u64) {
+        // Data are not authenticated: what a stream before this one said of numbers that the sender had not offered yet is not true.
+        let next = self.beat.next;
+        if self.released > next {
+            self.released = next;
+            self.pending.retain(|(first, _)| *first < next);
+            if let Some((_, end)) = self.pending.back_mut() {
+                *end = next.min(*end);
+            }
+        }
+        self.drops.retain(|drops| drops.first < next);
+        let expected = if expected > next {
+            self.released
+        } else {
+            expected
+        };
+        self.miss(expected, begun);
+    }
+
     fn miss(&mut self, first: u64, end: u64) {
         let first = first.max(self.released);
         if first >= end || end - first > FURTHEST {
@@ -494,12 +522,9 @@ impl Heard {
             if until < end {
                 self.pending.push_front((until, end));
             }
-            let mut lost = Vec::new();
-            self.declared
-                .outside(first, until, |first, end| lost.push((first, end)));
-            for (first, end) in lost {
-                self.lose(first, end, now);
-            }
+            let sets = std::mem::take(&mut self.declared);
+            sets.outside(first, until, |first, end| self.lose(first, end, now));
+            self.declared = sets;
         }
         let pending = self.pending.front().map_or(u64::MAX, |(first, _)| *first);
         let covered = self.released.min(declared).min(pending);
@@ -577,7 +602,7 @@ impl Heard {
         }
     }
 
-    fn take_report(&mut self, number: u64, instance: u64, now: Nanos) -> Report {
+    fn take_report(&mut self, number: u64, now: Nanos) -> Report {
         self.reported = Some(now);
         (self.is_urgent, self.owes) = (false, false);
         self.is_frozen = self.is_complete();
@@ -594,7 +619,7 @@ impl Heard {
                 number,
                 departure: now,
             },
-            instance,
+            instance: self.instance,
             beat: self.beat.header.number,
             beat_departure: self.beat.header.departure,
             beat_arrival: self.arrived,

@@ -21,12 +21,15 @@ use super::settings::Settings;
 use super::state::{Mode, State, Step};
 use super::window::Counts;
 use super::{
-    BEAT_INTERVAL, EVENT_ROUND_TRIPS, REPORT_INTERVAL, Rejected, SILENCE, SILENT_REPORTS, START,
-    STOP,
+    BEAT_INTERVAL, EVENT_ROUND_TRIPS, PAUSE, REPORT_INTERVAL, Rejected, SILENCE, SILENT_REPORTS,
+    START, STOP,
 };
 
 /// Maximum number of beats whose declarations are remembered.
 const MAX_BEATS: usize = 1024;
+/// Sets that a beat has room for beside those up to the number that it declares: until the next beat, the set at that number and one
+/// that the receiver has confirmed in part may be divided.
+const SPARE_SETS: usize = 2;
 /// Minimum time of a shed run whose end is announced at once.
 const LONG_RUN: Nanos = Nanos(20_000_000);
 /// Time for the last report of a flow.
@@ -41,6 +44,12 @@ pub struct Progress {
     pub shed: u64,
     /// Dropped in this host.
     pub not_sent: u64,
+}
+
+impl Progress {
+    fn sent(&self) -> u64 {
+        self.next.saturating_sub(self.shed + self.not_sent)
+    }
 }
 
 /// Permission of a flow to send.
@@ -161,8 +170,11 @@ pub struct Sender {
     lost: u64,
     /// Datagrams that this host had dropped when the receiver started.
     not_sent_before: u64,
-    /// Time of the last progress of the highest number, and of what is accounted for: loss that is not counted would have no effect.
-    moved: [Nanos; 2],
+    /// When the first datagram was sent since the last progress of the highest number, and of what is accounted for: loss that is not
+    /// counted would have no effect.
+    waiting: [Option<Nanos>; 2],
+    /// When data were sent last.
+    sent_at: Nanos,
     /// When the flow has ended.
     ended: Option<Nanos>,
     polled: Nanos,
@@ -191,7 +203,8 @@ impl Sender {
             rejected: 0,
             lost: 0,
             not_sent_before: 0,
-            moved: [now; 2],
+            waiting: [None; 2],
+            sent_at: now,
             ended: None,
             polled: now,
             settings,
@@ -238,6 +251,18 @@ impl Sender {
         if progress.next == before.next {
             return;
         }
+        if progress.sent() > before.sent() {
+            // A pause is no time in which data could arrive.
+            let pause = now.since(self.sent_at);
+            for since in &mut self.waiting {
+                let begun = since.map(|since| match pause > PAUSE {
+                    true => since.plus(pause),
+                    false => since,
+                });
+                *since = Some(begun.unwrap_or(now));
+            }
+            self.sent_at = now;
+        }
         if self.log.note(now, progress.next, progress.shed) > self.long_run() {
             self.beat_at = now;
         }
@@ -266,7 +291,7 @@ impl Sender {
         if self.control.state() == State::Breaker {
             let is_silent = now.since(self.reported()) >= self.silence();
             self.control.rearm(is_silent, now);
-            self.moved = [now; 2];
+            self.waiting = [None; 2];
         }
     }
 
@@ -371,16 +396,16 @@ impl Sender {
         self.confirm(report.beat);
         // A receiver that was restarted has other counters: they are compared from here on.
         if let Some(before) = before {
-            let [highest, covered] = &mut self.moved;
+            let [highest, covered] = &mut self.waiting;
             if report.highest > before.highest {
-                *highest = now;
+                *highest = None;
             }
             if report.covered > before.covered {
-                *covered = now;
+                *covered = None;
             }
             self.measure(&before, &report, now);
         } else {
-            self.moved = [now; 2];
+            self.waiting = [None; 2];
             (self.lost, self.not_sent_before) = (0, self.progress.not_sent);
         }
         if let Some(ramp) = &mut self.ramp {
@@ -505,18 +530,13 @@ impl Sender {
         }
         let limit = self.silence();
         let silence = now.since(self.reported());
-        // Progress is due only of what was sent long enough ago, and only while data are sent.
-        let sends = self
-            .log
-            .first_sent_after(Nanos(now.0.saturating_sub(limit.0)))
-            .is_some();
-        let moved = self.moved[0].min(self.moved[1]);
-        let first = self.log.first_sent_after(moved).filter(|_| sends);
-        let stall = first.map_or(Nanos(0), |first| now.since(first));
+        // Progress is due only while data are sent.
+        let first = self.waiting.iter().flatten().min();
+        let stall = first.map_or(Nanos(0), |first| self.sent_at.since(*first));
         let was_stopped = self.control.state() == State::Breaker;
         self.control.advance(now, silence, stall, limit);
         if was_stopped && self.control.state() != State::Breaker {
-            self.moved = [now; 2];
+            self.waiting = [None; 2];
         }
     }
 
@@ -541,10 +561,19 @@ impl Sender {
             }
             return;
         };
-        let silence = now.since(*reported);
+        let is_silent = now.since(*reported) >= START;
         let Some(round_trip) = self.delay.round_trip() else {
             return;
         };
+        let planned = self.begun.plus(self.settings.patience);
+        let is_early = now.plus(Ramp::span(round_trip)) < planned;
+        if self.ramp.is_none() && (is_early || is_silent) {
+            // The path should be known as it is when the data begin.
+            if is_silent && now >= planned {
+                self.fail(now);
+            }
+            return;
+        }
         if self.settings.mode == Mode::Reserved {
             return self.begin(Step::ALL, now);
         }
@@ -568,13 +597,13 @@ impl Sender {
                     false => self.begin(step, now),
                 }
             }
-            None if silence >= START => self.fail(now),
+            None if is_silent => self.fail(now),
             None => {}
         }
     }
 
     fn begin(&mut self, step: Step, now: Nanos) {
-        self.moved = [now; 2];
+        self.waiting = [None; 2];
         // The receiver knows that the data are of this flow before they arrive.
         self.beat_at = now;
         self.control.start(step, now);
@@ -593,8 +622,8 @@ impl Sender {
             .map_or(1, |beat| beat.header.number + 1);
         let sets: Vec<_> = self.declared.sets().take(MAX_SETS).copied().collect();
         // If not all fit, what follows the last of them is declared later.
-        let declared = match self.declared.len() > MAX_SETS {
-            true => sets.last().map_or(0, |set| set.end),
+        let declared = match self.declared.len() > MAX_SETS - SPARE_SETS {
+            true => sets.get(MAX_SETS - SPARE_SETS - 1).map_or(0, |set| set.end),
             false => self.progress.next,
         };
         let before = self.last_beat.as_ref().map_or(0, |beat| beat.declared);

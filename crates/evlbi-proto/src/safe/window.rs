@@ -7,7 +7,7 @@ use evlbi_core::time::Nanos;
 use super::equation::Flow;
 use super::state::Mode;
 use super::{
-    BAD_WINDOWS, LAST_WINDOWS, MIN_WINDOW, SEVERE_FLOWS, SEVERE_LOSS, SEVERE_WINDOWS,
+    BAD_WINDOWS, LAST_WINDOWS, MIN_WINDOW, PAUSE, SEVERE_FLOWS, SEVERE_LOSS, SEVERE_WINDOWS,
     WINDOW_ROUND_TRIPS,
 };
 
@@ -149,7 +149,15 @@ impl Windows {
         if now < self.since {
             return None;
         }
+        if counts.is_clean() && counts.sent == 0 {
+            return None;
+        }
         let length = Windows::length(Nanos::from_secs_f64(flow.round_trip));
+        let pause = now.since(self.noted.max(self.since));
+        if pause > PAUSE {
+            // Where nothing was sent, nothing could be lost.
+            self.since = self.since.plus(pause);
+        }
         if self.open.is_clean() && !counts.is_clean() && now.since(self.since) > length {
             // The time without loss was too short for a window of its own.
             self.since = self.noted.max(self.since);
@@ -291,6 +299,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_counts_in_no_window() {
+        let mut windows = windows(Mode::Shared);
+        assert_eq!(second(&mut windows, 0, counts(1, 0, 0), 4.0), [Class::Act]);
+        for tenth in 11..600 {
+            let now = Nanos(tenth * 100_000_000);
+            assert_eq!(windows.add(now, Counts::default(), &FLOW, 4.0), None);
+        }
+        // The second after the first report after the pause is a window.
+        assert_eq!(second(&mut windows, 60, counts(1, 0, 0), 4.0), []);
+        assert_eq!(second(&mut windows, 61, counts(1, 0, 0), 4.0), [Class::Act]);
+        assert_eq!(windows.clean(), 0);
+    }
+
+    #[test]
     fn a_clean_window_is_as_long_as_a_loss_would_take() {
         let far = Flow {
             round_trip: 0.095,
@@ -310,14 +332,11 @@ mod tests {
             classes.extend(windows.add(now, counts(lost, 0, 0), &far, 5.0));
         }
         assert_eq!(classes, [Class::Act; 3]);
-        for (second, class) in [(58, None), (63, Some(Class::Clean))] {
-            let now = Nanos(second * 1_000_000_000);
-            assert_eq!(
-                windows.add(now, counts(0, 0, 0), &far, 5.0),
-                class,
-                "{second}"
-            );
-        }
+        let clean = (311..630).filter_map(|tenth| {
+            let class = windows.add(Nanos(tenth * 100_000_000), counts(0, 0, 0), &far, 5.0)?;
+            Some((tenth / 50, class))
+        });
+        assert_eq!(clean.collect::<Vec<_>>(), [(12, Class::Clean)]);
         assert_eq!(windows.clean(), 1);
     }
 }

@@ -280,7 +280,7 @@ fn correlate_live(
         wait: streams.wait,
         idle: streams.idle,
         duration: streams.duration,
-        safe: streams.reports.key()?,
+        safe: streams.reports.key(program.run())?,
     };
     let show = {
         let results = Arc::clone(&results);

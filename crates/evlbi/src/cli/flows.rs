@@ -81,18 +81,19 @@ impl Grammar for CommandLine {
         let Command::Send(mut args) = Cli::try_parse_from(line).ok()?.command else {
             return None;
         };
+        let run = Run::silent();
         let mut safe = std::mem::take(&mut args.safe);
         // The key is there when the flow starts.
         safe.key_file = None;
         let options = SendOptions {
             safe: Some(SafeOptions {
                 key: Some(Key::open()),
-                ..safe.options().ok()??
+                ..safe.options(&run).ok()??
             }),
             ..args.into()
         };
-        let shape = send::check(&options, &Run::silent()).ok()?;
-        serde_json::to_value(safe.plan(&shape).ok()?).ok()
+        let shape = send::check(&options, &run).ok()?;
+        serde_json::to_value(safe.plan(&shape, &run).ok()?).ok()
     }
 }
 

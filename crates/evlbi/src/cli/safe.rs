@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use evlbi_core::shed::Fraction;
+use evlbi_net::run::Run;
 use evlbi_net::safe::{Key, MAX_WEIGHT, MIN_WEIGHT, Mode, STEPS, Step};
 use evlbi_net::transport::Url;
 use evlbi_probe::plan;
@@ -129,7 +131,7 @@ pub fn weight(text: &str) -> Result<f64, String> {
 
 impl SafeArgs {
     /// Returns the options, and reads the key.
-    pub fn options(&self) -> Result<Option<SafeOptions>> {
+    pub fn options(&self, run: &Run) -> Result<Option<SafeOptions>> {
         let Some(Chosen::Mode(mode)) = self.safe else {
             return Ok(None);
         };
@@ -140,7 +142,7 @@ impl SafeArgs {
             grace: self.grace.unwrap_or(usual.grace),
             weight: self.weight.unwrap_or(usual.weight),
             rearm: self.rearm,
-            key: self.key_file.as_deref().map(read).transpose()?,
+            key: (self.key_file.as_deref().map(|file| read(file, run))).transpose()?,
         }))
     }
 
@@ -157,8 +159,8 @@ impl SafeArgs {
     }
 
     /// Returns the losses at which a flow would act, for --check.
-    pub fn plan(&self, shape: &Shape) -> Result<SafePlan> {
-        let (Some(safe), Some(rate)) = (self.options()?, shape.rate) else {
+    pub fn plan(&self, shape: &Shape, run: &Run) -> Result<SafePlan> {
+        let (Some(safe), Some(rate)) = (self.options(run)?, shape.rate) else {
             let text = "--check needs a congestion control: give --safe shared, reserved or strict";
             bail!(Usage(text.to_owned()));
         };
@@ -186,28 +188,36 @@ impl SafeArgs {
 
 impl ReportArgs {
     /// Returns the key, if reports are to be sent.
-    pub fn key(&self) -> Result<Option<Key>> {
+    pub fn key(&self, run: &Run) -> Result<Option<Key>> {
         match (&self.key_file, self.safe) {
             (_, false) => Ok(None),
-            (Some(path), true) => read(path).map(Some),
+            (Some(path), true) => read(path, run).map(Some),
             (None, true) => Ok(Some(Key::open())),
         }
     }
 }
 
-/// Reads a key file.
-fn read(path: &Path) -> Result<Key> {
+/// Reads a key file; warns if others can read it, too.
+fn read(path: &Path, run: &Run) -> Result<Key> {
     let name = path.display();
+    let failed = || format!("cannot read the key file {name}");
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
-    read.with_context(|| format!("cannot read the key file {name}"))?;
+    let opened = File::open(path).with_context(failed)?;
+    let found = opened.metadata().with_context(failed)?;
+    let read = opened.take(MAX_FILE + 1).read_to_end(&mut bytes);
+    read.with_context(failed)?;
+    if found.is_file() && found.mode() & 0o077 != 0 {
+        run.warn(format_args!(
+            "others may read the key in {name}: chmod 600 {name}"
+        ));
+    }
     if let Ok(key) = <&[u8; KEY]>::try_from(&bytes[..]) {
         return Ok(Key::new(key));
     }
     let passphrase = bytes.trim_ascii();
     ensure!(
         passphrase.len() >= MIN_PASSPHRASE && bytes.len() as u64 <= MAX_FILE,
-        "{name} is not a key file: it must have 32 random bytes, or a passphrase of {MIN_PASSPHRASE} characters or more (head -c 32 /dev/urandom > {name})"
+        "{name} is not a key file: it must have 32 random bytes, or a passphrase of {MIN_PASSPHRASE} characters or more (umask 077; head -c 32 /dev/urandom > {name})"
     );
     let mut key = [0; KEY];
     pbkdf2::pbkdf2_hmac::<sha2::Sha256>(passphrase, SALT, ROUNDS, &mut key);
@@ -224,17 +234,23 @@ mod tests {
         let code = |key: &Key| evlbi_net::safe::message::probe(&Default::default(), 0, key);
         let path = PathBuf::from(room.path("key"));
         std::fs::write(&path, [7; 32]).unwrap();
-        assert_eq!(code(&read(&path).unwrap()), code(&Key::new(&[7; 32])));
+        assert_eq!(
+            code(&read(&path, &Run::silent()).unwrap()),
+            code(&Key::new(&[7; 32]))
+        );
         std::fs::write(&path, "correct horse battery staple\n").unwrap();
         // hashlib.pbkdf2_hmac("sha256", b"correct horse battery staple", b"SafeUDP", 600000)
         let derived = [
             223, 189, 30, 180, 18, 4, 105, 206, 94, 128, 171, 244, 167, 246, 50, 77, 201, 91, 1,
             89, 46, 19, 152, 219, 135, 156, 20, 84, 158, 227, 124, 20,
         ];
-        assert_eq!(code(&read(&path).unwrap()), code(&Key::new(&derived)));
+        assert_eq!(
+            code(&read(&path, &Run::silent()).unwrap()),
+            code(&Key::new(&derived))
+        );
         for bad in ["short", ""] {
             std::fs::write(&path, bad).unwrap();
-            let error = read(&path).unwrap_err().to_string();
+            let error = read(&path, &Run::silent()).unwrap_err().to_string();
             assert!(error.contains("is not a key file"), "{error}");
         }
     }

@@ -185,13 +185,14 @@ pub fn send(mut args: SendArgs, program: &Program) -> Result<()> {
     program.config()?.name_in(&mut args.to);
     let safe = std::mem::take(&mut args.safe);
     let mut options = SendOptions::from(args);
-    options.safe = safe.options()?;
+    options.safe = safe.options(program.run())?;
     if options.lacks_rate() && !is_real_time {
         let rate = program.config()?.rate(|rates| rates.send);
         options.pace = rate.map_or(options.pace, Pace::Rate);
     }
     if safe.check {
-        let plan = safe.plan(&send::check(&options, program.unheeded())?)?;
+        let shape = send::check(&options, program.unheeded())?;
+        let plan = safe.plan(&shape, program.unheeded())?;
         return output::print(json, &plan, plan::safe::text);
     }
     let sending = send::send(&options, program.unheeded())?;
@@ -321,7 +322,7 @@ pub fn recv(args: RecvArgs, program: &Program) -> Result<()> {
         let text = "--to - cannot be used: standard output carries the result; name a file, or a named pipe (mkfifo)";
         bail!(Usage(text.to_owned()));
     }
-    let (json, safe) = (args.json, args.reports.key()?);
+    let (json, safe) = (args.json, args.reports.key(program.run())?);
     let options = RecvOptions {
         safe,
         ..RecvOptions::from(args)

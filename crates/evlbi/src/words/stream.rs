@@ -100,7 +100,7 @@ fn of_sender(error: &SendError) -> Option<String> {
                 .into()
         }
         SendError::SafeKey(to) => format!(
-            "--safe needs a key for reports from {to}: give --key-file FILE, the same at both ends (head -c 32 /dev/urandom > FILE)"
+            "--safe needs a key for reports from {to}: give --key-file FILE, the same at both ends (umask 077; head -c 32 /dev/urandom > FILE)"
         ),
         SendError::SafeTransport(to) => format!(
             "--safe cannot control {to}: it needs udp:// to one receiver; give --safe off, or leave it out"
@@ -141,6 +141,7 @@ fn of_receiver(error: &RecvError) -> Option<String> {
             let (min, asked) = (show_size(*min), show_size(*asked));
             format!("--ring {asked} is too small{frames}: give at least {min}")
         }
+        RecvError::SafeHold(_) => format!("{error}: give a smaller --hold, or leave --safe out"),
         RecvError::WideWindow { window, ring } => {
             let (window, ring) = (show_size(*window), show_size(*ring));
             format!(

@@ -153,6 +153,10 @@ fn errors_name_the_options() {
     );
     let (window, ring) = (64 << 20, 32 << 20);
     said(
+        RecvError::SafeHold(std::time::Duration::from_secs(3)),
+        "reports cannot wait 3s for a missing datagram, 1s at most: give a smaller --hold, or leave --safe out",
+    );
+    said(
         RecvError::WideWindow { window, ring },
         "--window 64 MiB does not fit --ring 32 MiB: give a --ring a third larger than the window, or none",
     );

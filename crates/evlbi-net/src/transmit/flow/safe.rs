@@ -68,7 +68,7 @@ impl Flow {
                 // The stream was checked when the flow was prepared.
                 if let Ok(shed) = safe.policy(step) {
                     let before = std::mem::replace(&mut self.options.shed, shed);
-                    self.shedding_before.push(before.report());
+                    self.note_shedding(before.report());
                 }
                 self.begin_data(now);
             }
@@ -84,6 +84,7 @@ impl Flow {
         self.options.start = self.options.start.plus(late);
         self.options.end = self.options.end.map(|end| end.plus(late));
         self.pacer = Pacer::new(self.options.start, CatchUp::DATA);
+        self.rated_from = (0, Nanos(0));
         self.shedding_before.clear();
     }
 

@@ -92,18 +92,6 @@ impl Log {
         before.at.plus(Nanos(nanos as u64))
     }
 
-    /// Returns when the first datagram after `since` was sent, if any.
-    pub fn first_sent_after(&self, since: Nanos) -> Option<Nanos> {
-        let sent = |entry: &Entry| entry.next - entry.shed;
-        let place = self.entries.partition_point(|entry| entry.at <= since);
-        let before = place
-            .checked_sub(1)
-            .map_or(0, |place| sent(&self.entries[place]));
-        let mut later = self.entries.range(place..).chain([&self.last]);
-        let first = later.find(|entry| entry.at > since && sent(entry) > before);
-        first.map(|entry| entry.at)
-    }
-
     /// Forgets what concerns only numbers below this one, except the last entry.
     pub fn forget(&mut self, number: u64) {
         while self.entries.len() > 1 && self.entries[1].next <= number {

@@ -47,6 +47,16 @@ pub struct Ramped {
 }
 
 impl Ramp {
+    /// Returns how long before planned data a ramp begins: about twice its time.
+    pub fn span(round_trip: Nanos) -> Nanos {
+        Nanos(2 * RAMP.len() as u64 * Ramp::length(round_trip).0)
+    }
+
+    /// Returns the time of a stage.
+    fn length(round_trip: Nanos) -> Nanos {
+        RAMP_TIME.max(Nanos(round_trip.0.saturating_mul(RAMP_ROUND_TRIPS)))
+    }
+
     pub fn new(flow: Flow, now: Nanos) -> Ramp {
         let mut ramp = Ramp {
             stage: 0,
@@ -73,7 +83,7 @@ impl Ramp {
         self.end = None;
         self.next = now;
         let rate = (flow.rate * RAMP[stage]).max(1.0);
-        self.spacing = Nanos::from_secs_f64((flow.size + 8.0) * 8.0 / rate);
+        self.spacing = Nanos::from_secs_f64((flow.size + 8.0) * 8.0 / rate).max(Nanos(1));
     }
 
     /// Returns the probes sent.
@@ -108,7 +118,7 @@ impl Ramp {
     /// Returns the result once it is known. A flow may count as `weight` flows of TCP.
     pub fn advance(&mut self, now: Nanos, flow: Flow, weight: f64) -> Option<Ramped> {
         let round_trip = Nanos::from_secs_f64(flow.round_trip);
-        let length = RAMP_TIME.max(Nanos(round_trip.0.saturating_mul(RAMP_ROUND_TRIPS)));
+        let length = Ramp::length(round_trip);
         if let Some((at, result)) = self.result {
             return (now >= at).then_some(result);
         }

@@ -91,6 +91,8 @@ pub struct Flowing {
     /// How many of the dropped datagrams of each run the host counts; the others are possible.
     pub certain: u64,
     pub host: Option<HostDrops>,
+    /// Decision about a datagram in the network, which lets messages pass: whether it is dropped there.
+    pub filter: Option<HostDrops>,
     /// Whether the receiver runs at all.
     pub is_alive: bool,
     pub mangle: Option<Mangle>,
@@ -215,6 +217,7 @@ impl Scene {
                 overflow: (0, 0),
                 certain: u64::MAX,
                 host: None,
+                filter: None,
                 is_alive: true,
                 mangle: None,
                 mangled: Vec::new(),
@@ -447,7 +450,12 @@ impl Flowing {
     fn arrive_there(&mut self, packet: P, marked: bool, now: Nanos) {
         match packet {
             _ if !self.is_alive => {}
-            P::Data(number) => self.receive(number, marked, now),
+            P::Data(number) => {
+                let is_lost = self.filter.as_mut().is_some_and(|drops| drops(now, number));
+                if !is_lost {
+                    self.receive(number, marked, now);
+                }
+            }
             P::Message(bytes) => {
                 let _ = self.receiver.handle(&bytes, somewhere(), (self.clock)(now));
                 self.is_heard_there = true;
@@ -661,6 +669,16 @@ impl Flowing {
         self.is_heard_here = true;
         self.source
             .slow(rate as f64 / self.settings.rate as f64, now);
+    }
+
+    /// Pauses the data for some seconds.
+    pub fn pause(&mut self, seconds: f64) {
+        let at = self.source.next_at().unwrap();
+        self.source.slowed = Some((
+            self.source.next,
+            at.plus(Nanos::from_secs_f64(seconds)),
+            1.0,
+        ));
     }
 
     /// Replaces the receiver by a new one, as if its program had been started again.

@@ -95,6 +95,50 @@ fn what_is_shed_is_not_lost_at_either_end() {
     assert_eq!(lost, of(&received, "lost"));
 }
 
+/// Too few datagrams, or too far apart, for anybody who does not know that they were announced.
+#[test]
+fn flows_of_few_or_rare_datagrams_are_accounted_for() {
+    let room = evlbi_testkit::Room::new();
+    let raw = room.path("raw.bin");
+    std::fs::write(
+        &raw,
+        (0..60_000)
+            .map(|n| (n * 97 >> 3) as u8)
+            .collect::<Vec<u8>>(),
+    )
+    .unwrap();
+    for (source, rate, length) in [
+        (None, 1_000_000, Some(Duration::from_millis(40))),
+        (None, 10_000, Some(seconds(12))),
+        (Some(&raw), 1_000_000, None),
+        (Some(&raw), 40_000, None),
+    ] {
+        let (clock, network) = network(&[delay(10)], 1);
+        let least = SafeOptions::default().least;
+        let (mut send_options, mut recv_options) = both(&network, Mode::Shared, least, seconds(1));
+        send_options.pace = Pace::Rate(BitRate::new(rate).unwrap());
+        send_options.duration = length;
+        if let Some(source) = source {
+            send_options.source = source.clone();
+        }
+        recv_options.idle = Some(seconds(10));
+        let [sent, received] = clock.simulate(|| played(&network, &send_options, &recv_options));
+        let offered = of(&sent, "offered");
+        assert!((5..64).contains(&offered), "{offered}");
+        assert_eq!(
+            sent["safe"]["notices"],
+            serde_json::json!([]),
+            "{source:?} {rate}"
+        );
+        assert_eq!(account(&sent, "unique"), offered);
+        assert_eq!(sent["safe"]["accounts"], received["safe"]["accounts"]);
+        assert_eq!(
+            (of(&received, "unique"), of(&received, "lost")),
+            (offered, 0)
+        );
+    }
+}
+
 #[test]
 fn a_path_that_carries_less_than_is_of_use_gets_no_data() {
     let (clock, network) = network(&[rate(5_000_000), delay(10)], 1);

@@ -98,12 +98,12 @@ fn what_is_shed_is_not_lost_at_either_end() {
 /// Too few datagrams, or too far apart, for anybody who does not know that they were announced.
 #[test]
 fn flows_of_few_or_rare_datagrams_are_accounted_for() {
-    let room = evlbi_testkit::Room::new();
+    let room = Room::new();
     let raw = room.path("raw.bin");
     std::fs::write(
         &raw,
         (0..60_000)
-            .map(|n| (n * 97 >> 3) as u8)
+            .map(|n| ((n * 97) >> 3) as u8)
             .collect::<Vec<u8>>(),
     )
     .unwrap();

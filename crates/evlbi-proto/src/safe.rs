@@ -64,7 +64,7 @@ pub const SEVERE_FLOWS: f64 = 10.0;
 /// Default number of TCP flows that the flow may count as (k).
 pub const WEIGHT: f64 = 3.0;
 /// Minimum number of TCP flows that a flow may count as.
-pub const MIN_WEIGHT: f64 = 0.1;
+pub const MIN_WEIGHT: f64 = 0.01;
 /// Maximum number of TCP flows that a flow may count as.
 pub const MAX_WEIGHT: f64 = 10.0;
 /// Default time for the application to act.

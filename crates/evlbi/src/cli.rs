@@ -61,7 +61,7 @@ pub struct Cli {
 impl Cli {
     /// Does what the command line says.
     pub fn run(self, program: &Program) -> Result<()> {
-        if let (None, Command::Send(args)) = (&self.control, &self.command)
+        if let Command::Send(args) = &self.command
             && let Some(lack) = args.safe.lack(&args.to)
         {
             say!("evlbi: {lack}");

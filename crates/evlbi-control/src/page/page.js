@@ -450,13 +450,16 @@ function fringes(flow, course, x) {
     const baseline = baselines.get(name);
     if (baseline) {
       const [a, b] = baseline.lost;
-      const expected = (1 - a) * (1 - b);
+      // Steps of shedding contain each other: both stations have what the one that sheds more keeps.
+      const [c, d] = baseline.shed;
+      const expected = (1 - a) * (1 - b) * (1 - Math.max(c, d));
+      const sheds = c + d > 0 ? ` and from what they shed (${percent(c)}, ${percent(d)})` : "";
       const numbers = document.createElement("dl");
       pairs(numbers, [
         ["Amplitude", `${baseline.amplitude.toPrecision(4)} (correlation coefficient)`],
         ["SNR", `${baseline.snr.toFixed(1)}${baseline.false_alarm > 1e-3 ? ", no fringe" : ""}`],
         ["Delay", `${si(baseline.delay_s, "s")} ± ${si(baseline.delay_error_s, "s")}`],
-        ["Weight", `${baseline.weight.toFixed(4)}, ${expected.toFixed(4)} expected from the losses of its stations (${percent(a)}, ${percent(b)})`],
+        ["Weight", `${baseline.weight.toFixed(4)}, ${expected.toFixed(4)} expected from the losses of its stations (${percent(a)}, ${percent(b)})${sheds}`],
         ["SNR loss", percent(baseline.snr_loss)],
         ["Integration", baseline.start],
       ]);

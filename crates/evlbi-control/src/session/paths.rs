@@ -3,7 +3,7 @@
 //! Flows from one host to another do not share a controller: each reacts to its own reports. They share their weight instead, so that a
 //! stream gets no larger share of a path when it is cut into several flows.
 
-use evlbi_net::safe::{MAX_WEIGHT, MIN_WEIGHT, WEIGHT};
+use evlbi_net::safe::{MAX_WEIGHT, WEIGHT};
 use evlbi_net::transport::Url;
 use serde::Serialize;
 use serde_json::Value;
@@ -69,6 +69,15 @@ impl FlowPlan {
         self.safe().is_some_and(|mode| mode != "off")
     }
 
+    /// Returns the number of TCP flows as which it may count if it is alone on a path that others use; `None` on another path.
+    fn default_weight(&self) -> Option<f64> {
+        match self.safe()? {
+            "shared" => Some(WEIGHT),
+            "strict" => Some(1.0),
+            _ => None,
+        }
+    }
+
     /// Returns the number of TCP flows as which it may count, if it states one.
     fn weight(&self) -> Option<f64> {
         self.options.get(FLOWS)?.as_f64()
@@ -115,6 +124,12 @@ impl Session {
         }
         if !flow.needs_reports() {
             return Ok(());
+        }
+        let to = flow.known().destination();
+        if let Some(to) = to.filter(|to| !to.can_be_safe()) {
+            return Err(format!(
+                "{SAFE} cannot control {to}: it needs udp:// to one host; give {SAFE} = \"off\", or leave it out for a transport with a control of its own"
+            ));
         }
         if !is_reserved && self.around.as_secs() < MIN_AROUND {
             return Err(format!(
@@ -215,18 +230,18 @@ impl Session {
     ) -> impl Iterator<Item = &'s FlowPlan> {
         let place = self.place(plan);
         flows.filter(move |other| {
-            other.host == plan.host && other.safe() == Some("shared") && self.place(other) == place
+            other.host == plan.host
+                && other.default_weight().is_some()
+                && self.place(other) == place
         })
     }
 
     /// Returns the number of TCP flows as which a sender may count: flows from one host to another in a scan have the default weight
     /// together. `None` for a flow that is alone.
     fn weight(&self, scan: Option<&Scan>, plan: &FlowPlan) -> Option<f64> {
-        if plan.safe() != Some("shared") {
-            return None;
-        }
+        let alone = plan.default_weight()?;
         let count = self.beside(self.plans_of(scan), plan).count();
-        (count > 1).then(|| (WEIGHT / count as f64).max(MIN_WEIGHT))
+        (count > 1).then(|| alone / count as f64)
     }
 
     /// Adds to the options of a flow the reports that its sender needs, the session's key, and its part of the weight.
@@ -399,7 +414,7 @@ mod tests {
     /// Many flows do not get around the weight of one.
     #[test]
     fn flows_of_one_path_share_their_weight() {
-        let more = |count: usize, weight: &str| {
+        let of = |count: usize, weight: &str, change: &dyn Fn(String) -> String| {
             let flow = |number: usize| {
                 format!(
                     "[[flow]]\nname = \"s{number}\"\nhost = \"ef\"\ncommand = \"send\"\nsource = \"a\"\nto = \"udp://10.77.0.2:{}\"\nsafe = \"shared\"\nkey-file = \"k\"\n{weight}\n",
@@ -410,16 +425,22 @@ mod tests {
             let text = format!(
                 "name = \"n\"\naround = \"8s\"\n[[host]]\nname = \"ef\"\nagent = \"https://10.77.0.1:3650\"\n{flows}"
             );
-            let session: Session = toml::from_str(&text).unwrap();
+            let session: Session = toml::from_str(&change(text)).unwrap();
             session.check_paths().map_err(|error| error.to_string())?;
             let flows = session.flows_of("run", None).unwrap().into_iter();
             let weights = flows.map(|(_, flow)| flow.options.get(FLOWS).and_then(Value::as_f64));
             Ok(weights.collect::<Vec<Option<f64>>>())
         };
+        let more = |count: usize, weight: &str| of(count, weight, &|text| text);
         assert_eq!(more(1, "").unwrap(), [None]);
         assert_eq!(more(2, "").unwrap(), [Some(1.5); 2]);
         assert_eq!(more(5, "").unwrap(), [Some(0.6); 5]);
+        assert_eq!(more(50, "").unwrap(), [Some(0.06); 50]);
         assert_eq!(more(2, "weight = 2").unwrap(), [Some(2.0); 2]);
+        let strict = |text: String| text.replace("shared", "strict");
+        assert_eq!(of(2, "", &strict).unwrap(), [Some(0.5); 2]);
+        let mixed = |text: String| text.replacen("shared", "strict", 1);
+        assert_eq!(of(2, "", &mixed).unwrap(), [Some(0.5), Some(1.5)]);
         let said: String = more(6, "weight = 2").unwrap_err();
         assert!(said.contains("more than 10 TCP flows together"), "{said}");
     }

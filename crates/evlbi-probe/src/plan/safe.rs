@@ -24,7 +24,7 @@ pub struct PlanSafeOptions {
     pub size: u16,
     /// Protection of the path.
     pub mode: Mode,
-    /// Number of TCP flows that the flow may count as, from 0.1 to 10.
+    /// Number of TCP flows that the flow may count as, from 0.01 to 10.
     pub weight: f64,
     /// The smallest fraction of the data that is of use.
     pub least: Step,

@@ -45,7 +45,7 @@ pub struct Arrivals {
 #[derive(Clone, Debug)]
 pub struct Receiver {
     key: Key,
-    /// Instance of this receiver for the next flow: another one for a flow that is followed again, whose counters begin anew.
+    /// Instance of this receiver for the next flow: another one for a flow that is followed again, whose counters begin again.
     instance: u64,
     flow: Option<Heard>,
     /// Flow that may replace it, once its sender has heard this receiver.

@@ -252,7 +252,7 @@ impl Sender {
             return;
         }
         if progress.sent() > before.sent() {
-            // A pause is no time in which data could arrive.
+            // In a pause, nothing can arrive.
             let pause = now.since(self.sent_at);
             for since in &mut self.waiting {
                 let begun = since.map(|since| match pause > PAUSE {

@@ -14,8 +14,8 @@ pub struct Settings {
     pub least: Step,
     /// Time for the application to act before data are shed.
     pub grace: Nanos,
-    /// Number of TCP flows that the flow may count as (k), from [`MIN_WEIGHT`] to [`MAX_WEIGHT`]. Several flows on one path divide it
-    /// between them.
+    /// Number of TCP flows that the flow may count as (k), from [`MIN_WEIGHT`] to [`MAX_WEIGHT`], in mode strict to 1. Several flows on
+    /// one path divide it between them.
     pub weight: f64,
     /// Whether sending is tried again after a stop without an operator.
     pub rearm: bool,
@@ -49,10 +49,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the number of TCP flows that the flow may count as: 1 in mode strict.
+    /// Returns the number of TCP flows that the flow may count as: at most 1 in mode strict.
     pub fn weight(&self) -> f64 {
         match self.mode {
-            Mode::Strict => 1.0,
+            Mode::Strict => self.weight.clamp(MIN_WEIGHT, 1.0),
             Mode::Shared | Mode::Reserved => self.weight.clamp(MIN_WEIGHT, MAX_WEIGHT),
         }
     }

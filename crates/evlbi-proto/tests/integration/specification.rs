@@ -194,7 +194,7 @@ fn constants_are_those_of_the_specification() {
             s(MAX_BREAK)
         ),
         format!("for max({}, {SILENT_REPORTS} reports + 2 R)", s(SILENCE)),
-        format!("for\n{}: breaker", s(STOP)),
+        format!("for {}: breaker", s(STOP)),
         format!("A number is due {} after", ms(HOLD)),
         format!("blocks of {} are kept", ms(BLOCK)),
         format!(
@@ -203,6 +203,25 @@ fn constants_are_those_of_the_specification() {
         ),
     ] {
         assert!(page.contains(&text), "{text}");
+    }
+    let timers = rows(&page, "### 7.1").concat().join(" | ");
+    for text in [
+        format!("{}; max({}, R)", ms(BEAT_INTERVAL), ms(REPORT_INTERVAL)),
+        format!("after a beat | {}", ms(HOLD)),
+        format!("the flow fails | {}", s(START)),
+        format!("max({}, {RAMP_ROUND_TRIPS} R);", s(RAMP_TIME)),
+        format!("max({}, {WINDOW_ROUND_TRIPS} R);", s(MIN_WINDOW)),
+        format!("by default | {}", s(GRACE)),
+        format!("are shed | {}", s(HOST_GRACE)),
+        format!("{}, {}; 0.4 H", s(MIN_HOLD), s(MAX_HOLD)),
+        format!(
+            "max({}, {SILENT_REPORTS} reports + 2 R), {}",
+            s(SILENCE),
+            s(STOP)
+        ),
+        format!("at most | {}, {}", s(MIN_BREAK), s(MAX_BREAK)),
+    ] {
+        assert!(timers.contains(&text), "{text}: {timers}");
     }
     let numbers = [CLEAN_WINDOWS, BAD_WINDOWS, LAST_WINDOWS, SEVERE_WINDOWS];
     assert_eq!(

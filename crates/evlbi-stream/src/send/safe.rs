@@ -24,7 +24,7 @@ pub struct SafeOptions {
     pub least: Step,
     /// Time for the application to lower its rate before data are shed.
     pub grace: Duration,
-    /// Number of TCP flows that the flow may count as, from 0.1 to 10.
+    /// Number of TCP flows that the flow may count as, from 0.01 to 10.
     pub weight: f64,
     /// Whether sending is tried again after a stop.
     pub rearm: bool,

@@ -181,7 +181,7 @@ pub struct PlanSafeArgs {
     /// Smallest fraction of the data that is sent
     #[arg(long, value_name = "F", default_value = "1/4", value_parser = least)]
     pub least: Step,
-    /// Count as up to this many TCP flows, 0.1 to 10
+    /// Count as up to this many TCP flows, 0.01 to 10
     #[arg(long, value_name = "N", default_value_t = PlanSafeOptions::default().weight, value_parser = weight)]
     pub weight: f64,
     #[command(flatten)]

@@ -67,7 +67,7 @@ pub struct SafeArgs {
     /// Wait this long for a lower rate before data are shed, up to 10s [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = grace, requires = "safe")]
     pub grace: Option<Duration>,
-    /// Count as up to this many TCP flows, 0.1 to 10; divide it among the flows of one path [default: 3]
+    /// Count as up to this many TCP flows, 0.01 to 10; divide it among the flows of one path [default: 3]
     #[arg(long, value_name = "N", value_parser = weight, requires = "safe")]
     pub weight: Option<f64>,
     /// Try again after a stop, without an operator
@@ -146,12 +146,15 @@ impl SafeArgs {
         }))
     }
 
-    /// Checks that a flow to `to` has the key that it needs.
+    /// Checks that a flow to `to` can be controlled, and has the key that it needs.
     ///
     /// # Errors
-    /// Returns [`SendError::SafeKey`] if it has none.
+    /// Returns [`SendError::SafeTransport`] or [`SendError::SafeKey`] if not.
     pub fn fits(&self, to: &Url) -> Result<(), SendError> {
         let is_on = matches!(self.safe, Some(Chosen::Mode(_)));
+        if is_on && !to.can_be_safe() {
+            return Err(SendError::SafeTransport(to.to_string()));
+        }
         match is_on && self.key_file.is_none() && to.lacks_control() {
             true => Err(SendError::SafeKey(to.to_string())),
             false => Ok(()),
@@ -179,9 +182,10 @@ impl SafeArgs {
     }
 
     /// Returns what a flow to `to` lacks: a congestion control, on a path that others may use.
-    pub fn lack(&self, to: &Url) -> Option<String> {
-        (self.safe.is_none() && to.lacks_control()).then(|| {
-            "this flow has no congestion control: if others use the path, add --safe shared --key-file FILE; --safe off if it is yours".to_owned()
+    pub fn lack(&self, to: &Url) -> Option<&'static str> {
+        (self.safe.is_none() && to.lacks_control()).then(|| match to.can_be_safe() {
+            true => "this flow has no congestion control: if others use the path, add --safe shared --key-file FILE; --safe off if it is yours",
+            false => "this flow has no congestion control, and none is possible to this address: choose a rate that the path has room for; --safe off says that it has",
         })
     }
 }
@@ -265,7 +269,10 @@ mod tests {
         assert_eq!(grace("0"), Ok(Duration::ZERO));
         assert_eq!(weight("0.75"), Ok(0.75));
         for bad in ["11", "0", "nan", "x"] {
-            assert!(weight(bad).unwrap_err().contains("give 0.1 to 10"), "{bad}");
+            assert!(
+                weight(bad).unwrap_err().contains("give 0.01 to 10"),
+                "{bad}"
+            );
         }
     }
 }

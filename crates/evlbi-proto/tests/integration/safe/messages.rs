@@ -81,6 +81,23 @@ fn decisions_survive_bad_ways_back() {
     }
 }
 
+/// Then a round trip is two seconds, and everything takes as many of them as elsewhere.
+#[test]
+fn reports_that_are_two_seconds_late_are_heard() {
+    let late =
+        || -> Mangle { Box::new(|now, report| vec![(now.plus(Nanos(2_000_000_000)), report)]) };
+    let mut clean = Scene::tenth().world();
+    clean.mangle = Some(late());
+    clean.run_for(60.0);
+    assert_eq!((clean.names(), accounts(&mut clean).lost), (vec![], 0));
+    // Already the probes find the path too small.
+    let mut world = with(Some(late()));
+    world.run_for(100.0);
+    assert_eq!(world.names()[..2], ["shedding", "trial"]);
+    assert!(world.first("blind").is_none());
+    accounts(&mut world);
+}
+
 #[test]
 fn a_full_way_back_is_no_congestion() {
     let mut scene = Scene::tenth();
@@ -319,7 +336,6 @@ fn the_clock_of_the_receiver_has_no_effect() {
     }
 }
 
-/// A thousand random datagrams, repeated, cut and changed reports: counted, and nothing else.
 /// Lets both ends exchange their messages, every 10 ms until `until`.
 fn talk(
     sender: &mut Sender,

@@ -103,11 +103,11 @@ fn losses_of_the_end_host_are_not_punished_as_congestion() {
             // Nothing is shed for 30 s, and then what the host would discard.
             let (shed, _) = world.first("shedding").unwrap();
             assert!((30.0..33.0).contains(&(shed - first)), "{shed} {first}");
+            assert!(steps(&world).starts_with(expected), "{:?}", steps(&world));
+        } else {
+            assert_eq!(steps(&world), expected);
+            assert!(world.first("shedding").is_none());
         }
-        assert_eq!(
-            steps(&world)[..2.min(expected.len())],
-            expected[..2.min(expected.len())]
-        );
         let accounts = accounts(&mut world);
         assert_eq!(accounts.network, 0, "{accounts:?}");
         assert_eq!(accounts.unattributed > 0, counted == 0);
@@ -247,17 +247,19 @@ fn a_flow_follows_the_capacity_of_its_path() {
         "{:?}",
         world.told()
     );
-    assert_eq!(world.first("clear").map(|(at, _)| at > 120.0), Some(true));
+    // Within the time of five trials of 10 s or more and five windows each.
+    let (clear, _) = world.first("clear").unwrap();
+    assert!((120.0..240.0).contains(&clear), "{:?}", world.told());
     let accounts = accounts(&mut world);
     assert!(accounts.network * 20 < accounts.sent, "{accounts:?}");
 }
 
-/// Losses in bursts that do not depend on the flow: too many for one TCP flow, and not for ten.
+/// Losses of 10^-3 in bursts of two that do not depend on the flow: too many for one TCP flow, and not for ten.
 #[test]
 fn bursts_of_random_loss_count_as_events() {
     let bursts = Law::Loss(Loss::Bursts {
-        begins: 1e-3,
-        ends: 0.1,
+        begins: 5e-4,
+        ends: 0.5,
         good: 0.0,
         bad: 1.0,
     });

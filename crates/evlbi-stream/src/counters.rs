@@ -159,6 +159,7 @@ table! {
     "kept" ["kept"] Least Ratio "safe_kept_ratio" |s| s.kept, "fraction of the data that is sent";
     "rejected" Counter Times "safe_rejected_reports" |s| s.rejected, "messages that were ignored: forged, repeated or damaged";
     "reports" Counter Times "safe_reports" |s| s.reports, "reports of the receiver";
+    "noticed" Counter Times "safe_notices" |s| s.noticed, "notices to the application";
     "p" Level Ratio "safe_loss_event_rate" |s| s.evidence.p, "loss event rate (RFC 5348)";
     "q" Level Flows "safe_tcp_flows" |s| s.evidence.q.unwrap_or(0.0), "number of TCP flows as which this flow counts; 0 without loss";
     "x_tcp_bps" Rate BitsPerSecond "safe_tcp_rate_bits_per_second" |s| s.evidence.x_tcp_bps.unwrap_or(0.0), "bits of data per second that TCP would send; 0 without a limit";

@@ -21,6 +21,16 @@ export function safeCharts(flow, fine, x) {
       words: `The flow counts as ${safe.q.toPrecision(3)} TCP flows; loss event rate ${percent(safe.p)}, round-trip time ${si(safe.rtt_s, "s")}.`,
     }));
   }
+  if (isSender && some(fine.rtt_s)) {
+    made.push(
+      figure({ ...common, title: "Round-trip time of SafeUDP", format: (v) => si(v, "s"), min: 1e-3, series: [{ name: "R", points: known("rtt_s"), tone: 0 }, one("queue", "queue_s", 1)], words: `Last ${si(safe.rtt_s, "s")}.` }),
+    );
+  }
+  if (isSender && some(fine.q)) {
+    made.push(
+      figure({ ...common, title: "TCP flows that it counts as", format: (v) => v.toPrecision(3), min: 1, series: [{ name: "q", points: known("q"), tone: 0 }], words: `Last ${safe.q.toPrecision(3)}, at a loss event rate of ${percent(safe.p)}.` }),
+    );
+  }
   return made;
 }
 // Shows the notices, the latest first, and returns their number.

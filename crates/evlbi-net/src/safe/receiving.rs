@@ -49,6 +49,8 @@ pub struct SafeReceiving {
     run: Run,
     /// Numbers of which nobody knows yet whether they are in flight, lost or shed.
     unknown: u64,
+    /// Fraction of the data that the sender sends, as was noticed last.
+    kept: Option<f64>,
     looked: Nanos,
     following: Option<Following>,
     /// One more than the highest number, and the drops in this host, as of the last batch.
@@ -95,6 +97,7 @@ impl SafeReceiving {
             foreign: 0,
             run: run.clone(),
             unknown: 0,
+            kept: None,
             receiver: Receiver::new(key, run.clock().random()),
             messages: url.transport().open_messages(url, at, true, run)?,
             looked: Nanos(0),
@@ -182,6 +185,16 @@ impl SafeReceiving {
             return;
         }
         self.looked = now;
+        while let Some((state, kept)) = self.receiver.next_notice() {
+            let before = self.kept.replace(kept);
+            if before.is_some_and(|before| before != kept) || (before.is_none() && kept < 1.0) {
+                self.run.say(format_args!(
+                    "the sender sends {:.4} % of the data from now on (SafeUDP: {})",
+                    kept * 100.0,
+                    state.name()
+                ));
+            }
+        }
         self.observe(admission, now);
         if is_due {
             self.receiver.overflowed(self.messages.dropped());

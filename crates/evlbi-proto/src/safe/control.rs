@@ -98,6 +98,8 @@ pub struct Control {
     refused: Option<Nanos>,
     random: ChaCha8Rng,
     notices: VecDeque<Notice>,
+    /// Number of notices so far.
+    noticed: u64,
 }
 
 impl Control {
@@ -131,6 +133,7 @@ impl Control {
             refused: None,
             random: ChaCha8Rng::seed_from_u64(settings.flow),
             notices: VecDeque::new(),
+            noticed: 0,
             settings,
         }
     }
@@ -149,6 +152,11 @@ impl Control {
             State::Breaker | State::Ended => 0.0,
             _ => self.rate * self.step.kept(),
         }
+    }
+
+    /// Returns the number of notices so far.
+    pub fn noticed(&self) -> u64 {
+        self.noticed
     }
 
     pub fn next_notice(&mut self) -> Option<Notice> {
@@ -240,6 +248,7 @@ impl Control {
 
     fn notify(&mut self, kind: Kind, at: Nanos) {
         let evidence = self.evidence();
+        self.noticed += 1;
         if self.notices.len() == MAX_NOTICES {
             self.notices.pop_front();
         }

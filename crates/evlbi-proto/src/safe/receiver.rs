@@ -10,6 +10,7 @@ use super::message::{
     self, Beat, Header, Key, LAST, MAX_RUNS, MORE, Message, Received, Report, Run,
 };
 use super::sender::Accounts;
+use super::state::State;
 use super::{HOLD, REPORT_INTERVAL, Rejected};
 
 /// Maximum number of runs that wait to be classified.
@@ -95,6 +96,8 @@ struct Heard {
     runs: Vec<Run>,
     has_more: bool,
     last_probe: u64,
+    /// State of the sender that was returned last.
+    noticed: Option<(State, u32)>,
     /// Messages that this host dropped since the flow is known.
     overflow: u64,
     reported: Option<Nanos>,
@@ -256,6 +259,14 @@ impl Receiver {
         Some((start.wrapping_add(first), start.wrapping_add(end)))
     }
 
+    /// Returns a new state of the sender, and the fraction of the data that it sends.
+    pub fn next_notice(&mut self) -> Option<(State, f64)> {
+        let heard = self.heard_mut()?;
+        let (state, kept) = (heard.beat.state, heard.beat.kept);
+        let before = heard.noticed.replace((state, kept));
+        (before != Some((state, kept))).then_some((state, f64::from(kept) * 1e-9))
+    }
+
     /// Notes what has arrived until `now`.
     pub fn observe(&mut self, arrivals: &Arrivals, now: Nanos) {
         if let Some(heard) = self.heard_mut() {
@@ -359,6 +370,7 @@ impl Heard {
             runs: Vec::new(),
             has_more: false,
             last_probe: 0,
+            noticed: None,
             overflow: 0,
             reported: None,
             is_urgent: false,

@@ -88,6 +88,8 @@ pub struct Status {
     pub rejected: u64,
     /// Reports received.
     pub reports: u64,
+    /// Notices to the application so far.
+    pub noticed: u64,
     /// Measurements.
     #[serde(flatten)]
     pub evidence: Evidence,
@@ -234,6 +236,7 @@ impl Sender {
             kept,
             rejected: self.rejected,
             reports: self.reports,
+            noticed: self.control.noticed(),
             evidence: self.control.evidence(),
         }
     }

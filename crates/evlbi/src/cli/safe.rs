@@ -233,6 +233,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_flow_without_a_congestion_control_is_noticed() {
+        let lack = |words: &[&str]| {
+            #[derive(clap::Parser)]
+            struct Line {
+                #[command(flatten)]
+                safe: SafeArgs,
+                to: Url,
+            }
+            let line: Line = clap::Parser::parse_from([&["send"], words].concat());
+            line.safe.lack(&line.to)
+        };
+        let one = lack(&["udp://192.0.2.1:9"]).unwrap();
+        assert!(one.contains("--safe shared --key-file FILE"), "{one}");
+        let group = lack(&["udp://239.1.1.1:9"]).unwrap();
+        assert!(group.contains("none is possible"), "{group}");
+        for other in [
+            &["udp://192.0.2.1:9", "--safe", "off"][..],
+            &["udp://239.1.1.1:9", "--safe", "off"],
+            &["udp://127.0.0.1:9"],
+            &["tcp://192.0.2.1:9"],
+        ] {
+            assert_eq!(lack(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
     fn keys_are_bytes_or_passphrases() {
         let room = evlbi_testkit::Room::new();
         let code = |key: &Key| evlbi_net::safe::message::probe(&Default::default(), 0, key);

@@ -3,7 +3,7 @@
 use evlbi_core::path::{Law, Loss, Times};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_proto::safe::{Cause, Kind, Mode, Order, Step};
+use evlbi_proto::safe::{Cause, Kind, Mode, Order, State, Step};
 
 use super::world::{Scene, World, delay};
 use super::{CHANGE, accounts, at, bottleneck, changing, nothing, wire};
@@ -141,6 +141,12 @@ fn shedding_ends_the_loss() {
             assert!(matches!(congested.kind, Kind::Congested { limit, .. } if limit < 26_000_000));
             assert_eq!(of_held.evidence.cause, cause);
             assert_eq!(steps(&world)[..2], [16, 8]);
+            // The receiver knows it, too.
+            assert!(
+                world.noticed.contains(&(State::Shedding, 0.5)),
+                "{:?}",
+                world.noticed
+            );
             // Until the first trial.
             let (trial, of_trial) = world.first("trial").unwrap();
             assert_eq!(of_trial.evidence.lost, of_held.evidence.lost);

@@ -100,6 +100,8 @@ pub struct Flowing {
     /// The receiver's clock.
     pub clock: fn(Nanos) -> Nanos,
     pub notices: Vec<Notice>,
+    /// States of the sender that the receiver noticed.
+    pub noticed: Vec<(State, f64)>,
     /// When each datagram of the data was sent.
     pub sent: Vec<Nanos>,
     /// When each beat was sent.
@@ -223,6 +225,7 @@ impl Scene {
                 mangled: Vec::new(),
                 clock: |now| now,
                 notices: Vec::new(),
+                noticed: Vec::new(),
                 sent: Vec::new(),
                 beats: Vec::new(),
                 orders: Vec::new(),
@@ -555,6 +558,9 @@ impl Flowing {
         self.receiver.observe(&self.arrivals, now);
         while let Some((first, end)) = self.receiver.next_shed() {
             self.reorder.shed(first, end);
+        }
+        while let Some(notice) = self.receiver.next_notice() {
+            self.noticed.push(notice);
         }
         while let Some((report, _)) = self.receiver.poll(now) {
             self.out.push((self.back, P::Message(report)));

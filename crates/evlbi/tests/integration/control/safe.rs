@@ -5,6 +5,7 @@ use std::fs;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::control::browser::{self, python_with_a_browser};
 use crate::control::support::{Agent, free_ports, has_ended, processes_in, recv, send};
 
 /// Returns a flow with further options.
@@ -72,6 +73,69 @@ fn both_ends_show_their_state_and_hide_their_key() {
     assert_eq!(fs::read(&kept).unwrap(), [0x5a, 0xf3].repeat(16));
     agent.ask(Method::DELETE, "/api/v1/flows/from", &Value::Null);
     assert!(!kept.exists());
+}
+
+/// A notice is an event of the agent, a counter of its metrics, and on its page.
+#[test]
+fn notices_reach_events_metrics_and_page() {
+    let Some(python) = python_with_a_browser() else {
+        return;
+    };
+    let agent = Agent::start("name = \"ef\"\n");
+    let [at] = free_ports::<1>();
+    let from = format!("udp://{at}");
+    agent.listen(&with(
+        recv("to", "null"),
+        &json!({"from": from, "safe": true}),
+    ));
+    agent.begin(&with(
+        send("from", &from, "8M"),
+        &json!({"safe": "reserved"}),
+    ));
+    let safe = |flow: &Value| flow["status"]["sending"]["safe"].clone();
+    agent.wait("from", |flow| safe(flow)["state"] == "clear");
+    agent.finish("to");
+    // Two seconds without a report.
+    let flow = agent.wait("from", |flow| safe(flow)["notices"][0].is_object());
+    let text = safe(&flow)["notices"][0]["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(safe(&flow)["notices"][0]["kind"], "blind");
+    let events = agent.events();
+    assert!(
+        events.iter().any(|event| event.contains(&text)),
+        "{events:?}"
+    );
+    let request = agent.bare(Method::GET, "/metrics");
+    let request = request.bearer_auth(agent.token("watch"));
+    let metrics = agent.send(request).body.as_str().unwrap().to_owned();
+    let counter = "evlbi_safe_notices_total{host=\"ef\",flow=\"from\"} ";
+    assert!(metrics.contains(counter), "{metrics}");
+    assert!(!metrics.contains(&format!("{counter}0")), "{metrics}");
+    let seen = browser::seen(&python, "safe.py", &agent);
+    let all = |name: &str| seen[name].as_array().unwrap().clone();
+    assert!(all("charts").contains(&"Kept by SafeUDP".into()), "{seen}");
+    assert!(
+        all("notices")
+            .iter()
+            .any(|it| it.as_str().unwrap().contains(&text)),
+        "{seen}"
+    );
+    agent.finish("from");
+}
+
+/// A flow that nobody can control is refused before it starts.
+#[test]
+fn transports_that_cannot_be_controlled_are_refused() {
+    let agent = Agent::start("name = \"ef\"\n");
+    for to in ["tcp://127.0.0.1:9", "udp://239.1.1.1:9"] {
+        let said = agent.refused(
+            &with(send("from", to, "8M"), &json!({"safe": "shared"})),
+            422,
+        );
+        assert!(said.contains("cannot control"), "{said}");
+    }
 }
 
 /// The port for messages is one that a flow listens on, and a key is given or readable.

@@ -95,13 +95,13 @@ fn notices_reach_events_metrics_and_page() {
     let safe = |flow: &Value| flow["status"]["sending"]["safe"].clone();
     agent.wait("from", |flow| safe(flow)["state"] == "clear");
     agent.finish("to");
-    // Two seconds without a report.
+    // Nobody listens any more.
     let flow = agent.wait("from", |flow| safe(flow)["notices"][0].is_object());
     let text = safe(&flow)["notices"][0]["text"]
         .as_str()
         .unwrap()
         .to_owned();
-    assert_eq!(safe(&flow)["notices"][0]["kind"], "blind");
+    assert_eq!(safe(&flow)["notices"][0]["kind"], "refused");
     let events = agent.events();
     assert!(
         events.iter().any(|event| event.contains(&text)),
@@ -129,13 +129,9 @@ fn notices_reach_events_metrics_and_page() {
 #[test]
 fn transports_that_cannot_be_controlled_are_refused() {
     let agent = Agent::start("name = \"ef\"\n");
-    for to in ["tcp://127.0.0.1:9", "udp://239.1.1.1:9"] {
-        let said = agent.refused(
-            &with(send("from", to, "8M"), &json!({"safe": "shared"})),
-            422,
-        );
-        assert!(said.contains("cannot control"), "{said}");
-    }
+    let flow = send("from", "tcp://127.0.0.1:9", "8M");
+    let said = agent.refused(&with(flow, &json!({"safe": "shared"})), 422);
+    assert!(said.contains("cannot control"), "{said}");
 }
 
 /// The port for messages is one that a flow listens on, and a key is given or readable.

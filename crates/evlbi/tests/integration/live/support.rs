@@ -55,8 +55,13 @@ impl Recv {
             command.args(["--ring", "64MiB"]);
         }
         if !more.contains(&"--hold") && from.contains("udp://") {
-            // A stalled relay makes nothing late.
-            command.args(["--hold", "10min"]);
+            // A stalled relay makes nothing late. Reports do not wait as long.
+            let hold = if more.contains(&"--safe") {
+                "1s"
+            } else {
+                "10min"
+            };
+            command.args(["--hold", hold]);
         }
         Recv::listening(command.args(more), 1)
     }

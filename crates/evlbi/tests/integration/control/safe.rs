@@ -93,7 +93,7 @@ fn notices_reach_events_metrics_and_page() {
         &json!({"safe": "reserved"}),
     ));
     let safe = |flow: &Value| flow["status"]["sending"]["safe"].clone();
-    agent.wait("from", |flow| safe(flow)["state"] == "clear");
+    agent.wait("from", |flow| safe(flow)["rtt_s"].as_f64() > Some(0.0));
     agent.finish("to");
     // Nobody listens any more.
     let flow = agent.wait("from", |flow| safe(flow)["notices"][0].is_object());
@@ -122,7 +122,9 @@ fn notices_reach_events_metrics_and_page() {
             .any(|it| it.as_str().unwrap().contains(&text)),
         "{seen}"
     );
-    agent.finish("from");
+    // As data were held back, it has failed.
+    agent.stop("from");
+    agent.wait("from", has_ended);
 }
 
 /// A flow that nobody can control is refused before it starts.

@@ -61,7 +61,8 @@ pub struct Cli {
 impl Cli {
     /// Does what the command line says.
     pub fn run(self, program: &Program) -> Result<()> {
-        if let Command::Send(args) = &self.command
+        // The last line of a flow of an agent is why it ends.
+        if let (None, Command::Send(args)) = (&self.control, &self.command)
             && let Some(lack) = args.safe.lack(&args.to)
         {
             say!("evlbi: {lack}");

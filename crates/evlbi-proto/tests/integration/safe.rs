@@ -4,6 +4,7 @@ mod fairness;
 mod invariants;
 mod messages;
 mod paths;
+mod properties;
 mod world;
 
 use std::sync::Arc;

@@ -74,6 +74,7 @@ impl Arrived {
             self.gaps.push_back((next, number, now.plus(HOLD)));
         }
         self.arrivals.end = Some(number + 1);
+        self.arrivals.heard = self.arrivals.end;
         self.arrivals.counters.received += 1;
         self.arrivals.counters.unique += 1;
     }

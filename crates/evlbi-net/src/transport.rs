@@ -192,7 +192,9 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The transport has no messages next to its data.
-    #[error("{0} has no way back for reports, which use the UDP port after that of the data")]
+    #[error(
+        "{0} has no port for reports: they need a way back, and the UDP port after that of the data"
+    )]
     NoMessages(String),
     /// The port for messages is taken.
     #[error(

@@ -156,7 +156,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
             Order::Send(_) => sender.end(now),
-            Order::Stop | Order::Fail => return Err("the path is too bad".into()),
+            Order::Stop | Order::Fail => return Err("no data are sent any more".into()),
         }
     }
     let accounts = sender.accounts().ok_or("no last report")?;

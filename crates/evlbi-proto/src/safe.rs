@@ -30,7 +30,7 @@ pub use cause::Cause;
 pub use declared::Set;
 pub use equation::{Flow, tcp_rate};
 pub use message::{Key, Rejected};
-pub use notice::{Evidence, Kind, Notice};
+pub use notice::{Evidence, Kind, Notice, Reason};
 pub use receiver::{Arrivals, Receiver};
 pub use sender::{Accounts, Order, Output, Progress, Sender, Status};
 pub use settings::Settings;

@@ -33,6 +33,7 @@ mod target;
 mod token;
 mod watch;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -62,7 +63,8 @@ impl Cli {
     /// Does what the command line says.
     pub fn run(self, program: &Program) -> Result<()> {
         // The last line of a flow of an agent is why it ends.
-        if let (None, Command::Send(args)) = (&self.control, &self.command)
+        if let Command::Send(args) = &self.command
+            && (self.control.is_none() || std::io::stderr().is_terminal())
             && let Some(lack) = args.safe.lack(&args.to)
         {
             say!("evlbi: {lack}");

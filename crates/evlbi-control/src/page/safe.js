@@ -2,6 +2,8 @@
 import { figure, gapOf, line, some } from "./chart.js";
 import { day, percent, rate, si } from "./format.js";
 
+const STATES = ["start", "clear", "suspect", "overloaded", "congested", "shedding", "held", "trial", "breaker", "ended"];
+
 export function safeCharts(flow, fine, x) {
   const isSender = Boolean(flow.status?.sending?.safe);
   if (!isSender && !flow.status?.receiving?.some((stream) => stream.safe)) return [];
@@ -14,6 +16,10 @@ export function safeCharts(flow, fine, x) {
     series: [one("sent", "kept", 0), ...(isSender ? [one("lost in the network", "loss", 1), one("lost by the receiving host", "host_loss", 2)] : [])],
     words: `State ${safe.state ?? "unknown"}${safe.mode ? `, mode ${safe.mode}` : ""}: ${percent(safe.kept)} of the data are sent. What is shed is not lost.`,
   })];
+  made.push(figure({ ...common, title: "State of SafeUDP", format: (v) => STATES[v] ?? "", min: STATES.length - 1, series: [one("state", "state_number", 0)], words: `Last ${safe.state ?? "unknown"}.` }));
+  if (isSender && some(fine.p)) {
+    made.push(figure({ ...common, title: "Loss event rate", format: percent, min: 1e-9, series: [{ name: "p", points: known("p"), tone: 1 }], words: `p of RFC 5348, last ${percent(safe.p)}.` }));
+  }
   if (isSender && some(fine.x_tcp_bps)) {
     made.push(figure({
       ...common, title: "Rate of TCP on this path", format: (v) => rate(v).replace("bit/s", ""), min: 1,

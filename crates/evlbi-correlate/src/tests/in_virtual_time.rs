@@ -277,6 +277,38 @@ fn idle(wait: u64) -> StreamOptions {
     }
 }
 
+/// Records `streams`, each of which loses something, in their own virtual time, and correlates the recordings.
+fn recorded(
+    streams: &[Stream],
+    files: &[String],
+    options: &CorrelateOptions,
+    seed: u64,
+) -> Correlation {
+    let clock = Clock::simulated(BEGIN as u64 * Nanos::SECOND.0);
+    let run = Run::silent().timed_by(&clock);
+    clock.simulate(|| {
+        let all = streams.iter().zip(files).enumerate();
+        let all = all.map(|(number, (stream, file))| {
+            let from = port(number, stream, seed, &clock);
+            let options = RecvOptions {
+                from: from.clone(),
+                to: file.clone(),
+                idle: idle(1).idle,
+                ..RecvOptions::default()
+            };
+            (receive(&options, &run).unwrap(), stream.send(&from, &run))
+        });
+        let all: Vec<_> = all.collect();
+        for (receiving, sending) in all {
+            let received = serde_json::to_value(receiving.join()).unwrap();
+            assert!(received["lost"].as_u64().unwrap() > 0, "{received}");
+            sending.join().unwrap();
+        }
+    });
+    let recordings = Recordings::open(files, options, &run).unwrap();
+    correlate(&recordings, options, &run, &mut ()).unwrap()
+}
+
 /// Which frames of a recording are valid, by their second and number.
 fn frames(file: &str) -> BTreeMap<(u32, u32), bool> {
     let recorded = std::fs::read(file).unwrap();
@@ -304,30 +336,8 @@ fn streams_give_the_sums_of_their_recordings() {
                 .to_vec();
         }
         let live = correlated(&streams, &options, &idle(1), seed, |_, _| ());
-        let clock = Clock::simulated(BEGIN as u64 * Nanos::SECOND.0);
-        let run = Run::silent().timed_by(&clock);
         let files = STATIONS.map(|name| room.path(&format!("{seed} {name}.vdif")));
-        clock.simulate(|| {
-            let all = streams.iter().zip(&files).enumerate();
-            let all = all.map(|(number, (stream, file))| {
-                let from = port(number, stream, seed, &clock);
-                let options = RecvOptions {
-                    from: from.clone(),
-                    to: file.clone(),
-                    idle: idle(1).idle,
-                    ..RecvOptions::default()
-                };
-                (receive(&options, &run).unwrap(), stream.send(&from, &run))
-            });
-            let all: Vec<_> = all.collect();
-            for (receiving, sending) in all {
-                let received = serde_json::to_value(receiving.join()).unwrap();
-                assert!(received["lost"].as_u64().unwrap() > 0, "{received}");
-                sending.join().unwrap();
-            }
-        });
-        let recordings = Recordings::open(&files, &options, &run).unwrap();
-        let whole = correlate(&recordings, &options, &run, &mut ()).unwrap();
+        let whole = recorded(&streams, &files, &options, seed);
         let live = live.correlation;
         assert_eq!(live.correlated, whole.correlated, "seed {seed}");
         assert!(sums(&live.series) == sums(&whole.series), "seed {seed}");

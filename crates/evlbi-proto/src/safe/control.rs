@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::cause::{Cause, Signs};
 use super::equation::Flow;
-use super::notice::{Evidence, Kind, Notice};
+use super::notice::{Evidence, Kind, Notice, Reason};
 use super::settings::Settings;
 use super::state::{Mode, State, Step};
 use super::window::{Class, Counts, Limits, Windows};
@@ -70,6 +70,8 @@ pub struct Control {
     state: State,
     since: Nanos,
     step: Step,
+    /// Whether no data are sent, or none were at the end.
+    is_stopped: bool,
     windows: Windows,
     measured: Option<Measured>,
     /// Loss that ended the ramp.
@@ -113,6 +115,7 @@ impl Control {
             state: State::Start,
             since: now,
             step: Step::ALL,
+            is_stopped: false,
             windows: Windows::new(limits, now),
             measured: None,
             probed: None,
@@ -146,11 +149,16 @@ impl Control {
         self.step
     }
 
+    /// Returns the step in which data are sent; `None` if none are. At the end, the last one.
+    pub fn sent_step(&self) -> Option<Step> {
+        (!self.is_stopped).then_some(self.step)
+    }
+
     /// Returns the bits of data per second that are sent now.
     pub fn sent_rate(&self) -> f64 {
         match self.state {
-            State::Breaker | State::Ended => 0.0,
-            _ => self.rate * self.step.kept(),
+            State::Ended => 0.0,
+            _ => self.rate * self.sent_step().map_or(0.0, Step::kept),
         }
     }
 
@@ -189,11 +197,12 @@ impl Control {
     /// Sends no data from the start, because even the least that is of use is too much.
     pub fn refuse(&mut self, now: Nanos) {
         self.step = self.settings.least;
-        self.stop(now);
+        self.stop(Reason::Loss, now);
     }
 
     /// Gives up before any data.
     pub fn fail(&mut self, now: Nanos) {
+        self.is_stopped = true;
         self.notify(Kind::Failed, now);
         self.enter(State::Ended, now);
     }
@@ -439,7 +448,7 @@ impl Control {
     fn shed_or_stop(&mut self, now: Nanos) {
         if self.step.is_below(self.settings.least) || self.step == self.settings.least {
             match self.windows.are_severe() {
-                true => self.stop(now),
+                true => self.stop(Reason::Loss, now),
                 false => self.wait(now),
             }
         } else {
@@ -513,6 +522,7 @@ impl Control {
     fn try_step(&mut self, step: Step, now: Nanos) {
         self.trial = (self.step, 0, 0);
         self.step = step;
+        self.is_stopped = false;
         self.notify(Kind::Trial { step }, now);
         self.enter(State::Trial, now);
         self.windows.clear(now);
@@ -527,7 +537,7 @@ impl Control {
             self.settle(now);
         } else {
             // The trial after a stop, at the lowest step.
-            self.stop(now);
+            self.stop(Reason::Loss, now);
         }
     }
 
@@ -546,11 +556,12 @@ impl Control {
     }
 
     /// Sends no data from now on.
-    fn stop(&mut self, now: Nanos) {
+    fn stop(&mut self, reason: Reason, now: Nanos) {
+        self.is_stopped = true;
         self.break_until = now.plus(self.break_span);
         self.break_span = Nanos(self.break_span.0 * 2).min(MAX_BREAK);
         let until = self.settings.rearm.then_some(self.break_until);
-        self.notify(Kind::Stopped { until }, now);
+        self.notify(Kind::Stopped { reason, until }, now);
         self.is_blind = false;
         self.enter(State::Breaker, now);
     }
@@ -574,7 +585,7 @@ impl Control {
         self.refused = Some(now);
         if is_second && !matches!(self.state, State::Start | State::Breaker | State::Ended) {
             self.notify(Kind::Refused, now);
-            self.stop(now);
+            self.stop(Reason::Refusal, now);
         }
     }
 
@@ -593,7 +604,11 @@ impl Control {
         }
         let worst = silence.max(stall);
         if worst >= STOP {
-            return self.stop(now);
+            let reason = match silence >= stall {
+                true => Reason::Silence,
+                false => Reason::Stall,
+            };
+            return self.stop(reason, now);
         }
         if worst >= limit {
             if !self.is_blind {

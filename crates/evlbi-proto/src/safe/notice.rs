@@ -26,7 +26,9 @@ impl Notice {
         self.at = self.at.since(start);
         match &mut self.kind {
             Kind::Congested { deadline, .. } => *deadline = deadline.since(start),
-            Kind::Stopped { until: Some(until) } => *until = until.since(start),
+            Kind::Stopped {
+                until: Some(until), ..
+            } => *until = until.since(start),
             _ => {}
         }
         self
@@ -78,6 +80,8 @@ pub enum Kind {
     Refused,
     /// No data are sent.
     Stopped {
+        /// Why.
+        reason: Reason,
         /// When sending is tried again; `None` if an operator must ask for it.
         until: Option<Nanos>,
     },
@@ -103,6 +107,31 @@ impl Kind {
             Kind::Stopped { .. } => "stopped",
             Kind::Failed => "failed",
             Kind::Clear => "clear",
+        }
+    }
+}
+
+/// Reason of a stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Too much was lost at the least step that is of use.
+    Loss,
+    /// No reports arrived.
+    Silence,
+    /// Reports arrived, and data did not.
+    Stall,
+    /// The destination answered that nobody listens there.
+    Refusal,
+}
+
+impl Reason {
+    fn text(self) -> &'static str {
+        match self {
+            Reason::Loss => "too much is lost",
+            Reason::Silence => "no reports arrive from the receiver",
+            Reason::Stall => "none arrive",
+            Reason::Refusal => "nobody listens at the receiver's host",
         }
     }
 }
@@ -177,13 +206,18 @@ impl fmt::Display for Notice {
             Kind::Blind => f.write_str("no reports arrive from the receiver"),
             Kind::Stalled => f.write_str("reports arrive, but no data do"),
             Kind::Refused => f.write_str("the receiver's host answers that nobody listens"),
-            Kind::Stopped { until: None } => {
-                f.write_str("no data are sent any more: the path is too bad")
-            }
-            Kind::Stopped { until: Some(until) } => write!(
+            Kind::Stopped {
+                reason,
+                until: None,
+            } => write!(f, "no data are sent any more: {}", reason.text()),
+            Kind::Stopped {
+                reason,
+                until: Some(until),
+            } => write!(
                 f,
-                "no data are sent for {:.0} s: the path is too bad",
-                until.since(self.at).as_secs_f64()
+                "no data are sent for {:.0} s: {}",
+                until.since(self.at).as_secs_f64(),
+                reason.text()
             ),
             Kind::Failed => f.write_str("the receiver sends no reports, so nothing is sent"),
             Kind::Clear => f.write_str("sending all data: nothing is lost"),

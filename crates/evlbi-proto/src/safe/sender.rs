@@ -226,14 +226,10 @@ impl Sender {
 
     /// Returns the state for those who watch it.
     pub fn status(&self) -> Status {
-        let kept = match self.control.state() {
-            State::Breaker => 0.0,
-            _ => self.control.step().kept(),
-        };
         Status {
             mode: self.settings.mode,
             state: self.control.state(),
-            kept,
+            kept: self.control.sent_step().map_or(0.0, Step::kept),
             rejected: self.rejected,
             reports: self.reports,
             noticed: self.control.noticed(),
@@ -651,10 +647,7 @@ impl Sender {
             probes,
             rate: self.control.sent_rate() as u64,
             round_trip: self.delay.round_trip().unwrap_or_default(),
-            kept: match self.control.state() {
-                State::Breaker => 0,
-                _ => self.control.step().billionths(),
-            },
+            kept: self.control.sent_step().map_or(0, Step::billionths),
             size: self.settings.size,
             state: self.control.state(),
             sets,

@@ -134,6 +134,7 @@ fn document() -> String {
                 (_, Unit::Ratio) => "0 to 1".to_owned(),
                 (_, Unit::Seconds) => "s".to_owned(),
                 (_, Unit::Flows) => "TCP flows".to_owned(),
+                (_, Unit::Code) => "a number".to_owned(),
                 (_, unit) => format!("{unit:?}").to_lowercase(),
             };
             let kind = format!("{:?}", counter.kind).to_lowercase();

@@ -243,7 +243,7 @@ pub struct RecvArgs {
     /// quarter of the --ring]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub window: Option<u64>,
-    /// Wait this long for a missing datagram before filling the gap [default: 100ms]
+    /// Wait this long for a missing datagram before filling the gap; at most 1s with --safe [default: 100ms]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub hold: Option<Duration>,
     /// Fill gaps up to this long with invalid frames or fill; list longer ones in the gaps file only

@@ -38,12 +38,15 @@ fn nested_fractions_leave_the_smaller_one() {
     for (stream, kept) in streams.iter_mut().zip(["3/4", "1/2", "1/2"]) {
         stream.shed = format!("keep:{kept}").parse().unwrap();
     }
-    let found = correlated(&streams, &delayed(), &idle(1), 1, |_, _| ());
-    let weights: Vec<f64> = (found.correlation.fringes().iter())
-        .map(|fringe| fringe.weight)
-        .collect();
-    for (weight, expected) in weights.iter().zip([0.4925, 0.4625, 0.44]) {
-        assert!((weight - expected).abs() < 0.01, "{weights:?}");
+    let live = correlated(&streams, &delayed(), &idle(1), 1, |_, _| ());
+    let files = STATIONS.map(|name| room.path(&format!("{name}.vdif")));
+    let recorded = recorded(&streams, &files, &delayed(), 1);
+    for found in [live.correlation, recorded] {
+        let fringes = found.fringes();
+        let weights: Vec<f64> = fringes.iter().map(|fringe| fringe.weight).collect();
+        for (weight, expected) in weights.iter().zip([0.4925, 0.4625, 0.44]) {
+            assert!((weight - expected).abs() < 0.01, "{weights:?}");
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use evlbi_core::path::Law;
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::message::{self, Message, Report};
 use evlbi_proto::safe::{
-    Arrivals, Key, Order, Output, Progress, Receiver, Sender, Settings, State, Step,
+    Arrivals, Key, Order, Output, Progress, Reason, Receiver, Sender, Settings, State, Step,
 };
 
 use super::world::{Mangle, Scene, World, delay};
@@ -122,6 +122,7 @@ fn without_reports_the_rate_is_halved_and_then_nothing_is_sent() {
             (!is_silent).then_some((now, report)).into_iter().collect()
         }));
         world.run_for(90.0);
+        assert_eq!(world.stopped(), Some(Reason::Silence));
         let last = world.begun();
         let (blind, _) = world.first("blind").unwrap();
         let (stopped, _) = world.first("stopped").unwrap();
@@ -167,6 +168,7 @@ fn data_that_do_not_arrive_stop_the_flow_although_reports_do() {
     let mut world = scene.world();
     world.run_for(60.0);
     assert_eq!(world.names(), ["stalled", "shedding", "stopped"]);
+    assert_eq!(world.stopped(), Some(Reason::Stall));
     assert_eq!(world.sent_within(at(40.3), at(100.0)), 0);
     assert_eq!(world.sender.status().state, State::Breaker);
 }
@@ -293,6 +295,7 @@ fn a_port_without_a_listener_stops_the_flow() {
     assert_eq!(world.sender.order(), Order::Stop);
     world.run_for(6.0);
     assert_eq!(world.names(), ["refused", "stopped"]);
+    assert_eq!(world.stopped(), Some(Reason::Refusal));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use evlbi_core::path::{Law, Loss, Times};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_proto::safe::{Cause, Kind, Mode, Order, State, Step};
+use evlbi_proto::safe::{Cause, Kind, Mode, Order, Reason, State, Step};
 
 use super::world::{Scene, World, delay};
 use super::{CHANGE, accounts, at, bottleneck, changing, nothing, wire};
@@ -188,11 +188,15 @@ fn a_path_that_stays_bad_at_the_lowest_step_is_left() {
         assert_eq!(world.names(), ["congested", "shedding", "stopped"]);
         assert_eq!(steps(&world), [16, least.sixteenths()]);
         let (stopped, notice) = world.first("stopped").unwrap();
-        assert_eq!(notice.kind, Kind::Stopped { until: None });
+        assert!(matches!(notice.kind, Kind::Stopped { until: None, .. }));
+        assert_eq!(world.stopped(), Some(Reason::Loss));
         let from = world.begun().plus(at(stopped));
         assert_eq!(world.sent_within(from.plus(Nanos(1)), Nanos(u64::MAX)), 0);
         assert!(world.beats.iter().filter(|at| **at > from).count() > 50);
         accounts(&mut world);
+        // Nothing was sent when it ended.
+        let status = world.sender.status();
+        assert_eq!((status.state, status.kept), (State::Ended, 0.0));
     }
 }
 

@@ -10,8 +10,8 @@ use evlbi_core::reorder::{MAX_GAP, Reorder, Settings as Window, Verdict};
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::message::Received;
 use evlbi_proto::safe::{
-    Accounts, Arrivals, HOLD, Key, Notice, Order, Output as Act, Progress, Receiver, Sender,
-    Settings, State, Step,
+    Accounts, Arrivals, HOLD, Key, Kind, Notice, Order, Output as Act, Progress, Reason, Receiver,
+    Sender, Settings, State, Step,
 };
 use evlbi_trace::tcp::{Algorithm, Connection, Counting, HEADERS, Packet, Read, Settings as Tcp};
 use evlbi_wire::time::FrameRate;
@@ -667,6 +667,15 @@ impl Flowing {
             .iter()
             .find(|notice| notice.kind.name() == name)?;
         Some((notice.at.since(self.begun()).as_secs_f64(), notice))
+    }
+
+    /// Returns why the flow was stopped first.
+    pub fn stopped(&self) -> Option<Reason> {
+        let reason = |notice: &Notice| match notice.kind {
+            Kind::Stopped { reason, .. } => Some(reason),
+            _ => None,
+        };
+        self.notices.iter().find_map(reason)
     }
 
     /// Lowers the rate of the application, in bits of data per second.

@@ -47,6 +47,13 @@ pub const SCENES: &[Scene] = &[
         play: host,
     },
     Scene {
+        name: "safe-stop",
+        shows: "A receiver that is stopped for 12 s: half of the rate after 2 to 3 s, no data from 10 s on, and both are reported.",
+        needs: &[Need::Root],
+        stall: Duration::from_millis(100),
+        play: stop,
+    },
+    Scene {
         name: "safe-capacity",
         shows: "512 Mbit/s on a path whose capacity falls to 60 % of that for a minute: rate, loss, state and fringe weight.",
         needs: &[Need::Paths],
@@ -287,7 +294,7 @@ fn host(record: &mut Record) -> Result<()> {
             format!("{name}: from the notice to the first shed data"),
             "s",
             shed - noticed,
-            Aim::AtLeast(29.0),
+            Aim::Within(30.0, 36.0),
         );
         record.figure(
             format!("{name}: notices of congestion"),
@@ -307,6 +314,78 @@ fn host(record: &mut Record) -> Result<()> {
             Aim::AtMost(0.1),
         );
     }
+    Ok(())
+}
+
+fn stop(record: &mut Record) -> Result<()> {
+    let pair = pair()?;
+    let room = Room::new();
+    let key = room.write("key", [7; 32]);
+    let to = format!("udp://{}:2630", pair.far.v4);
+    let mut recv = evlbi()?;
+    recv.args(["recv", &to, "--to", "null"])
+        .args(["--safe", "--key-file", &key, "--json"]);
+    let recv = pair
+        .far
+        .namespace
+        .run(|| Listening::start(&mut recv, 1))??;
+    let mut send = evlbi()?;
+    send.args(["send", &format!("pattern:{SIZE}"), "--to", &to])
+        .args(["--rate", "16M", "--duration", "20s", "--safe", "reserved"])
+        .args(["--key-file", &key, "--control", "send.sock", "--json"])
+        .current_dir(room.folder());
+    let mut send = started_at(&pair.near, &mut send)?;
+    let sent = |value: &Value| value["status"]["sending"]["sent"].as_f64();
+    let begun = Instant::now();
+    while ask(&room, "send.sock").as_ref().and_then(sent) < Some(4000.0) {
+        ensure!(
+            begun.elapsed() < Duration::from_secs(60),
+            "the flow does not start"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    recv.signal(Signal::SIGSTOP);
+    let stopped = Instant::now();
+    let mut seen = Vec::new();
+    while stopped.elapsed() < Duration::from_secs(12) {
+        let status = ask(&room, "send.sock").context("no status of the sender")?;
+        let safe = &status["status"]["sending"]["safe"];
+        seen.push((
+            stopped.elapsed().as_secs_f64(),
+            sent(&status).context("no count")?,
+            safe.real("kept")?,
+        ));
+        thread::sleep(Duration::from_millis(20));
+    }
+    recv.signal(Signal::SIGCONT);
+    let alive = send.try_wait()?.is_none();
+    let output = output_of(send)?;
+    let result: Value = serde_json::from_slice(&output.stdout)?;
+    let received: Value = serde_json::from_str(&recv.stop()?)?;
+    agree(record, "after 12 s", &result, &received);
+    let half = seen.iter().find(|(_, _, kept)| *kept <= 0.5);
+    let (after, _, kept) = half.context("the rate was not halved")?;
+    record.figure("half of the rate after", "s", *after, Aim::Within(1.9, 3.0));
+    record.figure("of the data", "", *kept, Aim::Within(0.5, 0.5));
+    let late = seen.iter().filter(|(at, _, _)| *at >= 10.0);
+    let late: Vec<f64> = late.map(|(_, sent, _)| *sent).collect();
+    let sent = late.last().zip(late.first());
+    let sent = sent.map_or(f64::NAN, |(last, first)| last - first);
+    record.figure("sent from 10 s on", "datagrams", sent, Aim::AtMost(0.0));
+    let notices = result["safe"].list("notices")?;
+    let kinds: Vec<&str> = (notices.iter())
+        .filter_map(|notice| notice["kind"].as_str())
+        .collect();
+    record.fact(
+        "the notices say so",
+        kinds == ["blind", "shedding", "stopped"],
+        kinds.join(", "),
+    );
+    record.fact(
+        "the status of the sender is 1, and its result says blind",
+        alive && output.status.code() == Some(1) && result["safe"]["cut_off"] == "blind",
+        format!("{}, {}", output.status, result["safe"]["cut_off"]),
+    );
     Ok(())
 }
 
@@ -464,6 +543,16 @@ fn capacity(record: &mut Record) -> Result<()> {
     Ok(())
 }
 
+/// Asks a flow for its status.
+fn ask(room: &Room, name: &str) -> Option<Value> {
+    let mut socket = UnixStream::connect(room.folder().join(name)).ok()?;
+    socket.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    socket.write_all(b"{\"do\":\"status\"}\n").ok()?;
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
 /// Counters of both ends at a time.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
@@ -477,18 +566,10 @@ struct Seen {
 
 /// Asks both ends for their counters four times a second, until `is_over`.
 fn watch(room: &Room, is_over: &AtomicBool) -> Vec<Seen> {
-    let ask = |name: &str| -> Option<Value> {
-        let mut socket = UnixStream::connect(room.folder().join(name)).ok()?;
-        socket.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-        socket.write_all(b"{\"do\":\"status\"}\n").ok()?;
-        let mut line = String::new();
-        BufReader::new(socket).read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
-    };
     let (mut begun, mut seen) = (None, Vec::new());
     while !is_over.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(250));
-        let (Some(here), Some(there)) = (ask("send.sock"), ask("recv.sock")) else {
+        let (Some(here), Some(there)) = (ask(room, "send.sock"), ask(room, "recv.sock")) else {
             continue;
         };
         let begun = *begun.get_or_insert_with(Instant::now);

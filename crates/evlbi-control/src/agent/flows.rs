@@ -266,6 +266,7 @@ impl Agent {
         // Loads of the preceding flows, which may send at the same time.
         let mut before: Vec<Load> = Vec::new();
         let mut taken = BTreeSet::new();
+        let mut hint = "";
         let found = new.iter().map(|new| {
             let mut problems = Vec::new();
             if self.flows.lock().contains_key(&new.id) || flow_dir(&new.id).0.exists() {
@@ -273,9 +274,14 @@ impl Agent {
             }
             let allowed = guard::allow(new, &self.config, self.language, false);
             let allowed = allowed.and_then(guard::free);
+            if new.options.contains_key("safe") {
+                hint = " (under SafeUDP, messages take the UDP port after that of the data)";
+            }
             for shared in allowed.iter().flat_map(Allowed::owns) {
                 if !taken.insert(shared.clone()) {
-                    problems.push(format!("{shared} is in use by another flow, too"));
+                    problems.push(format!(
+                        "{shared} is in use by another flow or stream, too{hint}"
+                    ));
                 }
             }
             let mut safe = None;

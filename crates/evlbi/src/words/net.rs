@@ -11,6 +11,7 @@ use evlbi_net::netns::Unavailable;
 use evlbi_net::ring::RingError;
 use evlbi_net::tcp::TcpError;
 use evlbi_net::transport::{NotHonoured, OpenError};
+use evlbi_net::udp;
 use nix::errno::Errno;
 
 /// Returns the text that replaces an error's own; `None` keeps it.
@@ -25,6 +26,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_packets))
         .or_else(|| error.downcast_ref().and_then(of_shedding))
         .or_else(|| error.downcast_ref().and_then(of_open))
+        .or_else(|| error.downcast_ref().and_then(of_socket))
 }
 
 /// Bytes that are not UTF-8 where text is read, e.g. a recording in place of a plan.
@@ -55,6 +57,16 @@ fn of_option(error: &NotHonoured) -> Option<String> {
 fn of_open(error: &OpenError) -> Option<String> {
     let is_one = matches!(error, OpenError::NoMessages(_));
     is_one.then(|| format!("{error}: leave --safe out"))
+}
+
+fn of_socket(error: &udp::OpenError) -> Option<String> {
+    let udp::OpenError::Bind { address, source } = error else {
+        return None;
+    };
+    let port = address.port();
+    (source.kind() == ErrorKind::AddrInUse).then(|| {
+        format!("{error}; `ss -lunp sport = :{port}` names the program (with --safe, messages take the port after the data)")
+    })
 }
 
 fn of_ring(error: &RingError) -> Option<String> {

@@ -6,7 +6,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::control::browser::{self, python_with_a_browser};
+use crate::control::session::{STATIONS, Site};
 use crate::control::support::{Agent, free_ports, has_ended, processes_in, recv, send};
+use crate::result::number;
 
 /// Returns a flow with further options.
 fn with(mut flow: Value, more: &Value) -> Value {
@@ -125,6 +127,58 @@ fn notices_reach_events_metrics_and_page() {
     // As data were held back, it has failed.
     agent.stop("from");
     agent.wait("from", has_ended);
+}
+
+/// A session whose paths others use: the one to jb carries two thirds of its data. Jb sheds, the others nothing, and what is shed is lost
+/// nowhere.
+#[test]
+fn a_session_sheds_what_a_path_cannot_carry() {
+    let link = "rate = \"700k\"\nbuffer = \"20KiB\"";
+    let Some(site) = Site::on_a_path_with(link) else {
+        return;
+    };
+    let session = site.session("shared", &STATIONS, "rate = \"1M\"\nrepeat = 6000", "");
+    let text = fs::read_to_string(&session).unwrap();
+    let text = text.replace("safe = \"off\"", "safe = \"shared\"");
+    let text = text.replace("around = \"1s\"", "version = 2\naround = \"8s\"");
+    // Where the port after jb's data is not free.
+    let close = site.room.write("close.toml", text.replace("2634", "2633"));
+    assert_eq!(site.run("close", &["run", &close, "--check"]), Some(1));
+    let said = site.room.text("close.out");
+    assert!(
+        said.contains("10.77.0.1:2633 is in use by another flow or stream, too (under SafeUDP"),
+        "{said}"
+    );
+    fs::write(&session, text).unwrap();
+    let steps = "check\nbegin\nwait correlator running\nwait jb shed 100 2min\nwait ef sent 100 2min\nwait on sent 100 2min
+stop ef\nstop jb\nstop on\nwait ef ended\nwait jb ended\nwait on ended\nstop correlator\nwait correlator ended\n";
+    let steps = site.room.write("shared.script", steps);
+    let said = site.run_well("shared", &["run", &session, "--script", &steps]);
+    assert!(said.contains("no problems found"), "{said}");
+    let found = site.result("shared", "jive", "correlator");
+    for (name, stream) in STATIONS.iter().zip(found["streams"].as_array().unwrap()) {
+        let sent = site.result("shared", name, name);
+        let safe = &sent["safe"];
+        assert_eq!(safe["mode"], "shared", "{sent}");
+        let accounts = &safe["accounts"];
+        for (count, whole) in [
+            ("offered", &sent),
+            ("shed", &sent),
+            ("shed", stream),
+            ("unique", stream),
+        ] {
+            assert_eq!(
+                accounts[count], whole[count],
+                "{name} {count}: {sent} {stream}"
+            );
+        }
+        let [lost, shed] = ["lost", "shed"].map(|count| number(accounts, count));
+        assert!(number(stream, "lost") <= lost, "{sent} {stream}");
+        // Reports can be late on a busy machine.
+        let notices = safe["notices"].as_array().unwrap();
+        let is_blind = notices.iter().any(|notice| notice["kind"] == "blind");
+        assert!((shed > 0) == (*name == "jb") || is_blind, "{sent}");
+    }
 }
 
 /// A flow that nobody can control is refused before it starts.

@@ -48,14 +48,22 @@ pub struct Site {
 impl Site {
     /// Four hosts of an emulated path with their agents; none if this host cannot make paths, and the test is skipped.
     pub fn on_a_path() -> Option<Site> {
+        Site::on_a_path_with("")
+    }
+
+    /// The same, with these settings of jb's link.
+    pub fn on_a_path_with(jb: &str) -> Option<Site> {
         if !paths() {
             return None;
         }
-        let port = |number: u16| SocketAddr::from(([10, 77, 0, 1], 2630 + number));
+        // The port after each is for messages of SafeUDP.
+        let port = |number: u16| SocketAddr::from(([10, 77, 0, 1], 2630 + 2 * number));
         let mut site = Site::new([0, 1, 2].map(port));
         let host = |name: &str| format!("[[host]]\nname = \"{name}\"\n");
-        let link =
-            |name: &str| format!("[[link]]\nbetween = [\"{name}\", \"jive\"]\nrtt = \"15ms\"\n");
+        let link = |name: &str| {
+            let own = if name == "jb" { jb } else { "" };
+            format!("[[link]]\nbetween = [\"{name}\", \"jive\"]\nrtt = \"15ms\"\n{own}\n")
+        };
         let plan: String = HOSTS
             .map(host)
             .into_iter()

@@ -144,7 +144,7 @@ fn a_session_sheds_what_a_path_cannot_carry() {
     // Where the port after jb's data is not free.
     let close = site.room.write("close.toml", text.replace("2634", "2633"));
     assert_eq!(site.run("close", &["run", &close, "--check"]), Some(1));
-    let said = site.room.text("close.out");
+    let said = site.room.text("close.err");
     assert!(
         said.contains("10.77.0.1:2633 is in use by another flow or stream, too (under SafeUDP"),
         "{said}"

@@ -59,7 +59,7 @@ export function timeAt(event) {
   return fraction >= 0 && fraction <= 1 ? { time: from + fraction * (to - from), span: to - from } : null;
 }
 
-// Draws a chart: {title, series: [{name, points, gap, bold}], x: [from, to], isTime, format, xFormat, min, gap, words}; min: minimum height
+// Draws a chart: {title, series: [{name, points, gap, bold}], x: [from, to], isTime, format, xFormat, min, gap, parts, words}; min: minimum height
 export function figure(chart) {
   const values = chart.series.flatMap((s) => s.points.map((p) => p[1])).filter((v) => v !== null && isFinite(v));
   const zero = chart.fit !== true;
@@ -72,7 +72,7 @@ export function figure(chart) {
   const y = (v) => H - BOTTOM - ((v - low) / (high - low)) * (H - TOP - BOTTOM);
   const svg = node("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${chart.title}. ${chart.words ?? ""}` });
   if (chart.isTime) [svg.dataset.from, svg.dataset.to] = [from, to];
-  for (const tick of ticks(low, high, 4)) {
+  for (const tick of ticks(low, high, chart.parts ?? 4)) {
     svg.append(node("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y(tick), y2: y(tick) }));
     svg.append(node("text", { x: LEFT - 5, y: y(tick) + 4, "text-anchor": "end" }, chart.format(tick)));
   }

@@ -16,7 +16,7 @@ export function safeCharts(flow, fine, x) {
     series: [one("sent", "kept", 0), ...(isSender ? [one("lost in the network", "loss", 1), one("lost by the receiving host", "host_loss", 2)] : [])],
     words: `State ${safe.state ?? "unknown"}${safe.mode ? `, mode ${safe.mode}` : ""}: ${percent(safe.kept)} of the data are sent. What is shed is not lost.`,
   })];
-  made.push(figure({ ...common, title: "State of SafeUDP", format: (v) => STATES[v] ?? "", min: STATES.length - 1, series: [one("state", "state_number", 0)], words: `Last ${safe.state ?? "unknown"}.` }));
+  made.push(figure({ ...common, title: "State of SafeUDP", format: (v) => STATES[v] ?? "", min: STATES.length - 1, parts: STATES.length - 1, series: [one("state", "state_number", 0)], words: `Last ${safe.state ?? "unknown"}.` }));
   if (isSender && some(fine.p)) {
     made.push(figure({ ...common, title: "Loss event rate", format: percent, min: 1e-9, series: [{ name: "p", points: known("p"), tone: 1 }], words: `p of RFC 5348, last ${percent(safe.p)}.` }));
   }

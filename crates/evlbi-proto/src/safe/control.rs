@@ -145,12 +145,8 @@ impl Control {
         self.state
     }
 
-    pub fn step(&self) -> Step {
-        self.step
-    }
-
     /// Returns the step in which data are sent; `None` if none are. At the end, the last one.
-    pub fn sent_step(&self) -> Option<Step> {
+    pub fn step(&self) -> Option<Step> {
         (!self.is_stopped).then_some(self.step)
     }
 
@@ -158,7 +154,7 @@ impl Control {
     pub fn sent_rate(&self) -> f64 {
         match self.state {
             State::Ended => 0.0,
-            _ => self.rate * self.sent_step().map_or(0.0, Step::kept),
+            _ => self.rate * self.step().map_or(0.0, Step::kept),
         }
     }
 

@@ -219,8 +219,7 @@ impl Sender {
         match self.control.state() {
             _ if self.has_failed => Order::Fail,
             State::Start => Order::Wait,
-            State::Breaker => Order::Stop,
-            _ => Order::Send(self.control.step()),
+            _ => (self.control.step()).map_or(Order::Stop, Order::Send),
         }
     }
 
@@ -229,7 +228,7 @@ impl Sender {
         Status {
             mode: self.settings.mode,
             state: self.control.state(),
-            kept: self.control.sent_step().map_or(0.0, Step::kept),
+            kept: self.control.step().map_or(0.0, Step::kept),
             rejected: self.rejected,
             reports: self.reports,
             noticed: self.control.noticed(),
@@ -647,7 +646,7 @@ impl Sender {
             probes,
             rate: self.control.sent_rate() as u64,
             round_trip: self.delay.round_trip().unwrap_or_default(),
-            kept: self.control.sent_step().map_or(0, Step::billionths),
+            kept: self.control.step().map_or(0, Step::billionths),
             size: self.settings.size,
             state: self.control.state(),
             sets,

@@ -4,8 +4,9 @@ use evlbi_core::path::ETHERNET_OVERHEAD;
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::{Settings, Step};
 use evlbi_trace::tcp::Algorithm;
+use proptest::prelude::*;
 
-use super::world::{Scene, delay};
+use super::world::{Scene, World, delay};
 use super::{accounts, bottleneck};
 
 /// Rates of the second half of a run, in bits of data per second.
@@ -21,6 +22,26 @@ struct Shares {
 }
 
 impl Shares {
+    /// Runs a flow and the TCP flows beside it for half this time, then measures them for all of it.
+    fn of(world: &mut World, seconds: f64) -> Shares {
+        world.run_for(seconds / 2.0);
+        let before: u64 = world.tcp_bytes().iter().sum();
+        let middle = world.now;
+        world.run_for(seconds);
+        let span = world.now.since(middle).as_secs_f64();
+        let after = world.tcp_bytes();
+        let tcp = (after.iter().sum::<u64>() - before) as f64 * 8.0;
+        let sent = world.sent_within(middle, Nanos(u64::MAX)) as f64 * 1424.0 * 8.0;
+        let round_trip = world.sender.status().evidence.rtt_s.unwrap();
+        accounts(world);
+        Shares {
+            cbr: sent / span,
+            tcp: tcp / span / after.len() as f64,
+            has_shed: world.first("shedding").is_some(),
+            round_trip,
+        }
+    }
+
     /// Returns whether a CUBIC connection of this rate has the rate of Reno, which SafeUDP takes for that of TCP: the window of Reno is
     /// above the cubic function (RFC 9438, section 4) from the middle of the time after a loss until the window is the old one. At
     /// higher rates, CUBIC is faster than Reno where losses are not evenly spaced.
@@ -52,21 +73,7 @@ fn share(algorithm: Algorithm, count: usize, weight: f64, scale: f64, seconds: f
         ..tenth
     }
     .world();
-    world.run_for(seconds / 2.0);
-    let before: u64 = world.tcp_bytes().iter().sum();
-    let middle = world.now;
-    world.run_for(seconds);
-    let span = world.now.since(middle).as_secs_f64();
-    let tcp = (world.tcp_bytes().iter().sum::<u64>() - before) as f64 * 8.0;
-    let sent = world.sent_within(middle, Nanos(u64::MAX)) as f64 * 1424.0 * 8.0;
-    let round_trip = world.sender.status().evidence.rtt_s.unwrap();
-    accounts(&mut world);
-    Shares {
-        cbr: sent / span,
-        tcp: tcp / span / count as f64,
-        has_shed: world.first("shedding").is_some(),
-        round_trip,
-    }
+    Shares::of(&mut world, seconds)
 }
 
 /// Four flows that divide the weight of one get what one would get.
@@ -98,6 +105,33 @@ fn many_flows_do_not_get_around_the_weight_of_one() {
     accounts(&mut world);
     // As for one flow of the weight 3.
     assert!((1.5..9.0).contains(&ratio), "{ratio}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2, max_shrink_iters: 0, ..ProptestConfig::default() })]
+
+    /// `room`: what the queue holds, in packets of the path's bandwidth times its round-trip time.
+    #[test]
+    fn any_path_is_shared_with_reno(
+        round_trip in 8_000u64..60_000, count in 2usize..12, weight in 1.0f64..4.0, room in 0.5f64..1.5, seed: u64,
+    ) {
+        let tenth = Scene::tenth();
+        let rate = 100_000_000;
+        let queue = rate as f64 * round_trip as f64 * 1e-6 / 8.0 / 1500.0 * room;
+        let mut world = Scene {
+            settings: Settings { weight, least: Step::LOWEST, flow: seed, ..tenth.settings },
+            there: vec![bottleneck(rate, (queue as u64).max(20)), delay(round_trip / 2)],
+            back: vec![delay(round_trip / 2)],
+            tcps: vec![Algorithm::Reno; count],
+            seed,
+            ..tenth
+        }
+        .world();
+        let shares = Shares::of(&mut world, 60.0);
+        let ratio = shares.cbr / shares.tcp;
+        let is_fair = (weight / 2.0..3.0 * weight).contains(&ratio);
+        prop_assert!(is_fair || !shares.has_shed, "{} {:?}", ratio, shares);
+    }
 }
 
 /// With `EVLBI_FAIRNESS` set, all numbers of flows and also other algorithms at full rates, which takes minutes: the table of the docs.

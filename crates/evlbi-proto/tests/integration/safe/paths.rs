@@ -197,6 +197,7 @@ fn a_path_that_stays_bad_at_the_lowest_step_is_left() {
         // Nothing was sent when it ended.
         let status = world.sender.status();
         assert_eq!((status.state, status.kept), (State::Ended, 0.0));
+        assert_eq!(world.sender.order(), Order::Stop);
     }
 }
 

@@ -193,7 +193,7 @@ pub enum OpenError {
     },
     /// The transport has no messages next to its data.
     #[error(
-        "{0} has no port for reports: they need a way back, and the UDP port after that of the data"
+        "no reports can come back from {0}: they need a way back, and the UDP port after that of the data"
     )]
     NoMessages(String),
     /// The port for messages is taken.

@@ -158,8 +158,8 @@ table! {
 table! {
     /// Values of a sender under SafeUDP.
     pub SAFE_SENT of safe::Status;
-    "mode_number" Level Code "safe_mode_number" |s| s.mode as u8, "`mode` as a number: 0 shared, 1 reserved, 2 strict";
-    "state_number" Level Code "safe_state_number" |s| s.state as u8, "`state` as a number (safeudp.md, section 7): the highest of a time";
+    "mode_number" Level Code "safe_mode_number" |s| 1 + s.mode as u8, "`mode` as a number: 1 shared, 2 reserved, 3 strict; 0 without SafeUDP";
+    "state_number" Level Code "safe_state_number" |s| 1 + s.state as u8, "`state` as a number: one more than that in section 7 of safeudp.md; 0 without SafeUDP";
     "kept" ["kept"] Least Ratio "safe_kept_ratio" |s| s.kept, "fraction of the data that is sent";
     "rejected" Counter Times "safe_rejected_reports" |s| s.rejected, "messages that were ignored: forged, repeated or damaged";
     "reports" Counter Times "safe_reports" |s| s.reports, "reports of the receiver";
@@ -177,7 +177,7 @@ table! {
 table! {
     /// Values of a sender under SafeUDP, as its receiver knows them.
     pub SAFE_RECEIVED of safe::ReceivedSafely;
-    "state_number" Level Code "safe_sender_state_number" |r| r.state.map_or(0, |(state, _)| state as u8), "`state` of the sender as a number (safeudp.md, section 7): the highest of a time";
+    "state_number" Level Code "safe_sender_state_number" |r| r.state.map_or(0, |(state, _)| 1 + state as u8), "`state` of the sender as a number: one more than that in section 7 of safeudp.md; 0 before its first beat";
     "kept" Least Ratio "safe_sender_kept_ratio" |r| r.state.map_or(1.0, |(_, kept)| kept), "fraction of the data that the sender sends";
     "sender_shed" Counter Datagrams "safe_sender_shed_datagrams" |r| r.shed, "dropped by the sender on purpose: neither expected nor lost";
     "rejected" Counter Times "safe_rejected_messages" |r| r.rejected, "messages that were ignored: forged, repeated, damaged, or of another host without a key";

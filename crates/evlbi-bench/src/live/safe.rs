@@ -296,6 +296,15 @@ fn host(record: &mut Record) -> Result<()> {
             shed - noticed,
             Aim::Within(30.0, 36.0),
         );
+        let shed: Vec<f64> = (notices.iter())
+            .filter(|notice| notice["kind"] == "shedding")
+            .filter_map(|notice| notice["kept"].as_f64())
+            .collect();
+        record.fact(
+            format!("{name}: shed once, to 3/4"),
+            shed == [0.75],
+            format!("{shed:?}"),
+        );
         record.figure(
             format!("{name}: notices of congestion"),
             "",
@@ -490,17 +499,20 @@ fn capacity(record: &mut Record) -> Result<()> {
         mean(begins, ends),
         Aim::Within(0.3, 0.6),
     );
-    let notices = sent["safe"].list("notices")?.iter();
-    let marks = notices.filter_map(|notice| {
-        let kind = KINDS.iter().find(|kind| notice["kind"] == **kind)?;
-        Some((notice["at_s"].as_f64()? - start, *kind))
-    });
-    let marks: Vec<(f64, &str)> = marks.collect();
+    // Each state from when it was seen first; all but suspect come with a notice.
+    let mut marks: Vec<(f64, &str)> = Vec::new();
+    for seen in seen.iter().filter(|seen| seen.at >= start) {
+        let state = STATES.iter().find(|state| **state == seen.state);
+        if let Some(state) = state
+            && marks.last().is_none_or(|(_, last)| last != state)
+        {
+            marks.push((seen.at - start, state));
+        }
+    }
+    let notices = sent["safe"].list("notices")?;
     let first = |kind: &str| {
-        marks
-            .iter()
-            .find(|(_, name)| *name == kind)
-            .map(|(at, _)| *at)
+        let notice = notices.iter().find(|notice| notice["kind"] == kind)?;
+        Some(notice["at_s"].as_f64()? - start)
     };
     let noticed = first("congested").context("no notice of congestion")? - begins;
     record.figure("notice of congestion after", "s", noticed, Aim::AtMost(5.0));
@@ -554,7 +566,7 @@ fn ask(room: &Room, name: &str) -> Option<Value> {
 }
 
 /// Counters of both ends at a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Seen {
     /// Seconds since the sender was first seen.
     at: f64,
@@ -562,7 +574,20 @@ struct Seen {
     sent: f64,
     expected: f64,
     lost: f64,
+    state: String,
 }
+
+/// States of a flow that has begun.
+const STATES: [&str; 8] = [
+    "clear",
+    "suspect",
+    "overloaded",
+    "congested",
+    "shedding",
+    "held",
+    "trial",
+    "breaker",
+];
 
 /// Asks both ends for their counters four times a second, until `is_over`.
 fn watch(room: &Room, is_over: &AtomicBool) -> Vec<Seen> {
@@ -581,6 +606,10 @@ fn watch(room: &Room, is_over: &AtomicBool) -> Vec<Seen> {
             sent: of(sending, "sent"),
             expected: of(receiving, "expected"),
             lost: of(receiving, "lost"),
+            state: sending["safe"]["state"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
         });
     }
     seen
@@ -588,5 +617,3 @@ fn watch(room: &Room, is_over: &AtomicBool) -> Vec<Seen> {
 
 /// Bytes of a frame of the simulated stations.
 const FRAME: f64 = 8032.0;
-/// Notices that the picture shows.
-const KINDS: [&str; 5] = ["congested", "shedding", "held", "trial", "clear"];

@@ -39,6 +39,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const EARLY_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Timeout for the first status of a new flow, which the answer to its start contains.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// Reason why two flows under SafeUDP may need the same port.
+const SAFE_PORTS: &str = " (under SafeUDP, messages take the UDP port after that of the data)";
 
 /// Agent of a host.
 pub(crate) struct Agent {
@@ -265,8 +267,9 @@ impl Agent {
     fn check_flows(&self, new: &[NewFlow]) -> Vec<Checked> {
         // Loads of the preceding flows, which may send at the same time.
         let mut before: Vec<Load> = Vec::new();
-        let mut taken = BTreeSet::new();
-        let mut hint = "";
+        // Ports, with whether their flows are under SafeUDP, and files.
+        let mut ports = BTreeMap::new();
+        let mut files = BTreeSet::new();
         let found = new.iter().map(|new| {
             let mut problems = Vec::new();
             if self.flows.lock().contains_key(&new.id) || flow_dir(&new.id).0.exists() {
@@ -274,14 +277,23 @@ impl Agent {
             }
             let allowed = guard::allow(new, &self.config, self.language, false);
             let allowed = allowed.and_then(guard::free);
-            if new.options.contains_key("safe") {
-                hint = " (under SafeUDP, messages take the UDP port after that of the data)";
+            let safe = new.options.get("safe");
+            let is_safe = safe.is_some_and(|safe| *safe != "off" && *safe != false);
+            for port in allowed.iter().flat_map(Allowed::ports) {
+                let hint = match ports.insert(port.clone(), is_safe) {
+                    None => continue,
+                    Some(true) => SAFE_PORTS,
+                    Some(false) if is_safe => SAFE_PORTS,
+                    Some(false) => "",
+                };
+                problems.push(format!(
+                    "{port} is in use by another flow or stream, too{hint}"
+                ));
             }
-            for shared in allowed.iter().flat_map(Allowed::owns) {
-                if !taken.insert(shared.clone()) {
-                    problems.push(format!(
-                        "{shared} is in use by another flow or stream, too{hint}"
-                    ));
+            for path in allowed.iter().flat_map(|allowed| &allowed.writes) {
+                if !files.insert(path.clone()) {
+                    let path = path.display();
+                    problems.push(format!("{path} is in use by another flow, too"));
                 }
             }
             let mut safe = None;

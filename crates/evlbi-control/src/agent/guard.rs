@@ -150,11 +150,10 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// Lists the resources that no other flow can use: ports and files.
-    pub(crate) fn owns(&self) -> impl Iterator<Item = String> {
+    /// Lists the ports that no other flow can use.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = String> {
         let single = self.listens.iter().filter(|it| it.is_exclusive());
-        let files = self.writes.iter().map(|path| path.display().to_string());
-        single.map(Listening::to_string).chain(files)
+        single.map(Listening::to_string)
     }
 }
 

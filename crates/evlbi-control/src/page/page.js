@@ -489,7 +489,9 @@ function counters(flow) {
   const extra = { rate_asked_bps: (v) => (v === null ? "any" : rate(v)), skew_s: units.seconds };
   const listed = (part, counters, before = "") => {
     const known = new Map(counters.map((counter) => [counter.name, counter]));
-    return Object.entries(part).filter(([, value]) => value === null || typeof value !== "object").map(([name, value]) => {
+    // A code stands for a name that is listed, too.
+    const isListed = ([name, value]) => (value === null || typeof value !== "object") && known.get(name)?.unit !== "code";
+    return Object.entries(part).filter(isListed).map(([name, value]) => {
       const counter = known.get(name);
       const shown = (units[counter?.unit] ?? extra[name] ?? count)(value);
       return [before + name.replaceAll("_", " ").replace(" bps", ""), shown, counter?.help];

@@ -1,8 +1,9 @@
 // SafeUDP of a flow: charts of what is sent and lost by the reports, and of the rate of TCP; its notices.
 import { figure, gapOf, line, some } from "./chart.js";
-import { day, percent, rate, si } from "./format.js";
+import { count, day, percent, rate, si } from "./format.js";
 
-const STATES = ["start", "clear", "suspect", "overloaded", "congested", "shedding", "held", "trial", "breaker", "ended"];
+// By the number of the state; 0: none.
+const STATES = ["", "start", "clear", "suspect", "overloaded", "congested", "shedding", "held", "trial", "breaker", "ended"];
 
 export function safeCharts(flow, fine, x) {
   const isSender = Boolean(flow.status?.sending?.safe);
@@ -16,7 +17,7 @@ export function safeCharts(flow, fine, x) {
     series: [one("sent", "kept", 0), ...(isSender ? [one("lost in the network", "loss", 1), one("lost by the receiving host", "host_loss", 2)] : [])],
     words: `State ${safe.state ?? "unknown"}${safe.mode ? `, mode ${safe.mode}` : ""}: ${percent(safe.kept)} of the data are sent. What is shed is not lost.`,
   })];
-  made.push(figure({ ...common, title: "State of SafeUDP", format: (v) => STATES[v] ?? "", min: STATES.length - 1, parts: STATES.length - 1, series: [one("state", "state_number", 0)], words: `Last ${safe.state ?? "unknown"}.` }));
+  made.push(figure({ ...common, title: "State of SafeUDP", format: (v) => STATES[v] ?? "", min: STATES.length - 1, parts: STATES.length - 1, series: [{ name: "state", points: known("state_number"), tone: 0 }], words: `Last ${safe.state ?? "unknown"}; ${count(safe.rejected)} messages were ignored so far.` }));
   if (isSender && some(fine.p)) {
     made.push(figure({ ...common, title: "Loss event rate", format: percent, min: 1e-9, series: [{ name: "p", points: known("p"), tone: 1 }], words: `p of RFC 5348, last ${percent(safe.p)}.` }));
   }

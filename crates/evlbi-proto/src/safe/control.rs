@@ -600,7 +600,7 @@ impl Control {
         }
         let worst = silence.max(stall);
         if worst >= STOP {
-            let reason = match silence >= stall {
+            let reason = match silence >= limit {
                 true => Reason::Silence,
                 false => Reason::Stall,
             };

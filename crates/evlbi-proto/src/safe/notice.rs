@@ -119,7 +119,7 @@ pub enum Reason {
     Loss,
     /// No reports arrived.
     Silence,
-    /// Reports arrived, and data did not.
+    /// Reports arrived, but no progress of the data was reported.
     Stall,
     /// The destination answered that nobody listens there.
     Refusal,
@@ -130,7 +130,7 @@ impl Reason {
         match self {
             Reason::Loss => "too much is lost",
             Reason::Silence => "no reports arrive from the receiver",
-            Reason::Stall => "none arrive",
+            Reason::Stall => "they do not arrive, or are not accounted for",
             Reason::Refusal => "nobody listens at the receiver's host",
         }
     }
@@ -209,7 +209,7 @@ impl fmt::Display for Notice {
             Kind::Stopped {
                 reason,
                 until: None,
-            } => write!(f, "no data are sent any more: {}", reason.text()),
+            } => write!(f, "no data are sent: {}", reason.text()),
             Kind::Stopped {
                 reason,
                 until: Some(until),

@@ -13,11 +13,17 @@ use evlbi_core::path::{Law, Loss};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
 use evlbi_proto::safe::Accounts;
+use proptest::prelude::ProptestConfig;
 
 use self::world::{Scene, World, delay};
 
 /// When the path of [`changing`] changes, on the clock of the world: 19.5 s after the start of the data.
 const CHANGE: f64 = 26.0;
+
+/// Cases of a property: as many in the gate, and more with `PROPTEST_CASES` above the usual 256.
+fn cases(usual: u32) -> u32 {
+    usual * ProptestConfig::default().cases.div_ceil(256)
+}
 
 fn at(seconds: f64) -> Nanos {
     Nanos::from_secs_f64(seconds)

@@ -55,18 +55,30 @@ fn of_option(error: &NotHonoured) -> Option<String> {
 }
 
 fn of_open(error: &OpenError) -> Option<String> {
-    let is_one = matches!(error, OpenError::NoMessages(_));
-    is_one.then(|| format!("{error}: leave --safe out"))
+    match error {
+        OpenError::NoMessages(_) => Some(format!("{error}; leave --safe out")),
+        OpenError::Messages { at, source } if source.kind() == ErrorKind::AddrInUse => {
+            Some(format!("{error}; {}", of_port(&at.to_string())))
+        }
+        _ => None,
+    }
 }
 
 fn of_socket(error: &udp::OpenError) -> Option<String> {
-    let udp::OpenError::Bind { address, source } = error else {
-        return None;
-    };
-    let port = address.port();
-    (source.kind() == ErrorKind::AddrInUse).then(|| {
-        format!("{error}; `ss -lunp sport = :{port}` names the program (with --safe, messages take the port after the data)")
-    })
+    match error {
+        udp::OpenError::Bind { address, source } if source.kind() == ErrorKind::AddrInUse => {
+            Some(format!("{error}; {}", of_port(&address.to_string())))
+        }
+        _ => None,
+    }
+}
+
+/// Returns how to find who uses a port.
+fn of_port(address: &str) -> String {
+    let port = address.rsplit(':').next().unwrap_or_default();
+    format!(
+        "`ss -lunp sport = :{port}` shows the program that uses it; messages of SafeUDP take the port after that of the data"
+    )
 }
 
 fn of_ring(error: &RingError) -> Option<String> {

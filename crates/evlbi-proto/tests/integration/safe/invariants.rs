@@ -7,7 +7,7 @@ use evlbi_proto::safe::{BEAT_INTERVAL, MIN_HOLD, MIN_WINDOW, Mode, Order, Step};
 use proptest::prelude::*;
 
 use super::world::{Scene, delay};
-use super::{accounts, at, bottleneck, nothing, wire};
+use super::{accounts, at, bottleneck, cases, nothing, wire};
 
 /// Kind of a path, and how bad it is, from 0 to 1.
 fn law(scene: &Scene, kind: u8, part: f64) -> Law {
@@ -30,7 +30,7 @@ fn law(scene: &Scene, kind: u8, part: f64) -> Law {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(6), max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn rules_hold_on_any_path(

@@ -71,6 +71,13 @@ fn decisions_survive_bad_ways_back() {
         let mut world = with(Some(mangle));
         let found = orders(&mut world);
         assert_eq!(found.len(), plain.len(), "{name}: {found:?} {plain:?}");
+        let status = world.sender.status();
+        let is_ignored = match name {
+            "double" => status.rejected >= 2 * status.reports - 4,
+            "disorder" => status.rejected > 0,
+            _ => status.rejected == 0,
+        };
+        assert!(is_ignored, "{name}: {status:?}");
         for ((at, order), (expected_at, expected)) in found.iter().zip(&plain) {
             assert_eq!(order, expected, "{name}");
             assert!(
@@ -79,6 +86,32 @@ fn decisions_survive_bad_ways_back() {
             );
         }
     }
+}
+
+/// Next to each report come one with another key, one that was changed, and one that was cut.
+#[test]
+fn forged_reports_change_nothing_and_are_counted() {
+    let plain = orders(&mut with(None));
+    let mut world = with(Some(Box::new(|now, report| {
+        let Ok(Message::Report(read)) = message::read(&report, &Key::new(&[3; 32])) else {
+            panic!("a report");
+        };
+        let stranger = Report {
+            missed: read.covered,
+            ..read
+        };
+        let mut changed = report.clone();
+        changed[80] ^= 1;
+        let cut = report[..report.len() - 1].to_vec();
+        let forged = [stranger.write(&Key::new(&[8; 32])), changed, cut, report];
+        forged.into_iter().map(|bytes| (now, bytes)).collect()
+    })));
+    assert_eq!(orders(&mut world), plain);
+    let status = world.sender.status();
+    assert!(
+        status.rejected >= 3 * status.reports && status.reports > 100,
+        "{status:?}"
+    );
 }
 
 /// Then a round trip is two seconds, and everything takes as many of them as elsewhere.

@@ -3,13 +3,13 @@
 use evlbi_core::path::{Law, Loss, Times};
 use evlbi_core::rate::BitRate;
 use evlbi_core::time::Nanos;
-use evlbi_proto::safe::{Order, Step};
+use evlbi_proto::safe::{Order, Reason, Step};
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::world::{Scene, World, delay};
-use super::{CHANGE, accounts, at, bottleneck, changing, wire};
+use super::{CHANGE, accounts, at, bottleneck, cases, changing, wire};
 
 /// A flow over a path with this round-trip time in microseconds, which changes at [`CHANGE`].
 fn scene(round_trip: u64, seed: u64, law: impl Fn(&Scene) -> Law) -> Scene {
@@ -45,7 +45,7 @@ fn has_shed(world: &World) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(3), max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn an_outage_of_less_than_a_second_changes_nothing(
@@ -96,6 +96,43 @@ proptest! {
         prop_assert!(!has_shed(&world) && world.first("congested").is_none(), "{:?}", world.told());
         let accounts = accounts(&mut world);
         prop_assert_eq!((accounts.network, accounts.host > 0), (0, true));
+    }
+
+    #[test]
+    fn what_a_host_loses_anyway_is_shed_once(seed: u64, part in 4u64..8) {
+        let mut world = scene(15_000, seed, |_| delay(0)).world();
+        world.host = Some(Box::new(move |now, number| now > at(20.0) && number.is_multiple_of(part)));
+        world.run_for(75.0);
+        prop_assert_eq!(&world.names()[..2], ["host", "shedding"]);
+        prop_assert!(world.first("congested").is_none(), "{:?}", world.told());
+        let [(host, _), (shed, _)] = ["host", "shedding"].map(|name| world.first(name).unwrap());
+        prop_assert!((30.0..33.0).contains(&(shed - host)), "{:?}", world.told());
+        let steps: Vec<_> = world.orders.iter().filter_map(|(_, order)| match order {
+            Order::Send(step) => Some(step.sixteenths()),
+            _ => None,
+        }).collect();
+        prop_assert_eq!(steps, [16, 12]);
+        accounts(&mut world);
+    }
+
+    #[test]
+    fn silence_halves_and_then_stops(
+        round_trip in 2_000u64..60_000, seed: u64, silent in 12.0f64..30.0, is_shed: bool,
+    ) {
+        let mut world = match is_shed {
+            true => scene(round_trip, seed, |scene| bottleneck(wire(scene, 0.7), 80)),
+            false => scene(round_trip, seed, |_| delay(0)),
+        }.world();
+        world.mangle = Some(Box::new(move |now, report| (now < at(silent)).then_some((now, report)).into_iter().collect()));
+        world.run_for(60.0);
+        prop_assert_eq!(world.stopped(), Some(Reason::Silence));
+        let [blind, stopped] = ["blind", "stopped"].map(|name| {
+            let (after, _) = world.first(name).unwrap();
+            world.begun().plus(at(after)).since(at(silent)).as_secs_f64()
+        });
+        prop_assert!((1.8..=3.0).contains(&blind) && (9.8..=10.0).contains(&stopped), "{} {}", blind, stopped);
+        let stop = at(silent + 10.0);
+        prop_assert_eq!(world.sent_within(stop, Nanos(u64::MAX)), 0);
     }
 
     #[test]

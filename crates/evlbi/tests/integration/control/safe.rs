@@ -117,7 +117,9 @@ fn notices_reach_events_metrics_and_page() {
     assert!(!metrics.contains(&format!("{counter}0")), "{metrics}");
     let seen = browser::seen(&python, "safe.py", &agent);
     let all = |name: &str| seen[name].as_array().unwrap().clone();
-    assert!(all("charts").contains(&"Kept by SafeUDP".into()), "{seen}");
+    for chart in ["Kept by SafeUDP", "State of SafeUDP"] {
+        assert!(all("charts").contains(&chart.into()), "{seen}");
+    }
     assert!(
         all("notices")
             .iter()
@@ -161,6 +163,7 @@ stop ef\nstop jb\nstop on\nwait ef ended\nwait jb ended\nwait on ended\nstop cor
         let safe = &sent["safe"];
         assert_eq!(safe["mode"], "shared", "{sent}");
         let accounts = &safe["accounts"];
+        assert!(accounts.is_object(), "{sent}");
         for (count, whole) in [
             ("offered", &sent),
             ("shed", &sent),
@@ -174,10 +177,8 @@ stop ef\nstop jb\nstop on\nwait ef ended\nwait jb ended\nwait on ended\nstop cor
         }
         let [lost, shed] = ["lost", "shed"].map(|count| number(accounts, count));
         assert!(number(stream, "lost") <= lost, "{sent} {stream}");
-        // Reports can be late on a busy machine.
-        let notices = safe["notices"].as_array().unwrap();
-        let is_blind = notices.iter().any(|notice| notice["kind"] == "blind");
-        assert!((shed > 0) == (*name == "jb") || is_blind, "{sent}");
+        // On a busy machine reports can be late, as if more were lost.
+        assert!(shed > 0 || *name != "jb", "{sent}");
     }
 }
 

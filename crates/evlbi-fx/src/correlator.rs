@@ -15,6 +15,7 @@
 
 mod block;
 mod kernel;
+mod products;
 mod setup;
 mod spectrum;
 mod sums;
@@ -28,15 +29,20 @@ pub use self::setup::{Band, CHANNELS, Input, Product, Rotation, Setup, SetupErro
 pub use self::sums::{InputSums, ProductSums, Sums};
 
 use self::block::{Block, Good};
-use self::kernel::{TILE, Tiles};
-use self::spectrum::{Place, Spectrograph};
+use self::kernel::{Place, TILE, Tiles};
+use self::products::Products;
+use self::spectrum::Spectrograph;
 use crate::delay::OutsideModel;
 use crate::track::Slab;
 
-/// Maximum number of blocks whose spectra are held at the same time, as a core's own cache allows.
-const MAX_BLOCKS: usize = 32;
-/// Maximum size of spectra that are held at the same time, in bytes.
-const CACHE: usize = 768 << 10;
+/// Maximum number of blocks whose spectra are held at the same time. It is odd, so that the tiles of a spectrum use all of a cache.
+const MAX_BLOCKS: usize = 31;
+/// Number of blocks for which the sums of many channels are worth to be loaded.
+const MIN_BLOCKS: usize = 8;
+/// Size of spectra that are held at the same time, in bytes, as the caches of a core allow.
+const CACHE: usize = 2 << 20;
+/// Maximum size of spectra for the sake of [`MIN_BLOCKS`].
+const MEMORY: usize = 64 << 20;
 
 /// Correlator of blocks. Each thread has its own.
 pub struct Correlator {
@@ -45,6 +51,9 @@ pub struct Correlator {
     /// Spectra of the current blocks, for each input.
     spectra: Vec<Spectra>,
     batch: usize,
+    /// The current block.
+    block: Block,
+    products: Products,
 }
 
 /// Spectra of one input for some blocks, with real and imaginary parts separate. A tile of channels of all blocks is contiguous,
@@ -88,13 +97,16 @@ impl Correlator {
     pub fn new(setup: &Arc<Setup>) -> Correlator {
         let inputs = setup.inputs().count();
         let bytes = inputs * setup.channels() * 8;
-        let batch = (CACHE / bytes).clamp(1, MAX_BLOCKS);
+        let batch = (CACHE / bytes).max(MIN_BLOCKS.min(MEMORY / bytes));
+        let batch = batch.clamp(1, MAX_BLOCKS);
         let spectra = || Spectra::new(setup.channels(), batch);
         Correlator {
             setup: Arc::clone(setup),
             spectrograph: Spectrograph::new(setup),
             spectra: (0..inputs).map(|_| spectra()).collect(),
             batch,
+            block: Block::default(),
+            products: Products::new(setup),
         }
     }
 
@@ -110,6 +122,7 @@ impl Correlator {
             let to = (from + self.batch as i64).min(blocks.end);
             self.correlate_batch(slabs, from..to, &mut sums)?;
         }
+        self.products.collect(&mut sums);
         Ok(sums)
     }
 
@@ -122,7 +135,8 @@ impl Correlator {
         let setup = Arc::clone(&self.setup);
         let count = (blocks.end - blocks.start) as usize;
         for (place, number) in blocks.enumerate() {
-            let block = Block::look(&setup, slabs, number)?;
+            self.block.look(&setup, slabs, number)?;
+            let block = &self.block;
             for (input, spectra) in setup.inputs().zip(&mut self.spectra) {
                 if *block.good(&setup, input) == Good::Nothing {
                     spectra.block(place).clear();
@@ -130,9 +144,9 @@ impl Correlator {
                 }
                 let slab = &slabs[input.station];
                 self.spectrograph
-                    .take(&setup, input, slab, &block, spectra.block(place));
+                    .take(&setup, input, slab, block, spectra.block(place));
             }
-            sums.add_goods(&setup, &block, &self.spectrograph);
+            sums.add_goods(&setup, block, &self.spectrograph);
         }
         sums.blocks += count as u64;
         self.multiply(count, sums);
@@ -140,24 +154,14 @@ impl Correlator {
     }
 
     /// Multiplies tile by tile, all pairs of each.
-    fn multiply(&self, count: usize, sums: &mut Sums) {
-        let tiles = self.setup.channels().div_ceil(TILE);
-        let (setup, arch) = (&self.setup, self.spectrograph.arch);
-        let products = setup.products().iter();
-        let products: Vec<[usize; 2]> = products
-            .map(|product| [product.a, product.b].map(|input| setup.index(input)))
-            .collect();
-        for tile in 0..tiles {
-            let at = tile * TILE;
+    fn multiply(&mut self, count: usize, sums: &mut Sums) {
+        let arch = self.spectrograph.arch;
+        for tile in 0..self.setup.channels().div_ceil(TILE) {
             for (spectra, input) in self.spectra.iter().zip(&mut sums.inputs) {
-                let power = &mut input.power[at..];
+                let power = &mut input.power[tile * TILE..];
                 kernel::square(arch, spectra.tile(tile, count), power);
             }
-            for (product, sums) in products.iter().zip(&mut sums.products) {
-                let [a, b] = product.map(|index| self.spectra[index].tile(tile, count));
-                let values = &mut sums.values[at..];
-                kernel::multiply(arch, a, b, values);
-            }
+            self.products.add(arch, &self.spectra, tile, count);
         }
     }
 }

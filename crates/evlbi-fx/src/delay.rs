@@ -127,9 +127,12 @@ impl Delay {
             let there = moment.plus(delay);
             let offset: f64 = self.offsets.iter().map(|offset| offset.value(there)).sum();
             let slope: f64 = self.offsets.iter().map(|offset| offset.slope(there)).sum();
-            delay = geometry.0 + offset;
+            let before = std::mem::replace(&mut delay, geometry.0 + offset);
             // Per second of the reference, 1 + rate seconds of the station pass.
             rate = (geometry.1 + slope) / (1.0 - slope);
+            if delay == before {
+                break;
+            }
         }
         Ok((delay, rate))
     }

@@ -9,6 +9,7 @@ use crate::delay::OutsideModel;
 use crate::track::Slab;
 
 /// Block of all stations.
+#[derive(Default)]
 pub struct Block {
     pub stations: Vec<Placed>,
     /// Whether some of it is valid and some not, at some station.
@@ -16,6 +17,7 @@ pub struct Block {
 }
 
 /// Block at one station.
+#[derive(Default)]
 pub struct Placed {
     /// Number of its first sample.
     pub first: i64,
@@ -39,31 +41,23 @@ pub enum Good {
 }
 
 impl Block {
-    /// Finds the place and the valid parts of block `number`.
-    pub fn look(setup: &Setup, slabs: &[Slab], number: i64) -> Result<Block, OutsideModel> {
-        let mut stations = Vec::with_capacity(slabs.len());
-        let mut is_partial = false;
-        for (index, slab) in slabs.iter().enumerate() {
+    /// Finds the place and the valid parts of block `number`, in place of another one.
+    pub fn look(&mut self, setup: &Setup, slabs: &[Slab], number: i64) -> Result<(), OutsideModel> {
+        self.stations.resize_with(slabs.len(), Placed::default);
+        self.is_partial = false;
+        for (index, (slab, placed)) in slabs.iter().zip(&mut self.stations).enumerate() {
             let (first, length, [delay, rate, residual]) = setup.place(index, number)?;
             let parts = setup.block_parts() / length;
-            let lanes: Vec<Good> = slab
-                .lanes
-                .iter()
-                .map(|lane| good(&lane.good, first..first + length, parts))
-                .collect();
-            is_partial |= lanes.iter().any(|lane| matches!(lane, Good::Some(_)));
-            stations.push(Placed {
-                first,
-                delay,
-                rate,
-                residual,
-                lanes,
-            });
+            let lanes = slab.lanes.iter();
+            let goods = lanes.map(|lane| good(&lane.good, first..first + length, parts));
+            placed.lanes.clear();
+            placed.lanes.extend(goods);
+            let mut lanes = placed.lanes.iter();
+            self.is_partial |= lanes.any(|lane| matches!(lane, Good::Some(_)));
+            (placed.first, placed.delay) = (first, delay);
+            (placed.rate, placed.residual) = (rate, residual);
         }
-        Ok(Block {
-            stations,
-            is_partial,
-        })
+        Ok(())
     }
 
     /// Returns the validity of an input. A missing thread has no valid parts.

@@ -7,10 +7,10 @@ macro_rules! kernel {
         $(#[$doc])*
         pub fn $name<'a>(arch: Arch, $($arg: $type),*) $(-> $output)? {
             struct Kernel<'a>($($type,)* std::marker::PhantomData<&'a ()>);
-            impl<'a> NullaryFnOnce for Kernel<'a> {
+            impl<'a> WithSimd for Kernel<'a> {
                 type Output = kernel!(@output $($output)?);
                 #[inline(always)]
-                fn call(self) -> Self::Output {
+                fn with_simd<S: Simd>(self, _: S) -> Self::Output {
                     let Kernel($($arg,)* _) = self;
                     $body
                 }
@@ -24,7 +24,7 @@ macro_rules! kernel {
 
 use std::f64::consts::TAU;
 
-use pulp::{Arch, NullaryFnOnce};
+use pulp::{Arch, Simd, WithSimd, bytemuck};
 
 use rustfft::num_complex::{Complex32, Complex64};
 
@@ -36,6 +36,24 @@ pub const TILE: usize = RUN;
 /// Tile of channels of some blocks: real and imaginary parts.
 pub type Tiles<'a> = (&'a [[f32; TILE]], &'a [[f32; TILE]]);
 
+/// Destination of the spectrum of a block: every `stride`th tile.
+pub struct Place<'a> {
+    pub re: &'a mut [[f32; TILE]],
+    pub im: &'a mut [[f32; TILE]],
+    pub stride: usize,
+}
+
+impl Place<'_> {
+    /// Sets it to zero.
+    pub fn clear(self) {
+        for tiles in [self.re, self.im] {
+            for tile in tiles.iter_mut().step_by(self.stride) {
+                tile.fill(0.0);
+            }
+        }
+    }
+}
+
 /// Calculates `exp(2 pi i turns)`.
 fn cis(turns: f64) -> Complex64 {
     Complex64::cis(TAU * turns.fract())
@@ -43,26 +61,56 @@ fn cis(turns: f64) -> Complex64 {
 
 /// Calculates the first factors of a rotation by `step` turns each, and the factor from one run of them to the next.
 #[inline(always)]
-fn factors(step: f64) -> ([f32; RUN], [f32; RUN], Complex64) {
-    let (mut re, mut im) = ([0.0; RUN], [0.0; RUN]);
-    let mut factor = Complex64::new(1.0, 0.0);
-    let turn = cis(step);
-    for (re, im) in re.iter_mut().zip(&mut im) {
-        (*re, *im) = (factor.re as f32, factor.im as f32);
-        factor *= turn;
+fn factors(step: f64) -> ([[f32; RUN]; 2], Complex64) {
+    let (mut re, mut im) = ([0.0f64; RUN], [0.0f64; RUN]);
+    re[0] = 1.0;
+    let mut turn = cis(step);
+    let mut known = 1;
+    while known < RUN {
+        // Twice as many: those known, turned on.
+        let (there, next) = re.split_at_mut(known);
+        let (there_im, next_im) = im.split_at_mut(known);
+        for n in 0..known {
+            next[n] = there[n] * turn.re - there_im[n] * turn.im;
+            next_im[n] = there[n] * turn.im + there_im[n] * turn.re;
+        }
+        turn *= turn;
+        known *= 2;
     }
-    (re, im, factor)
+    ([re.map(|it| it as f32), im.map(|it| it as f32)], turn)
+}
+
+/// Calculates `a b + c`, rounded once if the CPU can.
+#[inline(always)]
+fn fused<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    match S::IS_SCALAR {
+        true => a * b + c,
+        false => a.mul_add(b, c),
+    }
+}
+
+/// Multiplies complex numbers.
+#[inline(always)]
+fn times<S: Simd>((a, b): (f32, f32), (c, d): (f32, f32)) -> (f32, f32) {
+    (fused::<S>(a, c, -(b * d)), fused::<S>(a, d, b * c))
+}
+
+/// Rotates a channel by the product of a fine factor and a coarse one.
+#[inline(always)]
+fn turn<S: Simd>(value: (f32, f32), fine: (f32, f32), run: (f32, f32)) -> (f32, f32) {
+    times::<S>(value, times::<S>(fine, run))
 }
 
 kernel! {
     /// Rotates real samples by `start` turns, plus `step` turns per sample.
     fn rotate_real(samples: &'a [f32], start: f64, step: f64, rotated: &'a mut [Complex32])  {
-    let (re, im, next) = factors(step);
+    let ([re, im], next) = factors(step);
     let mut run = cis(start);
     for (samples, rotated) in samples.chunks(RUN).zip(rotated.chunks_mut(RUN)) {
         let (c, s) = (run.re as f32, run.im as f32);
         for (((sample, rotated), re), im) in samples.iter().zip(rotated).zip(&re).zip(&im) {
-            *rotated = Complex32::new(sample * (re * c - im * s), sample * (re * s + im * c));
+            let (re, im) = times::<S>((*re, *im), (c, s));
+            *rotated = Complex32::new(sample * re, sample * im);
         }
         run *= next;
     }
@@ -72,14 +120,15 @@ kernel! {
 kernel! {
     /// Rotates complex samples, with interleaved components, in the same way.
     fn rotate_complex(samples: &'a [f32], start: f64, step: f64, rotated: &'a mut [Complex32])  {
-    let (re, im, next) = factors(step);
+    let ([re, im], next) = factors(step);
     let mut run = cis(start);
     for (samples, rotated) in samples.chunks(2 * RUN).zip(rotated.chunks_mut(RUN)) {
         let (c, s) = (run.re as f32, run.im as f32);
         let samples = samples.as_chunks::<2>().0;
         for (((sample, rotated), re), im) in samples.iter().zip(rotated).zip(&re).zip(&im) {
-            let factor = Complex32::new(re * c - im * s, re * s + im * c);
-            *rotated = Complex32::new(sample[0], sample[1]) * factor;
+            let factor = times::<S>((*re, *im), (c, s));
+            let (re, im) = times::<S>((sample[0], sample[1]), factor);
+            *rotated = Complex32::new(re, im);
         }
         run *= next;
     }
@@ -94,28 +143,13 @@ pub fn join(samples: &[f32], joined: &mut [Complex32]) {
 }
 
 kernel! {
-    /// Calculates the spectrum of real samples from the transform of pairs of them, with even ones as real and odd ones as
-    /// imaginary parts. The first point of the transform is repeated at its end: `X = (Z + Z*)/2 - i w (Z - Z*)/2`, where Z* is
-    /// its mirror image.
-    fn split(halves: &'a [Complex32], factors: &'a [Complex32], bins: &'a mut [Complex32])  {
-    let there = halves.iter().zip(halves.iter().rev());
-    for ((bin, factor), (z, mirror)) in bins.iter_mut().zip(factors).zip(there) {
-        let (even_re, even_im) = (z.re + mirror.re, z.im - mirror.im);
-        let (odd_re, odd_im) = (z.im + mirror.im, mirror.re - z.re);
-        bin.re = 0.5 * (even_re + factor.re * odd_re - factor.im * odd_im);
-        bin.im = 0.5 * (even_im + factor.re * odd_im + factor.im * odd_re);
-    }
-}
-}
-
-kernel! {
     /// Calculates the sum of the squares.
     fn energy(samples: &'a [f32]) -> f64 {
     let (whole, rest) = samples.as_chunks::<TILE>();
     let mut sums = [0.0f32; TILE];
     for samples in whole {
         for (sum, sample) in sums.iter_mut().zip(samples) {
-            *sum += sample * sample;
+            *sum = fused::<S>(*sample, *sample, *sum);
         }
     }
     let rest: f32 = rest.iter().map(|sample| sample * sample).sum();
@@ -124,29 +158,23 @@ kernel! {
 }
 
 kernel! {
-    /// Rotates a spectrum by `start` turns, plus `step` turns per channel, and splits it into real and imaginary parts: into
-    /// every `stride`th tile.
+    /// Rotates a spectrum by `start` turns, plus `step` turns per channel, and splits it into real and imaginary parts.
     fn level(
         bins: &'a [Complex32],
         start: f64,
         step: f64,
-        stride: usize,
-        re: &'a mut [[f32; TILE]],
-        im: &'a mut [[f32; TILE]],
+        place: Place<'a>,
     ) {
-        let (fine_re, fine_im, next) = factors(step);
+        let (fine, next) = factors(step);
         let mut run = cis(start);
-        let (whole, rest) = bins.as_chunks::<RUN>();
-        let mut last = [Complex32::default(); RUN];
+        let (whole, rest) = bins.as_chunks::<TILE>();
+        let mut last = [Complex32::default(); TILE];
         last[..rest.len()].copy_from_slice(rest);
-        let tiles = re.iter_mut().zip(im).step_by(stride);
+        let tiles = place.re.iter_mut().zip(place.im).step_by(place.stride);
         for (bins, (re, im)) in whole.iter().chain([&last]).zip(tiles) {
             let (c, s) = (run.re as f32, run.im as f32);
-            for n in 0..RUN {
-                let a = fine_re[n] * c - fine_im[n] * s;
-                let b = fine_re[n] * s + fine_im[n] * c;
-                re[n] = bins[n].re * a - bins[n].im * b;
-                im[n] = bins[n].re * b + bins[n].im * a;
+            for n in 0..TILE {
+                (re[n], im[n]) = turn::<S>((bins[n].re, bins[n].im), (fine[0][n], fine[1][n]), (c, s));
             }
             run *= next;
         }
@@ -154,19 +182,173 @@ kernel! {
 }
 
 kernel! {
-    /// Adds A conj(B) of some blocks to `values`, a tile or the rest of one.
-    fn multiply(a: Tiles<'a>, b: Tiles<'a>, values: &'a mut [Complex64])  {
-    let (mut re, mut im) = ([0.0f32; TILE], [0.0f32; TILE]);
-    for ((ar, ai), (br, bi)) in a.0.iter().zip(a.1).zip(b.0.iter().zip(b.1)) {
-        for n in 0..TILE {
-            re[n] += ar[n] * br[n] + ai[n] * bi[n];
-            im[n] += ai[n] * br[n] - ar[n] * bi[n];
+    /// Calculates the spectrum of real samples from the transform Z of pairs of them, with even ones as real and odd ones as
+    /// imaginary parts: `X = (Z + Z*)/2 - i w (Z - Z*)/2`, where Z* is its conjugate mirror image. The first point of `halves` is
+    /// repeated at the end. `w`: real and imaginary parts of the factors, tile by tile. If `sign` is -1, calculates the spectrum at
+    /// negative frequencies, in ascending order. Then rotates and splits it as [`level`] does.
+    fn fold(
+        halves: &'a [Complex32],
+        w: &'a [[f32; TILE]],
+        sign: f32,
+        start: f64,
+        step: f64,
+        place: Place<'a>,
+    ) {
+        let (fine, next) = factors(step);
+        let mut run = 0.5 * cis(start);
+        let mut ends;
+        let points = halves.len() - 1;
+        let tiles = place.re.iter_mut().zip(place.im).step_by(place.stride);
+        for (tile, (w, (re, im))) in w.as_chunks::<2>().0.iter().zip(tiles).enumerate() {
+            let from = tile * TILE;
+            let (z, mirror) = match points.checked_sub(from + TILE) {
+                Some(end) => (&halves[from..], &halves[end + 1..]),
+                // The end of a spectrum without whole tiles.
+                None => {
+                    let length = points - from;
+                    ends = [[Complex32::default(); TILE]; 2];
+                    ends[0][..length].copy_from_slice(&halves[from..points]);
+                    ends[1][TILE - length..].copy_from_slice(&halves[1..=length]);
+                    (&ends[0][..], &ends[1][..])
+                }
+            };
+            let (z, mirror) = (&z[..TILE], &mirror[..TILE]);
+            let (c, s) = (run.re as f32, run.im as f32);
+            for n in 0..TILE {
+                let (z, mirror) = (z[n], mirror[TILE - 1 - n]);
+                let odd = (sign * (z.im + mirror.im), sign * (mirror.re - z.re));
+                let (re_odd, im_odd) = times::<S>(odd, (w[0][n], w[1][n]));
+                let value = (z.re + mirror.re + re_odd, z.im - mirror.im + im_odd);
+                (re[n], im[n]) = turn::<S>(value, (fine[0][n], fine[1][n]), (c, s));
+            }
+            run *= next;
         }
     }
-    for ((value, re), im) in values.iter_mut().zip(re).zip(im) {
-        *value += Complex64::new(f64::from(re), f64::from(im));
+}
+
+/// Vectors of a tile of some blocks: real and imaginary parts.
+#[inline(always)]
+fn vectors<'a, S: Simd>(tiles: Tiles<'a>) -> (&'a [S::f32s], &'a [S::f32s]) {
+    let (re, _) = S::as_simd_f32s(tiles.0.as_flattened());
+    let (im, _) = S::as_simd_f32s(tiles.1.as_flattened());
+    (re, &im[..re.len()])
+}
+
+/// Adds a vector of sums to a tile of them: real and imaginary parts.
+#[inline(always)]
+fn add<S: Simd>(sums: &mut [[f64; TILE]; 2], part: usize, re: S::f32s, im: S::f32s) {
+    for (sums, new) in sums.iter_mut().zip([re, im]) {
+        let new = [new];
+        let new: &[f32] = bytemuck::cast_slice(&new);
+        for (sum, new) in sums[part * S::F32_LANES..].iter_mut().zip(new) {
+            *sum += f64::from(*new);
+        }
     }
 }
+
+/// Addition of A conj(B) of some blocks to a tile of sums.
+pub struct Multiply<'a> {
+    /// Input A.
+    pub a: Tiles<'a>,
+    /// Input B.
+    pub b: Tiles<'a>,
+    /// Sums of the product: real and imaginary parts.
+    pub sums: &'a mut [[f64; TILE]; 2],
+}
+
+impl WithSimd for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let parts = TILE / S::F32_LANES;
+        let ((ar, ai), (br, bi)) = (vectors::<S>(self.a), vectors::<S>(self.b));
+        let count = ar.len();
+        let (ai, br, bi) = (&ai[..count], &br[..count], &bi[..count]);
+        // Two vectors at a time, as each addition waits for the one before it. The order of additions is that of [`MultiplyFour`].
+        let half = parts / 2;
+        for part in 0..half {
+            let zero = simd.splat_f32s(0.0);
+            let (mut re, mut im, mut re_too, mut im_too) = (zero, zero, zero, zero);
+            let mut at = part;
+            while at < count {
+                let too = at + half;
+                re = simd.mul_add_e_f32s(ar[at], br[at], re);
+                im = simd.mul_add_e_f32s(ai[at], br[at], im);
+                re_too = simd.mul_add_e_f32s(ar[too], br[too], re_too);
+                im_too = simd.mul_add_e_f32s(ai[too], br[too], im_too);
+                re = simd.mul_add_e_f32s(ai[at], bi[at], re);
+                im = simd.mul_add_e_f32s(simd.neg_f32s(ar[at]), bi[at], im);
+                re_too = simd.mul_add_e_f32s(ai[too], bi[too], re_too);
+                im_too = simd.mul_add_e_f32s(simd.neg_f32s(ar[too]), bi[too], im_too);
+                at += parts;
+            }
+            add::<S>(self.sums, part, re, im);
+            add::<S>(self.sums, part + half, re_too, im_too);
+        }
+    }
+}
+
+/// Addition of A conj(B) of some blocks to tiles of sums, for both inputs A with both inputs B. What is loaded of an input serves both of
+/// its products.
+pub struct MultiplyFour<'a> {
+    /// Inputs A.
+    pub a: [Tiles<'a>; 2],
+    /// Inputs B.
+    pub b: [Tiles<'a>; 2],
+    /// Sums of the products: of the first A with both B, and of the second A.
+    pub sums: &'a mut [[[f64; TILE]; 2]; 4],
+}
+
+impl WithSimd for MultiplyFour<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let parts = TILE / S::F32_LANES;
+        let [a, c] = self.a;
+        let [b, d] = self.b;
+        let ((ar, ai), (cr, ci)) = (vectors::<S>(a), vectors::<S>(c));
+        let ((br, bi), (dr, di)) = (vectors::<S>(b), vectors::<S>(d));
+        let count = ar.len();
+        let (ai, cr, ci) = (&ai[..count], &cr[..count], &ci[..count]);
+        let (br, bi, dr, di) = (&br[..count], &bi[..count], &dr[..count], &di[..count]);
+        let [ab, ad, cb, cd] = self.sums;
+        for part in 0..parts {
+            let zero = simd.splat_f32s(0.0);
+            let (mut ab_re, mut ab_im, mut ad_re, mut ad_im) = (zero, zero, zero, zero);
+            let (mut cb_re, mut cb_im, mut cd_re, mut cd_im) = (zero, zero, zero, zero);
+            let mut at = part;
+            while at < count {
+                let (br, bi, dr, di) = (br[at], bi[at], dr[at], di[at]);
+                let (re, im) = (ar[at], ai[at]);
+                ab_re = simd.mul_add_e_f32s(re, br, ab_re);
+                ab_im = simd.mul_add_e_f32s(im, br, ab_im);
+                ad_re = simd.mul_add_e_f32s(re, dr, ad_re);
+                ad_im = simd.mul_add_e_f32s(im, dr, ad_im);
+                let minus = simd.neg_f32s(re);
+                ab_re = simd.mul_add_e_f32s(im, bi, ab_re);
+                ab_im = simd.mul_add_e_f32s(minus, bi, ab_im);
+                ad_re = simd.mul_add_e_f32s(im, di, ad_re);
+                ad_im = simd.mul_add_e_f32s(minus, di, ad_im);
+                let (re, im) = (cr[at], ci[at]);
+                cb_re = simd.mul_add_e_f32s(re, br, cb_re);
+                cb_im = simd.mul_add_e_f32s(im, br, cb_im);
+                cd_re = simd.mul_add_e_f32s(re, dr, cd_re);
+                cd_im = simd.mul_add_e_f32s(im, dr, cd_im);
+                let minus = simd.neg_f32s(re);
+                cb_re = simd.mul_add_e_f32s(im, bi, cb_re);
+                cb_im = simd.mul_add_e_f32s(minus, bi, cb_im);
+                cd_re = simd.mul_add_e_f32s(im, di, cd_re);
+                cd_im = simd.mul_add_e_f32s(minus, di, cd_im);
+                at += parts;
+            }
+            add::<S>(ab, part, ab_re, ab_im);
+            add::<S>(ad, part, ad_re, ad_im);
+            add::<S>(cb, part, cb_re, cb_im);
+            add::<S>(cd, part, cd_re, cd_im);
+        }
+    }
 }
 
 kernel! {
@@ -175,7 +357,7 @@ kernel! {
     let mut sums = [0.0f32; TILE];
     for (re, im) in a.0.iter().zip(a.1) {
         for n in 0..TILE {
-            sums[n] += re[n] * re[n] + im[n] * im[n];
+            sums[n] = fused::<S>(re[n], re[n], fused::<S>(im[n], im[n], sums[n]));
         }
     }
     for (power, sum) in power.iter_mut().zip(sums) {

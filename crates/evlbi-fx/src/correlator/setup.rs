@@ -121,6 +121,8 @@ pub enum SetupError {
 #[derive(Clone, Debug)]
 pub struct Setup {
     stations: Vec<StationSetup>,
+    /// Index of the first input of each station.
+    firsts: Vec<usize>,
     products: Vec<Product>,
     channels: usize,
     epoch: i64,
@@ -167,7 +169,14 @@ impl Setup {
                 }
             }
         }
+        let mut next = 0;
+        let mut firsts = Vec::new();
+        for station in &stations {
+            firsts.push(next);
+            next += station.bands.len();
+        }
         let mut setup = Setup {
+            firsts,
             // Complex samples start at even parts.
             start: start - start.rem_euclid(2),
             stations,
@@ -200,12 +209,7 @@ impl Setup {
 
     /// Returns the index of an input among all inputs.
     pub fn index(&self, input: Input) -> usize {
-        let before = &self.stations[..input.station];
-        before
-            .iter()
-            .map(|station| station.bands.len())
-            .sum::<usize>()
-            + input.band
+        self.firsts[input.station] + input.band
     }
 
     /// Returns the band of an input.

@@ -8,7 +8,7 @@ use rustfft::num_complex::{Complex32, Complex64};
 use rustfft::{Fft, FftPlanner};
 
 use super::block::{Block, Good, Placed};
-use super::kernel::{self, TILE};
+use super::kernel::{self, Place, TILE};
 use super::setup::{Input, Rotation, Setup};
 use crate::layout::Layout;
 use crate::track::Slab;
@@ -37,24 +37,6 @@ pub struct Spectrograph {
     running: Vec<Vec<f64>>,
 }
 
-/// Destination of the spectrum of a block: every `stride`th tile.
-pub struct Place<'a> {
-    pub re: &'a mut [[f32; TILE]],
-    pub im: &'a mut [[f32; TILE]],
-    pub stride: usize,
-}
-
-impl Place<'_> {
-    /// Sets it to zero.
-    pub fn clear(self) {
-        for tiles in [self.re, self.im] {
-            for tile in tiles.iter_mut().step_by(self.stride) {
-                tile.fill(0.0);
-            }
-        }
-    }
-}
-
 /// Transform of a station's blocks.
 struct Plan {
     /// Samples of a block.
@@ -63,8 +45,8 @@ struct Plan {
     group: usize,
     /// Transform of complex samples: rotated ones, originally complex ones, or pairs of real ones.
     transform: Arc<dyn Fft<f32>>,
-    /// For real samples that are transformed in pairs: factors that separate the two spectra.
-    pairs: Option<Vec<Complex32>>,
+    /// For real samples that are transformed in pairs: factors that separate the two spectra, as [`kernel::fold`] takes them.
+    pairs: Option<Vec<[f32; TILE]>>,
 }
 
 impl Plan {
@@ -73,15 +55,20 @@ impl Plan {
         let length = 2 * setup.channels() / group;
         let is_real = !layout.complex && setup.rotation() == Rotation::Blocks;
         let points = if is_real { length / 2 } else { length };
-        let factor = |bin: usize| {
-            let turn = Complex64::cis(-std::f64::consts::TAU * bin as f64 / length as f64);
-            Complex32::new(turn.re as f32, turn.im as f32)
+        let factor =
+            |bin: usize| Complex64::cis(-std::f64::consts::TAU * bin as f64 / length as f64);
+        let factors = |tile: usize| {
+            let factor = |n: usize| factor(tile * TILE + n);
+            [
+                std::array::from_fn(|n| factor(n).re as f32),
+                std::array::from_fn(|n| factor(n).im as f32),
+            ]
         };
         Plan {
             length,
             group,
             transform: FftPlanner::new().plan_fft_forward(points),
-            pairs: is_real.then(|| (0..=points).map(factor).collect()),
+            pairs: is_real.then(|| (0..points.div_ceil(TILE)).flat_map(factors).collect()),
         }
     }
 }
@@ -103,7 +90,7 @@ impl Spectrograph {
             raw_of: None,
             skip: 0,
             samples: Vec::new(),
-            bins: vec![Complex32::default(); 2 * setup.channels() + 1],
+            bins: vec![Complex32::default(); 2 * setup.channels()],
             halves: vec![Complex32::default(); setup.channels() + 1],
             turned: vec![Complex32::default(); setup.channels()],
             scratch: vec![Complex32::default(); scratch],
@@ -277,40 +264,28 @@ impl Spectrograph {
         let (plan, band) = (&self.plans[input.station], setup.band(input));
         let lowest = band.edge_hz - band.zero_hz;
         let first = (lowest / width).round() as i64;
-        if let Some(factors) = &plan.pairs {
-            // The transform is periodic.
-            halves[plan.length / 2] = halves[0];
-            kernel::split(self.arch, halves, factors, bins);
-        }
-        let ascending: &[Complex32] = if plan.pairs.is_some() && first < 0 {
-            // Negative frequencies of a real signal.
-            for (channel, turned) in turned.iter_mut().enumerate() {
-                let bin = (first + channel as i64).unsigned_abs() as usize;
-                *turned = bins.get(bin).map_or(Complex32::default(), Complex32::conj);
-            }
-            turned
-        } else {
-            let length = match plan.pairs {
-                Some(_) => channels + 1,
-                None => plan.length,
-            };
-            let from = first.rem_euclid(length as i64) as usize;
-            if from + channels <= length {
-                &bins[from..from + channels]
-            } else {
-                let (end, begin) = turned.split_at_mut(length - from);
-                end.copy_from_slice(&bins[from..length]);
-                begin.copy_from_slice(&bins[..channels - (length - from)]);
-                turned
-            }
-        };
-        let Place { re, im, stride } = tiles;
         let sign = match setup.stations()[input.station].inverted {
             true => 0.5,
             false => 0.0,
         };
         let start = turns + sign + lowest * placed.residual;
         let step = width * placed.residual;
-        kernel::level(self.arch, ascending, start, step, stride, re, im);
+        if let Some(factors) = &plan.pairs {
+            // The transform is periodic.
+            halves[channels] = halves[0];
+            let sign = if first < 0 { -1.0 } else { 1.0 };
+            kernel::fold(self.arch, halves, factors, sign, start, step, tiles);
+            return;
+        }
+        let from = first.rem_euclid(plan.length as i64) as usize;
+        let ascending = if from + channels <= plan.length {
+            &bins[from..from + channels]
+        } else {
+            let (end, begin) = turned.split_at_mut(plan.length - from);
+            end.copy_from_slice(&bins[from..plan.length]);
+            begin.copy_from_slice(&bins[..channels - (plan.length - from)]);
+            turned
+        };
+        kernel::level(self.arch, ascending, start, step, tiles);
     }
 }

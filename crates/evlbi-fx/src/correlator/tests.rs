@@ -4,6 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use evlbi_wire::vdif::Header;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
 use rustfft::num_complex::Complex64;
 
 use super::*;
@@ -492,4 +495,49 @@ fn invalid_setups_are_refused() {
     let mixed = [stations[0].clone(), other[1].setup.clone()];
     let error = make(&mixed, &products, 64).unwrap_err().to_string();
     assert!(error.contains("4000000 Hz and Jb of 8000000 Hz"), "{error}");
+}
+
+/// Products that are calculated in groups are those of each pair alone, to the bit, for any pairs in any order.
+#[test]
+fn groups_of_products_are_those_of_their_pairs() {
+    let plan = SkyPlan {
+        duration: 0.01,
+        correlation: 0.5,
+        stations: (b'A'..=b'F')
+            .map(|letter| StationPlan::new(&format!("{}x", char::from(letter))))
+            .collect(),
+        ..plan(2, false, 1, 1, [&[], &[]])
+    };
+    let recorded = record(&plan);
+    let stations: Vec<StationSetup> = recorded.iter().map(|it| it.setup.clone()).collect();
+    let of = |pairs: &[[usize; 2]]| -> Vec<Vec<Complex64>> {
+        let input = |station| Input { station, band: 0 };
+        let products = pairs.iter().map(|[a, b]| Product {
+            a: input(*a),
+            b: input(*b),
+        });
+        let setup = Setup::new(
+            stations.clone(),
+            products.collect(),
+            50,
+            START,
+            0,
+            (0.0, 1.0),
+        );
+        let setup = Arc::new(setup.unwrap());
+        let slabs = slabs(&setup, &recorded, 0..70);
+        let sums = Correlator::new(&setup).correlate(&slabs, 0..70).unwrap();
+        sums.products.into_iter().map(|sums| sums.values).collect()
+    };
+    let all: Vec<[usize; 2]> = (0..36).map(|it| [it / 6, it % 6]).collect();
+    let alone: Vec<Vec<Complex64>> = all.iter().map(|pair| of(&[*pair]).remove(0)).collect();
+    let mut random = SmallRng::seed_from_u64(1);
+    for _ in 0..20 {
+        let mut chosen: Vec<usize> = (0..36).filter(|_| random.random_bool(0.6)).collect();
+        chosen.shuffle(&mut random);
+        chosen.push(chosen[0]);
+        let pairs: Vec<[usize; 2]> = chosen.iter().map(|it| all[*it]).collect();
+        let expected: Vec<_> = chosen.iter().map(|it| alone[*it].clone()).collect();
+        assert_eq!(of(&pairs), expected, "{pairs:?}");
+    }
 }

@@ -106,9 +106,7 @@ impl Api {
         let interface = interface
             .route("/metrics", get(scrape))
             .route_layer(is_known)
-            .with_state(self)
-            .layer(middleware::from_fn(take_body))
-            .layer(DefaultBodyLimit::max(MAX_BODY));
+            .with_state(self);
         // The document is built once, not for each request.
         let document = Bytes::from(document.to_json().unwrap_or_default());
         let document = ([(header::CONTENT_TYPE, "application/json")], document);
@@ -120,6 +118,8 @@ impl Api {
             .merge(page::router())
             .fallback(move || refuse(StatusCode::NOT_FOUND, nothing))
             .method_not_allowed_fallback(move || refuse(StatusCode::METHOD_NOT_ALLOWED, not_so))
+            .layer(middleware::from_fn(take_body))
+            .layer(DefaultBodyLimit::max(MAX_BODY))
             .layer(middleware::map_response(guard_headers))
     }
 }

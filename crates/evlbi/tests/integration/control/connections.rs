@@ -37,10 +37,12 @@ fn a_connection_outlives_a_refusal() {
     let head = |what: &str| {
         format!("{what} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n")
     };
-    let start = head("POST /api/v1/flows");
-    write!(stream, "{start}Content-Length: 40000\r\n\r\n").unwrap();
-    stream.flush().unwrap();
-    stream.write_all(&[b' '; 40_000]).unwrap();
+    for refused in ["POST /api/v1/flows", "PUT /api/v1/flows", "POST /nowhere"] {
+        let start = head(refused);
+        write!(stream, "{start}Content-Length: 40000\r\n\r\n").unwrap();
+        stream.flush().unwrap();
+        stream.write_all(&[b' '; 40_000]).unwrap();
+    }
     let about = head("GET /api/v1/about");
     write!(stream, "{about}Connection: close\r\n\r\n").unwrap();
     let said = String::from_utf8(until_closed(stream)).unwrap();
@@ -48,7 +50,8 @@ fn a_connection_outlives_a_refusal() {
         .match_indices("HTTP/1.1 ")
         .map(|(place, _)| &said[place..][..12])
         .collect();
-    assert_eq!(states, ["HTTP/1.1 403", "HTTP/1.1 200"], "{said}");
+    let expected = [403, 405, 404, 200].map(|status| format!("HTTP/1.1 {status}"));
+    assert_eq!(states, expected, "{said}");
 }
 
 /// Connects to an agent and accepts its own certificate.

@@ -118,12 +118,14 @@ impl Correlator {
     pub fn correlate(&mut self, slabs: &[Slab], blocks: Range<i64>) -> Result<Sums, OutsideModel> {
         let mut sums = Sums::new(&self.setup);
         self.spectrograph.begin();
-        for from in blocks.clone().step_by(self.batch) {
-            let to = (from + self.batch as i64).min(blocks.end);
-            self.correlate_batch(slabs, from..to, &mut sums)?;
-        }
+        let batch = self.batch;
+        let done = blocks.clone().step_by(batch).try_for_each(|from| {
+            let to = (from + batch as i64).min(blocks.end);
+            self.correlate_batch(slabs, from..to, &mut sums)
+        });
+        // After an error, too: the next blocks begin with nothing.
         self.products.collect(&mut sums);
-        Ok(sums)
+        done.map(|()| sums)
     }
 
     fn correlate_batch(

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use evlbi_net::safe::State;
 use evlbi_testkit::Room;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -502,11 +503,8 @@ fn capacity(record: &mut Record) -> Result<()> {
     // Each state from when it was seen first; all but suspect come with a notice.
     let mut marks: Vec<(f64, &str)> = Vec::new();
     for seen in seen.iter().filter(|seen| seen.at >= start) {
-        let state = STATES.iter().find(|state| **state == seen.state);
-        if let Some(state) = state
-            && marks.last().is_none_or(|(_, last)| last != state)
-        {
-            marks.push((seen.at - start, state));
+        if marks.last().is_none_or(|(_, state)| *state != seen.state) {
+            marks.push((seen.at - start, seen.state));
         }
     }
     let notices = sent["safe"].list("notices")?;
@@ -566,7 +564,7 @@ fn ask(room: &Room, name: &str) -> Option<Value> {
 }
 
 /// Counters of both ends at a time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Seen {
     /// Seconds since the sender was first seen.
     at: f64,
@@ -574,20 +572,8 @@ struct Seen {
     sent: f64,
     expected: f64,
     lost: f64,
-    state: String,
+    state: &'static str,
 }
-
-/// States of a flow that has begun.
-const STATES: [&str; 8] = [
-    "clear",
-    "suspect",
-    "overloaded",
-    "congested",
-    "shedding",
-    "held",
-    "trial",
-    "breaker",
-];
 
 /// Asks both ends for their counters four times a second, until `is_over`.
 fn watch(room: &Room, is_over: &AtomicBool) -> Vec<Seen> {
@@ -606,10 +592,11 @@ fn watch(room: &Room, is_over: &AtomicBool) -> Vec<Seen> {
             sent: of(sending, "sent"),
             expected: of(receiving, "expected"),
             lost: of(receiving, "lost"),
-            state: sending["safe"]["state"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
+            state: (0..)
+                .map_while(State::from_byte)
+                .map(State::name)
+                .find(|name| sending["safe"]["state"] == *name)
+                .unwrap_or_default(),
         });
     }
     seen

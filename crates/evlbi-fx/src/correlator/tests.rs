@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rustfft::num_complex::Complex64;
 
 use super::*;
-use crate::delay::{Delay, Moment, Polynomial};
+use crate::delay::{Delay, Moment, Piece, Polynomial};
 use crate::layout::Layout;
 use crate::sky::{SkyPlan, StationPlan};
 use crate::track::{Track, Trust};
@@ -540,4 +540,25 @@ fn groups_of_products_are_those_of_their_pairs() {
         let expected: Vec<_> = chosen.iter().map(|it| alone[*it].clone()).collect();
         assert_eq!(of(&pairs), expected, "{pairs:?}");
     }
+}
+
+/// What was correlated before the end of a delay model is not among the next sums.
+#[test]
+fn nothing_remains_after_an_error() {
+    let mut recorded = record(&plan(2, false, 1, 1, [&[], &[]]));
+    for recorded in &mut recorded {
+        recorded.setup.delay = Delay::pieces(vec![Piece {
+            polynomial: Polynomial {
+                start: Moment::at(START),
+                coefficients: vec![0.0],
+            },
+            seconds: 0.0006,
+        }]);
+    }
+    let (setup, expected) = correlate(&recorded, 50, 0..40);
+    let slabs = slabs(&setup, &recorded, 0..40);
+    let mut correlator = Correlator::new(&setup);
+    correlator.correlate(&slabs, 0..70).unwrap_err();
+    let found = correlator.correlate(&slabs, 0..40).unwrap();
+    assert_eq!(found.products[0].values, expected.products[0].values);
 }

@@ -22,7 +22,7 @@ struct Shares {
 }
 
 impl Shares {
-    /// Runs a flow and the TCP flows beside it until so many seconds after the data began, and measures them in the second half.
+    /// Runs a flow and the TCP flows beside it until `seconds` after the data began, and measures them in the second half.
     fn of(world: &mut World, seconds: f64) -> Shares {
         world.run_for(seconds / 2.0);
         let before: u64 = world.tcp_bytes().iter().sum();

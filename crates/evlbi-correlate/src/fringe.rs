@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use evlbi_fx::difx::swin::Record;
 use evlbi_fx::fringe::{self, Fringe, Visibilities};
+use evlbi_fx::simd::Simd;
 use evlbi_net::run::Run;
 use evlbi_wire::units::{show_hertz, show_seconds};
 use rustfft::num_complex::Complex32;
@@ -342,6 +343,7 @@ impl Gathered {
             reference_hz: frequency.reference_hz,
             period_s: integration,
             noise: self.noise,
+            simd: Simd::best(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use evlbi_fx::fringe::Window;
+use evlbi_fx::simd::Simd;
 use evlbi_fx::track::Trust;
 use evlbi_net::safe::Key;
 use evlbi_wire::mark4::Sideband;
@@ -50,6 +51,8 @@ pub struct CorrelateOptions {
     pub flag: Vec<Flag>,
     /// Number of correlating threads; `None` for one per CPU.
     pub threads: Option<u16>,
+    /// Vector instructions; `None` for the best of this CPU.
+    pub simd: Option<Simd>,
     /// Which samples count as valid.
     pub trust: Trust,
     /// The part of the recordings' integrations to correlate; `None` for all.
@@ -80,6 +83,7 @@ impl Default for CorrelateOptions {
             rate_window: None,
             flag: Vec::new(),
             threads: None,
+            simd: None,
             trust: Trust::Exact,
             chunk: None,
             stretch: Stretch::All,

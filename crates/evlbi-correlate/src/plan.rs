@@ -12,6 +12,7 @@ use evlbi_fx::correlator::{Band, Product, Setup, SetupError, StationSetup};
 use evlbi_fx::delay::{Delay, Moment, OutsideModel, Polynomial};
 use evlbi_fx::difx::{self, DifxError, Model};
 use evlbi_fx::layout::Layout;
+use evlbi_fx::simd::Simd;
 use evlbi_net::run::Run;
 use evlbi_stream::channel_table::{ChannelTable, TableError};
 use evlbi_stream::selection::ChannelId;
@@ -47,6 +48,8 @@ pub struct Plan {
     /// Number of channels averaged into one output channel.
     pub averaged: usize,
     pub difx: Option<DifxJob>,
+    /// Vector instructions; `None` for the best of this CPU.
+    pub simd: Option<Simd>,
 }
 
 /// Parts of a DiFX job that are copied to the output.
@@ -268,6 +271,7 @@ fn by_options(
         integration: options.integration.map_or(1.0, |time| time.as_secs_f64()),
         averaged: 1,
         difx: None,
+        simd: options.simd,
     })
 }
 
@@ -427,6 +431,7 @@ fn by_model(
             frequencies: job.frequencies,
             of_bands,
         }),
+        simd: options.simd,
     })
 }
 
@@ -608,6 +613,10 @@ impl Plan {
             self.start * self.part_rate(),
             span,
         )?;
+        let setup = match self.simd {
+            Some(simd) => setup.with_simd(simd)?,
+            None => setup,
+        };
         Ok(Arc::new(setup))
     }
 }

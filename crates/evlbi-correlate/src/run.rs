@@ -99,17 +99,23 @@ fn clamp(number: i128) -> i64 {
 /// Blocks for one thread, and their samples.
 struct Unit {
     period: i64,
+    /// Number in its period.
+    number: usize,
     blocks: Range<i64>,
     slabs: Vec<Slab>,
 }
 
-/// A period, and the sums that a unit adds to it.
-type Found = Result<(i64, Sums), OutsideModel>;
+/// A period, the number of a unit in it, and the sums that the unit adds to it.
+type Found = Result<(i64, usize, Sums), OutsideModel>;
 
-/// Sums of an unfinished period.
+/// Sums of an unfinished period. Units are added in order of time, so that sums are rounded in the same way in every run.
 struct Pending {
     sums: Sums,
-    left: usize,
+    /// Number of units that were added, and of all.
+    added: usize,
+    all: usize,
+    /// Units whose turn has not come.
+    early: BTreeMap<usize, Sums>,
 }
 
 /// Correlates `periods` in order with this many threads, until the run is stopped (which ends streams anyway). Passes the sums of each
@@ -158,10 +164,12 @@ pub fn run(
             let pieces = pieces(setup, blocks);
             let pending = Pending {
                 sums: Sums::new(setup),
-                left: pieces.len(),
+                added: 0,
+                all: pieces.len(),
+                early: BTreeMap::new(),
             };
             order.pending.insert(period, pending);
-            for blocks in pieces {
+            for (number, blocks) in pieces.into_iter().enumerate() {
                 if run.is_stopped() && !is_stream {
                     // A part of a period would look like a period with loss.
                     order.pending.remove(&period);
@@ -173,6 +181,7 @@ pub fn run(
                     .collect::<Result<Vec<Slab>, CorrelateError>>()?;
                 let unit = Unit {
                     period,
+                    number,
                     blocks,
                     slabs,
                 };
@@ -256,7 +265,8 @@ fn step(
         return false;
     };
     let sums = correlator.correlate(&unit.slabs, unit.blocks);
-    to_main.send(sums.map(|sums| (unit.period, sums))).is_ok()
+    let found = sums.map(|sums| (unit.period, unit.number, sums));
+    to_main.send(found).is_ok()
 }
 
 /// Divides blocks into pieces for the threads.
@@ -275,17 +285,20 @@ struct Order<S> {
 }
 
 impl<S: FnMut(i64, &Sums) -> Result<(), CorrelateError>> Order<S> {
-    fn add(&mut self, (period, sums): (i64, Sums)) -> Result<(), CorrelateError> {
+    fn add(&mut self, (period, number, sums): (i64, usize, Sums)) -> Result<(), CorrelateError> {
         if let Some(pending) = self.pending.get_mut(&period) {
-            pending.sums.add(&sums);
-            pending.left -= 1;
+            pending.early.insert(number, sums);
+            while let Some(sums) = pending.early.remove(&pending.added) {
+                pending.sums.add(&sums);
+                pending.added += 1;
+            }
         }
         self.finish()
     }
 
     fn finish(&mut self) -> Result<(), CorrelateError> {
         while let Some(entry) = self.pending.first_entry()
-            && entry.get().left == 0
+            && entry.get().added == entry.get().all
         {
             let (period, pending) = entry.remove_entry();
             (self.sink)(period, &pending.sums)?;

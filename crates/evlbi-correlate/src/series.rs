@@ -349,6 +349,7 @@ impl Series {
             reference_hz: band.zero_hz,
             period_s: self.dump_seconds,
             noise: self.products[index].noise.iter().sum(),
+            simd: setup.simd(),
         }
     }
 

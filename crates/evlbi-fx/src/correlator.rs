@@ -35,22 +35,12 @@ use self::spectrum::Spectrograph;
 use crate::delay::OutsideModel;
 use crate::track::Slab;
 
-/// Maximum number of blocks whose spectra are held at the same time. It is odd, so that the tiles of a spectrum use all of a cache.
-const MAX_BLOCKS: usize = 31;
-/// Number of blocks for which the sums of many channels are worth to be loaded.
-const MIN_BLOCKS: usize = 8;
-/// Size of spectra that are held at the same time, in bytes, as the caches of a core allow.
-const CACHE: usize = 2 << 20;
-/// Maximum size of spectra for the sake of [`MIN_BLOCKS`].
-const MEMORY: usize = 64 << 20;
-
 /// Correlator of blocks. Each thread has its own.
 pub struct Correlator {
     setup: Arc<Setup>,
     spectrograph: Spectrograph,
     /// Spectra of the current blocks, for each input.
     spectra: Vec<Spectra>,
-    batch: usize,
     /// The current block.
     block: Block,
     products: Products,
@@ -95,16 +85,11 @@ impl Spectra {
 impl Correlator {
     /// Makes a correlator for this setup.
     pub fn new(setup: &Arc<Setup>) -> Correlator {
-        let inputs = setup.inputs().count();
-        let bytes = inputs * setup.channels() * 8;
-        let batch = (CACHE / bytes).max(MIN_BLOCKS.min(MEMORY / bytes));
-        let batch = batch.clamp(1, MAX_BLOCKS);
-        let spectra = || Spectra::new(setup.channels(), batch);
+        let spectra = |_| Spectra::new(setup.channels(), setup.batch());
         Correlator {
             setup: Arc::clone(setup),
             spectrograph: Spectrograph::new(setup),
-            spectra: (0..inputs).map(|_| spectra()).collect(),
-            batch,
+            spectra: setup.inputs().map(spectra).collect(),
             block: Block::default(),
             products: Products::new(setup),
         }
@@ -118,7 +103,7 @@ impl Correlator {
     pub fn correlate(&mut self, slabs: &[Slab], blocks: Range<i64>) -> Result<Sums, OutsideModel> {
         let mut sums = Sums::new(&self.setup);
         self.spectrograph.begin();
-        let batch = self.batch;
+        let batch = self.setup.batch();
         let done = blocks.clone().step_by(batch).try_for_each(|from| {
             let to = (from + batch as i64).min(blocks.end);
             self.correlate_batch(slabs, from..to, &mut sums)

@@ -6,9 +6,10 @@
 
 use std::f64::consts::{PI, TAU};
 
-use rustfft::FftPlanner;
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::Serialize;
+
+use crate::simd::Simd;
 
 /// Maximum number of steps of the refinement, each of which doubles the digits.
 const MAX_STEPS: usize = 12;
@@ -32,6 +33,8 @@ pub struct Visibilities<'a> {
     pub period_s: f64,
     /// Variance of each component of the sum of all values.
     pub noise: f64,
+    /// Vector instructions of the search.
+    pub simd: Simd,
 }
 
 /// Search window: half widths about zero. The default is everything that can be distinguished.
@@ -183,13 +186,23 @@ fn sums_by_channel(visibilities: &Visibilities<'_>, delay: f64, rate: f64) -> Ve
 /// Returns the amplitude over the delay in s at the rate found, eight points per cell, over the window.
 pub fn over_delay(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
     let sums = sums_by_channel(visibilities, 0.0, fringe.rate_hz);
-    profile(&sums, visibilities.channel_width_hz, fringe.window.0)
+    profile(
+        visibilities.simd,
+        &sums,
+        visibilities.channel_width_hz,
+        fringe.window.0,
+    )
 }
 
 /// Returns the amplitude over the rate in Hz at the delay found, eight points per cell, over the window.
 pub fn over_rate(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Vec<(f64, f64)> {
     let sums = sums_by_period(visibilities, fringe.delay_s, 0.0);
-    profile(&sums, visibilities.period_s, fringe.window.1)
+    profile(
+        visibilities.simd,
+        &sums,
+        visibilities.period_s,
+        fringe.window.1,
+    )
 }
 
 impl Visibilities<'_> {
@@ -261,9 +274,8 @@ impl Grid {
         let delays = inside(self.delays, delay_step, self.delay);
         let rates = inside(self.rates, rate_step, self.rate);
         let periods = visibilities.periods();
-        let mut planner = FftPlanner::<f32>::new();
-        let over_channels = planner.plan_fft_forward(self.delays);
-        let over_periods = planner.plan_fft_forward(self.rates);
+        let over_channels = visibilities.simd.transform::<f32>(self.delays);
+        let over_periods = visibilities.simd.transform::<f32>(self.rates);
         // By delay, then by period.
         let mut columns = vec![Complex32::default(); delays.len() * periods];
         let mut row = vec![Complex32::default(); self.delays];
@@ -410,13 +422,11 @@ fn refine(visibilities: &Visibilities<'_>, grid: &Grid, delay: f64, rate: f64) -
 }
 
 /// Returns the magnitude of the transform of `sums`, eight points per cell, within a half width.
-fn profile(sums: &[Complex64], step: f64, half: f64) -> Vec<(f64, f64)> {
+fn profile(simd: Simd, sums: &[Complex64], step: f64, half: f64) -> Vec<(f64, f64)> {
     let points = (8 * sums.len()).next_power_of_two().max(2);
     let mut line = sums.to_vec();
     line.resize(points, Complex64::default());
-    FftPlanner::<f64>::new()
-        .plan_fft_forward(points)
-        .process(&mut line);
+    simd.transform(points).process(&mut line);
     let cell = 1.0 / (points as f64 * step);
     let mut shown: Vec<(f64, f64)> = inside(points, cell, half)
         .into_iter()
@@ -478,6 +488,7 @@ mod tests {
             reference_hz: 5e9,
             period_s: PERIOD,
             noise: noise * values.len() as f64,
+            simd: Simd::best(),
         }
     }
 

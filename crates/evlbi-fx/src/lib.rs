@@ -28,6 +28,7 @@ pub mod fringe;
 pub mod layout;
 pub mod loss;
 pub mod quantise;
+pub mod simd;
 pub mod sky;
 pub mod statistics;
 pub mod track;

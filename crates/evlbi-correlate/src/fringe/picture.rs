@@ -102,6 +102,7 @@ fn phase(visibilities: &Visibilities<'_>, fringe: &Fringe) -> Panel {
 #[cfg(test)]
 mod tests {
     use evlbi_fx::fringe::{Window, search};
+    use evlbi_fx::simd::Simd;
     use rustfft::num_complex::Complex32;
 
     use super::*;
@@ -140,6 +141,7 @@ mod tests {
             reference_hz: 8.4e9,
             period_s: 0.5,
             noise: f64::from(channels * (periods - 10)),
+            simd: Simd::best(),
         };
         let fringe = search(&visibilities, &Window::default());
         assert!((fringe.delay_s - 1.234e-6).abs() < 1e-8, "{fringe:?}");

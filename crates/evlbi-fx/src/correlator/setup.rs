@@ -1,14 +1,26 @@
 //! Setup of a correlation: stations, their bands, the products, and the time grid.
 
+use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
+
+use pulp::Arch;
 
 use crate::delay::{Delay, Moment, OutsideModel};
 use crate::layout::Layout;
+use crate::simd::Simd;
 
 /// Minimum and maximum number of channels of a spectrum.
 pub const CHANNELS: RangeInclusive<usize> = 4..=1 << 20;
 /// Maximum loss of amplitude by rotating whole blocks, as a fraction; above it samples are rotated.
 const MAX_LOSS: f64 = 1e-4;
+/// Maximum number of blocks whose spectra are held at the same time. It is odd, so that the tiles of a spectrum use all of a cache.
+const MAX_BLOCKS: usize = 31;
+/// Number of blocks for which the sums of many channels are worth to be loaded.
+const MIN_BLOCKS: usize = 8;
+/// Size of spectra that are held at the same time, in bytes, as the caches of a core allow.
+const CACHE: usize = 2 << 20;
+/// Maximum size of spectra for the sake of [`MIN_BLOCKS`].
+const MEMORY: usize = 64 << 20;
 
 /// Band that a station recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +124,17 @@ pub enum SetupError {
         /// Error of its model.
         error: OutsideModel,
     },
+    /// The CPU lacks vector instructions.
+    #[error("this CPU has no {simd} instructions, but {}", there().join(" and "))]
+    Simd {
+        /// Requested instructions.
+        simd: Simd,
+    },
+}
+
+fn there() -> Vec<&'static str> {
+    let there = Simd::ALL.into_iter().filter(|simd| simd.is_there());
+    there.map(Simd::name).collect()
 }
 
 /// Checked setup of a correlation.
@@ -129,6 +152,10 @@ pub struct Setup {
     start: i64,
     bandwidth: i64,
     rotation: Rotation,
+    /// Number of blocks that are multiplied at a time: their sums are rounded once.
+    batch: usize,
+    simd: Simd,
+    arch: Arch,
 }
 
 impl Setup {
@@ -185,9 +212,79 @@ impl Setup {
             epoch,
             bandwidth: a_hz,
             rotation: Rotation::Blocks,
+            batch: batch(next, channels),
+            simd: Simd::best(),
+            arch: Arch::new(),
         };
         setup.rotation = setup.choose_rotation(span)?;
         Ok(setup)
+    }
+
+    /// Returns the setup with other vector instructions than the best of this CPU.
+    ///
+    /// # Errors
+    /// Returns an error if the CPU lacks them.
+    pub fn with_simd(self, simd: Simd) -> Result<Setup, SetupError> {
+        let arch = simd.arch().ok_or(SetupError::Simd { simd })?;
+        Ok(Setup { simd, arch, ..self })
+    }
+
+    /// Returns the setup with some of its products, in their order, and only the bands that these need. Their results are the same.
+    pub fn only(&self, products: &[Product]) -> Setup {
+        let needed = |input: Input| products.iter().any(|it| it.a == input || it.b == input);
+        let mut stations = self.stations.clone();
+        // The new index of each band that remains.
+        let mut places = HashMap::new();
+        let (mut firsts, mut next) = (Vec::new(), 0);
+        for (station, of) in stations.iter_mut().enumerate() {
+            firsts.push(next);
+            let kept = (0..of.bands.len()).filter(|band| {
+                needed(Input {
+                    station,
+                    band: *band,
+                })
+            });
+            let kept: Vec<usize> = kept.collect();
+            for (place, band) in kept.iter().enumerate() {
+                let (old, new) = (
+                    Input {
+                        station,
+                        band: *band,
+                    },
+                    Input {
+                        station,
+                        band: place,
+                    },
+                );
+                places.insert(old, new);
+            }
+            next += kept.len();
+            of.bands = kept.iter().map(|band| of.bands[*band].clone()).collect();
+        }
+        let products = products.iter().map(|it| Product {
+            a: places[&it.a],
+            b: places[&it.b],
+        });
+        Setup {
+            products: products.collect(),
+            stations,
+            firsts,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the vector instructions that calculations use.
+    pub fn simd(&self) -> Simd {
+        self.simd
+    }
+
+    pub(super) fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Returns the number of blocks that are multiplied at a time.
+    pub(super) fn batch(&self) -> usize {
+        self.batch
     }
 
     /// Returns the stations.
@@ -330,6 +427,13 @@ impl Setup {
             Rotation::Blocks
         })
     }
+}
+
+/// Returns how many blocks of so many inputs are multiplied at a time.
+fn batch(inputs: usize, channels: usize) -> usize {
+    let bytes = inputs.max(1) * channels * 8;
+    let batch = (CACHE / bytes).max(MIN_BLOCKS.min(MEMORY / bytes));
+    batch.clamp(1, MAX_BLOCKS)
 }
 
 fn bandwidth(layout: &Layout) -> i64 {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use evlbi_wire::validity::Intervals;
 use pulp::Arch;
+use rustfft::Fft;
 use rustfft::num_complex::{Complex32, Complex64};
-use rustfft::{Fft, FftPlanner};
 
 use super::block::{Block, Good, Placed};
 use super::kernel::{self, Place, TILE};
@@ -67,7 +67,7 @@ impl Plan {
         Plan {
             length,
             group,
-            transform: FftPlanner::new().plan_fft_forward(points),
+            transform: setup.simd().transform(points),
             pairs: is_real.then(|| (0..points.div_ceil(TILE)).flat_map(factors).collect()),
         }
     }
@@ -84,7 +84,7 @@ impl Spectrograph {
         let scratch = scratch.max().unwrap_or(0);
         let inputs = setup.inputs().count();
         Spectrograph {
-            arch: Arch::new(),
+            arch: setup.arch(),
             plans,
             raw: Vec::new(),
             raw_of: None,

@@ -17,6 +17,7 @@ use evlbi_correlate::{
     correlate_streams, text, write_csv,
 };
 use evlbi_fx::correlator::CHANNELS;
+use evlbi_fx::simd::Simd;
 use evlbi_fx::track::Trust;
 use evlbi_net::file::{check_new, replace_json};
 use evlbi_net::transport::Url;
@@ -44,6 +45,13 @@ const TRUSTS: Choices<Trust> = &[
 const SIDE_BANDS: Choices<SideBand> = &[
     ("U", "Upper", SideBand::Upper),
     ("L", "Lower", SideBand::Lower),
+];
+
+const SIMDS: Choices<Simd> = &[
+    ("scalar", "None, on any CPU; slow", Simd::Scalar),
+    ("avx2", "AVX2 and FMA of x86-64", Simd::Avx2),
+    ("avx512", "AVX-512 of x86-64", Simd::Avx512),
+    ("neon", "Those of AArch64", Simd::Neon),
 ];
 
 #[derive(Args)]
@@ -163,6 +171,9 @@ pub struct CorrelatorArgs {
     /// Number of correlating threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Use these vector instructions; results with the same ones are equal to the bit on all CPUs [default: the fastest of this CPU]
+    #[arg(long, value_parser = choice(SIMDS))]
+    pub simd: Option<Simd>,
 }
 
 fn channels(text: &str) -> Result<usize, String> {
@@ -173,7 +184,7 @@ fn channels(text: &str) -> Result<usize, String> {
 convert! {
     CorrelatorArgs => CorrelateOptions {
         model, delay, freq, sideband, polarisations, channel_table, invert, cross_hands,
-        sample_rate, channels, integration, delay_window, rate_window, flag, threads,
+        sample_rate, channels, integration, delay_window, rate_window, flag, threads, simd,
     }
     over CorrelateOptions::default()
 }

@@ -33,6 +33,11 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
     std::fs::create_dir_all(path).map_err(FileError::at("cannot make the directory", path))
 }
 
+/// Returns a path from the root directory on.
+pub fn whole(path: &Path) -> Result<PathBuf, FileError> {
+    std::path::absolute(path).map_err(FileError::at("cannot find", path))
+}
+
 /// Returns the text of a file.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
     std::fs::read_to_string(path).map_err(FileError::at("cannot read", path))

@@ -7,7 +7,6 @@ use evlbi_fx::correlator::Setup;
 use evlbi_fx::fringe::Window;
 
 use super::CorrelateError;
-use super::options::Chunk;
 use super::plan::{Plan, PlanError};
 use super::run::Periods;
 use super::series::Series;
@@ -35,11 +34,10 @@ pub struct Job {
 }
 
 impl Job {
-    /// Selects all integrations in which two recordings have data, or a chunk of them.
+    /// Selects all integrations in which two recordings have data.
     pub fn of_files(
         plan: Plan,
         files: &[&StationFile],
-        chunk: Option<Chunk>,
         window: &Window,
     ) -> Result<Job, CorrelateError> {
         let stations = files.iter().enumerate();
@@ -71,10 +69,9 @@ impl Job {
             );
             return Err(PlanError::Unfit(why).into());
         }
-        let range = periods.of(common.start)..periods.of(common.end - 1) + 1;
         Ok(Job {
             setup: plan.setup((common.start as f64 / rate, common.end as f64 / rate))?,
-            range: chunk.map_or(range.clone(), |chunk| chunk.of(range, periods.count)),
+            range: periods.of(common.start)..periods.of(common.end - 1) + 1,
             plan,
             periods,
             spans,

@@ -47,6 +47,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod arrived;
+pub mod chunks;
 mod clocks;
 mod feed;
 mod files;
@@ -59,6 +60,7 @@ pub mod loss_curve;
 mod options;
 mod pictures;
 mod plan;
+mod prepare;
 mod result;
 mod run;
 mod series;
@@ -83,7 +85,7 @@ use evlbi_fx::fringe::{Fringe, Window, at};
 use evlbi_fx::layout::Layout;
 use evlbi_net::run::Run;
 use evlbi_stream::control_socket::Profile;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::feed::StreamError;
 pub use self::files::FileError;
@@ -103,13 +105,13 @@ pub use self::tamper::Tamper;
 pub use self::visibilities::{Description, FrequencyDescription, VisibilityError};
 pub use self::watch::Watch;
 
-use self::job::Job;
+use self::chunks::Missing;
 use self::plan::Placed;
+use self::prepare::{Prepared, Read};
 use self::result::{StationResult, baselines};
 use self::series::{Found, Series};
 use self::station::{StationFile, StationReader};
 use self::tamper::Tampered;
-use self::visibilities::VisibilityWriter;
 
 /// An error of a caller's code, or of another library.
 pub type Cause = Box<dyn Error + Send + Sync>;
@@ -151,7 +153,7 @@ pub enum CorrelateError {
 }
 
 /// An input that is not correlated, so that the others can be.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftOut {
     /// Path of the recording, and its settings.
@@ -191,11 +193,7 @@ impl Recordings {
         options: &CorrelateOptions,
         run: &Run,
     ) -> Result<Recordings, CorrelateError> {
-        let rate = match (&options.sample_rate, &options.model) {
-            (Some(rate), _) => Some(rate.0.round() as u64),
-            (None, Some(model)) => plan::sample_rate(model)?,
-            (None, None) => None,
-        };
+        let rate = plan::given_rate(options)?;
         let second = run.clock().second();
         let (mut files, mut places, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for (place, path) in paths.iter().enumerate() {
@@ -254,6 +252,10 @@ pub struct Correlation {
     /// Results of the streams, if streams were correlated.
     streams: Vec<StreamResult>,
     visibilities: Option<PathBuf>,
+    /// SHA-256 of the sums of all dumps, if visibilities were written.
+    sums: Option<String>,
+    /// Parts that are missing.
+    missing: Vec<Missing>,
     /// Effect of tampering, for each station.
     tampered: Vec<Option<Tampered>>,
     /// Whether the run was stopped before the end; the result then consists of whole periods until the stop.
@@ -368,48 +370,21 @@ pub fn correlate(
     run: &Run,
     along: &mut dyn Along,
 ) -> Result<Correlation, CorrelateError> {
-    let Recordings { paths, files, .. } = recordings;
-    let shapes = files.iter().map(StationFile::shape);
-    let shapes: Vec<Placed<'_>> = recordings.places.iter().copied().zip(shapes).collect();
-    let first_second = plan::first_second(&shapes);
-    let plan = plan::plan(paths, &shapes, options, run)?;
-    let mut left_out = recordings.left_out.clone();
-    let others = plan.left_out.iter();
-    left_out.extend(others.map(|(place, error)| LeftOut::new(&paths[*place], error, run)));
-    let files: Vec<&StationFile> = plan.taken.iter().map(|index| &files[*index]).collect();
-    let shapes: Vec<Placed<'_>> = plan.taken.iter().map(|index| shapes[*index]).collect();
-    let window = options.window();
-    let mut job = Job::of_files(plan, &files, options.chunk, &window)?;
+    let mut prepared = Prepared::new(recordings, options, run)?;
+    let job = &mut prepared.job;
     let Range { start, end } = job.range;
     let dumps = |seconds: f64| (seconds / job.dump_seconds()).ceil() as i64;
-    job.range = match options.stretch {
+    job.range = match &options.stretch {
         Stretch::All => start..end,
-        Stretch::First(seconds) => start..end.min(start + dumps(seconds)),
-        Stretch::Last(seconds) => start.max(end - dumps(seconds))..end,
-    };
-    let names = plan::station_names(&job.setup);
-    plan::check_names(options, &names, left_out.is_empty(), run)?;
-    let dumps = job.range.clone().count();
-    let mut series = job.series();
-    series.check(&window, dumps)?;
-    let mut writer = match &options.visibilities {
-        Some(directory) if !job.range.is_empty() => {
-            Some(VisibilityWriter::create(directory, &job, options.force)?)
+        Stretch::Between(seconds) => {
+            let [from, to] = [seconds.start, seconds.end].map(|at| end.min(start + dumps(at)));
+            from..to.max(from)
         }
-        _ => None,
+        Stretch::Last(seconds) => start.max(end - dumps(*seconds))..end,
     };
-    let mut readers = files
-        .iter()
-        .zip(&names)
-        .enumerate()
-        .map(|(index, (file, name))| {
-            let flags = options.flag.iter().filter(|flag| flag.station == *name);
-            let blocks = job.periods.blocks(job.range.start);
-            let from = job.setup.samples(index, blocks)?.start;
-            let tamper = along.tamper(index).map_err(CorrelateError::Along)?;
-            Ok(file.read(job.setup.epoch(), from, tamper, flags, first_second)?)
-        })
-        .collect::<Result<Vec<StationReader>, CorrelateError>>()?;
+    let mut collected = prepared.collected(options)?;
+    let job = &prepared.job;
+    let mut readers = prepared.readers(options, None, along)?;
     let counts = run::run(
         &job.setup,
         &mut readers,
@@ -418,54 +393,22 @@ pub fn correlate(
         options.threads(),
         run,
         |period, sums| {
-            series.add(sums);
-            if let Some(writer) = &mut writer {
-                writer.add(job.begins(period), sums)?;
-            }
+            collected.add(job, period, sums)?;
             let taken = along.dump(job.begins(period), sums);
             taken.map_err(CorrelateError::Along)
         },
     )?;
-    let visibilities = match writer {
-        Some(writer) if series.added == 0 => {
-            writer.abandon();
-            None
-        }
-        writer => writer.map(VisibilityWriter::finish).transpose()?,
-    };
-    let mut stations = StationResult::all(&job.setup, paths, &shapes, &counts);
-    let is_untouched = readers.iter().all(|reader| reader.tampered().is_none());
-    for (index, reader) in readers.iter().enumerate() {
+    let tampered = readers.iter().map(StationReader::tampered).collect();
+    let damage = readers.iter().map(|reader| {
         let mut damage = reader.damage().unwrap_or_default();
         if matches!(options.stretch, Stretch::Last(_)) {
             // They may still be growing.
             (damage.truncated_bytes, damage.truncated_byte) = (0, None);
         }
-        let damage = Some(damage).filter(|damage| *damage != RecordingDamage::default());
-        // Runs with tampering follow one without it.
-        if let (Some(damage), true) = (damage, is_untouched) {
-            let path = paths[shapes[index].0].clone();
-            let error = RecordingError::Damaged { path, damage };
-            run.warn(format_args!("{}", run.explain(&error)));
-        }
-        stations[index].see(&job, index, damage);
-    }
-    let interrupted = series.added < dumps;
-    job.range.end = job.range.start + series.added as i64;
-    Ok(Correlation {
-        stations,
-        given: Some((first_second, options.delay.clone())),
-        places: shapes.iter().map(|(place, _)| *place).collect(),
-        left_out,
-        window,
-        streams: Vec::new(),
-        tampered: readers.iter().map(StationReader::tampered).collect(),
-        visibilities,
-        interrupted,
-        correlated: job.correlated(),
-        integration: job.plan.integration,
-        spans: job.spans,
-        setup: job.setup,
-        series,
-    })
+        damage
+    });
+    let read: Vec<Read> = (counts.into_iter().zip(damage))
+        .map(|(counts, damage)| Read { counts, damage })
+        .collect();
+    prepared.conclude(options, collected, &read, tampered, run)
 }

@@ -390,6 +390,8 @@ impl Work {
             setup: job.setup,
             series: whole,
             visibilities: None,
+            sums: None,
+            missing: Vec::new(),
             interrupted: run.is_stopped(),
             tampered: Vec::new(),
             integration,

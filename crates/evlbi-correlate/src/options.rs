@@ -1,9 +1,9 @@
 //! Options of a correlation.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -13,12 +13,16 @@ use evlbi_fx::track::Trust;
 use evlbi_net::safe::Key;
 use evlbi_wire::mark4::Sideband;
 use evlbi_wire::units;
+use serde::{Deserialize, Serialize};
+
+use super::files::{FileError, read_text, whole};
+use super::plan::is_sky;
 
 /// Maximum number of bands in a block of one polarisation.
 const MAX_BLOCK: usize = 4096;
 
 /// Options of a correlation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CorrelateOptions {
     /// Path of a delay model: a DiFX `.im`, whose `.input` next to it contains frequencies, sidebands and clocks, or the `.toml` of a
     /// simulated sky.
@@ -50,19 +54,23 @@ pub struct CorrelateOptions {
     /// Times of stations that are left out.
     pub flag: Vec<Flag>,
     /// Number of correlating threads; `None` for one per CPU.
+    #[serde(skip)]
     pub threads: Option<u16>,
     /// Vector instructions; `None` for the best of this CPU.
     pub simd: Option<Simd>,
     /// Which samples count as valid.
     pub trust: Trust,
-    /// The part of the recordings' integrations to correlate; `None` for all.
-    pub chunk: Option<Chunk>,
     /// The time of the recordings to correlate.
+    #[serde(skip)]
     pub stretch: Stretch,
     /// Directory for visibilities of recordings.
+    #[serde(skip)]
     pub visibilities: Option<PathBuf>,
     /// Whether existing visibilities are overwritten.
+    #[serde(skip)]
     pub force: bool,
+    /// Contents of the files that these options name; others are read.
+    pub texts: BTreeMap<PathBuf, String>,
 }
 
 impl Default for CorrelateOptions {
@@ -85,10 +93,10 @@ impl Default for CorrelateOptions {
             threads: None,
             simd: None,
             trust: Trust::Exact,
-            chunk: None,
             stretch: Stretch::All,
             visibilities: None,
             force: false,
+            texts: BTreeMap::new(),
         }
     }
 }
@@ -100,6 +108,30 @@ impl CorrelateOptions {
             delay_s: self.delay_window.map(|window| window.as_secs_f64()),
             rate_hz: self.rate_window.map(|window| window.0),
         }
+    }
+
+    /// Returns the content of a file that these options name.
+    pub(super) fn text(&self, path: &Path) -> Result<String, FileError> {
+        match self.texts.get(path) {
+            Some(text) => Ok(text.clone()),
+            None => read_text(path),
+        }
+    }
+
+    /// Returns the options with the contents of the files that they name, by their whole paths.
+    pub(super) fn with_texts(mut self) -> Result<CorrelateOptions, FileError> {
+        let mut texts = BTreeMap::new();
+        self.model = self.model.as_deref().map(whole).transpose()?;
+        self.channel_table = self.channel_table.as_deref().map(whole).transpose()?;
+        for path in self.model.iter().chain(&self.channel_table) {
+            texts.insert(path.clone(), self.text(path)?);
+        }
+        if let Some(model) = self.model.as_ref().filter(|model| !is_sky(model)) {
+            let beside = model.with_extension("input");
+            texts.insert(beside.clone(), self.text(&beside)?);
+        }
+        self.texts = texts;
+        Ok(self)
     }
 
     /// Returns the number of correlating threads.
@@ -134,7 +166,7 @@ impl Default for StreamOptions {
 }
 
 /// Direction of the frequency axis of a band.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SideBand {
     /// Frequency grows with that of the sky.
     Upper,
@@ -154,7 +186,8 @@ impl From<Sideband> for SideBand {
 /// Letters that name the polarisations of the bands in their order, again and again: `R`, `RL`, or in blocks `8X8Y`.
 ///
 /// The first bands of each polarisation are of the first frequency, the second of the second, and so on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Polarisations {
     letters: Vec<char>,
     /// Whether blocks were given, which the bands must fill.
@@ -191,6 +224,20 @@ impl Polarisations {
             (*letter, *next - 1)
         });
         Some(placed.collect())
+    }
+}
+
+impl From<Polarisations> for String {
+    fn from(polarisations: Polarisations) -> String {
+        polarisations.to_string()
+    }
+}
+
+impl TryFrom<String> for Polarisations {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Polarisations, String> {
+        text.parse()
     }
 }
 
@@ -244,18 +291,19 @@ impl fmt::Display for Polarisations {
 }
 
 /// Time of recordings to correlate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum Stretch {
     /// All of it.
+    #[default]
     All,
-    /// This many seconds from the start.
-    First(f64),
+    /// From and until this many seconds after the start.
+    Between(Range<f64>),
     /// This many seconds before the end.
     Last(f64),
 }
 
 /// A frequency, e.g. `4.9G`, `32MHz`, `1Hz`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hertz(pub f64);
 
 impl FromStr for Hertz {
@@ -289,7 +337,7 @@ impl Hertz {
 }
 
 /// A polynomial of a delay: seconds, seconds per second and so on, e.g. `1.5us,2e-12`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DelayTerms(pub Vec<f64>);
 
 impl FromStr for DelayTerms {
@@ -334,7 +382,7 @@ impl fmt::Display for DelayTerms {
 }
 
 /// A time of a station that is left out.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flag {
     /// Name of the station.
     pub station: String,
@@ -371,12 +419,13 @@ impl FromStr for Flag {
     }
 }
 
-/// One of several parts of a run.
+/// One of several parts of a correlation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Number of the part, from 1.
-    number: i64,
-    of: i64,
+    pub number: usize,
+    /// Number of parts.
+    pub of: usize,
 }
 
 impl FromStr for Chunk {
@@ -386,30 +435,12 @@ impl FromStr for Chunk {
         let parse = || {
             let (number, of) = text.split_once('/')?;
             let (number, of): (u32, u32) = (number.parse().ok()?, of.parse().ok()?);
-            (1..=of).contains(&number).then(|| Chunk {
-                number: i64::from(number),
-                of: i64::from(of),
+            (1..=of).contains(&number).then_some(Chunk {
+                number: number as usize,
+                of: of as usize,
             })
         };
         parse().ok_or_else(|| format!("invalid part `{text}`: write K/N, from 1/N to N/N"))
-    }
-}
-
-impl Chunk {
-    /// Returns the suffix of the part's file names.
-    pub fn suffix(self) -> String {
-        format!("-{}of{}", self.number, self.of)
-    }
-
-    /// Returns the periods of the part, in whole integrations of `count` periods.
-    pub(super) fn of(self, periods: Range<i64>, count: i64) -> Range<i64> {
-        let first = periods.start.div_euclid(count);
-        let last = (periods.end - 1).div_euclid(count) + 1;
-        let cut = |number: i64| {
-            let integration = first + (last - first) * number / self.of;
-            (integration * count).clamp(periods.start, periods.end)
-        };
-        cut(self.number - 1)..cut(self.number)
     }
 }
 
@@ -478,18 +509,9 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_all_of_it_and_apart() {
-        for of in 1..8 {
-            let mut next = -7;
-            for number in 1..=of {
-                let chunk: Chunk = format!("{number}/{of}").parse().unwrap();
-                let part = chunk.of(-7..25, 3);
-                assert_eq!(part.start, next);
-                assert!(part.end >= part.start);
-                next = part.end;
-            }
-            assert_eq!(next, 25);
-        }
+    fn chunks_are_read() {
+        let chunk: Chunk = "3/7".parse().unwrap();
+        assert_eq!(chunk, Chunk { number: 3, of: 7 });
         for bad in ["", "1", "0/3", "4/3", "a/b"] {
             assert!(bad.parse::<Chunk>().is_err(), "{bad}");
         }

@@ -13,10 +13,11 @@ use evlbi_fx::delay::{Delay, Moment, OutsideModel, Polynomial};
 use evlbi_fx::difx::{self, DifxError, Model};
 use evlbi_fx::layout::Layout;
 use evlbi_fx::simd::Simd;
+use evlbi_fx::sky::SkyPlan;
 use evlbi_net::run::Run;
 use evlbi_stream::channel_table::{ChannelTable, TableError};
 use evlbi_stream::selection::ChannelId;
-use evlbi_stream::source::{SourceError, read_plan};
+use evlbi_stream::source::{SourceError, parse_plan, read_plan};
 use evlbi_wire::vdif::StationId;
 
 pub use self::bands::place;
@@ -24,7 +25,7 @@ use self::bands::{bands, names_in, product, products};
 use self::choice::{Candidate, Candidates};
 use self::names::names;
 pub use self::names::{check_given, twice};
-use super::files::{FileError, read_text};
+use super::files::FileError;
 use super::options::{CorrelateOptions, DelayTerms, Hertz, SideBand};
 use super::shape::Shape;
 
@@ -224,7 +225,11 @@ fn by_options(
     let first = first_second(shapes);
     let has_rate = |terms: &DelayTerms| terms.0.iter().skip(1).any(|term| *term != 0.0);
     let table = options.channel_table.as_deref();
-    let table = table.map(ChannelTable::read).transpose()?;
+    let table = table.map(|path| match options.texts.get(path) {
+        Some(text) => ChannelTable::parse(text, path),
+        None => ChannelTable::read(path),
+    });
+    let table = table.transpose()?;
     let has_frequencies = table.is_some() || !options.freq.is_empty();
     if !has_frequencies && options.delay.iter().any(has_rate) {
         return Err(PlanError::NoFrequency);
@@ -296,7 +301,7 @@ fn by_sky(
     path: &Path,
     options: &CorrelateOptions,
 ) -> Result<Plan, PlanError> {
-    let sky = read_plan(path)?;
+    let sky = sky_of(path, options)?;
     let options = CorrelateOptions {
         freq: vec![Hertz(sky.sky_frequency)],
         sideband: Some(SideBand::Upper),
@@ -336,11 +341,11 @@ fn by_model(
     options: &CorrelateOptions,
     run: &Run,
 ) -> Result<Plan, PlanError> {
-    let model = Model::parse(&read_text(path)?).map_err(|source| PlanError::Difx {
+    let model = Model::parse(&options.text(path)?).map_err(|source| PlanError::Difx {
         path: path.to_owned(),
         source,
     })?;
-    let (beside, job) = read_input(path)?;
+    let (beside, job) = read_input(path, options)?;
     if files.len() > job.telescopes.len() {
         return Err(PlanError::Unfit(format!(
             "{} recordings were given, and the job of {} has {} stations",
@@ -455,14 +460,23 @@ fn products_of_job(job: &difx::Input, stations: &[Candidate]) -> (Vec<Product>, 
     (products, zoomed)
 }
 
+/// Returns the sample rate of the recordings if the options or a model give it.
+pub fn given_rate(options: &CorrelateOptions) -> Result<Option<u64>, PlanError> {
+    match (&options.sample_rate, &options.model) {
+        (Some(rate), _) => Ok(Some(rate.0.round() as u64)),
+        (None, Some(model)) => sample_rate(model, options),
+        (None, None) => Ok(None),
+    }
+}
+
 /// Returns the sample rate of a model's first recording.
-pub fn sample_rate(model: &Path) -> Result<Option<u64>, PlanError> {
+fn sample_rate(model: &Path, options: &CorrelateOptions) -> Result<Option<u64>, PlanError> {
     if is_sky(model) {
-        return Ok(Some(read_plan(model)?.sample_rate as u64));
+        return Ok(Some(sky_of(model, options)?.sample_rate as u64));
     }
     // If both are missing, the error names the file that the user named.
-    read_text(model)?;
-    let (_, job) = read_input(model)?;
+    options.text(model)?;
+    let (_, job) = read_input(model, options)?;
     let stream = job.datastreams.first();
     let rate = stream.and_then(|stream| {
         let band = stream.bands.first()?;
@@ -472,10 +486,21 @@ pub fn sample_rate(model: &Path) -> Result<Option<u64>, PlanError> {
     Ok(rate.map(|rate| rate.round() as u64))
 }
 
+/// Reads the plan of a simulated sky.
+fn sky_of(path: &Path, options: &CorrelateOptions) -> Result<SkyPlan, SourceError> {
+    match options.texts.get(path) {
+        Some(text) => parse_plan(text, path),
+        None => read_plan(path),
+    }
+}
+
 /// Reads the `.input` next to a model.
-fn read_input(model: &Path) -> Result<(PathBuf, difx::Input), PlanError> {
+fn read_input(
+    model: &Path,
+    options: &CorrelateOptions,
+) -> Result<(PathBuf, difx::Input), PlanError> {
     let path = model.with_extension("input");
-    match difx::Input::parse(&read_text(&path)?) {
+    match difx::Input::parse(&options.text(&path)?) {
         Ok(job) => Ok((path, job)),
         Err(source) => Err(PlanError::Difx { path, source }),
     }

@@ -13,6 +13,7 @@ use evlbi_stream::control_socket::Profile;
 use evlbi_wire::units::{show_count, show_hertz, show_seconds, utc};
 use serde::Serialize;
 
+use super::chunks::Missing;
 use super::job::{Job, MIN_BLOCKS};
 use super::options::DelayTerms;
 use super::plan::Placed;
@@ -66,6 +67,12 @@ pub struct CorrelateResult {
     profiles: Vec<BaselineProfile>,
     /// Path of the file of visibilities, if written.
     visibilities: Option<PathBuf>,
+    /// SHA-256 of the sums of all dumps, if visibilities were written: two runs that are equal to the bit have the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sums_sha256: Option<String>,
+    /// Parts that were missing when parts were merged: gaps, of weight 0.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<Missing>,
     interrupted: bool,
     /// Inputs that were not correlated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -192,6 +199,17 @@ struct AutoResult {
     lines_hz: Vec<f64>,
 }
 
+impl CorrelateResult {
+    /// Passes the result to a writer of a file next to the visibilities: it then names them without their directory.
+    pub fn beside<T>(&mut self, write: impl FnOnce(&CorrelateResult) -> T) -> T {
+        let path = self.visibilities.take();
+        self.visibilities = path.as_deref().and_then(Path::file_name).map(PathBuf::from);
+        let written = write(self);
+        self.visibilities = path;
+        written
+    }
+}
+
 impl StationResult {
     /// Returns the data read from all stations.
     pub fn all(
@@ -267,6 +285,8 @@ impl Correlation {
             autos: setup.inputs().map(|input| self.auto(input)).collect(),
             streams: self.streams.clone(),
             visibilities: self.visibilities.clone(),
+            sums_sha256: self.sums.clone(),
+            missing: self.missing.clone(),
             interrupted: self.interrupted,
             left_out: self.left_out.clone(),
         }

@@ -40,7 +40,7 @@ pub trait Station {
 }
 
 /// Approximate number of a station's samples that a thread receives at once.
-const UNIT: i64 = 1 << 20;
+pub const UNIT: i64 = 1 << 20;
 
 /// Periods of equal length on the grid of blocks: `count` periods last `parts` parts.
 #[derive(Clone, Copy, Debug)]
@@ -244,7 +244,11 @@ fn gap(
     Ok(Some(gaps.into_iter().min().unwrap_or(0)))
 }
 
-fn samples(setup: &Setup, station: usize, blocks: &Range<i64>) -> Result<Range<i64>, PlanError> {
+pub fn samples(
+    setup: &Setup,
+    station: usize,
+    blocks: &Range<i64>,
+) -> Result<Range<i64>, PlanError> {
     let name = &setup.stations()[station].name;
     let samples = setup.samples(station, blocks.clone());
     samples.map_err(PlanError::outside(name))
@@ -270,7 +274,7 @@ fn step(
 }
 
 /// Divides blocks into pieces for the threads.
-fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
+pub fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
     let most = (UNIT / setup.block_parts()).max(1);
     let begins = blocks.clone().step_by(most as usize);
     begins

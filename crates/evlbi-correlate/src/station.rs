@@ -14,8 +14,8 @@ use evlbi_stream::samples::{Samples, SamplesError};
 use evlbi_stream::selection::{Selection, SelectionError};
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::validity::{Gaps, TimeGap};
-use evlbi_wire::vdif::StreamKey;
-use serde::Serialize;
+use evlbi_wire::vdif::{StationId, StreamKey};
+use serde::{Deserialize, Serialize};
 
 use super::arrived::arrived;
 use super::options::Flag;
@@ -29,6 +29,8 @@ use evlbi_wire::units::show_count;
 const MARGIN: usize = 8;
 /// Maximum number of bytes in which the first frame of a station is searched for: as many as show which stations there are.
 const MAX_SEARCHED: u64 = 256 << 20;
+/// Bytes after which a recording is certainly read for a range, beyond the frames that show that it is complete.
+const BLOCK: u64 = 1 << 20;
 
 /// Reasons why a recording cannot be correlated.
 #[derive(Debug, thiserror::Error)]
@@ -67,10 +69,17 @@ pub enum RecordingError {
     /// The gaps file cannot be used.
     #[error("{0}")]
     Gaps(#[from] GapsError),
+    /// A part of the recording, in bytes, does not contain all samples of a part of a correlation.
+    #[error(
+        "its bytes {} to {} do not contain all samples of the part: its frames are too far out of order",
+        .0.start,
+        .0.end
+    )]
+    Short(Range<u64>),
 }
 
 /// Damage of a recording, as far as it was read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct RecordingDamage {
@@ -133,9 +142,38 @@ impl fmt::Display for RecordingDamage {
 /// The recording of one station.
 pub struct StationFile {
     recording: Recording,
+    /// Header of an undamaged frame.
+    header: Vec<u8>,
     shape: Shape,
     trust: Trust,
     gaps: Option<Gaps>,
+}
+
+/// Description of a station's recording, with which it can be read where it cannot be inspected.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StationDocument {
+    recording: Recording,
+    /// Header of an undamaged frame.
+    header: Vec<u8>,
+    /// Station in it.
+    station: StationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gaps: Option<Gaps>,
+}
+
+impl StationDocument {
+    /// Changes the path of the recording.
+    pub fn put_at(&mut self, path: PathBuf) {
+        self.recording.path = path;
+    }
+}
+
+/// Bytes of a recording, for a reader of a part of it.
+pub struct Window<'a> {
+    /// Path of a file with these bytes; `None` for the recording.
+    pub copy: Option<&'a Path>,
+    /// Their range.
+    pub bytes: Range<u64>,
 }
 
 impl StationFile {
@@ -174,20 +212,83 @@ impl StationFile {
         );
         let samples = samples.map_err(unfit)?;
         recording.frame_rate = Some(samples.unpacker.layout().frame_rate);
+        let gaps = match trust {
+            Trust::Exact => gaps::read_beside(path, recording.frame_rate, &frames)?,
+            _ => None,
+        };
+        recording.first = recording.first.or(Some(first.time));
+        let header = first.header;
         let station = first.key.station;
+        let document = StationDocument {
+            recording,
+            header,
+            station,
+            gaps,
+        };
+        StationFile::with(document, samples, selection, trust)
+    }
+
+    /// Returns the file that a document describes. `input` are its settings, and `sample_rate` its rate if it was given.
+    pub fn of(
+        document: StationDocument,
+        input: &str,
+        sample_rate: Option<u64>,
+        trust: Trust,
+    ) -> Result<StationFile, RecordingError> {
+        let split = Selection::split(input).map_err(|source| RecordingError::Selection {
+            input: input.to_owned(),
+            source,
+        });
+        let (_, selection) = split?;
+        let recording = &document.recording;
+        let unfit = |source| RecordingError::Samples {
+            path: recording.path.clone(),
+            source,
+        };
+        let frames = recording.layout.ok_or_else(|| unfit(SamplesError::Raw))?;
+        let (header, rate) = (&document.header, recording.frame_rate);
+        let samples = Samples::of(&selection, &frames, header, rate, sample_rate);
+        let samples = samples.map_err(unfit)?;
+        StationFile::with(document, samples, selection, trust)
+    }
+
+    /// Returns a description of the file.
+    pub fn document(&self) -> StationDocument {
+        StationDocument {
+            recording: self.recording.clone(),
+            header: self.header.clone(),
+            station: self.shape.station,
+            gaps: self.gaps.clone(),
+        }
+    }
+
+    fn with(
+        document: StationDocument,
+        samples: Samples,
+        selection: Selection,
+        trust: Trust,
+    ) -> Result<StationFile, RecordingError> {
+        let StationDocument {
+            recording,
+            header,
+            station,
+            gaps,
+        } = document;
+        let unfit = |source| RecordingError::Samples {
+            path: recording.path.clone(),
+            source,
+        };
+        let frames = recording.layout.ok_or_else(|| unfit(SamplesError::Raw))?;
+        let first = recording.first.ok_or_else(|| unfit(SamplesError::Header))?;
         let ours = recording.keys.iter().filter(|key| key.station == station);
         let mut threads: Vec<u16> = ours.map(|key| key.thread).collect();
         threads.sort_unstable();
         if !selection.threads.is_empty() {
             threads.clone_from(&selection.threads);
         }
-        let gaps = match trust {
-            Trust::Exact => gaps::read_beside(path, recording.frame_rate, &frames)?,
-            _ => None,
-        };
-        let first = recording.first.unwrap_or(first.time);
         let file = StationFile {
             recording,
+            header,
             shape: Shape {
                 samples,
                 frames,
@@ -230,12 +331,58 @@ impl StationFile {
         }
     }
 
-    /// Starts to read before the sample `from`. `tamper` damages the frames, from the start of the file; `flags` count from the UTC second
-    /// `since`.
+    /// Returns the path of the recording.
+    pub fn path(&self) -> &Path {
+        &self.recording.path
+    }
+
+    /// Returns the length of the recording, in bytes.
+    pub fn size(&self) -> u64 {
+        self.recording.size
+    }
+
+    /// Returns the offset from which a sample, counted from the UTC second `epoch`, is read: frames can be out of order by a second.
+    pub fn offset_of(&self, sample: i64, epoch: i64) -> Result<u64, RecordingError> {
+        let rate = self.shape.layout().frame_rate;
+        let offset = self
+            .recording
+            .offset_of(self.time_of(sample, epoch), u64::from(rate.get()));
+        offset.map_err(|error| RecordingError::Read(error.into()))
+    }
+
+    /// Returns an offset behind all frames that are read for the samples before `sample`.
+    pub fn end_of(&self, sample: i64, epoch: i64) -> Result<u64, RecordingError> {
+        let rate = self.shape.layout().sample_rate();
+        let end = self.recording.end();
+        // Blocks are read whole, and a second more shows that a range is complete.
+        let time = self.time_of(sample.saturating_add(rate), epoch);
+        let offset = self.recording.offset_of(time, 0);
+        Ok(
+            match offset.map_err(|error| RecordingError::Read(error.into()))? {
+                // The place is hidden.
+                0 => end,
+                offset => offset
+                    .div_ceil(BLOCK)
+                    .saturating_add(2)
+                    .saturating_mul(BLOCK)
+                    .min(end),
+            },
+        )
+    }
+
+    fn time_of(&self, sample: i64, epoch: i64) -> FrameTime {
+        let layout = self.shape.layout();
+        let (samples, rate) = (layout.frame_samples(), layout.frame_rate);
+        let frames = epoch.saturating_mul(i64::from(rate.get()));
+        FrameTime::from_index(sample.div_euclid(samples).saturating_add(frames), rate)
+    }
+
+    /// Starts to read before the sample `from`, or at the start of `window`. `tamper` damages the frames, from the start of the file;
+    /// `flags` count from the UTC second `since`.
     pub fn read<'a>(
         &self,
         epoch: i64,
-        from: i64,
+        (from, window): (i64, Option<&Window<'_>>),
         tamper: Option<Tamper>,
         flags: impl IntoIterator<Item = &'a Flag>,
         since: i64,
@@ -270,22 +417,23 @@ impl StationFile {
                 track.flag(*thread, of(flag.seconds.start)..of(flag.seconds.end));
             }
         }
-        let file = open(&self.recording)?;
-        let epoch_frame = epoch.saturating_mul(i64::from(frame_rate.get()));
-        let frame = from.div_euclid(samples).saturating_add(epoch_frame);
-        let time = FrameTime::from_index(frame, frame_rate);
-        // Read one second of frames before it too, as frames may be out of order.
-        let before = u64::from(frame_rate.get());
-        let offset = match tamper {
-            Some(_) => 0,
-            None => {
-                let offset = self.recording.offset_of(time, before);
-                offset.map_err(|error| RecordingError::Read(error.into()))?
-            }
+        let offset = match (&tamper, window) {
+            (Some(_), _) => 0,
+            (None, Some(window)) => window.bytes.start,
+            (None, None) => self.offset_of(from, epoch)?,
         };
-        let blocks = Blocks::from(file, offset, self.recording.end());
+        let end = window.map_or(self.recording.end(), |window| window.bytes.end);
+        let blocks = match window.and_then(|window| window.copy) {
+            Some(copy) => {
+                let copy = recording::open(copy);
+                copy.map(|copy| Blocks::at(copy, offset, end))
+            }
+            None => Blocks::from(open(&self.recording)?, offset, end),
+        };
         Ok(StationReader {
             blocks: blocks.map_err(|error| RecordingError::Read(error.into()))?,
+            before: Counts::default(),
+            window: window.map(|window| window.bytes.clone()),
             deframer: self.recording.deframer(Some(frame_rate)),
             feeder: Feeder {
                 track,
@@ -307,6 +455,10 @@ pub struct StationReader {
     blocks: Blocks,
     deframer: Deframer,
     feeder: Feeder,
+    /// Counts of the frames that another part of a correlation counts.
+    before: Counts,
+    /// Range of the bytes that can be read; `None` for all.
+    window: Option<Range<u64>>,
     /// End of the frames of the recording, in bytes, and what follows.
     end: u64,
     rest: Option<Rest>,
@@ -331,12 +483,26 @@ impl StationReader {
         self.feeder.tamper.as_ref().map(Tamper::done)
     }
 
+    /// Reads the samples before those of a part of a correlation that begins at `first`, as they were read before the part if all of it
+    /// was correlated. What they contain does not count.
+    pub fn begin_behind(&mut self, range: Range<i64>, first: i64) -> Result<(), CorrelateError> {
+        self.feeder.track.forget(first);
+        self.slab(range)?;
+        self.before = self.feeder.track.counts();
+        self.feeder.damage = RecordingDamage::default();
+        Ok(())
+    }
+
     /// Returns the damage in what was read so far; `None` if there is none.
     pub fn damage(&self) -> Option<RecordingDamage> {
         let mut damage = self.feeder.damage;
         let leading = self.blocks.leading()?;
         damage.first_byte = damage.first_byte.map(|byte| leading + byte);
-        if self.ended {
+        let is_all = self
+            .window
+            .as_ref()
+            .is_none_or(|window| window.end >= self.end);
+        if self.ended && is_all {
             damage.rest = self.rest;
             let last = leading + self.feeder.taken;
             damage.truncated_bytes = self.end.saturating_sub(last);
@@ -354,14 +520,23 @@ impl Station for StationReader {
             let stepped = self.blocks.step(&mut self.deframer, take);
             self.ended = !stepped.map_err(|error| RecordingError::Read(error.into()))?;
         }
+        if let Some(window) = &self.window
+            && self.ended
+            && window.end < self.end
+            && !self.feeder.track.has_come_to(range.end, MARGIN)
+        {
+            return Err(RecordingError::Short(window.clone()).into());
+        }
         Ok(self.feeder.track.slab(range))
     }
 
     fn counts(&self) -> Counts {
-        let counts = self.feeder.track.counts();
+        let (counts, before) = (self.feeder.track.counts(), self.before);
         Counts {
-            foreign: counts.foreign + self.feeder.damage.other_frames,
-            ..counts
+            frames: counts.frames - before.frames,
+            late: counts.late - before.late,
+            duplicates: counts.duplicates - before.duplicates,
+            foreign: counts.foreign - before.foreign + self.feeder.damage.other_frames,
         }
     }
 }

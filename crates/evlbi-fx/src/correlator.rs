@@ -95,6 +95,17 @@ impl Correlator {
         }
     }
 
+    /// Returns the memory of a correlator for this setup, in bytes.
+    pub fn memory(setup: &Setup) -> usize {
+        let channels = setup.channels().div_ceil(TILE) * TILE;
+        let spectra = setup.inputs().count() * channels * setup.batch() * 8;
+        let products = setup.products().len() * channels * 16;
+        // Samples of all channels of a thread, transforms, and running sums of each input.
+        let layouts = setup.stations().iter().map(|it| it.layout.components());
+        let block = channels * (64 + 8 * layouts.max().unwrap_or(1) + 16 * setup.inputs().count());
+        spectra + products + block
+    }
+
     /// Correlates blocks. `slabs` has one slab per station, which covers [`Setup::samples`] of these blocks; samples outside the
     /// slab are missing.
     ///

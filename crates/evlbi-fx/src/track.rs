@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use evlbi_wire::validity::Intervals;
+use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
 use crate::unpack::{Recorded, Unpacker};
@@ -25,7 +26,7 @@ const MANY: usize = 1024;
 const FAR: usize = 1 << 14;
 
 /// Sources of the validity of samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trust {
     /// All: the invalid bit, the fill pattern anywhere in the payload, the flags.
     #[default]
@@ -37,7 +38,7 @@ pub enum Trust {
 }
 
 /// Counts of frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Frames that were kept.
     pub frames: u64,

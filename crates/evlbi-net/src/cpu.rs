@@ -29,6 +29,11 @@ pub(crate) fn thread_time() -> Nanos {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// Returns the CPU time that all threads of the program have used.
+pub fn process_time() -> Nanos {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 #[inline]
 fn clock(id: libc::clockid_t) -> Nanos {
     let mut time = libc::timespec {

@@ -82,12 +82,20 @@ impl ChannelTable {
     /// # Errors
     /// Returns a [`TableError`] if it cannot be read, or a row is not possible.
     pub fn read(path: &Path) -> Result<ChannelTable, TableError> {
-        let path_of = || path.to_owned();
         let text = std::fs::read_to_string(path).map_err(|source| TableError::Read {
-            path: path_of(),
+            path: path.to_owned(),
             source,
         })?;
-        let table: ChannelTable = toml::from_str(&text).map_err(|source| TableError::Parse {
+        ChannelTable::parse(&text, path)
+    }
+
+    /// Parses a table, which is in the file at `path`.
+    ///
+    /// # Errors
+    /// Returns a [`TableError`] if a row is not possible.
+    pub fn parse(text: &str, path: &Path) -> Result<ChannelTable, TableError> {
+        let path_of = || path.to_owned();
+        let table: ChannelTable = toml::from_str(text).map_err(|source| TableError::Parse {
             path: path_of(),
             source,
         })?;

@@ -19,7 +19,7 @@ use evlbi_wire::mark4;
 use evlbi_wire::time::{FrameRate, FrameTime};
 use evlbi_wire::units::utc;
 use evlbi_wire::vdif::{Shape, StreamKey};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::error::RecordingError;
 
@@ -48,8 +48,8 @@ const MAX_CHECKED: u64 = 64;
 /// Maximum number of bytes read before a file counts as raw data: three frames of 16 MiB fit.
 const HOLD: usize = 50 << 20;
 
-/// Format, threads and times of a recording.
-#[derive(Clone, Debug)]
+/// Format, threads and times of a recording. As a document, it serves to read the recording elsewhere.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recording {
     /// Path of the file.
     pub path: PathBuf,
@@ -66,8 +66,10 @@ pub struct Recording {
     /// Shape of the samples, for VDIF.
     pub shape: Option<Shape>,
     /// First undamaged header of Mark 4.
+    #[serde(skip)]
     pub mark4: Option<Box<mark4::Header>>,
     /// Format of raw data that is known, but not read.
+    #[serde(skip)]
     pub relative: Option<mark4::Relative>,
     /// Stations and threads in order of appearance.
     pub keys: Vec<StreamKey>,
@@ -86,7 +88,7 @@ pub struct Recording {
 }
 
 /// Part of a recording that is of another format, or has frames of another length, than its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rest {
     /// Offset in the file of the end of the last frame before it.
@@ -589,9 +591,14 @@ impl Blocks {
     pub fn from(mut file: File, offset: u64, size: u64) -> Result<Blocks, RecordingError> {
         file.seek(SeekFrom::Start(offset))
             .map_err(RecordingError::read_on)?;
-        let mut blocks = Blocks::new(file, size.saturating_sub(offset));
+        Ok(Blocks::at(file, offset, size))
+    }
+
+    /// Starts at an offset of a file of `size` bytes, of which `rest` holds the bytes from there on.
+    pub fn at(rest: File, offset: u64, size: u64) -> Blocks {
+        let mut blocks = Blocks::new(rest, size.saturating_sub(offset));
         blocks.offset = offset;
-        Ok(blocks)
+        blocks
     }
 
     /// Reads the first `length` bytes of `file`.
@@ -667,7 +674,10 @@ impl Blocks {
     }
 
     fn read(&mut self) -> Result<(), RecordingError> {
-        let wanted = usize::try_from(self.left).unwrap_or(BLOCK).min(BLOCK);
+        // Blocks end at the same places of the file, wherever its reading starts.
+        let begun = ((self.offset + self.filled as u64) % BLOCK as u64) as usize;
+        let wanted = usize::try_from(self.left).unwrap_or(BLOCK);
+        let wanted = wanted.min(BLOCK - begun);
         if self.buffer.len() < self.filled + wanted {
             self.buffer.resize(self.filled + wanted, 0);
         }

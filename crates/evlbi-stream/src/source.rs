@@ -341,7 +341,11 @@ pub(crate) fn read_text(path: &Path) -> Result<String, SourceError> {
     })
 }
 
-pub(crate) fn parse_plan(text: &str, path: &Path) -> Result<SkyPlan, SourceError> {
+/// Parses the plan of a simulated sky, which is in the file at `path`.
+///
+/// # Errors
+/// Returns an error if it cannot be parsed.
+pub fn parse_plan(text: &str, path: &Path) -> Result<SkyPlan, SourceError> {
     toml::from_str(text).map_err(|source| SourceError::ParsePlan {
         path: path.to_owned(),
         source,

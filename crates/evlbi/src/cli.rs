@@ -8,6 +8,7 @@ mod convert;
 
 mod analyse;
 mod choice;
+mod chunks;
 mod correlate;
 #[cfg(test)]
 mod defaults;
@@ -39,6 +40,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+pub use self::chunks::TryAgain;
 pub use self::session::Checked;
 use crate::program::Program;
 
@@ -89,7 +91,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "demo", "send", "recv", "drop", "split", "join", "inspect", "sky",
         ],
     ),
-    ("Correlate", &["correlate", "fringe", "loss-curve"]),
+    ("Correlate", &["correlate", "merge", "fringe", "loss-curve"]),
     (
         "Measure a path",
         &["probe", "respond", "watch", "report", "analyse", "doctor"],
@@ -134,6 +136,8 @@ pub enum Command {
     Sky(recordings::SkyArgs),
     /// Correlate recordings or live streams: amplitude, delay, rate, weight of each baseline
     Correlate(correlate::CorrelateArgs),
+    /// Merge the parts of a correlation
+    Merge(chunks::MergeArgs),
     /// Search visibilities or recordings for fringes, and draw them
     Fringe(correlate::FringeArgs),
     /// Measure what lost data costs a correlation: amplitude, weight, noise against theory
@@ -176,6 +180,7 @@ impl Command {
             Command::Inspect(args) => recordings::inspect(&args, program),
             Command::Sky(args) => recordings::sky(args, program),
             Command::Correlate(args) => correlate::correlate(args, program),
+            Command::Merge(args) => chunks::merge_parts(args, program),
             Command::Fringe(args) => correlate::fringe(args, program),
             Command::LossCurve(args) => correlate::loss_curve(args, program),
             Command::Path(command) => path::run(command, program),

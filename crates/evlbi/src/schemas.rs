@@ -5,6 +5,7 @@
 
 use evlbi_control::agent::Ready;
 use evlbi_control::session::result::RunResult;
+use evlbi_correlate::chunks::{ChunkPlan, PartDone};
 use evlbi_correlate::fringe::FringeResult;
 use evlbi_correlate::loss_curve::LossCurve;
 use evlbi_correlate::{CorrelateResult, Integration};
@@ -50,7 +51,8 @@ outputs! {
     "evlbi.agent/1" ["agent"], Ready;
     "evlbi.analyse/1" ["analyse"], Analysis;
     "evlbi.checked/1" ["run"], Checked;
-    "evlbi.correlate/1" ["correlate"], CorrelateResult;
+    "evlbi.chunks/1" [], ChunkPlan;
+    "evlbi.correlate/1" ["correlate", "merge"], CorrelateResult;
     "evlbi.demo/1" ["demo"], DemoResult;
     "evlbi.doctor/1" ["doctor"], Examination;
     "evlbi.drop/1" ["drop"], DropReport;
@@ -61,6 +63,7 @@ outputs! {
     "evlbi.loss-curve/1" ["loss-curve"], LossCurve;
     "evlbi.matrix/1" ["report"], report::matrix::Matrix;
     "evlbi.path/1" ["path run", "path show"], State;
+    "evlbi.part/1" ["correlate"], PartDone;
     "evlbi.plan.compare/1" ["plan tcp"], compare::Simulated<compare::Row>;
     "evlbi.plan.link/1" ["plan link"], LinkPlan;
     "evlbi.plan.losses/1" ["plan tcp"], compare::Simulated<losses::Row>;

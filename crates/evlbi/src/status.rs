@@ -26,10 +26,14 @@ use evlbi_stream::send::SendError;
 use evlbi_stream::sink::SinkError;
 use evlbi_stream::source::SourceError;
 
+use crate::cli::TryAgain;
+
 /// Something that went wrong, but not with the command line.
 const FAILED: u8 = 1;
 /// A command line that nothing could be done with: clap's status, too.
 const INVALID: u8 = 2;
+/// What may succeed later or elsewhere, as sysexits.h has it: `EX_TEMPFAIL`.
+const TRY_AGAIN: u8 = 75;
 /// A command that cannot be run, and one that does not exist: those of `env`, `timeout` and shells.
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -52,6 +56,9 @@ pub fn of(error: &anyhow::Error) -> ExitCode {
 }
 
 fn number_of(error: &anyhow::Error) -> u8 {
+    if error.is::<TryAgain>() {
+        return TRY_AGAIN;
+    }
     let status = |cause| match not_run(cause) {
         None if is_invalid(cause) => Some(INVALID),
         status => status,

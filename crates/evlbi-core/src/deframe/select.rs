@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use evlbi_wire::fill;
 use evlbi_wire::validity::TimeGap;
 use evlbi_wire::vdif::{StationId, StreamKey};
+use serde::{Deserialize, Serialize};
 
 use super::rate::Tick;
 use super::{Chunk, Deframer, Frame, FrameState, Sink, Span};
@@ -14,7 +15,7 @@ use super::{Chunk, Deframer, Frame, FrameState, Sink, Span};
 const MAX_SEEN: usize = 1024;
 
 /// Stations and threads whose frames are output. The default is all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selected {
     /// Stations; `None` for all.
     pub stations: Option<Vec<StationId>>,

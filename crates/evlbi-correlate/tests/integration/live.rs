@@ -8,7 +8,7 @@ use std::time::Duration;
 use evlbi_core::shed::{Policy, Replace};
 use evlbi_correlate::{
     CorrelateOptions, Correlating, DelayTerms, Hertz, Integration, Recordings, StreamOptions,
-    StreamResult, correlate, correlate_streams,
+    StreamResult, Stretch, correlate, correlate_streams,
 };
 use evlbi_fx::track::Trust;
 use evlbi_net::run::{Note, Notes, Run};
@@ -310,12 +310,12 @@ fn a_live_correlation_is_that_of_the_recordings() {
     assert!(periods.len() >= 4, "{} integrations", periods.len());
     let mut least = 1.0f64;
     for (before, period) in periods[1..periods.len() - 1].iter().enumerate() {
-        let chunk = format!("{}/{}", before + 2, periods.len());
-        let chunk = CorrelateOptions {
-            chunk: Some(chunk.parse().unwrap()),
+        let begin = 0.2 * (before + 1) as f64;
+        let only = CorrelateOptions {
+            stretch: Stretch::Between(begin..begin + 0.2),
             ..options.clone()
         };
-        let recorded = correlated(&files, &chunk);
+        let recorded = correlated(&files, &only);
         assert_eq!(period["time"], recorded["start"]);
         let [live, recorded] = [period, &recorded].map(|result| &result["baselines"][0]);
         let near = |name: &str, within: f64| {

@@ -1,6 +1,6 @@
 //! Setup of a correlation: stations, their bands, the products, and the time grid.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::{Range, RangeInclusive};
 
 use pulp::Arch;
@@ -229,41 +229,56 @@ impl Setup {
         Ok(Setup { simd, arch, ..self })
     }
 
-    /// Returns the setup with some of its products, in their order, and only the bands that these need. Their results are the same.
-    pub fn only(&self, products: &[Product]) -> Setup {
-        let needed = |input: Input| products.iter().any(|it| it.a == input || it.b == input);
+    /// Returns the inputs in the smallest groups that have no products with each other, except that inputs without products are in the
+    /// first one.
+    pub fn groups(&self) -> Vec<Vec<Input>> {
+        let inputs: Vec<Input> = self.inputs().collect();
+        let mut group: Vec<usize> = (0..inputs.len()).collect();
+        let mut has_products = vec![false; inputs.len()];
+        for product in &self.products {
+            let [a, b] = [product.a, product.b].map(|input| self.index(input));
+            (has_products[a], has_products[b]) = (true, true);
+            let (from, to) = (group[a].max(group[b]), group[a].min(group[b]));
+            group
+                .iter_mut()
+                .filter(|it| **it == from)
+                .for_each(|it| *it = to);
+        }
+        let first = has_products
+            .iter()
+            .position(|has| *has)
+            .map_or(0, |place| group[place]);
+        let mut groups: BTreeMap<usize, Vec<Input>> = BTreeMap::new();
+        for (place, input) in inputs.into_iter().enumerate() {
+            let group = if has_products[place] {
+                group[place]
+            } else {
+                first
+            };
+            groups.entry(group).or_default().push(input);
+        }
+        groups.into_values().collect()
+    }
+
+    /// Returns the setup with some of its inputs, and the products of these. Their results are the same.
+    pub fn only(&self, inputs: &[Input]) -> Setup {
         let mut stations = self.stations.clone();
         // The new index of each band that remains.
         let mut places = HashMap::new();
         let (mut firsts, mut next) = (Vec::new(), 0);
         for (station, of) in stations.iter_mut().enumerate() {
             firsts.push(next);
-            let kept = (0..of.bands.len()).filter(|band| {
-                needed(Input {
-                    station,
-                    band: *band,
-                })
-            });
-            let kept: Vec<usize> = kept.collect();
-            for (place, band) in kept.iter().enumerate() {
-                let (old, new) = (
-                    Input {
-                        station,
-                        band: *band,
-                    },
-                    Input {
-                        station,
-                        band: place,
-                    },
-                );
-                places.insert(old, new);
+            let kept = (0..of.bands.len()).map(|band| Input { station, band });
+            let kept: Vec<Input> = kept.filter(|input| inputs.contains(input)).collect();
+            for (band, old) in kept.iter().enumerate() {
+                places.insert(*old, Input { station, band });
             }
             next += kept.len();
-            of.bands = kept.iter().map(|band| of.bands[*band].clone()).collect();
+            of.bands = kept.iter().map(|old| self.band(*old).clone()).collect();
         }
-        let products = products.iter().map(|it| Product {
-            a: places[&it.a],
-            b: places[&it.b],
+        let products = self.products.iter().filter_map(|product| {
+            let (a, b) = (*places.get(&product.a)?, *places.get(&product.b)?);
+            Some(Product { a, b })
         });
         Setup {
             products: products.collect(),

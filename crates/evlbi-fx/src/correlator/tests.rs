@@ -570,8 +570,10 @@ fn some_products_are_those_among_all() {
     let recorded = record(&plan(2, false, 2, 2, [&[], &[1e-7]]));
     let (setup, all) = correlate(&recorded, 128, 0..40);
     let slabs = slabs(&setup, &recorded, 0..40);
+    let groups = setup.products().iter().map(|it| vec![it.a, it.b]);
+    assert_eq!(setup.groups(), groups.collect::<Vec<_>>());
     for (place, product) in setup.products().iter().enumerate() {
-        let only = Arc::new(setup.only(&[*product]));
+        let only = Arc::new(setup.only(&[product.a, product.b]));
         assert_eq!(only.inputs().count(), 2);
         assert_eq!(only.band(only.products()[0].b), setup.band(product.b));
         let sums = Correlator::new(&only).correlate(&slabs, 0..40).unwrap();

@@ -12,7 +12,7 @@ use evlbi_correlate::loss_curve::{
     self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses, Search,
 };
 use evlbi_correlate::{
-    Cause, Chunk, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration, LeftOut,
+    Cause, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration, LeftOut,
     NoFringe, Polarisations, Recordings, SideBand, StreamOptions, StreamResult, Stretch,
     correlate_streams, text, write_csv,
 };
@@ -26,13 +26,14 @@ use evlbi_wire::units;
 use parking_lot::Mutex;
 
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, length, name, names, time, within};
+use super::chunks::PartArgs;
 use super::safe::ReportArgs;
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
 use crate::status::Usage;
 use crate::words;
 
-const TRUSTS: Choices<Trust> = &[
+pub const TRUSTS: Choices<Trust> = &[
     (
         "exact",
         "The invalid bit, the fill pattern anywhere, and the gaps file next to the recording",
@@ -71,18 +72,17 @@ Examples:
   evlbi correlate A.vdif B.vdif --freq 8.4G,8.432G --polarisations RL --cross-hands --channels 512")]
 pub struct CorrelateArgs {
     /// Recordings, one per station, in the order of the model's stations; with --live one stream per station: udp://ADDRESS:PORT, tcp://ADDRESS:PORT or unix:///PATH
-    #[arg(required = true, num_args = 2..=32)]
+    #[arg(required_unless_present = "plan", num_args = 2..=32)]
     pub files: Vec<String>,
     #[command(flatten)]
     pub options: CorrelatorArgs,
     /// Choose which marks make a sample invalid
     #[arg(long, value_parser = choice(TRUSTS), default_value = name(TRUSTS, CorrelateOptions::default().trust))]
     pub trust: Trust,
-    /// Correlate only part K of N of the integrations; the sums of all parts equal the whole
-    #[arg(long, value_name = "K/N", conflicts_with = "live")]
-    pub chunk: Option<Chunk>,
+    #[command(flatten)]
+    pub part: PartArgs,
     /// Correlate only this much at the end of the recordings, which may still be growing
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["live", "chunk"], value_parser = length)]
+    #[arg(long, value_name = "TIME", conflicts_with = "live", value_parser = length)]
     pub last: Option<Duration>,
     /// Receive streams and correlate them as they arrive; prints one line per integration
     #[arg(long)]
@@ -193,7 +193,6 @@ convert! {
 pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     let options = CorrelateOptions {
         trust: args.trust,
-        chunk: args.chunk,
         stretch: (args.last).map_or(Stretch::All, |last| Stretch::Last(last.as_secs_f64())),
         visibilities: args.out,
         force: args.force,
@@ -207,14 +206,16 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     if args.streams.reports.safe {
         bail!(Usage("--safe is for streams: give --live".to_owned()));
     }
+    if args.part.is_part() {
+        return super::chunks::part(args.part, &files, &options, json, program);
+    }
+    if args.part.stage.is_some() {
+        bail!(Usage(
+            "--stage is for parts: give --plan or --chunk".to_owned()
+        ));
+    }
     let recordings = Recordings::open(&files, &options, program.run())?;
-    let summaries = options.visibilities.as_ref().map(|directory| {
-        let part = options.chunk.map_or_else(String::new, Chunk::suffix);
-        [
-            directory.join(format!("summary{part}.json")),
-            directory.join(format!("baselines{part}.csv")),
-        ]
-    });
+    let summaries = options.visibilities.as_deref().map(summaries);
     let files = summaries.iter().flatten().map(PathBuf::as_path);
     check_new(files, options.force)?;
     if let Some(directory) = &options.visibilities {
@@ -223,10 +224,9 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     }
     let correlation = evlbi_correlate::correlate(&recordings, &options, program.run(), &mut ())?;
     correlation.has_any()?;
-    let result = correlation.result(profiles);
-    if let Some([summary, table]) = &summaries {
-        replace_json(summary, &result)?;
-        write_csv(table, &result)?;
+    let mut result = correlation.result(profiles);
+    if let Some(summaries) = &summaries {
+        summarise(&mut result, summaries)?;
     }
     output::print(json, &result, text)?;
     advise(result.no_fringe(), Some(&options), program);
@@ -235,8 +235,19 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     complete(correlation.interrupted)
 }
 
+/// Returns the paths of the summary and of the table of baselines in a directory of visibilities.
+pub fn summaries(directory: &Path) -> [PathBuf; 2] {
+    ["summary.json", "baselines.csv"].map(|name| directory.join(name))
+}
+
+/// Writes the summary and the table of baselines.
+pub fn summarise(result: &mut CorrelateResult, [summary, table]: &[PathBuf; 2]) -> Result<()> {
+    result.beside(|result| replace_json(summary, result))?;
+    Ok(write_csv(table, result)?)
+}
+
 /// Returns an error if inputs were left out: the printed result lacks them.
-fn all_of(left_out: &[LeftOut]) -> Result<()> {
+pub fn all_of(left_out: &[LeftOut]) -> Result<()> {
     let sources: Vec<&str> = left_out.iter().map(|it| it.source.as_str()).collect();
     ensure!(
         sources.is_empty(),
@@ -262,7 +273,7 @@ fn is_url(text: &str) -> bool {
 }
 
 /// Prints what to try where no fringe was found.
-fn advise(without: Option<NoFringe>, options: Option<&CorrelateOptions>, program: &Program) {
+pub fn advise(without: Option<NoFringe>, options: Option<&CorrelateOptions>, program: &Program) {
     if let Some(without) = without {
         let what = words::no_fringe(&without, options);
         program.run().line(format_args!("evlbi: {what}"));
@@ -270,7 +281,7 @@ fn advise(without: Option<NoFringe>, options: Option<&CorrelateOptions>, program
 }
 
 /// Prints what to try where fringes are off the model.
-fn advise_delays(result: &CorrelateResult, program: &Program) {
+pub fn advise_delays(result: &CorrelateResult, program: &Program) {
     if let Some(off) = &result.off_model {
         program.run().say(format_args!("{}", words::off_model(off)));
     }

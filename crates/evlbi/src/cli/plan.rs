@@ -16,6 +16,7 @@ use evlbi_trace::tcp::Algorithm;
 use evlbi_wire::units;
 
 use super::choice::{Choices, choice, length, name, time};
+use super::chunks::PlanChunksArgs;
 use super::plots;
 use super::safe::{Chosen, MODES, least, weight};
 use super::tables::CsvArgs;
@@ -32,6 +33,8 @@ pub enum PlanCommand {
     Link(PlanLinkArgs),
     /// Calculate the losses at which a flow under SafeUDP sheds and stops
     Safe(PlanSafeArgs),
+    /// Divide a correlation of recordings into parts for several hosts
+    Chunks(Box<PlanChunksArgs>),
 }
 
 #[derive(Args)]
@@ -242,6 +245,7 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
             let plan = link::plan(&args.into())?;
             csv.and(&plan, link::csv, || output::print(json, &plan, link::text))
         }
+        PlanCommand::Chunks(args) => super::chunks::plan(*args, program),
         PlanCommand::Safe(args) => {
             let json = args.json;
             let csv = args.table.clone().checked(json, args.force, [])?;

@@ -81,7 +81,7 @@ fn correlate(
         .collect();
     let options = CorrelateOptions {
         sample_rate: Some(Hertz(f64::from(frame_rate.get()) * SAMPLES as f64)),
-        stretch: Stretch::First(CORRELATED),
+        stretch: Stretch::Between(0.0..CORRELATED),
         ..CorrelateOptions::default()
     };
     let recordings = Recordings::open(&paths, &options, run)?;

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use evlbi_correlate::chunks::ChunkError;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
@@ -113,11 +114,9 @@ fn ways(without: &NoFringe, options: &CorrelateOptions) -> Vec<String> {
             None => "a shorter --integration, which widens the window of rates",
         },
     ];
-    let data = match (options.chunk, options.stretch) {
-        (None, Stretch::All) => {
-            "longer recordings: the SNR grows with the square root of their length"
-        }
-        _ => "all of the recordings, without --last or --chunk",
+    let data = match options.stretch {
+        Stretch::All => "longer recordings: the SNR grows with the square root of their length",
+        _ => "all of the recordings, without --last",
     };
     let mut ways = vec![model.to_owned()];
     if options.delay.iter().any(is_late) {
@@ -158,6 +157,33 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_recording))
         .or_else(|| error.downcast_ref().and_then(of_visibilities))
         .or_else(|| error.downcast_ref().and_then(of_fringe))
+        .or_else(|| error.downcast_ref().and_then(of_chunks))
+}
+
+fn of_chunks(error: &ChunkError) -> Option<String> {
+    let remedy = match error {
+        ChunkError::Edited(_) => "make it again by `evlbi plan chunks`",
+        ChunkError::Memory(_) => "give a larger --memory, fewer --channels or fewer --threads",
+        ChunkError::Version { .. } => {
+            "use that version, or make the plan and all parts again with this one"
+        }
+        ChunkError::Changed { .. } | ChunkError::ChangedText(_) => {
+            "restore it, or make the plan and all parts again"
+        }
+        ChunkError::NoParts(_) => "`evlbi correlate --plan FILE --part K --out DIR` makes a part",
+        ChunkError::Damaged { .. } => {
+            "correlate the part again with the same command, which replaces it"
+        }
+        ChunkError::Differ { .. } => {
+            "a host or a disk is faulty, or its program is another one: delete both, and correlate the part again on a third host"
+        }
+        ChunkError::Simd { .. } => {
+            "correlate one of them again with the --simd of the other, or give --mixed-simd to accept that"
+        }
+        ChunkError::Missing { .. } => "correlate them, or give --partial, which makes gaps of them",
+        _ => return None,
+    };
+    Some(format!("{error}: {remedy}"))
 }
 
 fn of_recording(error: &RecordingError) -> Option<String> {

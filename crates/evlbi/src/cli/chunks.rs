@@ -1,0 +1,254 @@
+//! `evlbi plan chunks`, `evlbi correlate --plan`, and `evlbi merge`: a correlation in parts.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Error, Result, bail};
+use clap::Args;
+use evlbi_correlate::chunks::{
+    ChunkError, ChunkOptions, ChunkPlan, MergeOptions, PartDone, PartOptions, Stage,
+    correlate_part, merge,
+};
+use evlbi_correlate::{Chunk, CorrelateOptions, text};
+use evlbi_fx::track::Trust;
+use evlbi_net::file::check_new;
+use evlbi_wire::units::{self, show_count, show_seconds};
+
+use super::choice::{choice, name};
+use super::correlate::{CorrelatorArgs, TRUSTS, advise, advise_delays, all_of};
+use crate::output;
+use crate::program::{Program, complete};
+use crate::status::Usage;
+
+#[derive(Args)]
+#[command(after_help = "\
+Inspects the recordings once. Each part can then be correlated on any host, at any time, as often as wanted, by \
+`evlbi correlate --plan FILE --part K --out DIR`; `evlbi merge DIR` makes of them what one run makes, to the bit. The \
+plan contains all options and models. Where the parts run, the paths of the recordings must be reachable, unless \
+`evlbi correlate --stage` fetches their bytes.
+
+Examples:
+  evlbi plan chunks Ef.vdif Jb.vdif --freq 4.9G --parts 64 > job.chunks.json
+  # Bands are divided so that a part takes at most this much memory:
+  evlbi plan chunks Ef.vdif Jb.vdif --model job_1.im --memory 4GB --out job.chunks.json")]
+pub struct PlanChunksArgs {
+    /// Recordings, one per station, in the order of the model's stations
+    #[arg(required = true, num_args = 2..=32)]
+    pub files: Vec<String>,
+    /// Number of parts in time; fewer if the recordings are too short
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub parts: u32,
+    /// Maximum memory of a part: its bands are divided so that it keeps to that [default: all bands in each part]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub memory: Option<u64>,
+    /// Hosts that hold the recordings, in their order, for `evlbi correlate --stage` [default: this host]
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    #[command(flatten)]
+    pub options: CorrelatorArgs,
+    /// Choose which marks make a sample invalid
+    #[arg(long, value_parser = choice(TRUSTS), default_value = name(TRUSTS, CorrelateOptions::default().trust))]
+    pub trust: Trust,
+    /// Write the plan to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Overwrite an existing plan
+    #[arg(long, requires = "out")]
+    pub force: bool,
+}
+
+/// Plans the parts of a correlation.
+pub fn plan(args: PlanChunksArgs, program: &Program) -> Result<()> {
+    check_new(args.out.as_deref(), args.force)?;
+    let options = CorrelateOptions {
+        trust: args.trust,
+        ..args.options.into()
+    };
+    let wanted = ChunkOptions {
+        parts: args.parts as usize,
+        memory: args.memory,
+        hosts: args.hosts,
+    };
+    let plan = ChunkPlan::new(&args.files, &options, &wanted, program.run())?;
+    program.run().say(format_args!("{}", described(&plan)));
+    match args.out {
+        Some(path) => Ok(evlbi_net::file::replace_json(&path, &plan)?),
+        None => output::print(true, &plan, described),
+    }
+}
+
+/// Describes a plan in a line.
+fn described(plan: &ChunkPlan) -> String {
+    let (parts, memory) = (plan.parts.len(), plan.memory_bytes.div_ceil(1_000_000));
+    let longest = plan
+        .parts
+        .iter()
+        .map(|part| part.seconds)
+        .fold(0.0, f64::max);
+    format!(
+        "{} parts of at most {}, {} from {}; they read {} bytes, and each takes at most {} MB of memory with {} threads; {} instructions; the paths of the recordings must be reachable where the parts run, unless --stage fetches them",
+        parts,
+        show_seconds(longest),
+        show_seconds(plan.seconds),
+        plan.start,
+        show_count(plan.bytes),
+        show_count(memory),
+        plan.threads,
+        plan.simd
+    )
+}
+
+/// How a part of a correlation is chosen.
+#[derive(Args)]
+pub struct PartArgs {
+    /// Correlate a part of this plan of `evlbi plan chunks`, which contains all options; needs --part and --out
+    #[arg(long, value_name = "FILE", requires = "part", requires = "out", conflicts_with_all = [
+        "files", "model", "delay", "freq", "sideband", "polarisations", "channel_table", "invert", "cross_hands", "sample_rate",
+        "channels", "integration", "delay_window", "rate_window", "flag", "trust", "live", "last", "profiles", "force",
+    ])]
+    pub plan: Option<PathBuf>,
+    /// With --plan: number of the part, from 1
+    #[arg(long, value_name = "K", requires = "plan")]
+    pub part: Option<u32>,
+    /// Correlate part K of N, as of a plan of N parts that is made first; `evlbi merge` merges them
+    #[arg(long, value_name = "K/N", requires = "out", conflicts_with_all = ["live", "plan", "last", "profiles", "force"])]
+    pub chunk: Option<Chunk>,
+    /// With --plan or --chunk: fetch the bytes of recordings by this line for the shell, with {host} {path} {offset} {length} {out}
+    #[arg(long, value_name = "COMMAND", conflicts_with = "live")]
+    pub stage: Option<Stage>,
+}
+
+impl PartArgs {
+    /// Returns whether a part is asked for.
+    pub fn is_part(&self) -> bool {
+        self.plan.is_some() || self.chunk.is_some()
+    }
+}
+
+/// Correlates a part.
+pub fn part(
+    args: PartArgs,
+    files: &[String],
+    options: &CorrelateOptions,
+    json: bool,
+    program: &Program,
+) -> Result<()> {
+    let Some(directory) = &options.visibilities else {
+        bail!(Usage("a part needs a directory: give --out DIR".to_owned()));
+    };
+    let part = PartOptions {
+        threads: options.threads,
+        simd: options.simd,
+        stage: args.stage,
+    };
+    let run = || -> Result<PartDone, ChunkError> {
+        let (plan, number) = match (&args.plan, args.part, args.chunk) {
+            (Some(plan), Some(number), _) => (ChunkPlan::read(plan)?, number as usize),
+            (_, _, chunk) => {
+                let Chunk { number, of } = chunk.unwrap_or(Chunk { number: 1, of: 1 });
+                let wanted = ChunkOptions {
+                    parts: of,
+                    memory: None,
+                    hosts: Vec::new(),
+                };
+                (
+                    ChunkPlan::new(files, options, &wanted, program.run())?,
+                    number,
+                )
+            }
+        };
+        correlate_part(&plan, number, directory, &part, program.run())
+    };
+    let done = run().map_err(|error| match error.is_temporary() {
+        true => Error::from(error).context(TryAgain),
+        false => error.into(),
+    })?;
+    output::print(json, &done, |done| shown(done, directory))
+}
+
+/// Describes a complete part in a line.
+fn shown(done: &PartDone, directory: &Path) -> String {
+    let path = done.sums_in(directory);
+    let (part, parts, path) = (done.part, done.parts, path.display());
+    match done.was_there {
+        true => format!(
+            "part {part} of {parts} is already there: {path}, of host {}",
+            done.host
+        ),
+        false => format!(
+            "part {part} of {parts}: {} in {path}, correlated in {}",
+            show_seconds(done.seconds),
+            show_seconds(done.elapsed_s)
+        ),
+    }
+}
+
+/// An error after which the same may succeed later, or on another host.
+#[derive(Debug)]
+pub struct TryAgain;
+
+impl fmt::Display for TryAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the part is not done, and can be tried again")
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Writes what one run of `evlbi correlate --out` writes, equal to the bit: visibilities, summary.json and baselines.csv.
+
+Examples:
+  evlbi merge job
+  # Parts that are missing become gaps without weight:
+  evlbi merge job --partial --out so-far")]
+pub struct MergeArgs {
+    /// Directory of the parts
+    #[arg(value_name = "DIR")]
+    pub parts: PathBuf,
+    /// Write the result into this directory [default: that of the parts]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Continue although parts are missing: their time has weight 0, and they are listed
+    #[arg(long)]
+    pub partial: bool,
+    /// Merge parts that were correlated with different vector instructions: the last digits differ from those of one run
+    #[arg(long)]
+    pub mixed_simd: bool,
+    /// Add amplitude against delay of each baseline to the JSON, at most 512 delays
+    #[arg(long, requires = "json")]
+    pub profiles: bool,
+    /// Overwrite existing results
+    #[arg(long)]
+    pub force: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Merges parts.
+pub fn merge_parts(args: MergeArgs, program: &Program) -> Result<()> {
+    let options = MergeOptions {
+        out: args.out.unwrap_or_else(|| args.parts.clone()),
+        force: args.force,
+        partial: args.partial,
+        mixed: args.mixed_simd,
+    };
+    let summaries = super::correlate::summaries(&options.out);
+    check_new(summaries.iter().map(PathBuf::as_path), options.force)?;
+    let merged = merge(&args.parts, &options, program.run())?;
+    let mut result = merged.result(args.profiles);
+    super::correlate::summarise(&mut result, &summaries)?;
+    output::print(args.json, &result, text)?;
+    advise(result.no_fringe(), None, program);
+    advise_delays(&result, program);
+    for missing in &result.missing {
+        program.run().warn(format_args!(
+            "part {} is missing: no data for {} from {}",
+            missing.part,
+            show_seconds(missing.seconds),
+            missing.start
+        ));
+    }
+    all_of(&result.left_out)?;
+    complete(merged.interrupted).context("the merger")
+}

@@ -224,7 +224,8 @@ pub const COMMANDS: [Command; 9] = [
             ("safe", OptionPolicy::Messages),
             ("key-file", OptionPolicy::Key),
         ],
-        left_out: &["no-lines"],
+        // A flow runs no other program, and a plan names any files.
+        left_out: &["no-lines", "plan", "part", "stage"],
         ..TEST
     },
     Command {

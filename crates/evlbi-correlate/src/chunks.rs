@@ -9,7 +9,6 @@ mod memory;
 mod merge;
 mod part;
 mod stage;
-pub(crate) mod sums;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use self::error::ChunkError;
-pub use self::merge::{MergeOptions, Missing, merge};
+pub use self::merge::{MergeOptions, merge};
 pub use self::part::{PartDone, PartOptions, correlate_part, parts_in};
 pub use self::stage::Stage;
 
@@ -33,7 +32,7 @@ use super::files::{FileError, read_text, whole};
 use super::options::CorrelateOptions;
 use super::prepare::Prepared;
 use super::station::{StationDocument, StationFile};
-use super::{CorrelateError, LeftOut, Recordings, plan};
+use super::{CorrelateError, LeftOut, Recordings, plan, sums};
 
 /// Name and version of the format of plans.
 const SCHEMA: &str = "evlbi.chunks/1";

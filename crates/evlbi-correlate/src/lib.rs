@@ -67,6 +67,7 @@ mod series;
 mod shape;
 mod station;
 mod stream;
+mod sums;
 mod tamper;
 #[cfg(test)]
 mod tests;
@@ -97,7 +98,9 @@ pub use self::options::{
 };
 pub use self::pictures::PictureError;
 pub use self::plan::PlanError;
-pub use self::result::{BaselineResult, CorrelateResult, NoFringe, OffModel, text, write_csv};
+pub use self::result::{
+    BaselineResult, CorrelateResult, Missing, NoFringe, OffModel, text, write_csv,
+};
 pub use self::series::{Amplitude, WindowError};
 pub use self::station::{RecordingDamage, RecordingError};
 pub use self::stream::StreamResult;
@@ -105,7 +108,6 @@ pub use self::tamper::Tamper;
 pub use self::visibilities::{Description, FrequencyDescription, VisibilityError};
 pub use self::watch::Watch;
 
-use self::chunks::Missing;
 use self::plan::Placed;
 use self::prepare::{Prepared, Read};
 use self::result::{StationResult, baselines};
@@ -213,7 +215,7 @@ impl Recordings {
             .map(|(file, place)| (*place, file.shape()))
             .collect();
         // A job of DiFX has its own names.
-        if options.model.as_deref().is_none_or(plan::is_sky)
+        if options.model.as_deref().is_none_or(options::is_sky)
             && let Some(twice) = plan::twice(paths, &shapes)
         {
             run.warn(format_args!("{twice}"));

@@ -16,7 +16,6 @@ use evlbi_wire::units;
 use serde::{Deserialize, Serialize};
 
 use super::files::{FileError, read_text, whole};
-use super::plan::is_sky;
 
 /// Maximum number of bands in a block of one polarisation.
 const MAX_BLOCK: usize = 4096;
@@ -139,6 +138,11 @@ impl CorrelateOptions {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or(processors, usize::from)
     }
+}
+
+/// Returns whether a model is the plan of a simulated sky. Others are jobs of DiFX.
+pub fn is_sky(model: &Path) -> bool {
+    model.extension().is_some_and(|kind| kind == "toml")
 }
 
 /// Options for receiving the streams of a live correlation.

@@ -26,7 +26,7 @@ use self::choice::{Candidate, Candidates};
 use self::names::names;
 pub use self::names::{check_given, twice};
 use super::files::FileError;
-use super::options::{CorrelateOptions, DelayTerms, Hertz, SideBand};
+use super::options::{CorrelateOptions, DelayTerms, Hertz, SideBand, is_sky};
 use super::shape::Shape;
 
 const DAY: i64 = 86_400;
@@ -188,11 +188,6 @@ impl PlanError {
 
 /// Format of an input, with its place among all inputs: one that cannot be read has none.
 pub type Placed<'a> = (usize, &'a Shape);
-
-/// Returns whether a model is the plan of a simulated sky. Others are jobs of DiFX.
-pub fn is_sky(model: &Path) -> bool {
-    model.extension().is_some_and(|kind| kind == "toml")
-}
 
 /// Sets stations up from a model if there is one, else from the options. Of all inputs `files`, those with a shape are stations.
 pub fn plan(

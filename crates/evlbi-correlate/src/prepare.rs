@@ -9,7 +9,6 @@ use evlbi_net::run::Run;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::chunks::sums;
 use super::job::Job;
 use super::options::CorrelateOptions;
 use super::plan::{self, Placed};
@@ -19,6 +18,7 @@ use super::series::Series;
 use super::station::{
     RecordingDamage, RecordingError, StationFile, StationReader, Window as Bytes,
 };
+use super::sums;
 use super::tamper::Tampered;
 use super::visibilities::VisibilityWriter;
 use super::{Along, CorrelateError, Correlation, LeftOut, Recordings};
@@ -36,14 +36,14 @@ pub struct Prepared<'a> {
     pub job: Job,
 }
 
-/// What was read of a station.
+/// Frames read of a station.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Read {
     pub counts: Counts,
     pub damage: RecordingDamage,
 }
 
-/// What is made of the sums of all dumps.
+/// Collector of the sums of all dumps: for the result, and for visibilities.
 pub struct Collected {
     pub series: Series,
     dumps: usize,

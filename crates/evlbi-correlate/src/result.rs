@@ -13,7 +13,6 @@ use evlbi_stream::control_socket::Profile;
 use evlbi_wire::units::{show_count, show_hertz, show_seconds, utc};
 use serde::Serialize;
 
-use super::chunks::Missing;
 use super::job::{Job, MIN_BLOCKS};
 use super::options::DelayTerms;
 use super::plan::Placed;
@@ -197,6 +196,18 @@ struct AutoResult {
     /// Spectral lines, e.g. phase calibration tones: frequencies above the zero frequency of the samples, of channels with far more power
     /// than the others.
     lines_hz: Vec<f64>,
+}
+
+/// A part that is missing, whose time has no data.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Missing {
+    /// Number of the part.
+    pub part: usize,
+    /// UTC of its start.
+    pub start: String,
+    /// Its length, in seconds.
+    pub seconds: f64,
 }
 
 impl CorrelateResult {

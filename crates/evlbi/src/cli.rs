@@ -40,7 +40,6 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-pub use self::chunks::TryAgain;
 pub use self::session::Checked;
 use crate::program::Program;
 

@@ -26,13 +26,11 @@ use evlbi_stream::send::SendError;
 use evlbi_stream::sink::SinkError;
 use evlbi_stream::source::SourceError;
 
-use crate::cli::TryAgain;
-
 /// Something that went wrong, but not with the command line.
 const FAILED: u8 = 1;
 /// A command line that nothing could be done with: clap's status, too.
 const INVALID: u8 = 2;
-/// What may succeed later or elsewhere, as sysexits.h has it: `EX_TEMPFAIL`.
+/// Something that may succeed later or elsewhere: `EX_TEMPFAIL` of sysexits.h.
 const TRY_AGAIN: u8 = 75;
 /// A command that cannot be run, and one that does not exist: those of `env`, `timeout` and shells.
 const NOT_RUN: u8 = 126;
@@ -49,6 +47,16 @@ impl fmt::Display for Usage {
 }
 
 impl Error for Usage {}
+
+/// An error after which the same may succeed later, or on another host.
+#[derive(Debug)]
+pub struct TryAgain;
+
+impl fmt::Display for TryAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the part is not done, and can be tried again")
+    }
+}
 
 /// Returns the exit status of an error.
 pub fn of(error: &anyhow::Error) -> ExitCode {

@@ -3,8 +3,8 @@
 use evlbi_fx::correlator::{Correlator, Input, Setup};
 
 use super::error::ChunkError;
-use super::sums;
 use crate::run::UNIT;
+use crate::sums;
 
 /// Memory of the program, and of what is small.
 const BASE: u64 = 48 << 20;

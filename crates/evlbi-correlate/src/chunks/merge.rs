@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use evlbi_fx::correlator::{Setup, Sums};
 use evlbi_net::run::Run;
-use serde::Serialize;
 
 use super::error::ChunkError;
 use super::part::{PLAN, PartDone, parts_in};
-use super::sums::Reader;
 use super::{ChunkPlan, PartPlan};
 use crate::files::FileError;
 use crate::options::CorrelateOptions;
 use crate::prepare::{Prepared, Read};
+use crate::result::Missing;
+use crate::sums::Reader;
 use crate::{CorrelateError, Correlation};
 
 /// Options of a merger.
@@ -27,18 +27,6 @@ pub struct MergeOptions {
     pub partial: bool,
     /// Whether parts with different vector instructions are merged.
     pub mixed: bool,
-}
-
-/// A part that is missing, whose time has no data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Missing {
-    /// Number of the part.
-    pub part: usize,
-    /// UTC of its start.
-    pub start: String,
-    /// Its length, in seconds.
-    pub seconds: f64,
 }
 
 /// Parts of the same time, with different bands.
@@ -100,21 +88,20 @@ pub fn merge(
     collected.skip(job.range.end - next);
     let untampered = vec![None; read.len()];
     let mut merged = prepared.conclude(&correlate, collected, &read, untampered, run)?;
-    merged.missing = missing.into_iter().map(Missing::of).collect();
+    merged.missing = missing.into_iter().map(gap).collect();
     Ok(merged)
 }
 
-impl Missing {
-    fn of(part: &PartPlan) -> Missing {
-        Missing {
-            part: part.part,
-            start: part.start.clone(),
-            seconds: part.seconds,
-        }
+/// Describes a part that is missing.
+fn gap(part: &PartPlan) -> Missing {
+    Missing {
+        part: part.part,
+        start: part.start.clone(),
+        seconds: part.seconds,
     }
 }
 
-/// Returns one result of each part that is there.
+/// Returns one result of each complete part.
 fn checked(directory: &Path, plan: &ChunkPlan, mixed: bool) -> Result<Vec<PartDone>, ChunkError> {
     let mut parts = parts_in(directory, plan)?;
     for part in &parts {
@@ -142,7 +129,7 @@ fn checked(directory: &Path, plan: &ChunkPlan, mixed: bool) -> Result<Vec<PartDo
     }
 }
 
-/// Returns the parts that are there, by time.
+/// Returns the complete parts by time.
 fn rows<'a>(plan: &'a ChunkPlan, parts: &'a [PartDone]) -> Vec<Row<'a>> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for done in parts {
@@ -211,7 +198,7 @@ fn merge_row(
     if let Some(part) = parts.first_mut() {
         let was_read = part
             .reader
-            .read()
+            .last::<Vec<Read>>()
             .map_err(FileError::at("cannot read", &part.path))?;
         for (all, part) in read.iter_mut().zip(was_read) {
             all.add(&part);

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::ChunkError;
 use super::stage::{Stage, Staged};
-use super::{ChunkPlan, Ends, PartPlan, host, sums};
+use super::{ChunkPlan, Ends, PartPlan, host};
 use crate::CorrelateError;
 use crate::files::{FileError, make_directory, read_text};
 use crate::options::CorrelateOptions;
@@ -21,6 +21,7 @@ use crate::plan::Placed;
 use crate::prepare::{Prepared, Read};
 use crate::run;
 use crate::station::{StationFile, Window};
+use crate::sums;
 
 /// Name and version of the completion mark of a part.
 const SCHEMA: &str = "evlbi.part/1";
@@ -142,7 +143,7 @@ pub fn parts_in(directory: &Path, plan: &ChunkPlan) -> Result<Vec<PartDone>, Chu
     Ok(parts)
 }
 
-/// Correlates a part of a plan into a directory, unless it is there already.
+/// Correlates a part of a plan into a directory, unless the directory has it.
 ///
 /// # Errors
 /// Returns an error if the recordings, the program or the directory are not those of the plan, or the part cannot be correlated or

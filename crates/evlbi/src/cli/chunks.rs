@@ -1,15 +1,11 @@
-//! `evlbi plan chunks`, `evlbi correlate --plan`, and `evlbi merge`: a correlation in parts.
+//! `evlbi plan chunks` and `evlbi merge`: a correlation in parts.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
-use evlbi_correlate::chunks::{
-    ChunkError, ChunkOptions, ChunkPlan, MergeOptions, PartDone, PartOptions, Stage,
-    correlate_part, merge,
-};
-use evlbi_correlate::{Chunk, CorrelateOptions, text};
+use evlbi_correlate::chunks::{ChunkOptions, ChunkPlan, MergeOptions, merge};
+use evlbi_correlate::{CorrelateOptions, text};
 use evlbi_fx::track::Trust;
 use evlbi_net::file::check_new;
 use evlbi_wire::units::{self, show_count, show_seconds};
@@ -18,7 +14,6 @@ use super::choice::{choice, name};
 use super::correlate::{CorrelatorArgs, TRUSTS, advise, advise_delays, all_of};
 use crate::output;
 use crate::program::{Program, complete};
-use crate::status::Usage;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -96,101 +91,6 @@ fn described(plan: &ChunkPlan) -> String {
         plan.threads,
         plan.simd
     )
-}
-
-/// How a part of a correlation is chosen.
-#[derive(Args)]
-pub struct PartArgs {
-    /// Correlate a part of this plan of `evlbi plan chunks`, which contains all options; needs --part and --out
-    #[arg(long, value_name = "FILE", requires = "part", requires = "out", conflicts_with_all = [
-        "files", "model", "delay", "freq", "sideband", "polarisations", "channel_table", "invert", "cross_hands", "sample_rate",
-        "channels", "integration", "delay_window", "rate_window", "flag", "trust", "live", "last", "profiles", "force",
-    ])]
-    pub plan: Option<PathBuf>,
-    /// With --plan: number of the part, from 1
-    #[arg(long, value_name = "K", requires = "plan")]
-    pub part: Option<u32>,
-    /// Correlate part K of N, as of a plan of N parts that is made first; `evlbi merge` merges them
-    #[arg(long, value_name = "K/N", requires = "out", conflicts_with_all = ["live", "plan", "last", "profiles", "force"])]
-    pub chunk: Option<Chunk>,
-    /// With --plan or --chunk: fetch the bytes of recordings by this line for the shell, with {host} {path} {offset} {length} {out}
-    #[arg(long, value_name = "COMMAND", conflicts_with = "live")]
-    pub stage: Option<Stage>,
-}
-
-impl PartArgs {
-    /// Returns whether a part is asked for.
-    pub fn is_part(&self) -> bool {
-        self.plan.is_some() || self.chunk.is_some()
-    }
-}
-
-/// Correlates a part.
-pub fn part(
-    args: PartArgs,
-    files: &[String],
-    options: &CorrelateOptions,
-    json: bool,
-    program: &Program,
-) -> Result<()> {
-    let Some(directory) = &options.visibilities else {
-        bail!(Usage("a part needs a directory: give --out DIR".to_owned()));
-    };
-    let part = PartOptions {
-        threads: options.threads,
-        simd: options.simd,
-        stage: args.stage,
-    };
-    let run = || -> Result<PartDone, ChunkError> {
-        let (plan, number) = match (&args.plan, args.part, args.chunk) {
-            (Some(plan), Some(number), _) => (ChunkPlan::read(plan)?, number as usize),
-            (_, _, chunk) => {
-                let Chunk { number, of } = chunk.unwrap_or(Chunk { number: 1, of: 1 });
-                let wanted = ChunkOptions {
-                    parts: of,
-                    memory: None,
-                    hosts: Vec::new(),
-                };
-                (
-                    ChunkPlan::new(files, options, &wanted, program.run())?,
-                    number,
-                )
-            }
-        };
-        correlate_part(&plan, number, directory, &part, program.run())
-    };
-    let done = run().map_err(|error| match error.is_temporary() {
-        true => Error::from(error).context(TryAgain),
-        false => error.into(),
-    })?;
-    output::print(json, &done, |done| shown(done, directory))
-}
-
-/// Describes a complete part in a line.
-fn shown(done: &PartDone, directory: &Path) -> String {
-    let path = done.sums_in(directory);
-    let (part, parts, path) = (done.part, done.parts, path.display());
-    match done.was_there {
-        true => format!(
-            "part {part} of {parts} is already there: {path}, of host {}",
-            done.host
-        ),
-        false => format!(
-            "part {part} of {parts}: {} in {path}, correlated in {}",
-            show_seconds(done.seconds),
-            show_seconds(done.elapsed_s)
-        ),
-    }
-}
-
-/// An error after which the same may succeed later, or on another host.
-#[derive(Debug)]
-pub struct TryAgain;
-
-impl fmt::Display for TryAgain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the part is not done, and can be tried again")
-    }
 }
 
 #[derive(Args)]

@@ -4,15 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use clap::{ArgAction, Args};
 use evlbi_core::shed::Replace;
+use evlbi_correlate::chunks::{
+    ChunkError, ChunkOptions, ChunkPlan, PartDone, PartOptions, Stage, correlate_part,
+};
 use evlbi_correlate::fringe::{self, FringeOptions};
 use evlbi_correlate::loss_curve::{
     self, DEFAULT_LOSSES, Kind, Knows, LossCurveOptions, Losses, Search,
 };
 use evlbi_correlate::{
-    Cause, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration, LeftOut,
+    Cause, Chunk, CorrelateOptions, CorrelateResult, DelayTerms, Flag, Hertz, Integration, LeftOut,
     NoFringe, Polarisations, Recordings, SideBand, StreamOptions, StreamResult, Stretch,
     correlate_streams, text, write_csv,
 };
@@ -22,15 +25,14 @@ use evlbi_fx::track::Trust;
 use evlbi_net::file::{check_new, replace_json};
 use evlbi_net::transport::Url;
 use evlbi_stream::selection::Selection;
-use evlbi_wire::units;
+use evlbi_wire::units::{self, show_seconds};
 use parking_lot::Mutex;
 
 use super::choice::{Choices, REPLACEMENTS, UNITS, choice, length, name, names, time, within};
-use super::chunks::PartArgs;
 use super::safe::ReportArgs;
 use crate::output::{self, Results};
 use crate::program::{Program, complete};
-use crate::status::Usage;
+use crate::status::{TryAgain, Usage};
 use crate::words;
 
 pub const TRUSTS: Choices<Trust> = &[
@@ -207,7 +209,7 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
         bail!(Usage("--safe is for streams: give --live".to_owned()));
     }
     if args.part.is_part() {
-        return super::chunks::part(args.part, &files, &options, json, program);
+        return part(args.part, &files, &options, json, program);
     }
     if args.part.stage.is_some() {
         bail!(Usage(
@@ -233,6 +235,91 @@ pub fn correlate(args: CorrelateArgs, program: &Program) -> Result<()> {
     advise_delays(&result, program);
     all_of(&result.left_out)?;
     complete(correlation.interrupted)
+}
+
+/// How a part of a correlation is chosen.
+#[derive(Args)]
+pub struct PartArgs {
+    /// Correlate a part of this plan of `evlbi plan chunks`, which contains all options; needs --part and --out
+    #[arg(long, value_name = "FILE", requires = "part", requires = "out", conflicts_with_all = [
+        "files", "model", "delay", "freq", "sideband", "polarisations", "channel_table", "invert", "cross_hands", "sample_rate",
+        "channels", "integration", "delay_window", "rate_window", "flag", "trust", "live", "last", "profiles", "force",
+    ])]
+    pub plan: Option<PathBuf>,
+    /// With --plan: number of the part, from 1
+    #[arg(long, value_name = "K", requires = "plan")]
+    pub part: Option<u32>,
+    /// Correlate part K of N, as of a plan of N parts that is made first; `evlbi merge` merges them
+    #[arg(long, value_name = "K/N", requires = "out", conflicts_with_all = ["live", "plan", "last", "profiles", "force"])]
+    pub chunk: Option<Chunk>,
+    /// With --plan or --chunk: fetch the bytes of recordings by this line for the shell, with {host} {path} {offset} {length} {out}
+    #[arg(long, value_name = "COMMAND", conflicts_with = "live")]
+    pub stage: Option<Stage>,
+}
+
+impl PartArgs {
+    /// Returns whether a part is asked for.
+    pub fn is_part(&self) -> bool {
+        self.plan.is_some() || self.chunk.is_some()
+    }
+}
+
+/// Correlates a part.
+pub fn part(
+    args: PartArgs,
+    files: &[String],
+    options: &CorrelateOptions,
+    json: bool,
+    program: &Program,
+) -> Result<()> {
+    let Some(directory) = &options.visibilities else {
+        bail!(Usage("a part needs a directory: give --out DIR".to_owned()));
+    };
+    let part = PartOptions {
+        threads: options.threads,
+        simd: options.simd,
+        stage: args.stage,
+    };
+    let run = || -> Result<PartDone, ChunkError> {
+        let (plan, number) = match (&args.plan, args.part, args.chunk) {
+            (Some(plan), Some(number), _) => (ChunkPlan::read(plan)?, number as usize),
+            (_, _, chunk) => {
+                let Chunk { number, of } = chunk.unwrap_or(Chunk { number: 1, of: 1 });
+                let wanted = ChunkOptions {
+                    parts: of,
+                    memory: None,
+                    hosts: Vec::new(),
+                };
+                (
+                    ChunkPlan::new(files, options, &wanted, program.run())?,
+                    number,
+                )
+            }
+        };
+        correlate_part(&plan, number, directory, &part, program.run())
+    };
+    let done = run().map_err(|error| match error.is_temporary() {
+        true => Error::from(error).context(TryAgain),
+        false => error.into(),
+    })?;
+    output::print(json, &done, |done| shown(done, directory))
+}
+
+/// Describes a complete part in a line.
+fn shown(done: &PartDone, directory: &Path) -> String {
+    let path = done.sums_in(directory);
+    let (part, parts, path) = (done.part, done.parts, path.display());
+    match done.was_there {
+        true => format!(
+            "part {part} of {parts} is already there: {path}, of host {}",
+            done.host
+        ),
+        false => format!(
+            "part {part} of {parts}: {} in {path}, correlated in {}",
+            show_seconds(done.seconds),
+            show_seconds(done.elapsed_s)
+        ),
+    }
 }
 
 /// Returns the paths of the summary and of the table of baselines in a directory of visibilities.

@@ -4,6 +4,7 @@
 
 mod analyse;
 mod bad_input;
+mod chunks;
 mod correlate;
 mod doctor;
 mod pages;

@@ -1,4 +1,5 @@
-//! Files of sums, `part-00017-3f9ac210b7d1.evs`: a line of JSON, the sums of each dump, and what was read of each station as JSON.
+//! Files of sums, `part-00017-3f9ac210b7d1.evs`: a line of JSON, the sums of each dump, and a line of JSON about
+//! the frames of each station.
 //!
 //! Numbers are little-endian. A dump is its number (i64), its blocks (u64), for each input the valid parts (u64), the energy and the
 //! power of each channel (f64), and for each product the common valid parts (u64), both energies and the sum of each channel (real and
@@ -11,8 +12,6 @@ use std::path::Path;
 use evlbi_fx::correlator::{Setup, Sums};
 use rustfft::num_complex::Complex64;
 use serde::{Deserialize, Serialize};
-
-use crate::prepare::Read as WasRead;
 
 /// First line of a file of sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,8 +105,8 @@ impl Reader {
         Ok(decode(&self.buffer, &mut self.sums))
     }
 
-    /// Returns what was read of each station.
-    pub fn read(&mut self) -> io::Result<Vec<WasRead>> {
+    /// Returns the document behind the dumps.
+    pub fn last<T: for<'de> Deserialize<'de>>(&mut self) -> io::Result<T> {
         let after = self.header.dumps as u64 * self.buffer.len() as u64;
         self.file.seek(SeekFrom::Start(0))?;
         let _: Header = line(&mut (&mut self.file).take(MAX_LINE))?;

@@ -29,7 +29,7 @@ pub use self::setup::{Band, CHANNELS, Input, Product, Rotation, Setup, SetupErro
 pub use self::sums::{InputSums, ProductSums, Sums};
 
 use self::block::{Block, Good};
-use self::kernel::{Place, TILE, Tiles};
+use self::kernel::{Place, TILE, Tile};
 use self::products::Products;
 use self::spectrum::Spectrograph;
 use crate::delay::OutsideModel;
@@ -41,25 +41,23 @@ pub struct Correlator {
     spectrograph: Spectrograph,
     /// Spectra of the current blocks, for each input.
     spectra: Vec<Spectra>,
-    /// The current block.
+    /// The current block, and the one before it.
     block: Block,
+    last: Block,
     products: Products,
 }
 
-/// Spectra of one input for some blocks, with real and imaginary parts separate. A tile of channels of all blocks is contiguous,
-/// block after block, so that the tiles of all inputs fit the fastest cache at the same time.
+/// Spectra of one input for some blocks. A tile of channels of all blocks is contiguous, block after block, so that the tiles of all
+/// inputs fit the fastest cache at the same time.
 pub(crate) struct Spectra {
-    re: Vec<f32>,
-    im: Vec<f32>,
+    tiles: Vec<Tile>,
     blocks: usize,
 }
 
 impl Spectra {
     fn new(channels: usize, blocks: usize) -> Spectra {
-        let length = channels.div_ceil(TILE) * TILE * blocks;
         Spectra {
-            re: vec![0.0; length],
-            im: vec![0.0; length],
+            tiles: vec![[[0.0; TILE]; 2]; channels.div_ceil(TILE) * blocks],
             blocks,
         }
     }
@@ -67,18 +65,14 @@ impl Spectra {
     /// Returns the tiles of a block.
     fn block(&mut self, block: usize) -> Place<'_> {
         Place {
-            re: &mut self.re.as_chunks_mut::<TILE>().0[block..],
-            im: &mut self.im.as_chunks_mut::<TILE>().0[block..],
+            tiles: &mut self.tiles[block..],
             stride: self.blocks,
         }
     }
 
     /// Returns one tile of the first blocks.
-    fn tile(&self, tile: usize, count: usize) -> Tiles<'_> {
-        let from = tile * self.blocks;
-        let parts = [&self.re, &self.im];
-        let tiles = parts.map(|part| &part.as_chunks::<TILE>().0[from..from + count]);
-        tiles.into()
+    fn tile(&self, tile: usize, count: usize) -> &[Tile] {
+        &self.tiles[tile * self.blocks..][..count]
     }
 }
 
@@ -91,6 +85,7 @@ impl Correlator {
             spectrograph: Spectrograph::new(setup),
             spectra: setup.inputs().map(spectra).collect(),
             block: Block::default(),
+            last: Block::default(),
             products: Products::new(setup),
         }
     }
@@ -132,20 +127,31 @@ impl Correlator {
     ) -> Result<(), OutsideModel> {
         let setup = Arc::clone(&self.setup);
         let count = (blocks.end - blocks.start) as usize;
+        // Blocks since the last ones whose valid parts were added.
+        let mut alike = 0;
         for (place, number) in blocks.enumerate() {
+            std::mem::swap(&mut self.block, &mut self.last);
             self.block.look(&setup, slabs, number)?;
             let block = &self.block;
+            if alike > 0 && !block.is_like(&self.last) {
+                sums.add_goods(&setup, &self.last, alike, &mut self.spectrograph);
+                alike = 0;
+            }
+            alike += 1;
             for (input, spectra) in setup.inputs().zip(&mut self.spectra) {
                 if *block.good(&setup, input) == Good::Nothing {
-                    spectra.block(place).clear();
+                    spectra
+                        .block(place)
+                        .tiles()
+                        .for_each(|tile| *tile = Default::default());
                     continue;
                 }
                 let slab = &slabs[input.station];
                 self.spectrograph
                     .take(&setup, input, slab, block, spectra.block(place));
             }
-            sums.add_goods(&setup, block, &self.spectrograph);
         }
+        sums.add_goods(&setup, &self.block, alike, &mut self.spectrograph);
         sums.blocks += count as u64;
         self.multiply(count, sums);
         Ok(())

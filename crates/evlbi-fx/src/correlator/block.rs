@@ -60,6 +60,12 @@ impl Block {
         Ok(())
     }
 
+    /// Returns whether the same inputs are valid in all of this and another block, and no input in a part of it.
+    pub fn is_like(&self, other: &Block) -> bool {
+        let mut pairs = self.stations.iter().zip(&other.stations);
+        !self.is_partial && pairs.all(|(a, b)| a.lanes == b.lanes)
+    }
+
     /// Returns the validity of an input. A missing thread has no valid parts.
     pub fn good(&self, setup: &Setup, input: Input) -> &Good {
         let lanes = &self.stations[input.station].lanes;

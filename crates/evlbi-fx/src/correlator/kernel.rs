@@ -33,24 +33,20 @@ const RUN: usize = 32;
 /// Number of channels that are multiplied at a time: their sums stay in registers.
 pub const TILE: usize = RUN;
 
-/// Tile of channels of some blocks: real and imaginary parts.
-pub type Tiles<'a> = (&'a [[f32; TILE]], &'a [[f32; TILE]]);
+/// Tile of channels of a block: real and imaginary parts.
+pub type Tile = [[f32; TILE]; 2];
 
 /// Destination of the spectrum of a block: every `stride`th tile.
 pub struct Place<'a> {
-    pub re: &'a mut [[f32; TILE]],
-    pub im: &'a mut [[f32; TILE]],
+    pub tiles: &'a mut [Tile],
     pub stride: usize,
 }
 
-impl Place<'_> {
-    /// Sets it to zero.
-    pub fn clear(self) {
-        for tiles in [self.re, self.im] {
-            for tile in tiles.iter_mut().step_by(self.stride) {
-                tile.fill(0.0);
-            }
-        }
+impl<'a> Place<'a> {
+    /// Returns its tiles.
+    #[inline(always)]
+    pub fn tiles(self) -> impl Iterator<Item = &'a mut Tile> {
+        self.tiles.iter_mut().step_by(self.stride)
     }
 }
 
@@ -77,7 +73,11 @@ fn factors(step: f64) -> ([[f32; RUN]; 2], Complex64) {
         turn *= turn;
         known *= 2;
     }
-    ([re.map(|it| it as f32), im.map(|it| it as f32)], turn)
+    let mut factors = [[0.0; RUN]; 2];
+    for n in 0..RUN {
+        (factors[0][n], factors[1][n]) = (re[n] as f32, im[n] as f32);
+    }
+    (factors, turn)
 }
 
 /// Calculates `a b + c`, rounded once if the CPU can.
@@ -136,10 +136,8 @@ kernel! {
 }
 
 /// Joins interleaved components to complex samples.
-pub fn join(samples: &[f32], joined: &mut [Complex32]) {
-    for (sample, joined) in samples.as_chunks::<2>().0.iter().zip(joined) {
-        *joined = Complex32::new(sample[0], sample[1]);
-    }
+pub fn join(samples: &mut [f32]) -> &mut [Complex32] {
+    bytemuck::cast_slice_mut(samples)
 }
 
 kernel! {
@@ -170,8 +168,7 @@ kernel! {
         let (whole, rest) = bins.as_chunks::<TILE>();
         let mut last = [Complex32::default(); TILE];
         last[..rest.len()].copy_from_slice(rest);
-        let tiles = place.re.iter_mut().zip(place.im).step_by(place.stride);
-        for (bins, (re, im)) in whole.iter().chain([&last]).zip(tiles) {
+        for (bins, [re, im]) in whole.iter().chain([&last]).zip(place.tiles()) {
             let (c, s) = (run.re as f32, run.im as f32);
             for n in 0..TILE {
                 (re[n], im[n]) = turn::<S>((bins[n].re, bins[n].im), (fine[0][n], fine[1][n]), (c, s));
@@ -188,7 +185,7 @@ kernel! {
     /// negative frequencies, in ascending order. Then rotates and splits it as [`level`] does.
     fn fold(
         halves: &'a [Complex32],
-        w: &'a [[f32; TILE]],
+        w: &'a [Tile],
         sign: f32,
         start: f64,
         step: f64,
@@ -198,8 +195,7 @@ kernel! {
         let mut run = 0.5 * cis(start);
         let mut ends;
         let points = halves.len() - 1;
-        let tiles = place.re.iter_mut().zip(place.im).step_by(place.stride);
-        for (tile, (w, (re, im))) in w.as_chunks::<2>().0.iter().zip(tiles).enumerate() {
+        for (tile, (w, [re, im])) in w.iter().zip(place.tiles()).enumerate() {
             let from = tile * TILE;
             let (z, mirror) = match points.checked_sub(from + TILE) {
                 Some(end) => (&halves[from..], &halves[end + 1..]),
@@ -216,9 +212,12 @@ kernel! {
             let (c, s) = (run.re as f32, run.im as f32);
             for n in 0..TILE {
                 let (z, mirror) = (z[n], mirror[TILE - 1 - n]);
-                let odd = (sign * (z.im + mirror.im), sign * (mirror.re - z.re));
-                let (re_odd, im_odd) = times::<S>(odd, (w[0][n], w[1][n]));
-                let value = (z.re + mirror.re + re_odd, z.im - mirror.im + im_odd);
+                let w = (sign * w[0][n], sign * w[1][n]);
+                let (re_odd, im_odd) = (z.im + mirror.im, mirror.re - z.re);
+                let value = (
+                    fused::<S>(re_odd, w.0, fused::<S>(-im_odd, w.1, z.re + mirror.re)),
+                    fused::<S>(re_odd, w.1, fused::<S>(im_odd, w.0, z.im - mirror.im)),
+                );
                 (re[n], im[n]) = turn::<S>(value, (fine[0][n], fine[1][n]), (c, s));
             }
             run *= next;
@@ -226,12 +225,10 @@ kernel! {
     }
 }
 
-/// Vectors of a tile of some blocks: real and imaginary parts.
+/// Returns the vectors of tiles.
 #[inline(always)]
-fn vectors<'a, S: Simd>(tiles: Tiles<'a>) -> (&'a [S::f32s], &'a [S::f32s]) {
-    let (re, _) = S::as_simd_f32s(tiles.0.as_flattened());
-    let (im, _) = S::as_simd_f32s(tiles.1.as_flattened());
-    (re, &im[..re.len()])
+fn vectors<S: Simd>(tiles: &[Tile]) -> &[S::f32s] {
+    S::as_simd_f32s(tiles.as_flattened().as_flattened()).0
 }
 
 /// Adds a vector of sums to a tile of them: real and imaginary parts.
@@ -249,9 +246,9 @@ fn add<S: Simd>(sums: &mut [[f64; TILE]; 2], part: usize, re: S::f32s, im: S::f3
 /// Addition of A conj(B) of some blocks to a tile of sums.
 pub struct Multiply<'a> {
     /// Input A.
-    pub a: Tiles<'a>,
+    pub a: &'a [Tile],
     /// Input B.
-    pub b: Tiles<'a>,
+    pub b: &'a [Tile],
     /// Sums of the product: real and imaginary parts.
     pub sums: &'a mut [[f64; TILE]; 2],
 }
@@ -262,26 +259,29 @@ impl WithSimd for Multiply<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let parts = TILE / S::F32_LANES;
-        let ((ar, ai), (br, bi)) = (vectors::<S>(self.a), vectors::<S>(self.b));
-        let count = ar.len();
-        let (ai, br, bi) = (&ai[..count], &br[..count], &bi[..count]);
+        let (a, b) = (vectors::<S>(self.a), vectors::<S>(self.b));
+        let count = a.len();
+        let b = &b[..count];
         // Two vectors at a time, as each addition waits for the one before it. The order of additions is that of [`MultiplyFour`].
         let half = parts / 2;
         for part in 0..half {
             let zero = simd.splat_f32s(0.0);
             let (mut re, mut im, mut re_too, mut im_too) = (zero, zero, zero, zero);
             let mut at = part;
-            while at < count {
-                let too = at + half;
-                re = simd.mul_add_e_f32s(ar[at], br[at], re);
-                im = simd.mul_add_e_f32s(ai[at], br[at], im);
-                re_too = simd.mul_add_e_f32s(ar[too], br[too], re_too);
-                im_too = simd.mul_add_e_f32s(ai[too], br[too], im_too);
-                re = simd.mul_add_e_f32s(ai[at], bi[at], re);
-                im = simd.mul_add_e_f32s(simd.neg_f32s(ar[at]), bi[at], im);
-                re_too = simd.mul_add_e_f32s(ai[too], bi[too], re_too);
-                im_too = simd.mul_add_e_f32s(simd.neg_f32s(ar[too]), bi[too], im_too);
-                at += parts;
+            while at + half + parts < count {
+                let (ar, ai) = (a[at], a[at + parts]);
+                let (br, bi) = (b[at], b[at + parts]);
+                let (ar_too, ai_too) = (a[at + half], a[at + half + parts]);
+                let (br_too, bi_too) = (b[at + half], b[at + half + parts]);
+                re = simd.mul_add_e_f32s(ar, br, re);
+                im = simd.mul_add_e_f32s(ai, br, im);
+                re_too = simd.mul_add_e_f32s(ar_too, br_too, re_too);
+                im_too = simd.mul_add_e_f32s(ai_too, br_too, im_too);
+                re = simd.mul_add_e_f32s(ai, bi, re);
+                im = simd.mul_add_e_f32s(simd.neg_f32s(ar), bi, im);
+                re_too = simd.mul_add_e_f32s(ai_too, bi_too, re_too);
+                im_too = simd.mul_add_e_f32s(simd.neg_f32s(ar_too), bi_too, im_too);
+                at += 2 * parts;
             }
             add::<S>(self.sums, part, re, im);
             add::<S>(self.sums, part + half, re_too, im_too);
@@ -293,9 +293,9 @@ impl WithSimd for Multiply<'_> {
 /// its products.
 pub struct MultiplyFour<'a> {
     /// Inputs A.
-    pub a: [Tiles<'a>; 2],
+    pub a: [&'a [Tile]; 2],
     /// Inputs B.
-    pub b: [Tiles<'a>; 2],
+    pub b: [&'a [Tile]; 2],
     /// Sums of the products: of the first A with both B, and of the second A.
     pub sums: &'a mut [[[f64; TILE]; 2]; 4],
 }
@@ -306,22 +306,20 @@ impl WithSimd for MultiplyFour<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let parts = TILE / S::F32_LANES;
-        let [a, c] = self.a;
-        let [b, d] = self.b;
-        let ((ar, ai), (cr, ci)) = (vectors::<S>(a), vectors::<S>(c));
-        let ((br, bi), (dr, di)) = (vectors::<S>(b), vectors::<S>(d));
-        let count = ar.len();
-        let (ai, cr, ci) = (&ai[..count], &cr[..count], &ci[..count]);
-        let (br, bi, dr, di) = (&br[..count], &bi[..count], &dr[..count], &di[..count]);
+        let [a, c] = self.a.map(vectors::<S>);
+        let [b, d] = self.b.map(vectors::<S>);
+        let count = a.len();
+        let (b, c, d) = (&b[..count], &c[..count], &d[..count]);
         let [ab, ad, cb, cd] = self.sums;
         for part in 0..parts {
             let zero = simd.splat_f32s(0.0);
             let (mut ab_re, mut ab_im, mut ad_re, mut ad_im) = (zero, zero, zero, zero);
             let (mut cb_re, mut cb_im, mut cd_re, mut cd_im) = (zero, zero, zero, zero);
             let mut at = part;
-            while at < count {
-                let (br, bi, dr, di) = (br[at], bi[at], dr[at], di[at]);
-                let (re, im) = (ar[at], ai[at]);
+            while at + parts < count {
+                let (br, bi) = (b[at], b[at + parts]);
+                let (dr, di) = (d[at], d[at + parts]);
+                let (re, im) = (a[at], a[at + parts]);
                 ab_re = simd.mul_add_e_f32s(re, br, ab_re);
                 ab_im = simd.mul_add_e_f32s(im, br, ab_im);
                 ad_re = simd.mul_add_e_f32s(re, dr, ad_re);
@@ -331,7 +329,7 @@ impl WithSimd for MultiplyFour<'_> {
                 ab_im = simd.mul_add_e_f32s(minus, bi, ab_im);
                 ad_re = simd.mul_add_e_f32s(im, di, ad_re);
                 ad_im = simd.mul_add_e_f32s(minus, di, ad_im);
-                let (re, im) = (cr[at], ci[at]);
+                let (re, im) = (c[at], c[at + parts]);
                 cb_re = simd.mul_add_e_f32s(re, br, cb_re);
                 cb_im = simd.mul_add_e_f32s(im, br, cb_im);
                 cd_re = simd.mul_add_e_f32s(re, dr, cd_re);
@@ -341,7 +339,7 @@ impl WithSimd for MultiplyFour<'_> {
                 cb_im = simd.mul_add_e_f32s(minus, bi, cb_im);
                 cd_re = simd.mul_add_e_f32s(im, di, cd_re);
                 cd_im = simd.mul_add_e_f32s(minus, di, cd_im);
-                at += parts;
+                at += 2 * parts;
             }
             add::<S>(ab, part, ab_re, ab_im);
             add::<S>(ad, part, ad_re, ad_im);
@@ -353,9 +351,9 @@ impl WithSimd for MultiplyFour<'_> {
 
 kernel! {
     /// Adds the power of some blocks to `power`, a tile or the rest of one.
-    fn square(a: Tiles<'a>, power: &'a mut [f64])  {
+    fn square(a: &'a [Tile], power: &'a mut [f64])  {
     let mut sums = [0.0f32; TILE];
-    for (re, im) in a.0.iter().zip(a.1) {
+    for [re, im] in a {
         for n in 0..TILE {
             sums[n] = fused::<S>(re[n], re[n], fused::<S>(im[n], im[n], sums[n]));
         }

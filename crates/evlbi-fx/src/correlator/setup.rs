@@ -16,7 +16,7 @@ const MAX_LOSS: f64 = 1e-4;
 /// Maximum number of blocks whose spectra are held at the same time. It is odd, so that the tiles of a spectrum use all of a cache.
 const MAX_BLOCKS: usize = 31;
 /// Number of blocks for which the sums of many channels are worth to be loaded.
-const MIN_BLOCKS: usize = 8;
+const MIN_BLOCKS: usize = 11;
 /// Size of spectra that are held at the same time, in bytes, as the caches of a core allow.
 const CACHE: usize = 2 << 20;
 /// Maximum size of spectra for the sake of [`MIN_BLOCKS`].

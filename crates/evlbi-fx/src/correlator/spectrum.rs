@@ -8,7 +8,7 @@ use rustfft::Fft;
 use rustfft::num_complex::{Complex32, Complex64};
 
 use super::block::{Block, Good, Placed};
-use super::kernel::{self, Place, TILE};
+use super::kernel::{self, Place, TILE, Tile};
 use super::setup::{Input, Rotation, Setup};
 use crate::layout::Layout;
 use crate::track::Slab;
@@ -27,8 +27,6 @@ pub struct Spectrograph {
     /// Components of one channel.
     samples: Vec<f32>,
     bins: Vec<Complex32>,
-    /// Transform of pairs of real samples.
-    halves: Vec<Complex32>,
     turned: Vec<Complex32>,
     scratch: Vec<Complex32>,
     /// Sums of the squared samples of each input, times the number of channels.
@@ -43,10 +41,12 @@ struct Plan {
     length: usize,
     /// Components of a sample, which equals its parts.
     group: usize,
+    /// Points of the transform.
+    points: usize,
     /// Transform of complex samples: rotated ones, originally complex ones, or pairs of real ones.
     transform: Arc<dyn Fft<f32>>,
     /// For real samples that are transformed in pairs: factors that separate the two spectra, as [`kernel::fold`] takes them.
-    pairs: Option<Vec<[f32; TILE]>>,
+    pairs: Option<Vec<Tile>>,
 }
 
 impl Plan {
@@ -67,8 +67,9 @@ impl Plan {
         Plan {
             length,
             group,
+            points,
             transform: setup.simd().transform(points),
-            pairs: is_real.then(|| (0..points.div_ceil(TILE)).flat_map(factors).collect()),
+            pairs: is_real.then(|| (0..points.div_ceil(TILE)).map(factors).collect()),
         }
     }
 }
@@ -78,9 +79,11 @@ impl Spectrograph {
     pub fn new(setup: &Setup) -> Spectrograph {
         let layouts = setup.stations().iter().map(|station| &station.layout);
         let plans: Vec<Plan> = layouts.map(|layout| Plan::new(setup, layout)).collect();
-        let scratch = plans
-            .iter()
-            .map(|plan| plan.transform.get_inplace_scratch_len());
+        let scratch = plans.iter().map(|plan| {
+            let transform = &plan.transform;
+            let in_place = transform.get_inplace_scratch_len();
+            in_place.max(transform.get_outofplace_scratch_len())
+        });
         let scratch = scratch.max().unwrap_or(0);
         let inputs = setup.inputs().count();
         Spectrograph {
@@ -91,7 +94,6 @@ impl Spectrograph {
             skip: 0,
             samples: Vec::new(),
             bins: vec![Complex32::default(); 2 * setup.channels()],
-            halves: vec![Complex32::default(); setup.channels() + 1],
             turned: vec![Complex32::default(); setup.channels()],
             scratch: vec![Complex32::default(); scratch],
             energies: vec![0.0; inputs],
@@ -102,14 +104,20 @@ impl Spectrograph {
     /// Prepares for other slabs.
     pub fn begin(&mut self) {
         self.raw_of = None;
+        self.forget();
     }
 
-    /// Returns the sum of the squared valid samples of an input in the last block, times the number of channels.
+    /// Forgets the samples' energy of the last blocks.
+    pub fn forget(&mut self) {
+        self.energies.fill(0.0);
+    }
+
+    /// Returns the sum of the squared valid samples of an input in the blocks since [`Spectrograph::forget`], times the number of channels.
     pub fn energy(&self, index: usize) -> f64 {
         self.energies[index]
     }
 
-    /// Returns the same for some parts of a partly valid block.
+    /// Returns the same for some parts of a partly valid block, the last one.
     pub fn energy_in(&self, setup: &Setup, input: Input, parts: &Intervals) -> f64 {
         let running = &self.running[setup.index(input)];
         let group = self.plans[input.station].group;
@@ -209,7 +217,7 @@ impl Spectrograph {
         let samples = &self.samples;
         if !running {
             let energy = kernel::energy(self.arch, samples);
-            self.energies[index] = energy * channels;
+            self.energies[index] += energy * channels;
             return;
         }
         let sums = &mut self.running[index];
@@ -220,7 +228,7 @@ impl Spectrograph {
             sum += sample.iter().map(|s| f64::from(s * s)).sum::<f64>() * channels;
             sums.push(sum);
         }
-        self.energies[index] = sum;
+        self.energies[index] += sum;
     }
 
     /// Transforms the samples into `bins`; returns by how many turns the whole spectrum must still be rotated.
@@ -228,26 +236,24 @@ impl Spectrograph {
         let layout = &setup.stations()[input.station].layout;
         let band = setup.band(input);
         let plan = &self.plans[input.station];
-        let (arch, samples, scratch) = (self.arch, &self.samples, &mut self.scratch);
+        let (arch, samples, scratch) = (self.arch, &mut self.samples, &mut self.scratch);
         // In the middle of the block; the sample there was taken `residual` before its time.
         let middle = (band.zero_hz * (placed.delay - placed.rate * placed.residual)).fract();
-        let step = band.zero_hz * placed.rate / layout.sample_rate() as f64;
-        if plan.pairs.is_some() {
-            let halves = &mut self.halves[..plan.length / 2];
-            kernel::join(samples, halves);
-            plan.transform.process_with_scratch(halves, scratch);
+        let bins = &mut self.bins[..plan.points];
+        if setup.rotation() == Rotation::Blocks {
+            let samples = kernel::join(samples);
+            plan.transform
+                .process_outofplace_with_scratch(samples, bins, scratch);
             return middle;
         }
-        let bins = &mut self.bins[..plan.length];
-        let rotated = setup.rotation() == Rotation::Samples;
+        let step = band.zero_hz * placed.rate / layout.sample_rate() as f64;
         let start = middle - step * (plan.length / 2) as f64;
-        match (layout.complex, rotated) {
-            (false, _) => kernel::rotate_real(arch, samples, start, step, bins),
-            (true, true) => kernel::rotate_complex(arch, samples, start, step, bins),
-            (true, false) => kernel::join(samples, bins),
+        match layout.complex {
+            false => kernel::rotate_real(arch, samples, start, step, bins),
+            true => kernel::rotate_complex(arch, samples, start, step, bins),
         }
         plan.transform.process_with_scratch(bins, scratch);
-        if rotated { 0.0 } else { middle }
+        0.0
     }
 
     /// Compensates the rest of the delay, and sorts the channels by ascending sky frequency.
@@ -259,7 +265,7 @@ impl Spectrograph {
         turns: f64,
         tiles: Place<'_>,
     ) {
-        let (halves, bins, turned) = (&mut self.halves, &mut self.bins, &mut self.turned);
+        let (bins, turned) = (&mut self.bins, &mut self.turned);
         let (width, channels) = (setup.channel_width(), setup.channels());
         let (plan, band) = (&self.plans[input.station], setup.band(input));
         let lowest = band.edge_hz - band.zero_hz;
@@ -272,9 +278,17 @@ impl Spectrograph {
         let step = width * placed.residual;
         if let Some(factors) = &plan.pairs {
             // The transform is periodic.
-            halves[channels] = halves[0];
+            bins[channels] = bins[0];
             let sign = if first < 0 { -1.0 } else { 1.0 };
-            kernel::fold(self.arch, halves, factors, sign, start, step, tiles);
+            kernel::fold(
+                self.arch,
+                &bins[..=channels],
+                factors,
+                sign,
+                start,
+                step,
+                tiles,
+            );
             return;
         }
         let from = first.rem_euclid(plan.length as i64) as usize;

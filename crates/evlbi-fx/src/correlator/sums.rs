@@ -81,9 +81,15 @@ impl Sums {
         }
     }
 
-    /// Adds the valid parts of a block, for each input and for each pair.
-    pub(super) fn add_goods(&mut self, setup: &Setup, block: &Block, spectra: &Spectrograph) {
-        let whole = setup.block_parts();
+    /// Adds the valid parts of `count` blocks like this one, for each input and for each pair.
+    pub(super) fn add_goods(
+        &mut self,
+        setup: &Setup,
+        block: &Block,
+        count: i64,
+        spectra: &mut Spectrograph,
+    ) {
+        let whole = count * setup.block_parts();
         for (index, input) in setup.inputs().enumerate() {
             let sums = &mut self.inputs[index];
             sums.good += match block.good(setup, input) {
@@ -115,5 +121,6 @@ impl Sums {
                 _ => {}
             }
         }
+        spectra.forget();
     }
 }

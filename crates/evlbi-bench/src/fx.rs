@@ -25,7 +25,7 @@ use crate::live::programs::Listening;
 use crate::stage::{EVLBI, Program, children_cpu};
 use crate::table::{Aim, Common, Figure, Scene, Table, median, play};
 
-/// The same correlation of two stations in numpy (with scipy's transforms, if available).
+/// The same correlation in numpy (with scipy's transforms, if available).
 const NUMPY: &str = include_str!("fx.py");
 /// Decoding of a recording by baseband.
 const BASEBAND: &str = include_str!("decode.py");
@@ -69,7 +69,7 @@ impl Recordings {
     fn new() -> Result<Recordings> {
         let room = Recordings(Room::new());
         eprintln!("making the recordings of {} stations", STATIONS.len());
-        room.make("plan.toml", &plan(RATE, SECONDS))?;
+        room.make("plan.toml", &plan(&STATIONS, RATE, SECONDS))?;
         Ok(room)
     }
 
@@ -95,12 +95,12 @@ impl Recordings {
     }
 }
 
-/// Returns a plan of all stations.
-fn plan(rate: f64, seconds: f64) -> String {
+/// Returns a plan of these stations.
+fn plan(stations: &[&str], rate: f64, seconds: f64) -> String {
     let mut plan = format!(
         "start = \"2024-01-01T00:00:00Z\"\nduration = {seconds:.3}\nsample_rate = {rate:.0}.0\nedv = 1\n"
     );
-    for station in STATIONS {
+    for station in stations {
         plan += &format!("[[station]]\nname = \"{station}\"\n");
     }
     plan
@@ -454,36 +454,97 @@ fn whole(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Measures the same two recordings, here and in numpy, in turn.
+/// Measures the same recordings, here and in numpy, in turn: the cost of stations, and that of the baselines among more of them.
 fn numpy(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    const SECONDS: f64 = 0.5;
+    /// What, stations, options, and numpy's: channels, turns per sample, samples.
+    type Case = (
+        &'static str,
+        usize,
+        &'static [&'static str],
+        [&'static str; 3],
+    );
+    const CASES: [Case; 6] = [
+        ("64 channels", 2, &["--channels", "64"], ["64", "0", ALL]),
+        ("1024 channels", 2, &[], ["1024", "0", ALL]),
+        (
+            "16384 channels",
+            2,
+            &["--channels", "16384"],
+            ["16384", "0", ALL],
+        ),
+        (
+            "1024 channels, samples rotated",
+            2,
+            KINDS[1].1,
+            ["1024", "7.65625e-5", ALL],
+        ),
+        ("a baseline of 8 stations", 8, &[], ["1024", "0", SOME]),
+        ("a baseline of 16 stations", 16, &[], ["1024", "0", SOME]),
+    ];
+    const ALL: &str = "16777216";
+    const SOME: &str = "4194304";
+    const UNIT: &str = "ns per sample";
     let version = printed(&args.python, "import numpy; print(numpy.__version__)");
     match &version {
         Some(version) => table.version("numpy", version),
         None => table.misses("numpy (cargo xtask setup, or --python PYTHON)"),
     }
-    for _ in 0..args.runs {
-        ours.push(room.correlate(2, &[])?);
-        if version.is_none() {
-            continue;
-        }
-        let before = children_cpu();
+    let names: Vec<String> = (0..16).map(|station| format!("S{station:x}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    room.make("numpy.toml", &plan(&names, RATE, SECONDS))?;
+    let files: Vec<String> = names.iter().map(|name| room.file(name)).collect();
+    // Each two stations have a band in common, but with no others.
+    let pairs = room.0.path("pairs.toml");
+    let rows = names.iter().enumerate().map(|(place, name)| {
+        let megahertz = 100 * (1 + place / 2);
+        format!("[[channel]]\nstation = \"{name}\"\nchannel = 0\nfrequency_mhz = {megahertz}.0\nsideband = \"U\"\npolarisation = \"R\"\n")
+    });
+    std::fs::write(&pairs, rows.collect::<String>())?;
+    let ours = |(_, stations, options, _): &Case, more: &[&str]| -> Result<f64> {
+        let options = [*options, more].concat();
+        Ok(correlate(&files[..*stations], &options)? * 1e9 / RATE / SECONDS)
+    };
+    let theirs = |(_, stations, _, options): &Case, which: &str| -> Result<f64> {
         let mut python = command(&args.python);
-        python
-            .args(["-c", NUMPY])
-            .args([room.file("Ef"), room.file("Jb")])
-            .envs([("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")]);
-        let amplitude = Program::start("numpy", &mut python)?.finish()?;
-        theirs.push(children_cpu() - before);
-        eprintln!("    numpy's amplitude {}", amplitude.trim());
+        python.args(["-c", NUMPY]).args(options).arg(which);
+        python.args(&files[..*stations]);
+        python.envs([("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")]);
+        let text = Program::start("numpy", &mut python)?.finish()?;
+        let (time, _) = text.split_once(' ').context("no time from numpy")?;
+        Ok(time.parse()?)
+    };
+    let mut costs = CASES.map(|_| [Vec::new(), Vec::new()]);
+    for _ in 0..args.runs {
+        for (case, costs) in CASES.iter().zip(&mut costs) {
+            let stations = case.1;
+            // The part that grows with baselines: without that of half as many baselines as stations.
+            let each = |all: f64, pairs: Option<f64>| match pairs {
+                Some(pairs) => (all - pairs) / (stations * (stations - 2) / 2) as f64,
+                None => all / stations as f64,
+            };
+            let few = stations > 2;
+            let only = few.then(|| ours(case, &["--channel-table", &pairs]));
+            costs[0].push(each(ours(case, &[])?, only.transpose()?));
+            if version.is_some() {
+                let only = few.then(|| theirs(case, "pairs"));
+                costs[1].push(each(theirs(case, "all")?, only.transpose()?));
+            }
+        }
     }
-    let speed = |seconds: &mut [f64]| 2.0 * SAMPLES / 1e6 / median(seconds);
-    let what = "2 stations, blocks rotated";
-    let mut figure = Figure::new(what, speed(&mut ours), "million samples/s a processor");
-    if version.is_some() {
-        figure = figure.beside("numpy", speed(&mut theirs));
+    let costs = costs.map(|costs| costs.map(|mut costs| median(&mut costs)));
+    for ((what, ..), [ours, theirs]) in CASES.iter().zip(costs) {
+        let figure = Figure::new(*what, ours, UNIT);
+        table.add(match version {
+            Some(_) => figure.beside("numpy", theirs),
+            None => figure,
+        });
     }
-    table.add(figure);
+    for (case, aim) in [(0, 1.3), (2, 1.5)] {
+        let what = format!("{}, of the cost of 1024", CASES[case].0);
+        let figure = Figure::new(what, costs[case][0] / costs[1][0], "");
+        table.add(figure.aim(Aim::AtMost(aim)));
+    }
     Ok(())
 }
 
@@ -506,7 +567,7 @@ fn live(room: &Recordings, _: &FxArgs, table: &mut Table) -> Result<()> {
 /// Returns whether two streams of this rate are correlated without anything lost or late.
 fn stream(room: &Recordings, megabits: u32) -> Result<bool> {
     const SECONDS: f64 = 8.0;
-    let plan = plan(f64::from(megabits) * 1e6 / 2.0, SECONDS);
+    let plan = plan(&STATIONS, f64::from(megabits) * 1e6 / 2.0, SECONDS);
     std::fs::write(room.0.path("live.toml"), plan)?;
     let mut correlator = command(EVLBI);
     correlator.arg("correlate").args(["udp://127.0.0.1:0"; 2]);

@@ -444,7 +444,7 @@ impl Setup {
     }
 }
 
-/// Returns the number of blocks of all inputs that are multiplied at a time.
+/// Returns the number of blocks of these inputs that are multiplied at a time.
 fn batch(inputs: usize, channels: usize) -> usize {
     let bytes = inputs.max(1) * channels * 8;
     let batch = (CACHE / bytes).max(MIN_BLOCKS.min(MEMORY / bytes));

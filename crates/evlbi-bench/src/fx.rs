@@ -457,7 +457,7 @@ fn whole(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
 /// Measures the same recordings, here and in numpy, in turn: the cost of stations, and that of the baselines among more of them.
 fn numpy(room: &Recordings, args: &FxArgs, table: &mut Table) -> Result<()> {
     const SECONDS: f64 = 0.5;
-    /// What, stations, options, and numpy's: channels, turns per sample, samples.
+    /// Name, stations, options, and numpy's: channels, turns per sample, samples.
     type Case = (
         &'static str,
         usize,

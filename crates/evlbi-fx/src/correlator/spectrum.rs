@@ -215,9 +215,9 @@ impl Spectrograph {
         let index = setup.index(input);
         let channels = setup.channels() as f64;
         let samples = &self.samples;
+        // In the same way whether or not other inputs are valid in a part of the block, so that it does not depend on them.
+        self.energies[index] += kernel::energy(self.arch, samples) * channels;
         if !running {
-            let energy = kernel::energy(self.arch, samples);
-            self.energies[index] += energy * channels;
             return;
         }
         let sums = &mut self.running[index];
@@ -228,7 +228,6 @@ impl Spectrograph {
             sum += sample.iter().map(|s| f64::from(s * s)).sum::<f64>() * channels;
             sums.push(sum);
         }
-        self.energies[index] += sum;
     }
 
     /// Transforms the samples into `bins`; returns by how many turns the whole spectrum must still be rotated.

@@ -375,7 +375,8 @@ pub fn correlate(
     let mut prepared = Prepared::new(recordings, options, run)?;
     let job = &mut prepared.job;
     let Range { start, end } = job.range;
-    let dumps = |seconds: f64| (seconds / job.dump_seconds()).ceil() as i64;
+    // A multiple of a dump is not rounded up.
+    let dumps = |seconds: f64| (seconds / job.dump_seconds() - 1e-6).ceil() as i64;
     job.range = match &options.stretch {
         Stretch::All => start..end,
         Stretch::Between(seconds) => {

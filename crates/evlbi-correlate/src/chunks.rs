@@ -21,6 +21,7 @@ use evlbi_fx::correlator::{Input, Setup};
 use evlbi_fx::simd::Simd;
 use evlbi_net::run::Run;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use self::error::ChunkError;
@@ -46,7 +47,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChunkPlan {
     schema: String,
-    /// SHA-256 of the plan without this field.
+    /// SHA-256 of the plan without this field, and without where and when it was made.
     pub plan_id: String,
     /// Version of the program that made it, and correlates its parts.
     pub version: String,
@@ -285,13 +286,17 @@ impl ChunkPlan {
         }
     }
 
+    /// Returns the SHA-256 of the plan without where and when it was made, which change no result.
     fn id(&self) -> String {
-        let bare = ChunkPlan {
-            plan_id: String::new(),
-            ..self.clone()
-        };
-        // A plan has no keys but strings, and no numbers that JSON lacks.
-        sha256(&serde_json::to_vec(&bare).unwrap_or_default())
+        let mut plan = serde_json::to_value(self).unwrap_or_default();
+        for field in ["plan_id", "threads", "memory_bytes"] {
+            plan[field] = Value::Null;
+        }
+        for recording in plan["recordings"].as_array_mut().into_iter().flatten() {
+            recording["host"] = Value::Null;
+            recording["document"]["recording"]["latest"] = Value::Null;
+        }
+        sha256(plan.to_string().as_bytes())
     }
 
     /// Returns the recordings that the plan describes.
@@ -411,7 +416,7 @@ fn ranges(prepared: &Prepared<'_>, dumps: Range<i64>) -> Result<Vec<Range<u64>>,
     let ranges = stations.map(|(file, (first, last))| {
         let begin = file.offset_of(first.start, epoch)?;
         let end = match dumps.end == job.range.end {
-            true => file.size(),
+            true => file.end(),
             false => file.end_of(last.end, epoch)?,
         };
         Ok(begin..end.max(begin))

@@ -336,6 +336,11 @@ impl StationFile {
         &self.recording.path
     }
 
+    /// Returns the end of its frames, in bytes.
+    pub fn end(&self) -> u64 {
+        self.recording.end()
+    }
+
     /// Returns the length of the recording, in bytes.
     pub fn size(&self) -> u64 {
         self.recording.size

@@ -6,7 +6,6 @@ use evlbi_stream::sky::{SkyOptions, simulate};
 use evlbi_testkit::Room;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use serde_json::Value;
 
 use super::*;
 use crate::visibilities::is_swin;
@@ -304,11 +303,20 @@ fn what_is_not_of_the_plan_is_refused() {
     );
     let said = ChunkPlan::read(path.as_ref()).unwrap_err().to_string();
     assert!(said.contains("was changed after it was made"), "{said}");
-    let path = scene.room.write("plan.json", text);
+    let path = scene.room.write("plan.json", &text);
     assert_eq!(
         ChunkPlan::read(path.as_ref()).unwrap().plan_id,
         plan.plan_id
     );
+
+    // The same plan, made elsewhere and later.
+    let mut later: Value = serde_json::from_str(&text).unwrap();
+    later["threads"] = 64.into();
+    later["recordings"][0]["host"] = "elsewhere".into();
+    let latest = &mut later["recordings"][0]["document"]["recording"]["latest"];
+    *latest = (latest.as_i64().unwrap() + 100).into();
+    let later: ChunkPlan = serde_json::from_value(later).unwrap();
+    assert_eq!(later.id(), plan.plan_id);
 
     // Recordings and models that changed since.
     let harm = |path: &str, change: &dyn Fn(&mut Vec<u8>), expected: &str| {

@@ -33,7 +33,7 @@ pub struct PlanChunksArgs {
     /// Number of parts in time; fewer if the recordings are too short
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub parts: u32,
-    /// Maximum memory of a part: its bands are divided so that it keeps to that [default: all bands in each part]
+    /// Memory of a part, for recordings without long gaps: its bands are divided so that it keeps to that [default: all bands in each part]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub memory: Option<u64>,
     /// Hosts that hold the recordings, in their order, for `evlbi correlate --stage` [default: this host]
@@ -81,7 +81,7 @@ fn described(plan: &ChunkPlan) -> String {
         .map(|part| part.seconds)
         .fold(0.0, f64::max);
     format!(
-        "{} parts of at most {}, {} from {}; they read {} bytes, and each takes at most {} MB of memory with {} threads; {} instructions; the paths of the recordings must be reachable where the parts run, unless --stage fetches them",
+        "{} parts of at most {}, {} from {}; they read {} bytes, and each takes at most {} MB of memory with {} threads unless data are missing for long; {} instructions; the paths of the recordings must be reachable where the parts run, unless --stage fetches them",
         parts,
         show_seconds(longest),
         show_seconds(plan.seconds),

@@ -173,7 +173,7 @@ pub struct CorrelatorArgs {
     /// Number of correlating threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Use these vector instructions; results with the same ones are equal to the bit on all CPUs [default: the fastest of this CPU]
+    /// Use these vector instructions, on which the last digits of results depend [default: the fastest of this CPU]
     #[arg(long, value_parser = choice(SIMDS))]
     pub simd: Option<Simd>,
 }

@@ -19,6 +19,7 @@ use std::path::Path;
 
 use evlbi_fx::correlator::{Input, Setup};
 use evlbi_fx::simd::Simd;
+use evlbi_net::host;
 use evlbi_net::run::Run;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,10 +27,10 @@ use sha2::{Digest, Sha256};
 
 pub use self::error::ChunkError;
 pub use self::merge::{MergeOptions, merge};
-pub use self::part::{PartDone, PartOptions, correlate_part, parts_in};
+pub use self::part::{PartDone, PartOptions, correlate_part};
 pub use self::stage::Stage;
 
-use super::files::{FileError, read_text, whole};
+use super::files::{FileError, read_text};
 use super::options::CorrelateOptions;
 use super::prepare::Prepared;
 use super::station::{StationDocument, StationFile};
@@ -61,7 +62,7 @@ pub struct ChunkPlan {
     pub integration_s: f64,
     /// Bytes that all parts together read.
     pub bytes: u64,
-    /// Memory that correlating a part takes, in bytes, at most.
+    /// Memory of a part, in bytes: a maximum for recordings without long gaps.
     pub memory_bytes: u64,
     /// Number of threads for which that is.
     pub threads: usize,
@@ -208,14 +209,12 @@ impl ChunkPlan {
             part.part = place + 1;
         }
         let described = recordings.files.iter().zip(&recordings.places);
-        let here = host();
+        let here = host::name();
         let described = described.map(|(file, place)| {
-            let mut document = file.document();
-            document.put_at(whole(file.path())?);
             Ok(RecordingPlan {
                 place: *place,
                 host: hosts.get(*place).unwrap_or(&here).clone(),
-                document,
+                document: file.document()?,
                 ends: Ends::of(file)?,
             })
         });
@@ -259,10 +258,7 @@ impl ChunkPlan {
     }
 
     /// Returns a part.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such part.
-    pub fn part(&self, number: usize) -> Result<&PartPlan, ChunkError> {
+    fn part(&self, number: usize) -> Result<&PartPlan, ChunkError> {
         let part = number
             .checked_sub(1)
             .and_then(|place| self.parts.get(place));
@@ -273,10 +269,7 @@ impl ChunkPlan {
     }
 
     /// Checks that this version of the program made the plan.
-    ///
-    /// # Errors
-    /// Returns an error if another one made it.
-    pub fn check_version(&self) -> Result<(), ChunkError> {
+    fn check_version(&self) -> Result<(), ChunkError> {
         match self.version == VERSION {
             true => Ok(()),
             false => Err(ChunkError::Version {
@@ -422,12 +415,6 @@ fn ranges(prepared: &Prepared<'_>, dumps: Range<i64>) -> Result<Vec<Range<u64>>,
         Ok(begin..end.max(begin))
     });
     ranges.collect()
-}
-
-/// Returns the name of this host.
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
 /// Returns the SHA-256 of bytes, as hexadecimal digits.

@@ -45,7 +45,7 @@ pub struct Read {
 
 /// Collector of the sums of all dumps: for the result, and for visibilities.
 pub struct Collected {
-    pub series: Series,
+    series: Series,
     dumps: usize,
     writer: Option<(VisibilityWriter, Sha256)>,
     buffer: Vec<u8>,

@@ -18,6 +18,7 @@ use evlbi_wire::vdif::{StationId, StreamKey};
 use serde::{Deserialize, Serialize};
 
 use super::arrived::arrived;
+use super::files::{FileError, whole};
 use super::options::Flag;
 use super::run::Station;
 use super::shape::Shape;
@@ -161,13 +162,6 @@ pub struct StationDocument {
     gaps: Option<Gaps>,
 }
 
-impl StationDocument {
-    /// Changes the path of the recording.
-    pub fn put_at(&mut self, path: PathBuf) {
-        self.recording.path = path;
-    }
-}
-
 /// Bytes of a recording, for a reader of a part of it.
 pub struct Window<'a> {
     /// Path of a file with these bytes; `None` for the recording.
@@ -200,32 +194,23 @@ impl StationFile {
             recording::RecordingError::NotThere { source, .. } => unfit(source),
             other => RecordingError::Read(other.into()),
         })?;
-        let frames = recording.layout.ok_or_else(|| unfit(SamplesError::Raw))?;
+        if recording.layout.is_none() {
+            return Err(unfit(SamplesError::Raw));
+        }
         let first = first_frame(&recording, &selection)?;
         let first = first.ok_or_else(|| unfit(SamplesError::Header))?;
-        let samples = Samples::of(
-            &selection,
-            &frames,
-            &first.header,
-            recording.frame_rate,
-            sample_rate,
-        );
-        let samples = samples.map_err(unfit)?;
-        recording.frame_rate = Some(samples.unpacker.layout().frame_rate);
-        let gaps = match trust {
-            Trust::Exact => gaps::read_beside(path, recording.frame_rate, &frames)?,
-            _ => None,
-        };
         recording.first = recording.first.or(Some(first.time));
-        let header = first.header;
-        let station = first.key.station;
         let document = StationDocument {
             recording,
-            header,
-            station,
-            gaps,
+            header: first.header,
+            station: first.key.station,
+            gaps: None,
         };
-        StationFile::with(document, samples, selection, trust)
+        let mut file = StationFile::with(document, selection, sample_rate, trust)?;
+        if trust == Trust::Exact {
+            file.gaps = gaps::read_beside(path, file.recording.frame_rate, &file.shape.frames)?;
+        }
+        Ok(file)
     }
 
     /// Returns the file that a document describes. `input` are its settings, and `sample_rate` its rate if it was given.
@@ -239,47 +224,46 @@ impl StationFile {
             input: input.to_owned(),
             source,
         });
-        let (_, selection) = split?;
-        let recording = &document.recording;
-        let unfit = |source| RecordingError::Samples {
-            path: recording.path.clone(),
-            source,
-        };
-        let frames = recording.layout.ok_or_else(|| unfit(SamplesError::Raw))?;
-        let (header, rate) = (&document.header, recording.frame_rate);
-        let samples = Samples::of(&selection, &frames, header, rate, sample_rate);
-        let samples = samples.map_err(unfit)?;
-        StationFile::with(document, samples, selection, trust)
+        StationFile::with(document, split?.1, sample_rate, trust)
     }
 
-    /// Returns a description of the file.
-    pub fn document(&self) -> StationDocument {
-        StationDocument {
-            recording: self.recording.clone(),
+    /// Returns a description of the file, by its whole path.
+    pub fn document(&self) -> Result<StationDocument, FileError> {
+        let mut recording = self.recording.clone();
+        recording.path = whole(&recording.path)?;
+        Ok(StationDocument {
+            recording,
             header: self.header.clone(),
             station: self.shape.station,
             gaps: self.gaps.clone(),
-        }
+        })
     }
 
     fn with(
         document: StationDocument,
-        samples: Samples,
         selection: Selection,
+        sample_rate: Option<u64>,
         trust: Trust,
     ) -> Result<StationFile, RecordingError> {
         let StationDocument {
-            recording,
+            mut recording,
             header,
             station,
             gaps,
         } = document;
-        let unfit = |source| RecordingError::Samples {
-            path: recording.path.clone(),
-            source,
-        };
-        let frames = recording.layout.ok_or_else(|| unfit(SamplesError::Raw))?;
-        let first = recording.first.ok_or_else(|| unfit(SamplesError::Header))?;
+        let path = recording.path.clone();
+        let unfit = |source| RecordingError::Samples { path, source };
+        let known = recording
+            .layout
+            .ok_or(SamplesError::Raw)
+            .and_then(|frames| {
+                let first = recording.first.ok_or(SamplesError::Header)?;
+                let rate = recording.frame_rate;
+                let samples = Samples::of(&selection, &frames, &header, rate, sample_rate)?;
+                Ok((frames, first, samples))
+            });
+        let (frames, first, samples) = known.map_err(unfit)?;
+        recording.frame_rate = Some(samples.unpacker.layout().frame_rate);
         let ours = recording.keys.iter().filter(|key| key.station == station);
         let mut threads: Vec<u16> = ours.map(|key| key.thread).collect();
         threads.sort_unstable();

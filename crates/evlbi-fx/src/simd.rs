@@ -1,4 +1,4 @@
-//! Vector instructions of the CPU. Results with the same ones are equal to the bit, on any CPU that has them.
+//! Vector instructions of the CPU. The last digits of results depend on them.
 
 use std::fmt;
 use std::sync::Arc;

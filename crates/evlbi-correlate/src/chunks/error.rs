@@ -5,7 +5,6 @@ use std::io;
 use std::path::PathBuf;
 
 use evlbi_fx::simd::Simd;
-use evlbi_net::file::OutputError;
 use evlbi_wire::units::show_count;
 
 use crate::CorrelateError;
@@ -21,9 +20,6 @@ pub enum ChunkError {
     /// A file or directory cannot be used.
     #[error("{0}")]
     File(#[from] FileError),
-    /// A document cannot be written.
-    #[error("{0}")]
-    Output(#[from] OutputError),
     /// The plan is damaged.
     #[error("{} is not a plan of parts", path.display())]
     Plan {
@@ -168,7 +164,7 @@ fn is_temporary(kind: io::ErrorKind) -> bool {
 }
 
 /// Lists numbers in ascending order; of several in a row the first and the last.
-pub fn listed(numbers: &[usize]) -> String {
+fn listed(numbers: &[usize]) -> String {
     let rows = numbers.chunk_by(|a, b| *b == a + 1);
     let rows = rows.map(|row| match row {
         [first, .., last] => format!("{first} to {last}"),

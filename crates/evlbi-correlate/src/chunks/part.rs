@@ -1,19 +1,20 @@
 //! Correlates a part of a plan: on any host, at any time, as often as wanted.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read as _, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evlbi_core::time::Nanos;
 use evlbi_fx::simd::Simd;
+use evlbi_net::host;
 use evlbi_net::run::Run;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::ChunkError;
 use super::stage::{Stage, Staged};
-use super::{ChunkPlan, Ends, PartPlan, host};
+use super::{ChunkPlan, Ends, PartPlan};
 use crate::CorrelateError;
 use crate::files::{FileError, make_directory, read_text};
 use crate::options::CorrelateOptions;
@@ -107,11 +108,11 @@ impl PartDone {
         if length != self.bytes {
             return Err(damaged(format!("has {length} of {} bytes", self.bytes)));
         }
-        let mut hash = Sha256::new();
+        let mut hashed = Hashed::new(io::sink());
         File::open(&path)
-            .and_then(|file| hash_file(file, &mut hash))
+            .and_then(|mut file| io::copy(&mut file, &mut hashed))
             .map_err(FileError::at("cannot read", &path))?;
-        match sums::hex(&hash.finalize()) == self.sha256 {
+        match sums::hex(&hashed.hash.finalize()) == self.sha256 {
             true => Ok(()),
             false => Err(damaged("has other content than was written".to_owned())),
         }
@@ -119,9 +120,6 @@ impl PartDone {
 }
 
 /// Returns the complete parts of a plan in a directory, in order. Those of other plans are not among them.
-///
-/// # Errors
-/// Returns an error if the directory cannot be read.
 pub fn parts_in(directory: &Path, plan: &ChunkPlan) -> Result<Vec<PartDone>, ChunkError> {
     let cannot = || FileError::at("cannot read", directory);
     let mut parts: Vec<PartDone> = Vec::new();
@@ -199,7 +197,7 @@ pub fn correlate_part(
     };
     let temporary = directory.join(format!(
         ".tmp-{}-{}-{number:05}",
-        host(),
+        host::name(),
         std::process::id()
     ));
     let written = write(
@@ -224,7 +222,7 @@ pub fn correlate_part(
         parts: plan.parts.len(),
         version: plan.version.clone(),
         simd,
-        host: host(),
+        host: host::name(),
         seconds: part.seconds,
         read_bytes: part.bytes,
         elapsed_s: seconds(begun, run.clock().now()),
@@ -279,11 +277,7 @@ fn write(
     }
     let cannot = || FileError::at("cannot write", temporary);
     let file = File::create(temporary).map_err(cannot())?;
-    let mut out = Hashed {
-        file: BufWriter::new(file),
-        hash: Sha256::new(),
-        length: 0,
-    };
+    let mut out = Hashed::new(BufWriter::new(file));
     let dumps = (part.dumps.end - part.dumps.start) as usize;
     let header = sums::Header {
         schema: sums::SCHEMA.to_owned(),
@@ -320,18 +314,26 @@ fn write(
         .collect();
     out.line(&read).map_err(cannot())?;
     out.flush().map_err(cannot())?;
-    out.file.get_ref().sync_all().map_err(cannot())?;
+    out.to.get_ref().sync_all().map_err(cannot())?;
     Ok((out.length, sums::hex(&out.hash.finalize())))
 }
 
 /// Writer that knows the length and the hash of what it wrote.
-struct Hashed {
-    file: BufWriter<File>,
+struct Hashed<W> {
+    to: W,
     hash: Sha256,
     length: u64,
 }
 
-impl Hashed {
+impl<W: Write> Hashed<W> {
+    fn new(to: W) -> Hashed<W> {
+        Hashed {
+            to,
+            hash: Sha256::new(),
+            length: 0,
+        }
+    }
+
     fn line<T: Serialize>(&mut self, document: &T) -> io::Result<()> {
         let mut text = serde_json::to_string(document)?;
         text.push('\n');
@@ -339,26 +341,16 @@ impl Hashed {
     }
 }
 
-impl Write for Hashed {
+impl<W: Write> Write for Hashed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let length = self.file.write(bytes)?;
+        let length = self.to.write(bytes)?;
         self.hash.update(&bytes[..length]);
         self.length += length as u64;
         Ok(length)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-fn hash_file(mut file: File, hash: &mut Sha256) -> io::Result<()> {
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(()),
-            length => hash.update(&buffer[..length]),
-        }
+        self.to.flush()
     }
 }
 
@@ -371,7 +363,7 @@ fn put_plan(plan: &ChunkPlan, directory: &Path) -> Result<(), ChunkError> {
             false => Err(ChunkError::OtherPlan(directory.to_owned())),
         };
     }
-    let temporary = directory.join(format!(".tmp-{}-{}-plan", host(), std::process::id()));
+    let temporary = directory.join(format!(".tmp-{}-{}-plan", host::name(), std::process::id()));
     Ok(write_synced(&temporary, &path, plan)?)
 }
 

@@ -45,11 +45,6 @@ impl Drop for Staged {
 }
 
 impl Stage {
-    /// Returns the template.
-    pub fn template(&self) -> &str {
-        &self.0
-    }
-
     /// Fetches the ranges of the stations' recordings, and checks that they are those of the plan.
     pub(super) fn fetch(
         &self,

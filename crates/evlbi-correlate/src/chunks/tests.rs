@@ -103,7 +103,7 @@ impl Scene {
         correlate(&recordings, &options, &Run::silent(), &mut ()).unwrap()
     }
 
-    /// Files of visibilities and their description, and the summary, of which paths are no part.
+    /// Returns the files of visibilities with their description, and the summary without directories.
     fn made(&self, out: &str, correlation: &Correlation) -> (Vec<(String, Vec<u8>)>, Value) {
         let mut files = Vec::new();
         for entry in fs::read_dir(self.room.folder().join(out)).unwrap() {
@@ -211,7 +211,7 @@ fn parts_are_the_whole_to_the_bit() {
     });
 }
 
-/// What is not the plan's is refused by name, and a whole part is not done again.
+/// Everything that differs from the plan is refused by name, and a complete part is not done again.
 #[test]
 fn what_is_not_of_the_plan_is_refused() {
     let scene = Scene::new();
@@ -246,7 +246,7 @@ fn what_is_not_of_the_plan_is_refused() {
     let whole = fs::read(&sums).unwrap();
     fs::write(&sums, &whole[..whole.len() - 1]).unwrap();
     let said = scene.merge("job", true).err().unwrap().to_string();
-    let begin = format!("part 2, of host {}, is damaged: ", host());
+    let begin = format!("part 2, of host {}, is damaged: ", host::name());
     assert!(
         said.starts_with(&begin) && said.contains(&format!("of {} bytes", whole.len())),
         "{said}"
@@ -261,7 +261,7 @@ fn what_is_not_of_the_plan_is_refused() {
     let text = String::from_utf8(text).unwrap();
     let text = text
         .replace(&done.sha256, &faulty)
-        .replace(&format!("\"{}\"", host()), "\"faulty\"");
+        .replace(&format!("\"{}\"", host::name()), "\"faulty\"");
     let name = folder.join(format!("part-00002-{}", &faulty[..12]));
     fs::write(name.with_extension("evs"), &other).unwrap();
     fs::write(name.with_extension("json"), text).unwrap();

@@ -135,11 +135,6 @@ kernel! {
 }
 }
 
-/// Joins interleaved components to complex samples.
-pub fn join(samples: &mut [f32]) -> &mut [Complex32] {
-    bytemuck::cast_slice_mut(samples)
-}
-
 kernel! {
     /// Calculates the sum of the squares.
     fn energy(samples: &'a [f32]) -> f64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evlbi_wire::validity::Intervals;
-use pulp::Arch;
+use pulp::{Arch, bytemuck};
 use rustfft::Fft;
 use rustfft::num_complex::{Complex32, Complex64};
 
@@ -240,7 +240,7 @@ impl Spectrograph {
         let middle = (band.zero_hz * (placed.delay - placed.rate * placed.residual)).fract();
         let bins = &mut self.bins[..plan.points];
         if setup.rotation() == Rotation::Blocks {
-            let samples = kernel::join(samples);
+            let samples = bytemuck::cast_slice_mut(samples);
             plan.transform
                 .process_outofplace_with_scratch(samples, bins, scratch);
             return middle;

@@ -25,6 +25,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::error::listed;
+pub(crate) use self::part::{put_plan, read_marks};
+
 pub use self::error::ChunkError;
 pub use self::merge::{MergeOptions, merge};
 pub use self::part::{PartDone, PartOptions, correlate_part};
@@ -251,10 +254,27 @@ impl ChunkPlan {
                 path: path.to_owned(),
                 source,
             })?;
-        match plan.schema == SCHEMA && plan.id() == plan.plan_id {
-            true => Ok(plan),
-            false => Err(ChunkError::Edited(path.to_owned())),
+        match () {
+            () if plan.schema != SCHEMA || plan.id() != plan.plan_id => {
+                Err(ChunkError::Edited(path.to_owned()))
+            }
+            () if !plan.is_sound() => Err(ChunkError::Contradicts(path.to_owned())),
+            () => Ok(plan),
         }
+    }
+
+    /// Returns whether its numbers fit each other.
+    fn is_sound(&self) -> bool {
+        let is_ordered = |range: &Range<u64>| range.start <= range.end;
+        let parts = self.parts.iter().enumerate();
+        let mut parts = parts.map(|(place, part)| {
+            part.part == place + 1
+                && part.dumps.start < part.dumps.end
+                && part.ranges.len() <= self.recordings.len()
+                && part.ranges.iter().all(is_ordered)
+        });
+        let inputs = self.inputs.len();
+        parts.all(|is_sound| is_sound) && self.recordings.iter().all(|it| it.place < inputs)
     }
 
     /// Returns a part.
@@ -326,6 +346,16 @@ impl ChunkPlan {
 }
 
 impl PartPlan {
+    /// Returns the first line of the file of its sums.
+    fn header(&self, plan: &ChunkPlan) -> sums::Header {
+        sums::Header {
+            schema: sums::SCHEMA.to_owned(),
+            plan_id: plan.plan_id.clone(),
+            part: self.part,
+            dumps: (self.dumps.end - self.dumps.start) as usize,
+        }
+    }
+
     /// Returns the bands of the part.
     fn inputs(&self, setup: &Setup) -> Vec<Input> {
         let groups = setup.groups();

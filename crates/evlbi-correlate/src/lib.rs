@@ -49,6 +49,7 @@
 mod arrived;
 pub mod chunks;
 mod clocks;
+pub mod distribute;
 mod feed;
 mod files;
 pub mod fringe;
@@ -387,7 +388,7 @@ pub fn correlate(
     };
     let mut collected = prepared.collected(options)?;
     let job = &prepared.job;
-    let mut readers = prepared.readers(options, None, along)?;
+    let mut readers = prepared.readers(options, prepared.job.range.start, None, along)?;
     let counts = run::run(
         &job.setup,
         &mut readers,

@@ -121,23 +121,19 @@ impl<'a> Prepared<'a> {
         Ok(samples.collect::<Result<_, _>>()?)
     }
 
-    /// Starts to read all stations from the first dump on, in these windows.
+    /// Starts to read all stations from a dump on, in these windows.
     pub fn readers(
         &self,
         options: &CorrelateOptions,
+        dump: i64,
         windows: Option<&[Bytes<'_>]>,
         along: &mut dyn Along,
     ) -> Result<Vec<StationReader>, CorrelateError> {
         let stations = self.files.iter().zip(&self.names).enumerate();
         let readers = stations.map(|(index, (file, name))| {
             let flags = options.flag.iter().filter(|flag| flag.station == *name);
-            let Job {
-                setup,
-                periods,
-                range,
-                ..
-            } = &self.job;
-            let blocks = periods.blocks(range.start);
+            let Job { setup, periods, .. } = &self.job;
+            let blocks = periods.blocks(dump);
             let from = setup.samples(index, blocks)?.start;
             let from = (from, windows.map(|windows| &windows[index]));
             let tamper = along.tamper(index).map_err(CorrelateError::Along)?;

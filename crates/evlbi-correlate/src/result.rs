@@ -208,6 +208,9 @@ pub struct Missing {
     pub start: String,
     /// Its length, in seconds.
     pub seconds: f64,
+    /// Its bands, from 1; none if it has all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bands: Vec<usize>,
 }
 
 impl CorrelateResult {

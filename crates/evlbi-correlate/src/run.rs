@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
+use std::thread;
 
 use evlbi_fx::correlator::{Correlator, Setup, Sums};
 use evlbi_fx::delay::OutsideModel;
@@ -139,10 +140,12 @@ pub fn run(
     // One thread is this one; so is it in virtual time.
     let is_alone = threads == 1 || !run.clock().is_real();
     let mut own = is_alone.then(|| Correlator::new(setup));
-    std::thread::scope(|scope| -> Result<(), CorrelateError> {
+    thread::scope(|scope| -> Result<(), CorrelateError> {
         for _ in 0..if is_alone { 0 } else { threads } {
             let (units, to_main) = (&units, to_main.clone());
-            scope.spawn(move || work(setup, units, &to_main));
+            thread::Builder::new()
+                .spawn_scoped(scope, move || work(setup, units, &to_main))
+                .map_err(CorrelateError::Spawn)?;
         }
         let mut order = Order {
             pending: BTreeMap::new(),

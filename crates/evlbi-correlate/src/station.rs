@@ -70,12 +70,8 @@ pub enum RecordingError {
     /// The gaps file cannot be used.
     #[error("{0}")]
     Gaps(#[from] GapsError),
-    /// A part of the recording, in bytes, does not contain all samples of a part of a correlation.
-    #[error(
-        "its bytes {} to {} do not contain all samples of the part: its frames are too far out of order",
-        .0.start,
-        .0.end
-    )]
+    /// A copy of these bytes of a recording does not show that it contains all samples of a part of a correlation.
+    #[error("its bytes {} to {} may not contain all samples of the part", .0.start, .0.end)]
     Short(Range<u64>),
 }
 
@@ -336,27 +332,22 @@ impl StationFile {
         let offset = self
             .recording
             .offset_of(self.time_of(sample, epoch), u64::from(rate.get()));
-        offset.map_err(|error| RecordingError::Read(error.into()))
+        let offset = offset.map_err(|error| RecordingError::Read(error.into()))?;
+        Ok(offset.unwrap_or(0))
     }
 
-    /// Returns an offset behind all frames that are read for the samples before `sample`.
+    /// Returns an offset behind the frames that are read for the samples before `sample`, if none are missing for more than a second.
     pub fn end_of(&self, sample: i64, epoch: i64) -> Result<u64, RecordingError> {
         let rate = self.shape.layout().sample_rate();
         let end = self.recording.end();
         // Blocks are read whole, and a second more shows that a range is complete.
         let time = self.time_of(sample.saturating_add(rate), epoch);
         let offset = self.recording.offset_of(time, 0);
-        Ok(
-            match offset.map_err(|error| RecordingError::Read(error.into()))? {
-                // The place is hidden.
-                0 => end,
-                offset => offset
-                    .div_ceil(BLOCK)
-                    .saturating_add(2)
-                    .saturating_mul(BLOCK)
-                    .min(end),
-            },
-        )
+        let offset = offset.map_err(|error| RecordingError::Read(error.into()))?;
+        Ok(offset.map_or(end, |offset| {
+            let block = offset.div_ceil(BLOCK).saturating_add(2);
+            block.saturating_mul(BLOCK).min(end)
+        }))
     }
 
     fn time_of(&self, sample: i64, epoch: i64) -> FrameTime {

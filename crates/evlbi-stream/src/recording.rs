@@ -409,16 +409,16 @@ impl Recording {
     }
 
     /// Returns the offset in the file of a frame `margin` frames of each thread before the first one at `time` or later. Returns the start
-    /// of the file if that is close, or if damaged frames, wrong times or a wrong order hide the place.
+    /// of the file if that is close; `None` if damaged frames, wrong times or a wrong order hide the place.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn offset_of(&self, time: FrameTime, margin: u64) -> Result<u64, RecordingError> {
+    pub fn offset_of(&self, time: FrameTime, margin: u64) -> Result<Option<u64>, RecordingError> {
         let (Some(length), Some(first)) = (self.frame_length, self.first) else {
-            return Ok(0);
+            return Ok(None);
         };
         if time <= first {
-            return Ok(0);
+            return Ok(Some(0));
         }
         let file = open(&self.path)?;
         // `None` if the frame shows no time.
@@ -433,7 +433,7 @@ impl Recording {
             match lies_before(middle)? {
                 Some(true) => before = middle,
                 Some(false) => behind = middle,
-                None => return Ok(0),
+                None => return Ok(None),
             }
         }
         let margin = margin * self.keys.len().max(1) as u64;
@@ -445,14 +445,14 @@ impl Recording {
             let far = number - step * number / checked;
             for place in [near, far] {
                 if lies_before(place)? == Some(false) {
-                    return Ok(0);
+                    return Ok(None);
                 }
             }
         }
-        Ok(match number {
+        Ok(Some(match number {
             0 => 0,
             number => self.leading + number * length as u64,
-        })
+        }))
     }
 
     /// Returns station, thread and time of a frame of the file; `None` if its header has no time of the recording.

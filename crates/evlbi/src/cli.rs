@@ -13,6 +13,7 @@ mod correlate;
 #[cfg(test)]
 mod defaults;
 mod demo;
+mod distribute;
 #[cfg(test)]
 mod docs;
 mod doctor;
@@ -90,7 +91,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "demo", "send", "recv", "drop", "split", "join", "inspect", "sky",
         ],
     ),
-    ("Correlate", &["correlate", "merge", "fringe", "loss-curve"]),
+    (
+        "Correlate",
+        &["correlate", "distribute", "merge", "fringe", "loss-curve"],
+    ),
     (
         "Measure a path",
         &["probe", "respond", "watch", "report", "analyse", "doctor"],
@@ -135,6 +139,8 @@ pub enum Command {
     Sky(recordings::SkyArgs),
     /// Correlate recordings or live streams: amplitude, delay, rate, weight of each baseline
     Correlate(correlate::CorrelateArgs),
+    /// Correlate the parts of a plan on this host, by Slurm or by Dask, and merge them
+    Distribute(distribute::DistributeArgs),
     /// Merge the parts of a correlation
     Merge(chunks::MergeArgs),
     /// Search visibilities or recordings for fringes, and draw them
@@ -179,6 +185,7 @@ impl Command {
             Command::Inspect(args) => recordings::inspect(&args, program),
             Command::Sky(args) => recordings::sky(args, program),
             Command::Correlate(args) => correlate::correlate(args, program),
+            Command::Distribute(args) => distribute::run(&args, program),
             Command::Merge(args) => chunks::merge_parts(args, program),
             Command::Fringe(args) => correlate::fringe(args, program),
             Command::LossCurve(args) => correlate::loss_curve(args, program),

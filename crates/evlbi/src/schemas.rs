@@ -6,6 +6,7 @@
 use evlbi_control::agent::Ready;
 use evlbi_control::session::result::RunResult;
 use evlbi_correlate::chunks::{ChunkPlan, PartDone};
+use evlbi_correlate::distribute::Distribution;
 use evlbi_correlate::fringe::FringeResult;
 use evlbi_correlate::loss_curve::LossCurve;
 use evlbi_correlate::{CorrelateResult, Integration};
@@ -52,8 +53,9 @@ outputs! {
     "evlbi.analyse/1" ["analyse"], Analysis;
     "evlbi.checked/1" ["run"], Checked;
     "evlbi.chunks/1" [], ChunkPlan;
-    "evlbi.correlate/1" ["correlate", "merge"], CorrelateResult;
+    "evlbi.correlate/1" ["correlate", "merge", "distribute"], CorrelateResult;
     "evlbi.demo/1" ["demo"], DemoResult;
+    "evlbi.distribute/1" ["distribute"], Distribution;
     "evlbi.doctor/1" ["doctor"], Examination;
     "evlbi.drop/1" ["drop"], DropReport;
     "evlbi.fringe/1" ["fringe"], FringeResult;

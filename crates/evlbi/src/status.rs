@@ -54,7 +54,7 @@ pub struct TryAgain;
 
 impl fmt::Display for TryAgain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the part is not done, and can be tried again")
+        f.write_str("not done, and can be tried again")
     }
 }
 

@@ -28,6 +28,9 @@ pub enum ChunkError {
         /// The damage.
         source: serde_json::Error,
     },
+    /// The plan contradicts itself.
+    #[error("the plan {} contradicts itself", .0.display())]
+    Contradicts(PathBuf),
     /// The plan is not what it was when it was made.
     #[error("the plan {} was changed after it was made", .0.display())]
     Edited(PathBuf),
@@ -62,7 +65,7 @@ pub enum ChunkError {
     #[error("{} was changed after the plan was made", .0.display())]
     ChangedText(PathBuf),
     /// The directory has parts of another plan.
-    #[error("{} has parts of another plan: give each plan its own directory", .0.display())]
+    #[error("{} has parts of another plan", .0.display())]
     OtherPlan(PathBuf),
     /// The directory has no plan.
     #[error("{} has no parts of a plan", .0.display())]
@@ -102,6 +105,17 @@ pub enum ChunkError {
         /// Their instructions.
         simd: [Simd; 2],
     },
+    /// Parts were correlated with different sines and cosines.
+    #[error(
+        "part {} of host {} and part {} of host {} were correlated with different sines and cosines, of the C library or the CPU: their last digits could differ",
+        parts[0], hosts[0], parts[1], hosts[1]
+    )]
+    Sines {
+        /// Numbers of two parts.
+        parts: [usize; 2],
+        /// Hosts that correlated them.
+        hosts: [String; 2],
+    },
     /// Parts are missing.
     #[error("{} of {of} parts are missing: {}", parts.len(), listed(parts))]
     Missing {
@@ -119,6 +133,8 @@ pub enum ChunkError {
         command: String,
         /// Reason.
         why: String,
+        /// Whether the same command may succeed later.
+        may_succeed: bool,
     },
     /// The run was stopped before the part was complete.
     #[error("interrupted before the part was complete")]
@@ -129,8 +145,10 @@ impl ChunkError {
     /// Returns whether the same may succeed later or elsewhere: a file is not there yet, a file system is full or away, memory is short,
     /// or a host does not answer.
     pub fn is_temporary(&self) -> bool {
-        if matches!(self, ChunkError::Stage { .. } | ChunkError::Interrupted) {
-            return true;
+        match self {
+            ChunkError::Stage { may_succeed, .. } => return *may_succeed,
+            ChunkError::Interrupted => return true,
+            _ => {}
         }
         let mut cause: Option<&(dyn Error + 'static)> = Some(self);
         while let Some(error) = cause {
@@ -164,7 +182,7 @@ fn is_temporary(kind: io::ErrorKind) -> bool {
 }
 
 /// Lists numbers in ascending order; of several in a row the first and the last.
-fn listed(numbers: &[usize]) -> String {
+pub fn listed(numbers: &[usize]) -> String {
     let rows = numbers.chunk_by(|a, b| *b == a + 1);
     let rows = rows.map(|row| match row {
         [first, .., last] => format!("{first} to {last}"),

@@ -1,9 +1,10 @@
 //! Merges the parts of a plan into the result of one run.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use evlbi_fx::correlator::{Setup, Sums};
+use evlbi_fx::correlator::{Input, Setup, Sums};
 use evlbi_net::run::Run;
 
 use super::error::ChunkError;
@@ -54,7 +55,10 @@ pub fn merge(
     let parts = checked(directory, &plan, options.mixed)?;
     let is_there = |part: &&PartPlan| parts.iter().any(|done| done.part == part.part);
     let missing: Vec<&PartPlan> = plan.parts.iter().filter(|part| !is_there(part)).collect();
-    if missing.len() == plan.parts.len() || !(options.partial || missing.is_empty()) {
+    if parts.is_empty() {
+        return Err(ChunkError::NoParts(directory.to_owned()));
+    }
+    if !(options.partial || missing.is_empty()) {
         return Err(ChunkError::Missing {
             parts: missing.iter().map(|part| part.part).collect(),
             of: plan.parts.len(),
@@ -77,9 +81,13 @@ pub fn merge(
     for row in rows(&plan, &parts) {
         collected.skip(row.dumps.start - next);
         next = row.dumps.end;
-        merge_row(directory, &row, &job.setup, &mut read, |dump, sums| {
-            collected.add(job, dump, sums)
-        })?;
+        merge_row(
+            (directory, &plan),
+            &row,
+            &job.setup,
+            &mut read,
+            |dump, sums| collected.add(job, dump, sums),
+        )?;
         if progress.is_due() {
             let done = row.parts.last().map_or(0, |(part, _)| part.part);
             progress.show(done as u64, &format!("{done} of {all} parts"));
@@ -87,15 +95,25 @@ pub fn merge(
     }
     collected.skip(job.range.end - next);
     let untampered = vec![None; read.len()];
+    let missing = missing.iter().map(|part| gap(part, &job.setup)).collect();
     let mut merged = prepared.conclude(&correlate, collected, &read, untampered, run)?;
-    merged.missing = missing.into_iter().map(gap).collect();
+    merged.missing = missing;
     Ok(merged)
 }
 
 /// Describes a part that is missing.
-fn gap(part: &PartPlan) -> Missing {
+fn gap(part: &PartPlan, setup: &Setup) -> Missing {
+    let bands = |inputs: &[Input]| {
+        let bands: BTreeSet<usize> = inputs.iter().map(|input| input.band + 1).collect();
+        Vec::from_iter(bands)
+    };
+    let (ours, all) = (
+        bands(&part.inputs(setup)),
+        bands(&Vec::from_iter(setup.inputs())),
+    );
     Missing {
         part: part.part,
+        bands: if ours == all { Vec::new() } else { ours },
         start: part.start.clone(),
         seconds: part.seconds,
     }
@@ -107,9 +125,10 @@ fn checked(directory: &Path, plan: &ChunkPlan, mixed: bool) -> Result<Vec<PartDo
     for part in &parts {
         part.check(directory)?;
     }
+    parts.sort_by(|a, b| (a.part, a.kind()).cmp(&(b.part, b.kind())));
     for pair in parts.windows(2) {
         let [a, b] = pair else { continue };
-        if a.part == b.part && a.sha256 != b.sha256 && !(mixed && a.simd != b.simd) {
+        if a.part == b.part && a.kind() == b.kind() && a.sha256 != b.sha256 {
             return Err(ChunkError::Differ {
                 part: a.part,
                 hosts: [a, b].map(|part| part.host.clone()),
@@ -117,23 +136,40 @@ fn checked(directory: &Path, plan: &ChunkPlan, mixed: bool) -> Result<Vec<PartDo
             });
         }
     }
+    // The kind of which there are most parts is taken, and of several the plan's instructions.
+    let count = |part: &PartDone| {
+        let alike = parts.iter().filter(|other| other.kind() == part.kind());
+        (alike.count(), part.simd == plan.simd)
+    };
+    let Some(best) = parts.iter().max_by_key(|part| count(part)).cloned() else {
+        return Ok(parts);
+    };
+    parts.sort_by_key(|part| (part.part, part.kind() != best.kind()));
     parts.dedup_by_key(|part| part.part);
-    let other = parts.iter().find(|part| part.simd != parts[0].simd);
-    match other {
-        Some(other) if !mixed => Err(ChunkError::Simd {
-            parts: [&parts[0], other].map(|part| part.part),
-            hosts: [&parts[0], other].map(|part| part.host.clone()),
-            simd: [&parts[0], other].map(|part| part.simd),
-        }),
-        _ => Ok(parts),
-    }
+    let other = parts.iter().find(|part| part.kind() != best.kind());
+    let Some(other) = other.filter(|_| !mixed) else {
+        return Ok(parts);
+    };
+    let numbers = [&best, other].map(|part| part.part);
+    let hosts = [&best, other].map(|part| part.host.clone());
+    Err(match best.simd == other.simd {
+        true => ChunkError::Sines {
+            parts: numbers,
+            hosts,
+        },
+        false => ChunkError::Simd {
+            parts: numbers,
+            hosts,
+            simd: [&best, other].map(|part| part.simd),
+        },
+    })
 }
 
 /// Returns the complete parts by time.
 fn rows<'a>(plan: &'a ChunkPlan, parts: &'a [PartDone]) -> Vec<Row<'a>> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for done in parts {
-        let Some(part) = plan.parts.get(done.part - 1) else {
+        let Ok(part) = plan.part(done.part) else {
             continue;
         };
         match rows.last_mut().filter(|row| row.dumps == part.dumps) {
@@ -149,7 +185,7 @@ fn rows<'a>(plan: &'a ChunkPlan, parts: &'a [PartDone]) -> Vec<Row<'a>> {
 
 /// Passes on the dumps of a row, with the sums of all its bands, and adds what was read.
 fn merge_row(
-    directory: &Path,
+    (directory, plan): (&Path, &ChunkPlan),
     row: &Row<'_>,
     setup: &Setup,
     read: &mut [Read],
@@ -160,6 +196,10 @@ fn merge_row(
         let inputs = part.inputs(setup);
         let opened = Reader::open(&path, &setup.only(&inputs));
         let reader = opened.map_err(FileError::at("cannot read", &path))?;
+        if reader.header != part.header(plan) {
+            let error = std::io::Error::other("it does not contain what its mark names");
+            return Err(FileError::at("cannot read", &path)(error).into());
+        }
         let of_inputs = setup.inputs().enumerate();
         let of_inputs = of_inputs.filter(|(_, input)| inputs.contains(input));
         let of_products = setup.products().iter().enumerate();

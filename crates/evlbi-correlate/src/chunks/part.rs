@@ -1,7 +1,12 @@
 //! Correlates a part of a plan: on any host, at any time, as often as wanted.
 
-use std::fs::{self, File};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,28 +16,31 @@ use evlbi_net::host;
 use evlbi_net::run::Run;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use super::error::ChunkError;
 use super::stage::{Stage, Staged};
-use super::{ChunkPlan, Ends, PartPlan};
+use super::{ChunkPlan, Ends, PartPlan, RecordingPlan};
 use crate::CorrelateError;
-use crate::files::{FileError, make_directory, read_text};
+use crate::files::{FileError, make_directory};
 use crate::options::CorrelateOptions;
 use crate::plan::Placed;
 use crate::prepare::{Prepared, Read};
 use crate::run;
-use crate::station::{StationFile, Window};
+use crate::station::{RecordingError, StationFile, Window};
 use crate::sums;
 
 /// Name and version of the completion mark of a part.
 const SCHEMA: &str = "evlbi.part/1";
 /// Name of the plan in the directory of its parts.
 pub const PLAN: &str = "plan.chunks.json";
+/// Minimum number of bytes that are fetched in addition if those of the plan do not suffice.
+const MORE: u64 = 64 << 20;
 
 /// Options of a part.
 #[derive(Clone, Debug, Default)]
 pub struct PartOptions {
-    /// Number of correlating threads; `None` for one per CPU.
+    /// Number of correlating threads; `None` for that of the plan.
     pub threads: Option<u16>,
     /// Vector instructions instead of those of the plan.
     pub simd: Option<Simd>,
@@ -55,6 +63,8 @@ pub struct PartDone {
     pub version: String,
     /// Vector instructions with which it was correlated.
     pub simd: Simd,
+    /// Digits that show how the C library and the CPU calculated sines and cosines.
+    pub sines: String,
     /// Host that correlated it.
     pub host: String,
     /// Length of the correlated time, in seconds.
@@ -89,6 +99,16 @@ impl PartDone {
         directory.join(self.name() + ".evs")
     }
 
+    /// Returns the path of its completion mark.
+    fn mark_in(&self, directory: &Path) -> PathBuf {
+        directory.join(self.name() + ".json")
+    }
+
+    /// Returns what decides the last digits: vector instructions, sines and cosines.
+    pub fn kind(&self) -> (Simd, &str) {
+        (self.simd, &self.sines)
+    }
+
     /// Checks that its sums are what its host wrote.
     pub fn check(&self, directory: &Path) -> Result<(), ChunkError> {
         let path = self.sums_in(directory);
@@ -121,23 +141,43 @@ impl PartDone {
 
 /// Returns the complete parts of a plan in a directory, in order. Those of other plans are not among them.
 pub fn parts_in(directory: &Path, plan: &ChunkPlan) -> Result<Vec<PartDone>, ChunkError> {
+    let mut parts = read_marks(directory, plan, &mut BTreeSet::new())?;
+    parts.sort_by(|a, b| (a.part, &a.sha256).cmp(&(b.part, &b.sha256)));
+    Ok(parts)
+}
+
+/// Reads the completion marks of a plan in a directory but for those with known names, to which their names are added.
+pub fn read_marks(
+    directory: &Path,
+    plan: &ChunkPlan,
+    known: &mut BTreeSet<OsString>,
+) -> Result<Vec<PartDone>, ChunkError> {
     let cannot = || FileError::at("cannot read", directory);
     let mut parts: Vec<PartDone> = Vec::new();
     for entry in fs::read_dir(directory).map_err(cannot())? {
         let path = entry.map_err(cannot())?.path();
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        if !name.starts_with("part-") || !name.ends_with(".json") {
+        let name = path.file_name().unwrap_or_default();
+        if !name.as_bytes().starts_with(b"part-")
+            || !name.as_bytes().ends_with(b".json")
+            || known.contains(name)
+        {
             continue;
         }
+        let text = match fs::read(&path) {
+            // It was removed since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            text => text.map_err(FileError::at("cannot read", &path))?,
+        };
         // One that cannot be parsed is not complete.
-        let text = read_text(&path)?;
-        let part = serde_json::from_str(&text).ok();
-        parts.extend(part.filter(|part: &PartDone| part.plan_id == plan.plan_id));
+        let part = serde_json::from_slice(&text).ok();
+        parts.extend(part.filter(|part: &PartDone| {
+            part.schema == SCHEMA
+                && part.plan_id == plan.plan_id
+                && plan.part(part.part).is_ok()
+                && part.mark_in(directory) == path
+        }));
+        known.insert(name.to_owned());
     }
-    parts.sort_by(|a, b| (a.part, &a.sha256).cmp(&(b.part, &b.sha256)));
     Ok(parts)
 }
 
@@ -155,10 +195,12 @@ pub fn correlate_part(
 ) -> Result<PartDone, ChunkError> {
     let part = plan.part(number)?;
     plan.check_version()?;
-    make_directory(directory)?;
-    put_plan(plan, directory)?;
-    let there = parts_in(directory, plan)?;
-    for done in there.into_iter().filter(|done| done.part == number) {
+    let has_plan = check_plan(plan, directory)?;
+    let simd = options.simd.unwrap_or(plan.simd);
+    let sines = sines();
+    let there = parts_in(directory, plan)?.into_iter();
+    let mut damaged = Vec::new();
+    for done in there.filter(|done| done.part == number && done.kind() == (simd, sines.as_str())) {
         match done.check(directory) {
             Ok(()) => {
                 return Ok(PartDone {
@@ -169,13 +211,14 @@ pub fn correlate_part(
             // It is written again.
             Err(error) => run.warn(format_args!("{}", run.explain(&error))),
         }
+        damaged.push(done);
     }
     plan.check_texts()?;
     let (begun, busy) = (run.clock().now(), evlbi_net::cpu::process_time());
-    let simd = options.simd.unwrap_or(plan.simd);
+    let planned = u16::try_from(plan.threads).unwrap_or(u16::MAX);
     let correlate = CorrelateOptions {
         simd: Some(simd),
-        threads: options.threads,
+        threads: Some(options.threads.unwrap_or(planned)),
         ..plan.options.clone()
     };
     let recordings = plan.recordings(&correlate)?;
@@ -186,33 +229,37 @@ pub fn correlate_part(
             Some((file, plan.recording(*place)?))
         })
         .collect();
-    let staged = match &options.stage {
-        Some(stage) => Some(stage.fetch(&stations, &part.ranges)?),
-        None => {
-            for (file, recording) in &stations {
-                check_same(file, &recording.ends)?;
-            }
-            None
+    if options.stage.is_none() {
+        for (file, recording) in &stations {
+            check_same(file, &recording.ends)?;
         }
-    };
-    let temporary = directory.join(format!(
-        ".tmp-{}-{}-{number:05}",
-        host::name(),
-        std::process::id()
-    ));
-    let written = write(
-        (plan, part),
-        prepared,
-        &correlate,
-        staged.as_ref(),
-        &temporary,
-        run,
-    );
-    let (bytes, sha256) = match written {
-        Ok(written) => written,
-        Err(error) => {
-            let _ = fs::remove_file(&temporary);
-            return Err(error);
+    }
+    if !has_plan {
+        put_plan(plan, directory)?;
+    }
+    let mut ranges = part.ranges.clone();
+    let (temporary, bytes, sha256) = loop {
+        let staged = options.stage.as_ref();
+        let staged = staged
+            .map(|stage| stage.fetch(&stations, &ranges))
+            .transpose()?;
+        let windows = windows(&stations, &ranges, staged.as_ref());
+        match write(
+            (plan, part),
+            &prepared,
+            &correlate,
+            &windows,
+            directory,
+            run,
+        ) {
+            // More bytes show where there are data again.
+            Err(ChunkError::Correlate(CorrelateError::Recording(RecordingError::Short(_)))) => {
+                for ((file, _), range) in stations.iter().zip(&mut ranges) {
+                    let length = (range.end - range.start).max(MORE);
+                    range.end = range.end.saturating_add(length).min(file.end());
+                }
+            }
+            written => break written?,
         }
     };
     let done = PartDone {
@@ -222,9 +269,10 @@ pub fn correlate_part(
         parts: plan.parts.len(),
         version: plan.version.clone(),
         simd,
+        sines,
         host: host::name(),
         seconds: part.seconds,
-        read_bytes: part.bytes,
+        read_bytes: ranges.iter().map(|range| range.end - range.start).sum(),
         elapsed_s: seconds(begun, run.clock().now()),
         cpu_s: seconds(busy, evlbi_net::cpu::process_time()),
         memory_bytes: peak_memory(),
@@ -233,11 +281,47 @@ pub fn correlate_part(
         was_there: false,
     };
     let path = done.sums_in(directory);
-    fs::rename(&temporary, &path).map_err(FileError::at("cannot write", &path))?;
-    let mark = path.with_extension("json");
-    write_synced(&temporary, &mark, &done)?;
+    let named = temporary.persist(&path);
+    named.map_err(|error| FileError::at("cannot write", &path)(error.error))?;
     sync(directory)?;
+    write_synced(directory, &done.mark_in(directory), &done)?;
+    for old in damaged.iter().filter(|old| old.sha256 != done.sha256) {
+        for path in [old.mark_in(directory), old.sums_in(directory)] {
+            let _ = fs::remove_file(path);
+        }
+    }
     Ok(done)
+}
+
+/// Returns where the bytes of each station are read: in files of their own, or from there on in the recordings.
+fn windows<'s>(
+    stations: &[(&StationFile, &RecordingPlan)],
+    ranges: &[Range<u64>],
+    staged: Option<&'s Staged>,
+) -> Vec<Window<'s>> {
+    let places = stations.iter().zip(ranges).enumerate();
+    let windows = places.map(|(place, ((file, _), range))| match staged {
+        Some(staged) => Window {
+            copy: Some(&staged.files[place]),
+            bytes: range.clone(),
+        },
+        None => Window {
+            copy: None,
+            bytes: range.start..file.end(),
+        },
+    });
+    windows.collect()
+}
+
+/// Returns digits that show how the C library and the CPU calculate sines and cosines.
+fn sines() -> String {
+    let mut hash = Sha256::new();
+    for number in 0..1 << 16 {
+        let (sine, cosine) = (f64::from(number) * 1.37e-4).sin_cos();
+        hash.update(sine.to_le_bytes());
+        hash.update(cosine.to_le_bytes());
+    }
+    sums::hex(&hash.finalize()[..6])
 }
 
 /// Checks that a recording is the one with these ends.
@@ -252,45 +336,33 @@ fn check_same(file: &StationFile, ends: &Ends) -> Result<(), ChunkError> {
     ends.check(path, &Ends::of(file)?)
 }
 
-/// Correlates a part, and writes its sums; returns their length and SHA-256.
+/// Correlates a part, and writes its sums into a file that has no name yet; returns it, its length and its SHA-256.
 fn write(
     (plan, part): (&ChunkPlan, &PartPlan),
-    mut prepared: Prepared<'_>,
+    prepared: &Prepared<'_>,
     options: &CorrelateOptions,
-    staged: Option<&Staged>,
-    temporary: &Path,
+    windows: &[Window<'_>],
+    directory: &Path,
     run: &Run,
-) -> Result<(u64, String), ChunkError> {
-    let first = prepared.first_samples(prepared.job.range.start)?;
+) -> Result<(NamedTempFile, u64, String), ChunkError> {
+    let job = &prepared.job;
+    let first = prepared.first_samples(job.range.start)?;
     let before = prepared.samples_before(part.dumps.start)?;
-    let windows = part.ranges.iter().enumerate().map(|(place, bytes)| Window {
-        copy: staged.map(|staged| staged.files[place].as_path()),
-        bytes: bytes.clone(),
-    });
-    let windows: Vec<Window<'_>> = windows.collect();
-    let job = &mut prepared.job;
-    job.range = part.dumps.clone();
     let setup = Arc::new(job.setup.only(&part.inputs(&job.setup)));
-    let mut readers = prepared.readers(options, Some(&windows), &mut ())?;
+    let mut readers = prepared.readers(options, part.dumps.start, Some(windows), &mut ())?;
     for (place, before) in before.into_iter().flatten().enumerate() {
         readers[place].begin_behind(before, first[place].start)?;
     }
-    let cannot = || FileError::at("cannot write", temporary);
-    let file = File::create(temporary).map_err(cannot())?;
-    let mut out = Hashed::new(BufWriter::new(file));
-    let dumps = (part.dumps.end - part.dumps.start) as usize;
-    let header = sums::Header {
-        schema: sums::SCHEMA.to_owned(),
-        plan_id: plan.plan_id.clone(),
-        part: part.part,
-        dumps,
-    };
+    let cannot = || FileError::at("cannot write in", directory);
+    let temporary = temporary_in(directory).map_err(cannot())?;
+    let mut out = Hashed::new(BufWriter::new(temporary));
+    let header = part.header(plan);
     out.line(&header).map_err(cannot())?;
     let (mut buffer, mut added) = (Vec::new(), 0);
     let counts = run::run(
         &setup,
         &mut readers,
-        prepared.job.periods,
+        job.periods,
         part.dumps.clone(),
         options.threads(),
         run,
@@ -302,7 +374,7 @@ fn write(
             written.map_err(|error| CorrelateError::Along(error.into()))
         },
     )?;
-    if added < dumps {
+    if added < header.dumps {
         return Err(ChunkError::Interrupted);
     }
     let damage = readers
@@ -313,9 +385,11 @@ fn write(
         .map(|(counts, damage)| Read { counts, damage })
         .collect();
     out.line(&read).map_err(cannot())?;
-    out.flush().map_err(cannot())?;
-    out.to.get_ref().sync_all().map_err(cannot())?;
-    Ok((out.length, sums::hex(&out.hash.finalize())))
+    let (length, sha256) = (out.length, sums::hex(&out.hash.finalize()));
+    let temporary = out.to.into_inner();
+    let temporary = temporary.map_err(|error| cannot()(error.into_error()))?;
+    temporary.as_file().sync_all().map_err(cannot())?;
+    Ok((temporary, length, sha256))
 }
 
 /// Writer that knows the length and the hash of what it wrote.
@@ -354,36 +428,51 @@ impl<W: Write> Write for Hashed<W> {
     }
 }
 
-/// Writes the plan next to its parts, once.
-fn put_plan(plan: &ChunkPlan, directory: &Path) -> Result<(), ChunkError> {
-    let path = directory.join(PLAN);
-    if path.exists() {
-        return match ChunkPlan::read(&path)?.plan_id == plan.plan_id {
-            true => Ok(()),
-            false => Err(ChunkError::OtherPlan(directory.to_owned())),
-        };
+/// Writes a plan into the directory of its parts, unless the directory has it.
+pub fn put_plan(plan: &ChunkPlan, directory: &Path) -> Result<(), ChunkError> {
+    plan.check_version()?;
+    if !check_plan(plan, directory)? {
+        write_synced(directory, &directory.join(PLAN), plan)?;
     }
-    let temporary = directory.join(format!(".tmp-{}-{}-plan", host::name(), std::process::id()));
-    Ok(write_synced(&temporary, &path, plan)?)
+    Ok(())
 }
 
-/// Writes a document that gets its name once it is on the disk.
+/// Makes a directory; returns whether it has the plan, and an error if it has another one.
+fn check_plan(plan: &ChunkPlan, directory: &Path) -> Result<bool, ChunkError> {
+    make_directory(directory)?;
+    let path = directory.join(PLAN);
+    if !path.exists() {
+        return Ok(false);
+    }
+    match ChunkPlan::read(&path)?.plan_id == plan.plan_id {
+        true => Ok(true),
+        false => Err(ChunkError::OtherPlan(directory.to_owned())),
+    }
+}
+
+/// Creates a file in a directory whose name no other host or process takes, and which is removed unless it gets another name.
+fn temporary_in(directory: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new()
+        .prefix(&format!(".tmp-{}-", host::name()))
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)
+}
+
+/// Writes a document in a directory that gets its name once it is on the disk.
 fn write_synced<T: Serialize>(
-    temporary: &Path,
+    directory: &Path,
     path: &Path,
     document: &T,
 ) -> Result<(), FileError> {
     let write = || {
-        let mut file = File::create(temporary)?;
+        let mut file = temporary_in(directory)?;
         serde_json::to_writer_pretty(&mut file, document)?;
         file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(temporary, path)
+        file.as_file().sync_all()?;
+        Ok(file.persist(path)?)
     };
-    write().map_err(|error| {
-        let _ = fs::remove_file(temporary);
-        FileError::at("cannot write", path)(error)
-    })
+    write().map_err(FileError::at("cannot write", path))?;
+    sync(directory)
 }
 
 /// Makes the names in a directory lasting.

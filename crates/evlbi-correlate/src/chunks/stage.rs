@@ -1,5 +1,7 @@
 //! Fetches the bytes of recordings that a part needs from the hosts that hold them.
 
+use std::env;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -7,14 +9,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
+use tempfile::TempDir;
+
 use super::error::ChunkError;
 use super::{Ends, RecordingPlan};
-use crate::files::{FileError, make_directory};
+use crate::files::FileError;
 use crate::station::StationFile;
 
 /// Command that fetches a range of bytes: a line for the shell with `{host}`, `{path}`, `{offset}`, `{length}` and `{out}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage(String);
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 impl FromStr for Stage {
     type Err = String;
@@ -31,17 +41,15 @@ impl FromStr for Stage {
     }
 }
 
+/// Exit statuses of a shell for commands that cannot be run, or are not there.
+const CANNOT_RUN: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
 /// Directory of fetched files, which is removed at the end.
 pub struct Staged {
-    directory: PathBuf,
+    directory: TempDir,
     /// File of each station.
     pub files: Vec<PathBuf>,
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
-    }
 }
 
 impl Stage {
@@ -51,14 +59,17 @@ impl Stage {
         stations: &[(&StationFile, &RecordingPlan)],
         ranges: &[Range<u64>],
     ) -> Result<Staged, ChunkError> {
-        let name = format!("evlbi-stage-{}", std::process::id());
+        // No other process or host takes its name.
+        let directory = tempfile::Builder::new().prefix("evlbi-stage-").tempdir();
         let mut staged = Staged {
-            directory: std::env::temp_dir().join(name),
+            directory: directory.map_err(FileError::at(
+                "cannot make a directory in",
+                &env::temp_dir(),
+            ))?,
             files: Vec::new(),
         };
-        make_directory(&staged.directory)?;
         for (number, ((file, plan), range)) in stations.iter().zip(ranges).enumerate() {
-            let end = staged.directory.join("end");
+            let end = staged.directory.path().join("end");
             let found = Ends::read(file.path(), file.size(), |bytes| {
                 let fetched = self.fetch_range(file.path(), &plan.host, &bytes, &end);
                 fetched.map_err(io::Error::other)?;
@@ -70,7 +81,7 @@ impl Stage {
                 Err(source) => FileError { source, ..error }.into(),
             })?;
             plan.ends.check(file.path(), &found)?;
-            let out = staged.directory.join(number.to_string());
+            let out = staged.directory.path().join(number.to_string());
             self.fetch_range(file.path(), &plan.host, range, &out)?;
             staged.files.push(out);
         }
@@ -92,13 +103,12 @@ impl Stage {
             ("{length}", length.to_string()),
             ("{out}", out.display().to_string()),
         ];
-        let command = words.iter().fold(self.0.clone(), |command, (name, word)| {
-            command.replace(name, &quoted(word))
-        });
+        let command = filled(&self.0, &words);
         let failed = |why: String| ChunkError::Stage {
             path: path.to_owned(),
             command: command.clone(),
             why,
+            may_succeed: true,
         };
         let ran = Command::new("sh")
             .args(["-c", &command])
@@ -108,7 +118,12 @@ impl Stage {
         if !ran.status.success() {
             let said = String::from_utf8_lossy(&ran.stderr);
             let said = said.trim().lines().last().unwrap_or_default().to_owned();
-            return Err(failed(format!("ended with {}: {said}", ran.status)));
+            return Err(ChunkError::Stage {
+                path: path.to_owned(),
+                why: format!("ended with {}: {said}", ran.status),
+                may_succeed: !matches!(ran.status.code(), Some(CANNOT_RUN | NOT_FOUND)),
+                command,
+            });
         }
         let there = fs::metadata(out).map_or(0, |metadata| metadata.len());
         match there == length {
@@ -116,6 +131,27 @@ impl Stage {
             false => Err(failed(format!("brought {there} of {length} bytes"))),
         }
     }
+}
+
+/// Fills words into a command; what they contain is not replaced.
+fn filled(command: &str, words: &[(&str, String)]) -> String {
+    let mut filled = String::new();
+    let mut rest = command;
+    while let Some(begin) = rest.find('{') {
+        filled.push_str(&rest[..begin]);
+        rest = &rest[begin..];
+        match words.iter().find(|(name, _)| rest.starts_with(name)) {
+            Some((name, word)) => {
+                filled.push_str(&quoted(word));
+                rest = &rest[name.len()..];
+            }
+            None => {
+                filled.push('{');
+                rest = &rest[1..];
+            }
+        }
+    }
+    filled + rest
 }
 
 /// Returns a word that the shell takes as it is.

@@ -1,11 +1,11 @@
 //! `evlbi plan chunks` and `evlbi merge`: a correlation in parts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
 use evlbi_correlate::chunks::{ChunkOptions, ChunkPlan, MergeOptions, merge};
-use evlbi_correlate::{CorrelateOptions, text};
+use evlbi_correlate::{CorrelateOptions, CorrelateResult, text};
 use evlbi_fx::track::Trust;
 use evlbi_net::file::check_new;
 use evlbi_wire::units::{self, show_count, show_seconds};
@@ -133,22 +133,59 @@ pub fn merge_parts(args: MergeArgs, program: &Program) -> Result<()> {
         partial: args.partial,
         mixed: args.mixed_simd,
     };
+    let merged = merge_into(&args.parts, &options, args.profiles, program)?;
+    output::print(args.json, &merged.result, text)?;
+    merged.advise(program)
+}
+
+/// A merged result, which is written.
+pub struct Merged {
+    pub result: CorrelateResult,
+    interrupted: bool,
+}
+
+/// Merges the parts in a directory, and writes the result.
+pub fn merge_into(
+    parts: &Path,
+    options: &MergeOptions,
+    profiles: bool,
+    program: &Program,
+) -> Result<Merged> {
     let summaries = super::correlate::summaries(&options.out);
     check_new(summaries.iter().map(PathBuf::as_path), options.force)?;
-    let merged = merge(&args.parts, &options, program.run())?;
-    let mut result = merged.result(args.profiles);
+    let merged = merge(parts, options, program.run())?;
+    let mut result = merged.result(profiles);
     super::correlate::summarise(&mut result, &summaries)?;
-    output::print(args.json, &result, text)?;
-    advise(result.no_fringe(), None, program);
-    advise_delays(&result, program);
-    for missing in &result.missing {
-        program.run().warn(format_args!(
-            "part {} is missing: no data for {} from {}",
-            missing.part,
-            show_seconds(missing.seconds),
-            missing.start
-        ));
+    let interrupted = merged.interrupted;
+    Ok(Merged {
+        result,
+        interrupted,
+    })
+}
+
+impl Merged {
+    /// Prints what is missing and what to do, after the result; returns an error if inputs were left out.
+    pub fn advise(&self, program: &Program) -> Result<()> {
+        let Merged {
+            result,
+            interrupted,
+        } = self;
+        advise(result.no_fringe(), None, program);
+        advise_delays(result, program);
+        for missing in &result.missing {
+            let bands: Vec<String> = missing.bands.iter().map(usize::to_string).collect();
+            let bands = match bands.join(", ").as_str() {
+                "" => String::new(),
+                bands => format!(" of bands {bands}"),
+            };
+            program.run().warn(format_args!(
+                "part {} is missing: no data{bands} for {} from {}",
+                missing.part,
+                show_seconds(missing.seconds),
+                missing.start
+            ));
+        }
+        all_of(&result.left_out)?;
+        complete(*interrupted).context("the merger")
     }
-    all_of(&result.left_out)?;
-    complete(merged.interrupted).context("the merger")
 }

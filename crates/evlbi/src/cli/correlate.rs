@@ -280,29 +280,30 @@ pub fn part(
         simd: options.simd,
         stage: args.stage,
     };
-    let run = || -> Result<PartDone, ChunkError> {
-        let (plan, number) = match (&args.plan, args.part, args.chunk) {
-            (Some(plan), Some(number), _) => (ChunkPlan::read(plan)?, number as usize),
-            (_, _, chunk) => {
-                let Chunk { number, of } = chunk.unwrap_or(Chunk { number: 1, of: 1 });
-                let wanted = ChunkOptions {
-                    parts: of,
-                    memory: None,
-                    hosts: Vec::new(),
-                };
-                (
-                    ChunkPlan::new(files, options, &wanted, program.run())?,
-                    number,
-                )
-            }
-        };
-        correlate_part(&plan, number, directory, &part, program.run())
-    };
-    let done = run().map_err(|error| match error.is_temporary() {
+    let again = |error: ChunkError| match error.is_temporary() {
         true => Error::from(error).context(TryAgain),
         false => error.into(),
-    })?;
-    output::print(json, &done, |done| shown(done, directory))
+    };
+    let (plan, number) = match (&args.plan, args.part, args.chunk) {
+        // A plan that is not there is a wrong name.
+        (Some(plan), Some(number), _) => (ChunkPlan::read(plan)?, number as usize),
+        (_, _, chunk) => {
+            let Chunk { number, of } = chunk.unwrap_or(Chunk { number: 1, of: 1 });
+            let wanted = ChunkOptions {
+                parts: of,
+                memory: None,
+                hosts: Vec::new(),
+            };
+            let plan = ChunkPlan::new(files, options, &wanted, program.run());
+            (plan.map_err(again)?, number)
+        }
+    };
+    let done = correlate_part(&plan, number, directory, &part, program.run()).map_err(again)?;
+    // The part is there, whether or not it can be announced, e.g. on a full disk.
+    if let Err(error) = output::print(json, &done, |done| shown(done, directory)) {
+        program.run().warn(format_args!("{error:#}"));
+    }
+    Ok(())
 }
 
 /// Describes a complete part in a line.

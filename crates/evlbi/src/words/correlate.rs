@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use evlbi_correlate::chunks::ChunkError;
+use evlbi_correlate::distribute::DistributeError;
 use evlbi_correlate::fringe::FringeError;
 use evlbi_correlate::loss_curve::LossCurveError;
 use evlbi_correlate::{
@@ -158,11 +159,14 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| error.downcast_ref().and_then(of_visibilities))
         .or_else(|| error.downcast_ref().and_then(of_fringe))
         .or_else(|| error.downcast_ref().and_then(of_chunks))
+        .or_else(|| error.downcast_ref().and_then(of_distribute))
 }
 
 fn of_chunks(error: &ChunkError) -> Option<String> {
     let remedy = match error {
-        ChunkError::Edited(_) => "make it again by `evlbi plan chunks`",
+        ChunkError::Edited(_) | ChunkError::Contradicts(_) => {
+            "make it again by `evlbi plan chunks`"
+        }
         ChunkError::Memory(_) => "give a larger --memory, fewer --channels or fewer --threads",
         ChunkError::Version { .. } => {
             "use that version, or make the plan and all parts again with this one"
@@ -180,7 +184,29 @@ fn of_chunks(error: &ChunkError) -> Option<String> {
         ChunkError::Simd { .. } => {
             "correlate one of them again with the --simd of the other, or give --mixed-simd to accept that"
         }
+        ChunkError::Sines { .. } => {
+            "correlate one of them again on the other's host, or give --mixed-simd to accept that"
+        }
+        ChunkError::OtherPlan(_) => "give each plan its own directory",
         ChunkError::Missing { .. } => "correlate them, or give --partial, which makes gaps of them",
+        _ => return None,
+    };
+    Some(format!("{error}: {remedy}"))
+}
+
+fn of_distribute(error: &DistributeError) -> Option<String> {
+    let DistributeError::Engine { command, why, .. } = error else {
+        return None;
+    };
+    let remedy = match command.as_str() {
+        "sbatch" | "squeue" if why.starts_with("cannot be run") => {
+            "install the commands of Slurm, or run this on a host that has them"
+        }
+        command
+            if command.ends_with("evlbi_dask") && why.contains("No module named evlbi_dask") =>
+        {
+            "install the package with `pip install ./python/evlbi_dask`, and name its Python with --python"
+        }
         _ => return None,
     };
     Some(format!("{error}: {remedy}"))

@@ -1,21 +1,23 @@
 //! `plan chunks`, `correlate --plan` and `merge` as commands: what one run makes, statuses, and errors.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
 
 use evlbi_testkit::result::assert_schema;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Room, evlbi, failure, json};
+use super::{Room, evlbi, failure, json as printed};
 
 const SKY: &str = "start = \"2026-01-01T00:00:00Z\"\nduration = 2\nsample_rate = 1e6\ncorrelation = 0.3\npayload = 1000\nedv = 1\n[[station]]\nname = \"Ef\"\n[[station]]\nname = \"Jb\"\n";
 
 /// Recordings of two stations, and what one run makes of them in the directory `whole`.
 fn correlated(room: &Room) -> [String; 2] {
     let plan = room.write("sky.toml", SKY);
-    json(&["sky", &plan, "--out", &room.path("sky")]);
+    printed(&["sky", &plan, "--out", &room.path("sky")]);
     let [ef, jb] = ["Ef", "Jb"].map(|name| room.path(&format!("sky/{name}.vdif#thread=0")));
     let whole = room.path("whole");
-    json(&[
+    printed(&[
         "correlate",
         &ef,
         &jb,
@@ -75,7 +77,7 @@ fn parts_are_merged_to_the_files_of_one_run() {
     {
         let threads = if turn % 2 == 0 { "1" } else { "2" };
         let command = part(&plan, number, &job);
-        let done = json(&[&command[..], &["--threads", threads]].concat());
+        let done = printed(&[&command[..], &["--threads", threads]].concat());
         assert_schema(&done, "evlbi.part/1");
         assert_eq!(done["was_there"], turn > 6);
         let memory = done["memory_bytes"].as_u64().unwrap();
@@ -87,7 +89,7 @@ fn parts_are_merged_to_the_files_of_one_run() {
             .unwrap()
             .contains("already there")
     );
-    assert_schema(&json(&["merge", &job]), "evlbi.correlate/1");
+    assert_schema(&printed(&["merge", &job]), "evlbi.correlate/1");
     let whole = made(&room, "whole");
     assert_eq!(whole.len(), 4);
     assert!(made(&room, "job") == whole);
@@ -95,7 +97,7 @@ fn parts_are_merged_to_the_files_of_one_run() {
 
     let chunks = room.path("chunks");
     for chunk in ["2/2", "1/2"] {
-        json(
+        printed(
             &[
                 &["correlate", ef, jb, "--chunk", chunk, "--out", &chunks],
                 &options[..],
@@ -103,7 +105,7 @@ fn parts_are_merged_to_the_files_of_one_run() {
             .concat(),
         );
     }
-    json(&["merge", &chunks]);
+    printed(&["merge", &chunks]);
     assert!(made(&room, "chunks") == whole);
 }
 
@@ -164,7 +166,7 @@ fn parts_that_fail_say_why() {
         said.contains("1 of 2 parts are missing: 2") && said.contains("--partial"),
         "{said}"
     );
-    let partial = json(&[
+    let partial = printed(&[
         "merge",
         &job,
         "--partial",
@@ -191,4 +193,131 @@ fn parts_that_fail_say_why() {
     );
     assert!(failure(&["merge", &room.path("none")]).contains("has no parts of a plan"));
     assert!(failure(&["plan", "chunks", ef, ef, "--memory", "1MB"]).contains("larger --memory"));
+}
+
+/// An engine runs the parts that are missing, follows them, and merges all; a part that fails is named, and the others are done.
+#[test]
+fn an_engine_runs_all_parts() {
+    let room = Room::new();
+    let [ef, jb] = &correlated(&room);
+    let plan = room.path("job.chunks.json");
+    let planned = evlbi(&[
+        "plan",
+        "chunks",
+        ef,
+        jb,
+        "--channels",
+        "32",
+        "--integration",
+        "250ms",
+        "--parts",
+        "5",
+        "--threads",
+        "1",
+        "--out",
+        &plan,
+    ]);
+    assert!(planned.status.success());
+    // It fails for part 3, and is killed in the first try of part 2.
+    let faulty = room.write(
+        "faulty",
+        format!(
+            "#!/bin/sh\ncase \"$*\" in\n*'--part 3 '*) echo 'no luck' >&2; exit 1;;\n*'--part 2 '*) mkdir {} && kill -9 $$;;\nesac\nexec {} \"$@\"\n",
+            room.path("killed"),
+            env!("CARGO_BIN_EXE_evlbi"),
+        ),
+    );
+    fs::set_permissions(&faulty, Permissions::from_mode(0o755)).unwrap();
+    let local = ["distribute", &plan, "--engine", "local", "--json"];
+    let states = |output: &Output| -> Vec<Value> {
+        let text = str::from_utf8(&output.stdout).unwrap();
+        let lines = text.lines().map(serde_json::from_str);
+        lines.collect::<Result<_, _>>().unwrap()
+    };
+    let failed = evlbi(&[&local[..], &["--jobs", "2", "--program", &faulty]].concat());
+    let said = str::from_utf8(&failed.stderr).unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    for expected in [
+        "part 2 is tried again",
+        "part 3",
+        "failed with status 1: no luck",
+        "not merged",
+    ] {
+        assert!(said.contains(expected), "{said}");
+    }
+    let states_of_failed = states(&failed);
+    let last = states_of_failed.last().unwrap();
+    assert_schema(last, "evlbi.distribute/1");
+    assert_eq!(last["done"], 4);
+    assert_eq!(last["failed"][0]["part"], 3);
+    assert!(!fs::exists(room.path("job/summary.json")).unwrap());
+
+    // Without the fault it does what is left, with fetched bytes, and merges.
+    let fetch = "dd status=none iflag=skip_bytes,count_bytes bs=1M skip={offset} count={length} if={path} of={out}";
+    let merged = evlbi(&[&local[..], &["--stage", fetch, "--retries", "0"]].concat());
+    let said = str::from_utf8(&merged.stderr).unwrap();
+    assert!(merged.status.success(), "{said}");
+    let mut lines = states(&merged);
+    assert_schema(&lines.pop().unwrap(), "evlbi.correlate/1");
+    let last = lines.last().unwrap();
+    assert_eq!((&last["done"], &last["were_there"]), (&json!(5), &json!(4)));
+    assert!(made(&room, "job") == made(&room, "whole"));
+    assert!(failure(&local).contains("--force"));
+    assert!(evlbi(&[&local[..], &["--force"]].concat()).status.success());
+
+    // With --partial, parts that fail are gaps.
+    let partial = [
+        "--out",
+        &room.path("partial"),
+        "--partial",
+        "--program",
+        &faulty,
+    ];
+    let partial = evlbi(&[&local[..], &partial].concat());
+    assert_eq!(partial.status.code(), Some(1));
+    let lines = states(&partial);
+    assert_eq!(lines.last().unwrap()["missing"][0]["part"], 3);
+}
+
+/// Engines that are not there, and options of others, are named.
+#[test]
+fn engines_that_are_not_there_are_named() {
+    let room = Room::new();
+    let [ef, jb] = &correlated(&room);
+    let plan = room.path("job.json");
+    let options = ["--channels", "32", "--parts", "2", "--out", &plan];
+    assert!(
+        evlbi(&[&["plan", "chunks", ef, jb], &options[..]].concat())
+            .status
+            .success()
+    );
+    let engine = |engine: &str, more: &[&str]| {
+        let output = evlbi(&[&["distribute", &plan, "--engine", engine], more].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), said)
+    };
+    let dask = [
+        "--scheduler",
+        "tcp://127.0.0.1:9",
+        "--python",
+        "/nowhere/python",
+    ];
+    let (status, said) = engine("dask", &dask);
+    assert!(
+        status == 1 && said.contains("`/nowhere/python -m evlbi_dask` cannot be started"),
+        "{said}"
+    );
+    for (name, more, expected) in [
+        ("dask", &[][..], "--scheduler"),
+        ("local", &dask[..2], "--engine dask"),
+        ("local", &["--sbatch=--mem=4G"], "--engine slurm"),
+        (
+            "local",
+            &["--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"],
+            "--engine dask",
+        ),
+    ] {
+        let (status, said) = engine(name, more);
+        assert!(status == 2 && said.contains(expected), "{name}: {said}");
+    }
 }

@@ -1,0 +1,1 @@
+"""Runs the parts of an evlbi correlation plan on the workers of a Dask cluster."""

@@ -51,9 +51,6 @@ pub trait Engine {
     /// Ends what still runs of a part that is done.
     fn end(&mut self, part: usize);
 
-    /// Returns whether a second copy of a part may be quicker.
-    fn has_other_hosts(&self) -> bool;
-
     /// Returns why parts wait or are not followed, if it says so.
     fn trouble(&self) -> Option<String> {
         None
@@ -280,7 +277,7 @@ impl<'a> Followed<'a> {
         }
         self.count(&running, engine.trouble());
         let missing: Vec<usize> = self.missing().collect();
-        if engine.has_other_hosts() && missing.iter().all(|part| states.contains_key(part)) {
+        if missing.iter().all(|part| states.contains_key(part)) {
             self.copy(&running, engine)?;
         }
         Ok(missing.is_empty())
@@ -302,7 +299,7 @@ impl<'a> Followed<'a> {
             let took = self.seconds_since(self.runs_since[part]);
             if took > limit && !self.state.copied.contains(part) {
                 self.run.warn(format_args!(
-                    "part {part} has run on {host} for {took:.0} s, far longer than the others: a copy of it is started"
+                    "part {part} has run on {host} for {took:.0} s, far longer than the others: a second copy of it is started"
                 ));
                 self.state.copied.push(*part);
                 engine.begin(&[*part], 2, self.run)?;
@@ -348,6 +345,12 @@ impl<'a> Followed<'a> {
 }
 
 impl Distribution {
+    /// Returns whether all parts that failed may succeed later.
+    pub fn may_succeed(&self) -> bool {
+        let may = |end: &PartEnd| end.status == Some(task::TRY_AGAIN);
+        self.failed.iter().all(may)
+    }
+
     /// Describes the progress in a line.
     pub fn text(&self) -> String {
         let mut parts = vec![format!("{} of {} parts", self.done, self.parts)];

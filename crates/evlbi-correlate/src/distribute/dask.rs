@@ -268,10 +268,6 @@ impl Engine for Dask {
         }
     }
 
-    fn has_other_hosts(&self) -> bool {
-        true
-    }
-
     fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }

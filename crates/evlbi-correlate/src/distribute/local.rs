@@ -1,6 +1,6 @@
 //! Runs parts on this host, a few at once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -22,9 +22,11 @@ const WAIT: Nanos = Nanos(2_000_000_000);
 pub struct Local {
     task: Task,
     jobs: usize,
+    copies: usize,
     waiting: VecDeque<Waiting>,
     running: Vec<Running>,
     ended: BTreeMap<usize, PartEnd>,
+    done: BTreeSet<usize>,
 }
 
 /// A part that waits.
@@ -42,15 +44,27 @@ struct Running {
     printed: File,
 }
 
+impl Running {
+    /// Asks it to end, even if it was paused.
+    fn stop(&self) {
+        let process = Pid::from_raw(self.child.id().cast_signed());
+        for signal in [Signal::SIGTERM, Signal::SIGCONT] {
+            let _ = kill(process, signal);
+        }
+    }
+}
+
 impl Local {
     /// Creates an engine that runs `jobs` parts at once.
     pub fn new(task: Task, jobs: usize) -> Local {
         Local {
             task,
             jobs,
+            copies: 0,
             waiting: VecDeque::new(),
             running: Vec::new(),
             ended: BTreeMap::new(),
+            done: BTreeSet::new(),
         }
     }
 
@@ -74,7 +88,8 @@ impl Local {
 }
 
 impl Engine for Local {
-    fn begin(&mut self, parts: &[usize], _copy: u32, run: &Run) -> Result<(), DistributeError> {
+    fn begin(&mut self, parts: &[usize], copy: u32, run: &Run) -> Result<(), DistributeError> {
+        self.copies += if copy > 1 { parts.len() } else { 0 };
         let since = run.clock().now();
         self.waiting.extend(parts.iter().map(|part| Waiting {
             part: *part,
@@ -112,6 +127,9 @@ impl Engine for Local {
             };
             // What was killed may have had too little memory.
             let again = status.code().is_none_or(|code| code == TRY_AGAIN);
+            if self.done.contains(&part) {
+                continue;
+            }
             if again && tries < self.task.retries {
                 run.warn(format_args!("part {part} is tried again: {why}"));
                 self.waiting.push_back(Waiting {
@@ -129,7 +147,8 @@ impl Engine for Local {
             };
             self.ended.insert(part, end);
         }
-        while self.running.len() < self.jobs {
+        // A copy of a part that is stuck takes no turn.
+        while self.running.len() < self.jobs + self.copies {
             let due = self.waiting.iter().position(|it| it.since <= now);
             let Some(next) = due.and_then(|place| self.waiting.remove(place)) else {
                 break;
@@ -145,22 +164,22 @@ impl Engine for Local {
         let running = running.map(|it| (it.part, PartState::Runs(host::name())));
         let ended = self.ended.iter();
         let ended = ended.map(|(part, end)| (*part, PartState::Ended(end.clone())));
-        Ok(running.chain(ended).collect())
+        // Of two copies, the one that runs counts.
+        Ok(ended.chain(running).collect())
     }
 
-    fn end(&mut self, _part: usize) {}
-
-    fn has_other_hosts(&self) -> bool {
-        false
+    fn end(&mut self, part: usize) {
+        self.waiting.retain(|waiting| waiting.part != part);
+        self.done.insert(part);
+        let copies = self.running.iter().filter(|it| it.part == part);
+        // A single one ends by itself.
+        if copies.clone().count() > 1 {
+            copies.for_each(Running::stop);
+        }
     }
 
     fn stop(&mut self) {
-        for running in &self.running {
-            let _ = kill(
-                Pid::from_raw(running.child.id().cast_signed()),
-                Signal::SIGTERM,
-            );
-        }
+        self.running.iter().for_each(Running::stop);
         for mut running in self.running.drain(..) {
             let _ = running.child.wait();
         }

@@ -420,10 +420,6 @@ impl Engine for Slurm {
         }
     }
 
-    fn has_other_hosts(&self) -> bool {
-        true
-    }
-
     fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }

@@ -508,11 +508,46 @@ fn job(folder: &Path, room: &Room) -> (Value, Vec<Record>, Vec<Record>) {
         visibilities: Some((&out).into()),
         ..CorrelateOptions::default()
     };
+    let result = correlated(&shown, &options);
+    let parts = room.folder().join("parts");
+    in_parts(&shown, &options, &parts);
+    for file in fs::read_dir(&out).unwrap() {
+        let file = file.unwrap();
+        let same =
+            fs::read(file.path()).unwrap() == fs::read(parts.join(file.file_name())).unwrap();
+        assert!(same, "{}", file.path().display());
+    }
     (
-        correlated(&shown, &options),
+        result,
         records(&folder.join("sim_1.difx"), 64),
         records(Path::new(&out), 64),
     )
+}
+
+/// Correlates in seven parts, some twice, and merges them.
+fn in_parts(files: &[&str], options: &CorrelateOptions, out: &Path) {
+    let files: Vec<String> = files.iter().map(|file| (*file).to_owned()).collect();
+    let options = CorrelateOptions {
+        visibilities: None,
+        ..options.clone()
+    };
+    let wanted = ChunkOptions {
+        parts: 7,
+        memory: None,
+        hosts: Vec::new(),
+    };
+    let run = Run::silent();
+    let plan = ChunkPlan::new(&files, &options, &wanted, &run).unwrap();
+    for part in [3, 6, 7, 5, 1, 2, 4, 3, 6] {
+        correlate_part(&plan, part, out, &PartOptions::default(), &run).unwrap();
+    }
+    let options = MergeOptions {
+        out: out.to_owned(),
+        force: false,
+        partial: false,
+        mixed: false,
+    };
+    merge(out, &options, &run).unwrap();
 }
 
 /// Visibilities are DiFX's, record by record, and so are the weights.

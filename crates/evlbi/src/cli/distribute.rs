@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::Args;
 use evlbi_correlate::chunks::{ChunkPlan, MergeOptions, Stage};
 use evlbi_correlate::distribute::{
@@ -45,8 +45,8 @@ pub enum EngineName {
 #[command(after_help = "\
 Correlates the parts that the directory lacks, and merges all of them. It can be killed and run again: parts that are \
 done stay, and jobs that still run are followed. Plan, program and directory must have the same paths on all hosts. A \
-part that fails for a passing reason is tried again; one that runs far longer than the others gets a copy on another \
-host. If a part fails for good, the others are still correlated, nothing is merged, and the exit status is 1.
+part that fails for a passing reason is tried again; one that runs far longer than the others gets a second \
+copy. If a part fails for good, the others are still correlated, nothing is merged, and the exit status is 1.
 
 Examples:
   evlbi distribute job.chunks.json --engine local --jobs 2
@@ -136,9 +136,13 @@ pub fn run(args: &DistributeArgs, program: &Program) -> Result<()> {
     let failed: Vec<String> = ended.failed.iter().map(|it| it.part.to_string()).collect();
     let failed = failed.join(", ");
     if !failed.is_empty() && !args.partial {
-        bail!(
+        let error = anyhow!(
             "not merged, as parts failed for the reasons above: {failed}; run the same command again once the cause is mended, or with --partial"
         );
+        return Err(match ended.may_succeed() {
+            true => error.context(TryAgain),
+            false => error,
+        });
     }
     let merged = merge_into(&out, &options, false, program)?;
     let mut results = results.into_inner();

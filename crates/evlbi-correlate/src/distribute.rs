@@ -79,7 +79,7 @@ pub struct PartEnd {
     pub host: String,
     /// Exit status; `None` if it had none.
     pub status: Option<i32>,
-    /// What its program printed last, or what the engine says.
+    /// Last line that its program printed, or the reason that the engine gives.
     pub why: String,
 }
 

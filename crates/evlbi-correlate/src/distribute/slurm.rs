@@ -1,6 +1,6 @@
 //! Runs parts as arrays of jobs of Slurm, by its commands `sbatch`, `squeue` and `scancel`.
 //!
-//! The jobs go on if this program ends. They have the plan's name, by which they are found again. Slurm needs no accounting: what
+//! The jobs continue if this program ends. They have the plan's name, by which they are found again. Slurm needs no accounting: what
 //! counts are completion marks, and a job that Slurm no longer knows has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,7 @@ struct Begun {
     held: u32,
 }
 
-/// What the jobs of a plan have in common.
+/// Properties that the jobs of a plan have in common.
 struct PlanOfJobs {
     name: String,
     parts: usize,

@@ -102,7 +102,7 @@ pub struct DistributeArgs {
     pub json: bool,
 }
 
-/// Distributes the parts of a plan, and merges them.
+/// Runs the parts of a plan on an engine, and merges them.
 pub fn run(args: &DistributeArgs, program: &Program) -> Result<()> {
     check(args)?;
     let plan = ChunkPlan::read(&args.plan)?;

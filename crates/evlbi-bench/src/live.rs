@@ -11,6 +11,7 @@ mod captures;
 mod connections;
 mod correlator;
 mod delays;
+mod distributed;
 mod host;
 mod page;
 mod picture;
@@ -34,7 +35,7 @@ use evlbi_testkit::need::missing;
 use serde_json::{Value, json};
 
 use host::{Host, Watch};
-use record::{Ending, Figure, Need, Record, Scene, Verdict};
+use record::{Ending, Figure, Need, Record, Scene, Table, Verdict};
 
 #[derive(Args)]
 pub struct LiveArgs {
@@ -63,6 +64,7 @@ fn scenes() -> Vec<Scene> {
         connections::SCENES,
         captures::SCENES,
         correlator::SCENES,
+        distributed::SCENES,
         agents::SCENES,
         sessions::SCENES,
         attacks::SCENES,
@@ -229,6 +231,8 @@ fn lacking(need: Need) -> Option<String> {
             tun.err().map(|error| format!("/dev/net/tun ({error})"))
         }
         Need::Program(program) => missing(&[program]).pop(),
+        Need::Slurm => distributed::slurm::lacking(),
+        Need::Dask => distributed::dask::lacking(),
     }
 }
 
@@ -260,6 +264,9 @@ fn print(scene: &Played) {
                 verdict => verdict.words(),
             }
         );
+    }
+    for line in scene.record.tables.iter().flat_map(Table::lines) {
+        println!("  {line}");
     }
     for fact in &scene.record.facts {
         if !fact.holds {
@@ -330,6 +337,7 @@ fn json(machine: &str, begun: &str, scenes: &[Played]) -> Value {
             "why": why,
             "figures": scene.record.figures.iter().map(Figure::json).collect::<Vec<_>>(),
             "facts": facts.collect::<Vec<_>>(),
+            "tables": scene.record.tables.iter().map(Table::json).collect::<Vec<_>>(),
             "host": scene.host.json(),
             "disturbed": scene.excuses,
         })

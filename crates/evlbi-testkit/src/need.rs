@@ -43,6 +43,14 @@ pub const PACKAGES: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
 ];
 
+/// Programs that only scenes of `cargo xtask live` call, with the Debian package of each. `cargo xtask setup` does not install them.
+pub const LIVE_PACKAGES: &[(&str, &str)] = &[
+    ("munged", "munge"),
+    ("sbatch", "slurm-client"),
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+];
+
 /// Kinds of missing things, which `EVLBI_REQUIRE` may forbid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -71,13 +79,14 @@ pub fn need(programs: &[&str]) -> bool {
 /// Returns those of these programs that are not installed, each with what installs it.
 ///
 /// # Panics
-/// Panics if one is not in [`PACKAGES`].
+/// Panics if one is neither in [`PACKAGES`] nor in [`LIVE_PACKAGES`].
 #[must_use]
 #[track_caller]
 pub fn missing(programs: &[&str]) -> Vec<String> {
     let missing = programs.iter().filter_map(|program| {
         let (_, package) = PACKAGES
             .iter()
+            .chain(LIVE_PACKAGES)
             .find(|(name, _)| name == program)
             .unwrap_or_else(|| panic!("{program} has no package in PACKAGES"));
         let is_missing = which(program).is_none();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::host::Host;
-use super::record::{Aim, Ending, Fact, Figure, Verdict};
+use super::record::{Aim, Ending, Fact, Figure, Table, Verdict};
 use super::{Played, Tally};
 
 const STYLE: &str = include_str!("page.css");
@@ -155,6 +155,7 @@ fn section(scene: &Played) -> String {
             scene.record.facts.iter().map(fact).collect::<String>()
         );
     }
+    section.extend(scene.record.tables.iter().map(table));
     if !scene.record.pictures.is_empty() {
         section += "<div class=\"pictures\">";
         for picture in &scene.record.pictures {
@@ -179,6 +180,23 @@ fn section(scene: &Played) -> String {
         }
     }
     section + "</section>\n"
+}
+
+fn table(table: &Table) -> String {
+    let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| -> String {
+        cells
+            .map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)))
+            .collect()
+    };
+    let rows = table.rows.iter().map(|row| {
+        let row = cells("td", &mut row.iter().map(String::as_str));
+        format!("<tr>{row}</tr>")
+    });
+    format!(
+        "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>",
+        cells("th", &mut table.columns.iter().copied()),
+        rows.collect::<String>()
+    )
 }
 
 fn row(figure: &Figure) -> String {

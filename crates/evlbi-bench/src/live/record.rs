@@ -33,6 +33,10 @@ pub enum Need {
     Paths,
     /// A program of [`evlbi_testkit::need::PACKAGES`].
     Program(&'static str),
+    /// Slurm, installed or unpacked in target.
+    Slurm,
+    /// Dask in a Python environment in target.
+    Dask,
 }
 
 /// Expectation of a figure.
@@ -109,6 +113,14 @@ pub struct Fact {
     pub detail: String,
 }
 
+/// A table of texts.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub columns: &'static [&'static str],
+    /// Cells of each row.
+    pub rows: Vec<Vec<String>>,
+}
+
 /// Outcome of a scene.
 #[derive(Clone, Debug)]
 pub enum Ending {
@@ -124,6 +136,7 @@ pub enum Ending {
 pub struct Record {
     pub figures: Vec<Figure>,
     pub facts: Vec<Fact>,
+    pub tables: Vec<Table>,
     pub pictures: Vec<Picture>,
     /// Stalls seen by the scene's own programs: program, and maximum length in seconds.
     stalls: BTreeMap<String, f64>,
@@ -250,6 +263,31 @@ pub fn relay_stall(state: &Value) -> f64 {
     lateness
         .filter_map(|late| late["max_s"].as_f64())
         .fold(0.0, f64::max)
+}
+
+impl Table {
+    /// Returns it as lines of text, with aligned columns.
+    pub fn lines(&self) -> Vec<String> {
+        let head = self.columns.iter().map(|name| (*name).to_owned()).collect();
+        let rows: Vec<&Vec<String>> = [&head].into_iter().chain(&self.rows).collect();
+        let width = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let line = |row: &&Vec<String>| {
+            let cells = row.iter().zip(&widths);
+            let cells: Vec<String> = cells
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
+            cells.join("  ").trim_end().to_owned()
+        };
+        rows.iter().map(line).collect()
+    }
+
+    pub fn json(&self) -> Value {
+        json!({"columns": self.columns, "rows": self.rows})
+    }
 }
 
 impl Figure {

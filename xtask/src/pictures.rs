@@ -15,7 +15,7 @@ use crate::run::well;
 const DOCS: &str = "docs/src";
 
 /// A picture, and the lines of a shell that draw a file of its name in the working directory. `$TREE` is the workspace.
-const PICTURES: [(&str, &str); 8] = [
+const PICTURES: [(&str, &str); 9] = [
     (
         "demo.svg",
         "evlbi demo --rate 64M --duration 10s --json --plot demo.svg",
@@ -53,6 +53,11 @@ const PICTURES: [(&str, &str); 8] = [
              evlbi path exec jive -- evlbi respond --bind 0.0.0.0:8620 --token T &
              sleep 1
              evlbi probe udp jive:8620 --token T --size 472,1472 --spacing 200us..2ms:100us --count 500 --plot sweep.svg'",
+    ),
+    // The costs are those that distribute.md shows.
+    (
+        "pictures/cluster.svg",
+        "evlbi plan distribute --costs 2.5413,0.14567 --cores 64 --json --plot cluster.svg",
     ),
     ("page-light.png", "sh $TREE/xtask/pictures/page.sh page-light.png 1200 1700 light"),
     ("page-phone-dark.png", "sh $TREE/xtask/pictures/page.sh page-phone-dark.png 390 1400 dark"),

@@ -49,6 +49,7 @@
 mod arrived;
 pub mod chunks;
 mod clocks;
+pub mod cluster;
 pub mod distribute;
 mod feed;
 mod files;

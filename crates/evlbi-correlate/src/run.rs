@@ -276,9 +276,14 @@ fn step(
     to_main.send(found).is_ok()
 }
 
+/// Returns the number of blocks that a thread gets at once.
+pub fn unit(setup: &Setup) -> i64 {
+    (UNIT / setup.block_parts()).max(1)
+}
+
 /// Divides blocks into pieces for the threads.
 pub fn pieces(setup: &Setup, blocks: Range<i64>) -> Vec<Range<i64>> {
-    let most = (UNIT / setup.block_parts()).max(1);
+    let most = unit(setup);
     let begins = blocks.clone().step_by(most as usize);
     begins
         .map(|from| from..(from + most).min(blocks.end))

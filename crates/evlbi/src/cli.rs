@@ -22,6 +22,7 @@ mod flows;
 mod input;
 mod path;
 mod plan;
+mod plan_distribute;
 mod plots;
 mod probe;
 mod recordings;

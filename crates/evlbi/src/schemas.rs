@@ -6,6 +6,7 @@
 use evlbi_control::agent::Ready;
 use evlbi_control::session::result::RunResult;
 use evlbi_correlate::chunks::{ChunkPlan, PartDone};
+use evlbi_correlate::cluster::ClusterPlan;
 use evlbi_correlate::distribute::Distribution;
 use evlbi_correlate::fringe::FringeResult;
 use evlbi_correlate::loss_curve::LossCurve;
@@ -67,6 +68,7 @@ outputs! {
     "evlbi.path/1" ["path run", "path show"], State;
     "evlbi.part/1" ["correlate"], PartDone;
     "evlbi.plan.compare/1" ["plan tcp"], compare::Simulated<compare::Row>;
+    "evlbi.plan.distribute/1" ["plan distribute"], ClusterPlan;
     "evlbi.plan.link/1" ["plan link"], LinkPlan;
     "evlbi.plan.losses/1" ["plan tcp"], compare::Simulated<losses::Row>;
     "evlbi.plan.multicast/1" ["plan multicast"], MulticastPlan;

@@ -178,7 +178,8 @@ pub struct CorrelatorArgs {
     pub simd: Option<Simd>,
 }
 
-fn channels(text: &str) -> Result<usize, String> {
+/// Parses a number of spectral channels.
+pub(super) fn channels(text: &str) -> Result<usize, String> {
     let why = "channels are not possible: give 4 to 1048576";
     within(text, CHANNELS, why)
 }

@@ -17,6 +17,7 @@ use evlbi_wire::units;
 
 use super::choice::{Choices, choice, length, name, time};
 use super::chunks::PlanChunksArgs;
+use super::plan_distribute::PlanDistributeArgs;
 use super::plots;
 use super::safe::{Chosen, MODES, least, weight};
 use super::tables::CsvArgs;
@@ -35,6 +36,8 @@ pub enum PlanCommand {
     Safe(PlanSafeArgs),
     /// Divide a correlation of recordings into parts for several hosts
     Chunks(Box<PlanChunksArgs>),
+    /// Calculate nodes, links and hours for a correlation on several hosts, from its cost on this host
+    Distribute(Box<PlanDistributeArgs>),
 }
 
 #[derive(Args)]
@@ -246,6 +249,7 @@ pub fn run(command: PlanCommand, program: &Program) -> Result<()> {
             csv.and(&plan, link::csv, || output::print(json, &plan, link::text))
         }
         PlanCommand::Chunks(args) => super::chunks::plan(*args, program),
+        PlanCommand::Distribute(args) => super::plan_distribute::run(*args, program),
         PlanCommand::Safe(args) => {
             let json = args.json;
             let csv = args.table.clone().checked(json, args.force, [])?;

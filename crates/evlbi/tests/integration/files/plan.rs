@@ -47,6 +47,16 @@ fn results_are_printed() {
             "shed at about 8.2e-8",
         ),
         ("multicast --stations 12", "evlbi.plan.multicast/1", "132"),
+        (
+            "distribute --costs 1.5,0.1 --cores 32 --stations 20 --rate 32G",
+            "evlbi.plan.distribute/1",
+            "784.0",
+        ),
+        (
+            "distribute --costs 1.5,0.1 --cores 32 --stations 4 --rate 1G --nodes 7 --link 1G --duration 100s",
+            "evlbi.plan.distribute/1",
+            "hours of 7 nodes",
+        ),
     ] {
         assert_schema(&json(args), schema);
         let output = plan(args);
@@ -94,6 +104,7 @@ fn plans_are_tables_too() {
         ),
         ("multicast --stations 5 --rate 1G", "stations,baselines,", 4),
         ("link --rate 1024M --link 1G", "rate_bps,ethernet_bps,", 1),
+        ("distribute --costs 1.5,0.1", "stations,rate_bps,", 35),
     ] {
         let csv = room.path("plan.csv");
         let result = json(&format!("{args} --force --csv {csv}"));
@@ -106,6 +117,32 @@ fn plans_are_tables_too() {
         let printed = plan(&format!("{args} --csv -"));
         assert_eq!(String::from_utf8(printed.stdout).unwrap(), text, "{args}");
     }
+}
+
+/// Costs are measured, whatever they are.
+#[test]
+fn a_cluster_is_planned_from_costs_on_this_host() {
+    let room = Room::new();
+    let svg = room.path("cluster.svg");
+    let found = json(&format!(
+        "distribute --stations 4,20 --rate 1G --bits 8 --channels 64 --part 20s --plot {svg}"
+    ));
+    assert_schema(&found, "evlbi.plan.distribute/1");
+    let measured = &found["measured"];
+    assert_eq!(measured["channels"], 64);
+    assert!(measured["rounds"].as_u64().unwrap() > 0);
+    let costs = ["station_ns", "baseline_ns"].map(|cost| found["costs"][cost].as_f64().unwrap());
+    assert!(costs.iter().all(|cost| *cost > 0.0), "{found}");
+    assert_eq!(found["cores_assumed"], true);
+    let rows = found["rows"].as_array().unwrap();
+    let needed = rows.iter().map(|row| row["cores"].as_f64().unwrap());
+    for (needed, stations) in needed.zip([4.0, 20.0]) {
+        let all = stations * costs[0] + stations * (stations - 1.0) / 2.0 * costs[1];
+        assert!((needed / (all / 8.0) - 1.0).abs() < 1e-9, "{found}");
+    }
+    let drawn = room.text("cluster.svg");
+    assert!(drawn.contains("costs measured on this host"), "{drawn}");
+    assert!(drawn.contains("20 stations"), "{drawn}");
 }
 
 /// The lines of Python of the page, with the output that it shows.
@@ -157,6 +194,10 @@ fn plans_that_cannot_be_made_are_reported() {
         ("tcp --rate 512M --rtt 15ms --loss 1e-5,1e-4", "--compare"),
         ("tcp --rate 512M --rtt 15ms --algorithm fast", "westwood"),
         ("link --rate 1G --link sonet", "wanphy"),
+        ("distribute --costs 1.5", "1.5,0.09"),
+        ("distribute --costs 1.5,0.1 --channels 64", "--costs"),
+        ("distribute --bits 3", "1, 2, 4 or 8"),
+        ("distribute --stations 1", "2..=1000"),
         ("link --rate 1G --link 1G --size 1464 --mtu 9000", "--mtu"),
     ] {
         let output = plan(args);

@@ -20,7 +20,7 @@ use hosts::Hosts;
 use job::Job;
 use slurm::Slurm;
 
-/// What all scenes need.
+/// Needs of all scenes: namespaces.
 const HOSTS: [Need; 5] = [
     Need::Root,
     Need::Program("hostname"),

@@ -46,6 +46,8 @@ pub struct Slurm {
     jobs: BTreeMap<usize, Vec<Job>>,
     states: BTreeMap<usize, PartState>,
     asked: Option<Nanos>,
+    /// Parts that were submitted twice.
+    copied: BTreeSet<usize>,
     trouble: Option<String>,
 }
 
@@ -95,6 +97,7 @@ impl Slurm {
             jobs: BTreeMap::new(),
             states: BTreeMap::new(),
             asked: None,
+            copied: BTreeSet::new(),
             trouble: None,
         }
     }
@@ -369,6 +372,9 @@ impl Engine for Slurm {
                 ));
             }
         }
+        if copy > 1 {
+            self.copied.extend(parts);
+        }
         self.submit(&new, copy, run)?;
         for part in parts {
             self.begun.entry(*part).or_default();
@@ -412,10 +418,16 @@ impl Engine for Slurm {
     fn end(&mut self, part: usize) {
         self.begun.remove(&part);
         self.states.remove(&part);
-        let jobs = self.jobs.remove(&part).unwrap_or_default();
+        let mut jobs = self.jobs.remove(&part).unwrap_or_default();
+        // A copy can come and go between two answers.
+        if self.copied.contains(&part)
+            && let Ok(mut listed) = self.list()
+        {
+            jobs = listed.remove(&part).unwrap_or_default();
+        }
         let left = || jobs.iter().filter(|job| !job.has_ended());
         // The job that made the part ends by itself.
-        if left().count() > 1 || left().any(|job| !job.runs()) {
+        if self.copied.contains(&part) || left().any(|job| !job.runs()) {
             cancel(left());
         }
     }
@@ -547,6 +559,7 @@ mod tests {
             jobs: BTreeMap::new(),
             states: BTreeMap::new(),
             asked: None,
+            copied: BTreeSet::new(),
             trouble: None,
         };
         let script = slurm.script(&[1_001, 1_007], 1_000);

@@ -20,8 +20,8 @@ const SHORT: f64 = 0.1;
 const LONG: f64 = 2.0;
 /// Time after which Slurm's controller has saved a change of its state.
 const SAVED: Duration = Duration::from_secs(7);
-/// Parts that are there before some cases, to make them short.
-const THERE: RangeInclusive<u32> = 1..=3;
+/// Parts that are done before some cases, to make them short.
+const BEFORE: RangeInclusive<u32> = 1..=3;
 /// Outage of a scheduler.
 const OUTAGE: Duration = Duration::from_secs(3);
 
@@ -195,7 +195,7 @@ pub fn plain(play: &Play, out: &str, checks: &mut Checks) -> Result<()> {
 
 /// Kills all processes of the second node while it runs a part.
 pub fn killed_node(play: &Play, out: &str, checks: &mut Checks) -> Result<()> {
-    play.job.do_parts(out, THERE)?;
+    play.job.do_parts(out, BEFORE)?;
     let mut attempt = play.begin(out)?;
     let (node, _) = NODES[1];
     let part = attempt.until("a part runs on the node", || {
@@ -219,7 +219,7 @@ pub fn killed_node(play: &Play, out: &str, checks: &mut Checks) -> Result<()> {
 
 /// Kills the process of a part.
 pub fn killed_part(play: &Play, out: &str, checks: &mut Checks) -> Result<()> {
-    play.job.do_parts(out, THERE)?;
+    play.job.do_parts(out, BEFORE)?;
     let mut attempt = play.begin(out)?;
     let running = attempt.running(1)?;
     let (part, process) = running.into_iter().next().context("no part")?;
@@ -237,7 +237,7 @@ pub fn killed_part(play: &Play, out: &str, checks: &mut Checks) -> Result<()> {
 
 /// Kills a worker of Dask, which its nanny starts again, while it runs a part.
 pub fn killed_worker(play: &Play, dask: &Dask, out: &str, checks: &mut Checks) -> Result<()> {
-    play.job.do_parts(out, THERE)?;
+    play.job.do_parts(out, BEFORE)?;
     let mut attempt = play.begin(out)?;
     attempt.running(2)?;
     let worker = dask.worker(NODES[1].0).context("no worker")?;
@@ -250,7 +250,7 @@ pub fn killed_worker(play: &Play, dask: &Dask, out: &str, checks: &mut Checks) -
 
 /// Kills Slurm's controller while two parts run, and starts it again before they end.
 pub fn killed_controller(play: &Play, slurm: &Slurm, out: &str, checks: &mut Checks) -> Result<()> {
-    play.job.do_parts(out, THERE)?;
+    play.job.do_parts(out, BEFORE)?;
     play.job.pause(LONG);
     let mut attempt = play.begin(out)?;
     attempt.running(2)?;
@@ -276,7 +276,7 @@ pub fn killed_controller(play: &Play, slurm: &Slurm, out: &str, checks: &mut Che
     );
     let starts = play.job.starts(out);
     checks.that(
-        starts.keys().all(|part| !THERE.contains(part)),
+        starts.keys().all(|part| !BEFORE.contains(part)),
         format!("parts that were there were started: {starts:?}"),
     );
     checks.outcome(format!("{outcome}; the files of one run"));
@@ -387,7 +387,7 @@ pub fn other_version(play: &Play, out: &str, checks: &mut Checks) -> Result<()> 
 
 /// Stops the process of a part by SIGSTOP.
 pub fn straggler(play: &Play, out: &str, checks: &mut Checks) -> Result<()> {
-    play.job.do_parts(out, THERE)?;
+    play.job.do_parts(out, BEFORE)?;
     let mut attempt = play.begin(out)?;
     let running = attempt.running(1)?;
     let (part, process) = running.into_iter().next().context("no part")?;
@@ -442,7 +442,7 @@ pub fn refused(play: &Play, out: &str, checks: &mut Checks) -> Result<()> {
         format!("the words of sbatch are not shown: {}", ended.said()),
     );
     // Slurm keeps the refused job as a failed one of that name.
-    play.job.do_parts(out, THERE)?;
+    play.job.do_parts(out, BEFORE)?;
     let ended = play.begin(out)?.end()?;
     play.same(checks, &ended, out);
     checks

@@ -68,6 +68,7 @@ impl Process {
         word.and_then(Path::file_name) == Some(OsStr::new(program))
     }
 
+    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         kill(Pid::from_raw(self.pid), signal).with_context(|| format!("{:?}", self.words))
     }

@@ -115,7 +115,7 @@ impl<'a> Slurm<'a> {
             .args([munge("key-file", "key"), munge("socket", "socket")])
             .args([munge("log-file", "log"), munge("pid-file", "pid")])
             .arg(munge("seed-file", "seed"));
-        output(&mut munged)?;
+        printed(&mut munged)?;
         slurm.start_controller()?;
         for (node, _) in NODES {
             slurm.start_node(node)?;

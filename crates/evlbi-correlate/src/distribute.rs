@@ -325,7 +325,7 @@ impl<'a> Followed<'a> {
             parts.map(|part| self.plan.parts[part - 1].seconds).sum()
         };
         let all = seconds(&mut (1..=self.state.parts));
-        let left = seconds(&mut self.missing());
+        let left = seconds(&mut self.missing()).max(0.0);
         let all_done = seconds(&mut self.done.keys().copied());
         let elapsed = self.seconds_since(self.begun);
         let before = self.state.were_there;

@@ -171,9 +171,12 @@ pub fn distribute(
     followed.look()?;
     followed.state.were_there = followed.done.len();
     let missing: Vec<usize> = followed.missing().collect();
-    if !missing.is_empty() {
-        engine.begin(&missing, 1, run)?;
+    if missing.is_empty() {
+        followed.count(&[], None);
+        show(&followed.state);
+        return Ok(followed.state);
     }
+    engine.begin(&missing, 1, run)?;
     let mut progress = run.progress(Some(plan.parts.len() as u64));
     let ended = loop {
         match followed.step(engine) {
@@ -188,7 +191,8 @@ pub fn distribute(
     };
     drop(progress);
     engine.stop();
-    followed.state.interrupted = !ended?;
+    // An engine that is stopped, too, may fail.
+    followed.state.interrupted = run.is_stopped() || !ended?;
     show(&followed.state);
     Ok(followed.state)
 }
@@ -231,12 +235,20 @@ impl<'a> Followed<'a> {
     /// Reads new completion marks; returns the parts that they complete.
     fn look(&mut self) -> Result<Vec<usize>, ChunkError> {
         let mut new = Vec::new();
-        for done in read_marks(self.directory, self.plan, &mut self.known)? {
+        let mut known = self.known.clone();
+        for done in read_marks(self.directory, self.plan, &mut known)? {
+            // A damaged part is correlated again, and then has the same mark.
+            if !done.has_sums(self.directory) {
+                known.retain(|name| self.directory.join(name) != done.mark_in(self.directory));
+                continue;
+            }
             if done.simd == self.plan.simd && !self.done.contains_key(&done.part) {
+                self.state.failed.retain(|it| it.part != done.part);
                 new.push(done.part);
                 self.done.insert(done.part, done);
             }
         }
+        self.known = known;
         Ok(new)
     }
 
@@ -275,24 +287,23 @@ impl<'a> Followed<'a> {
                 }
             }
         }
+        // A part that is tried again begins again.
+        self.runs_since
+            .retain(|part, _| running.iter().any(|(it, _)| it == part));
         self.count(&running, engine.trouble());
         let missing: Vec<usize> = self.missing().collect();
         if missing.iter().all(|part| states.contains_key(part)) {
-            self.copy(&running, engine)?;
+            self.copy(&running, engine);
         }
         Ok(missing.is_empty())
     }
 
     /// Starts a second copy of parts that run far longer than the others.
-    fn copy(
-        &mut self,
-        running: &[(usize, String)],
-        engine: &mut dyn Engine,
-    ) -> Result<(), DistributeError> {
+    fn copy(&mut self, running: &[(usize, String)], engine: &mut dyn Engine) {
         let mut times: Vec<f64> = self.done.values().map(|done| done.elapsed_s).collect();
         times.sort_by(f64::total_cmp);
         let Some(half) = times.get(times.len() / 2) else {
-            return Ok(());
+            return;
         };
         let limit = (half * f64::from(STRAGGLES)).max(half + AT_LEAST.0 as f64 / 1e9);
         for (part, host) in running {
@@ -302,10 +313,12 @@ impl<'a> Followed<'a> {
                     "part {part} has run on {host} for {took:.0} s, far longer than the others: a second copy of it is started"
                 ));
                 self.state.copied.push(*part);
-                engine.begin(&[*part], 2, self.run)?;
+                // The first copy still runs.
+                if let Err(error) = engine.begin(&[*part], 2, self.run) {
+                    self.run.warn(format_args!("{}", self.run.explain(&error)));
+                }
             }
         }
-        Ok(())
     }
 
     fn seconds_since(&self, time: Nanos) -> f64 {

@@ -100,8 +100,13 @@ impl PartDone {
     }
 
     /// Returns the path of its completion mark.
-    fn mark_in(&self, directory: &Path) -> PathBuf {
+    pub(crate) fn mark_in(&self, directory: &Path) -> PathBuf {
         directory.join(self.name() + ".json")
+    }
+
+    /// Returns whether its sums are there, with their length.
+    pub fn has_sums(&self, directory: &Path) -> bool {
+        fs::metadata(self.sums_in(directory)).is_ok_and(|file| file.len() == self.bytes)
     }
 
     /// Returns what decides the last digits: vector instructions, sines and cosines.
@@ -152,6 +157,7 @@ pub fn read_marks(
     plan: &ChunkPlan,
     known: &mut BTreeSet<OsString>,
 ) -> Result<Vec<PartDone>, ChunkError> {
+    use io::ErrorKind::{IsADirectory, NotFound};
     let cannot = || FileError::at("cannot read", directory);
     let mut parts: Vec<PartDone> = Vec::new();
     for entry in fs::read_dir(directory).map_err(cannot())? {
@@ -164,19 +170,22 @@ pub fn read_marks(
             continue;
         }
         let text = match fs::read(&path) {
-            // It was removed since.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // It was removed since, or is a directory.
+            Err(error) if matches!(error.kind(), NotFound | IsADirectory) => continue,
             text => text.map_err(FileError::at("cannot read", &path))?,
         };
         // One that cannot be parsed is not complete.
         let part = serde_json::from_slice(&text).ok();
-        parts.extend(part.filter(|part: &PartDone| {
+        let part = part.filter(|part: &PartDone| {
             part.schema == SCHEMA
                 && part.plan_id == plan.plan_id
                 && plan.part(part.part).is_ok()
                 && part.mark_in(directory) == path
-        }));
-        known.insert(name.to_owned());
+        });
+        if let Some(part) = part {
+            known.insert(name.to_owned());
+            parts.push(part);
+        }
     }
     Ok(parts)
 }
@@ -229,6 +238,9 @@ pub fn correlate_part(
             Some((file, plan.recording(*place)?))
         })
         .collect();
+    if part.ranges.len() != prepared.files().len() {
+        return Err(ChunkError::Contradicts(directory.join(PLAN)));
+    }
     if options.stage.is_none() {
         for (file, recording) in &stations {
             check_same(file, &recording.ends)?;
@@ -241,7 +253,7 @@ pub fn correlate_part(
     let (temporary, bytes, sha256) = loop {
         let staged = options.stage.as_ref();
         let staged = staged
-            .map(|stage| stage.fetch(&stations, &ranges))
+            .map(|stage| stage.fetch(&stations, &ranges, run))
             .transpose()?;
         let windows = windows(&stations, &ranges, staged.as_ref());
         match write(

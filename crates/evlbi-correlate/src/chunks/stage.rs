@@ -5,15 +5,20 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::str::FromStr;
+use std::time::Duration;
 
+use evlbi_net::run::Run;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::error::ChunkError;
 use super::{Ends, RecordingPlan};
-use crate::files::FileError;
+use crate::files::{FileError, last_line_of};
 use crate::station::StationFile;
 
 /// Command that fetches a range of bytes: a line for the shell with `{host}`, `{path}`, `{offset}`, `{length}` and `{out}`.
@@ -44,6 +49,8 @@ impl FromStr for Stage {
 /// Exit statuses of a shell for commands that cannot be run, or are not there.
 const CANNOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
+/// Interval between looks at a command.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Directory of fetched files, which is removed at the end.
 pub struct Staged {
@@ -58,6 +65,7 @@ impl Stage {
         &self,
         stations: &[(&StationFile, &RecordingPlan)],
         ranges: &[Range<u64>],
+        run: &Run,
     ) -> Result<Staged, ChunkError> {
         // No other process or host takes its name.
         let directory = tempfile::Builder::new().prefix("evlbi-stage-").tempdir();
@@ -71,7 +79,7 @@ impl Stage {
         for (number, ((file, plan), range)) in stations.iter().zip(ranges).enumerate() {
             let end = staged.directory.path().join("end");
             let found = Ends::read(file.path(), file.size(), |bytes| {
-                let fetched = self.fetch_range(file.path(), &plan.host, &bytes, &end);
+                let fetched = self.fetch_range((file.path(), &plan.host), &bytes, &end, run);
                 fetched.map_err(io::Error::other)?;
                 fs::read(&end)
             });
@@ -82,7 +90,7 @@ impl Stage {
             })?;
             plan.ends.check(file.path(), &found)?;
             let out = staged.directory.path().join(number.to_string());
-            self.fetch_range(file.path(), &plan.host, range, &out)?;
+            self.fetch_range((file.path(), &plan.host), range, &out, run)?;
             staged.files.push(out);
         }
         Ok(staged)
@@ -90,10 +98,10 @@ impl Stage {
 
     fn fetch_range(
         &self,
-        path: &Path,
-        host: &str,
+        (path, host): (&Path, &str),
         range: &Range<u64>,
         out: &Path,
+        run: &Run,
     ) -> Result<(), ChunkError> {
         let length = range.end - range.start;
         let words = [
@@ -110,18 +118,16 @@ impl Stage {
             why,
             may_succeed: true,
         };
-        let ran = Command::new("sh")
-            .args(["-c", &command])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| failed(format!("cannot run: {error}")))?;
-        if !ran.status.success() {
-            let said = String::from_utf8_lossy(&ran.stderr);
-            let said = said.trim().lines().last().unwrap_or_default().to_owned();
+        let ran = ended(&command, run);
+        let ran = ran.map_err(|error| failed(format!("cannot run: {error}")))?;
+        let Some((status, said)) = ran else {
+            return Err(ChunkError::Interrupted);
+        };
+        if !status.success() {
             return Err(ChunkError::Stage {
                 path: path.to_owned(),
-                why: format!("ended with {}: {said}", ran.status),
-                may_succeed: !matches!(ran.status.code(), Some(CANNOT_RUN | NOT_FOUND)),
+                why: format!("ended with {status}: {said}"),
+                may_succeed: !matches!(status.code(), Some(CANNOT_RUN | NOT_FOUND)),
                 command,
             });
         }
@@ -130,6 +136,29 @@ impl Stage {
             true => Ok(()),
             false => Err(failed(format!("brought {there} of {length} bytes"))),
         }
+    }
+}
+
+/// Runs a line of the shell; returns its status and the last line that it printed, or nothing if the run was stopped, which ends it.
+fn ended(line: &str, run: &Run) -> io::Result<Option<(ExitStatus, String)>> {
+    let printed = tempfile::tempfile()?;
+    let mut child = Command::new("sh")
+        .args(["-c", line])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(printed.try_clone()?)
+        .process_group(0)
+        .spawn()?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some((status, last_line_of(printed))));
+        }
+        if run.is_stopped() {
+            let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+            child.wait()?;
+            return Ok(None);
+        }
+        run.clock().sleep(LOOK);
     }
 }
 

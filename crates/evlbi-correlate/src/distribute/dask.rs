@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -13,9 +14,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Deserialize;
 
-use super::task::{TRY_AGAIN, Task, last_line_of};
+use super::task::{TRY_AGAIN, Task};
 use super::{DistributeError, Engine, PartEnd, PartState};
 use crate::chunks::listed;
+use crate::files::last_line_of;
 
 /// Name of the Python package.
 const PACKAGE: &str = "evlbi_dask";
@@ -146,6 +148,7 @@ impl Dask {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(printed.try_clone()?)
+            .process_group(0)
             .spawn()?;
         let (to_us, lines) = channel();
         if let Some(out) = child.stdout.take() {
@@ -244,7 +247,13 @@ impl Engine for Dask {
             // Parts that failed are in its lines.
             if !matches!(code, Some(0 | 1)) || !parts.is_empty() {
                 let said = printed.map(last_line_of).unwrap_or_default();
-                return Err(self.failed(format!("ended: {said}"), code == Some(TRY_AGAIN)));
+                let error = self.failed(format!("ended: {said}"), code == Some(TRY_AGAIN));
+                // The first client follows the parts of the others, too.
+                if place == 0 {
+                    return Err(error);
+                }
+                run.warn(format_args!("{error}"));
+                self.clients[place].parts.clear();
             }
         }
         Ok(self.states.clone())

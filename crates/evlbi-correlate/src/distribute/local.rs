@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
 use evlbi_core::time::Nanos;
@@ -12,8 +12,9 @@ use evlbi_net::run::Run;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::task::{TRY_AGAIN, Task, last_line_of};
+use super::task::{TRY_AGAIN, Task};
 use super::{DistributeError, Engine, PartEnd, PartState};
+use crate::files::last_line_of;
 
 /// Time before a part is tried again; the next times it is longer by that.
 const WAIT: Nanos = Nanos(2_000_000_000);
@@ -42,11 +43,16 @@ struct Running {
     tries: u32,
     child: Child,
     printed: File,
+    is_stopped: bool,
 }
 
 impl Running {
-    /// Asks it to end, even if it was paused.
-    fn stop(&self) {
+    /// Asks it once to end, even if it was paused: a second signal would end it at once.
+    fn stop(&mut self) {
+        if self.is_stopped {
+            return;
+        }
+        self.is_stopped = true;
         let process = Pid::from_raw(self.child.id().cast_signed());
         for signal in [Signal::SIGTERM, Signal::SIGCONT] {
             let _ = kill(process, signal);
@@ -76,12 +82,15 @@ impl Local {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(printed.try_clone()?)
+            // Ctrl-C ends this program, which then ends them.
+            .process_group(0)
             .spawn()?;
         self.running.push(Running {
             part,
             tries,
             child,
             printed,
+            is_stopped: false,
         });
         Ok(())
     }
@@ -171,15 +180,16 @@ impl Engine for Local {
     fn end(&mut self, part: usize) {
         self.waiting.retain(|waiting| waiting.part != part);
         self.done.insert(part);
-        let copies = self.running.iter().filter(|it| it.part == part);
+        let copies = self.running.iter_mut().filter(|it| it.part == part);
+        let copies: Vec<&mut Running> = copies.collect();
         // A single one ends by itself.
-        if copies.clone().count() > 1 {
-            copies.for_each(Running::stop);
+        if copies.len() > 1 {
+            copies.into_iter().for_each(Running::stop);
         }
     }
 
     fn stop(&mut self) {
-        self.running.iter().for_each(Running::stop);
+        self.running.iter_mut().for_each(Running::stop);
         for mut running in self.running.drain(..) {
             let _ = running.child.wait();
         }

@@ -12,9 +12,10 @@ use std::process::{Command, Stdio};
 use evlbi_core::time::Nanos;
 use evlbi_net::run::Run;
 
-use super::task::{TRY_AGAIN, Task, last_line};
+use super::task::{TRY_AGAIN, Task};
 use super::{DistributeError, Engine, PartEnd, PartState};
 use crate::chunks::{ChunkPlan, listed};
+use crate::files::last_line;
 
 /// Maximum number of jobs of an array: less than Slurm's `MaxArraySize`, which is 1001 unless a site sets it.
 const ARRAY: usize = 1000;
@@ -203,7 +204,7 @@ exit "$status"
     }
 
     /// Finds the states of all parts, and submits again what Slurm holds.
-    fn look(&mut self, run: &Run) -> Result<(), DistributeError> {
+    fn look(&mut self, run: &Run) {
         let (mut reasons, mut held) = (BTreeSet::new(), Vec::new());
         for (part, begun) in &mut self.begun {
             let jobs = self.jobs.get(part).map(Vec::as_slice).unwrap_or_default();
@@ -242,21 +243,24 @@ exit "$status"
             };
             self.states.insert(*part, state);
         }
-        cancel(held.iter().map(|(_, job)| job));
         for (part, job) in held {
             run.warn(format_args!(
                 "Slurm holds part {part} ({}): it is submitted again",
                 job.reason
             ));
-            self.old.insert(job.id);
-            self.submit(&[part], 1, run)?;
+            match self.submit(&[part], 1, run) {
+                Ok(()) => {
+                    cancel([&job].into_iter());
+                    self.old.insert(job.id);
+                }
+                Err(error) => run.warn(format_args!("{}", run.explain(&error))),
+            }
         }
         let runs = |state: &PartState| matches!(state, PartState::Runs(_));
         if !self.states.values().any(runs) && !reasons.is_empty() {
             let reasons: Vec<String> = reasons.into_iter().collect();
             self.trouble = Some(format!("Slurm lets parts wait: {}", reasons.join(", ")));
         }
-        Ok(())
     }
 }
 
@@ -318,9 +322,10 @@ impl Job {
         )
     }
 
-    /// Returns whether it waits until a person releases it, as after Slurm's controller was restarted.
+    /// Returns whether Slurm holds it after a failure of its own, as after a restart of the controller. Persons hold jobs, too.
     fn is_held(&self) -> bool {
-        self.state == "PENDING" && self.reason.to_lowercase().contains("held")
+        let reason = self.reason.to_lowercase().replace('_', " ");
+        self.state == "PENDING" && reason.contains("requeued held")
     }
 
     /// Describes the end of the job of a part, with the last line of its log.
@@ -400,7 +405,7 @@ impl Engine for Slurm {
                 }
                 self.jobs.extend(jobs);
                 self.states.clear();
-                self.look(run)?;
+                self.look(run);
             }
             // The controller may come back; parts run without it.
             Err(error) => {

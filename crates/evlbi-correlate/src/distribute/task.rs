@@ -1,14 +1,10 @@
 //! The command that correlates a part.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Exit status of a part that may succeed if it is tried again.
 pub const TRY_AGAIN: i32 = 75;
-/// Bytes at the end of what a program printed in which its last line is searched for.
-const LAST: u64 = 4096;
 
 /// The command that correlates a part: the same on all hosts but for the number.
 #[derive(Clone, Debug)]
@@ -41,24 +37,4 @@ impl Task {
             .into_iter()
             .chain(self.arguments.iter().map(OsStr::new))
     }
-}
-
-/// Returns the last line of a file that a program wrote; nothing if there is none.
-pub fn last_line(path: &Path) -> String {
-    fs::File::open(path).map_or(String::new(), last_line_of)
-}
-
-/// Returns the last line of an open file.
-pub fn last_line_of(mut file: fs::File) -> String {
-    let mut bytes = Vec::new();
-    let read = file
-        .seek(SeekFrom::End(0))
-        .and_then(|length| file.seek(SeekFrom::Start(length.saturating_sub(LAST))))
-        .and_then(|_| file.read_to_end(&mut bytes));
-    if read.is_err() {
-        return String::new();
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    let line = text.trim().lines().last().unwrap_or_default();
-    line.trim_start_matches("evlbi: ").to_owned()
 }

@@ -44,7 +44,7 @@ pub enum EngineName {
 #[derive(Args)]
 #[command(after_help = "\
 Correlates the parts that the directory lacks, and merges all of them. It can be killed and run again: parts that are \
-done stay, and jobs that still run are followed. Plan, program and directory must have the same paths on all hosts. A \
+done stay, and jobs of Slurm and tasks of Dask that still run are followed. Plan, program and directory must have the same paths on all hosts. A \
 part that fails for a passing reason is tried again; one that runs far longer than the others gets a second \
 copy. If a part fails for good, the others are still correlated, nothing is merged, and the exit status is 1.
 
@@ -130,8 +130,7 @@ pub fn run(args: &DistributeArgs, program: &Program) -> Result<()> {
         true => Error::from(error).context(TryAgain),
         false => error.into(),
     })?;
-    complete(ended.interrupted)
-        .context("run the same command again: the parts that are done stay")?;
+    complete(ended.interrupted).context(TryAgain)?;
     program.run().say(format_args!("{}", ended.text()));
     let failed: Vec<String> = ended.failed.iter().map(|it| it.part.to_string()).collect();
     let failed = failed.join(", ");
@@ -169,9 +168,21 @@ fn check(args: &DistributeArgs) -> Result<()> {
             "--jobs has no effect with dask: start as many workers"
         }
         () if !is(EngineName::Slurm) && !args.sbatch.is_empty() => "--sbatch is for --engine slurm",
+        () if args.sbatch.iter().any(|option| is_ours(option)) => {
+            "--sbatch cannot change the name, the array or the log of the jobs, by which they are followed"
+        }
         () => return Ok(()),
     };
     bail!(Usage(lacks.to_owned()))
+}
+
+/// Returns whether an option of sbatch is one that the script has, and that jobs are followed by.
+fn is_ours(option: &str) -> bool {
+    const OURS: [&str; 6] = ["--job-name", "-J", "--array", "-a", "--output", "-o"];
+    OURS.iter().any(|ours| {
+        let rest = option.strip_prefix(ours);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('=') || !ours.starts_with("--"))
+    })
 }
 
 /// Returns the directory next to a plan with its name.

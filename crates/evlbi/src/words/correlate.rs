@@ -176,16 +176,16 @@ fn of_chunks(error: &ChunkError) -> Option<String> {
         }
         ChunkError::NoParts(_) => "`evlbi correlate --plan FILE --part K --out DIR` makes a part",
         ChunkError::Damaged { .. } => {
-            "correlate the part again with the same command, which replaces it"
+            "correlate the part again by `evlbi correlate --plan FILE --part K --out DIR`, which replaces it"
         }
         ChunkError::Differ { .. } => {
             "a host or a disk is faulty, or its program is another one: delete both, and correlate the part again on a third host"
         }
         ChunkError::Simd { .. } => {
-            "correlate one of them again with the --simd of the other, or give --mixed-simd to accept that"
+            "correlate one of them again with the --simd of the other, or accept that by `evlbi merge --mixed-simd`"
         }
         ChunkError::Sines { .. } => {
-            "correlate one of them again on the other's host, or give --mixed-simd to accept that"
+            "correlate one of them again on the other's host, or accept that by `evlbi merge --mixed-simd`"
         }
         ChunkError::OtherPlan(_) => "give each plan its own directory",
         ChunkError::Missing { .. } => "correlate them, or give --partial, which makes gaps of them",

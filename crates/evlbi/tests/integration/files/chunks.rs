@@ -2,9 +2,12 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use evlbi_testkit::result::assert_schema;
+use evlbi_testkit::{command, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::{Room, evlbi, failure, json as printed};
@@ -265,6 +268,16 @@ fn an_engine_runs_all_parts() {
     assert!(failure(&local).contains("--force"));
     assert!(evlbi(&[&local[..], &["--force"]].concat()).status.success());
 
+    // A truncated part is correlated again.
+    let job = fs::read_dir(room.path("job")).unwrap();
+    let mut sums = job.map(|entry| entry.unwrap().path());
+    let sums = sums
+        .find(|path| path.extension().is_some_and(|it| it == "evs"))
+        .unwrap();
+    fs::write(&sums, b"short").unwrap();
+    assert!(evlbi(&[&local[..], &["--force"]].concat()).status.success());
+    assert!(made(&room, "job") == made(&room, "whole"));
+
     // With --partial, parts that fail are gaps.
     let partial = [
         "--out",
@@ -277,6 +290,35 @@ fn an_engine_runs_all_parts() {
     assert_eq!(partial.status.code(), Some(1));
     let lines = states(&partial);
     assert_eq!(lines.last().unwrap()["missing"][0]["part"], 3);
+}
+
+/// A fetch that is stuck ends with the run, which can be tried again.
+#[test]
+fn a_stuck_fetch_ends_with_the_run() {
+    let room = Room::new();
+    let [ef, jb] = &correlated(&room);
+    let plan = room.path("job.json");
+    let options = ["--channels", "32", "--parts", "2", "--out", &plan];
+    assert!(
+        evlbi(&[&["plan", "chunks", ef, jb], &options[..]].concat())
+            .status
+            .success()
+    );
+    let stuck = format!(
+        "touch {}; sleep 1000 # {{path}} {{offset}} {{length}} {{out}}",
+        room.path("stuck")
+    );
+    let mut run = command(env!("CARGO_BIN_EXE_evlbi"));
+    run.args(["distribute", &plan, "--engine", "local", "--stage", &stuck]);
+    let run = run.stderr(Stdio::piped()).stdout(Stdio::null()).spawn();
+    let run = run.unwrap();
+    until("a fetch is stuck", || {
+        fs::exists(room.path("stuck")).unwrap()
+    });
+    kill(Pid::from_raw(run.id().cast_signed()), Signal::SIGTERM).unwrap();
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{said}");
 }
 
 /// Engines that are not there, and options of others, are named.
@@ -311,6 +353,11 @@ fn engines_that_are_not_there_are_named() {
         ("dask", &[][..], "--scheduler"),
         ("local", &dask[..2], "--engine dask"),
         ("local", &["--sbatch=--mem=4G"], "--engine slurm"),
+        (
+            "slurm",
+            &["--sbatch=--job-name=x"],
+            "cannot change the name",
+        ),
         (
             "local",
             &["--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"],

@@ -27,6 +27,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use self::error::listed;
 pub(crate) use self::part::{put_plan, read_marks};
+pub(crate) use self::stage::quoted;
 
 pub use self::error::ChunkError;
 pub use self::merge::{MergeOptions, merge};

@@ -9,8 +9,7 @@ mod slurm;
 mod task;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evlbi_core::time::Nanos;
@@ -26,8 +25,9 @@ pub use self::task::Task;
 
 /// Name and version of the format of progress.
 const SCHEMA: &str = "evlbi.distribute/1";
-/// Interval between looks at the parts.
-const INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between looks at the engine, and at the directory if no part has begun or ended: many hosts may share that.
+const INTERVAL: Duration = Duration::from_millis(20);
+const AT_REST: Nanos = Nanos(500_000_000);
 /// Time in which the mark of a part that ended well appears on all hosts: file systems of clusters are slow to show files of others.
 const APPEARS: Nanos = Nanos(60_000_000_000);
 /// A part that runs for this many times as long as half of the others, and this much longer, gets a copy on another host.
@@ -203,8 +203,11 @@ struct Followed<'a> {
     directory: &'a Path,
     run: &'a Run,
     begun: Nanos,
-    /// Names of the marks that were read.
-    known: BTreeSet<OsString>,
+    /// Marks that were read.
+    known: BTreeSet<PathBuf>,
+    /// When the directory was last read, and the states of the parts then.
+    looked: Nanos,
+    states: BTreeMap<usize, PartState>,
     done: BTreeMap<usize, PartDone>,
     /// When parts were first seen to run, or to have ended.
     runs_since: BTreeMap<usize, Nanos>,
@@ -220,6 +223,8 @@ impl<'a> Followed<'a> {
             run,
             begun: run.clock().now(),
             known: BTreeSet::new(),
+            looked: Nanos::default(),
+            states: BTreeMap::new(),
             done: BTreeMap::new(),
             runs_since: BTreeMap::new(),
             ended_since: BTreeMap::new(),
@@ -235,20 +240,18 @@ impl<'a> Followed<'a> {
     /// Reads new completion marks; returns the parts that they complete.
     fn look(&mut self) -> Result<Vec<usize>, ChunkError> {
         let mut new = Vec::new();
-        let mut known = self.known.clone();
-        for done in read_marks(self.directory, self.plan, &mut known)? {
+        for done in read_marks(self.directory, self.plan, &self.known)? {
             // A damaged part is correlated again, and then has the same mark.
             if !done.has_sums(self.directory) {
-                known.retain(|name| self.directory.join(name) != done.mark_in(self.directory));
                 continue;
             }
+            self.known.insert(done.mark_in(self.directory));
             if done.simd == self.plan.simd && !self.done.contains_key(&done.part) {
                 self.state.failed.retain(|it| it.part != done.part);
                 new.push(done.part);
                 self.done.insert(done.part, done);
             }
         }
-        self.known = known;
         Ok(new)
     }
 
@@ -262,10 +265,15 @@ impl<'a> Followed<'a> {
     fn step(&mut self, engine: &mut dyn Engine) -> Result<bool, DistributeError> {
         // States first: the mark of a part that has ended is there then.
         let states = engine.states(self.run)?;
+        let now = self.run.clock().now();
+        if states == self.states && now.since(self.looked) < AT_REST {
+            return Ok(false);
+        }
+        self.looked = now;
+        self.states.clone_from(&states);
         for part in self.look()? {
             engine.end(part);
         }
-        let now = self.run.clock().now();
         let mut running = Vec::new();
         for (part, state) in &states {
             if self.done.contains_key(part) {

@@ -1,7 +1,6 @@
 //! Correlates a part of a plan: on any host, at any time, as often as wanted.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
@@ -146,16 +145,16 @@ impl PartDone {
 
 /// Returns the complete parts of a plan in a directory, in order. Those of other plans are not among them.
 pub fn parts_in(directory: &Path, plan: &ChunkPlan) -> Result<Vec<PartDone>, ChunkError> {
-    let mut parts = read_marks(directory, plan, &mut BTreeSet::new())?;
+    let mut parts = read_marks(directory, plan, &BTreeSet::new())?;
     parts.sort_by(|a, b| (a.part, &a.sha256).cmp(&(b.part, &b.sha256)));
     Ok(parts)
 }
 
-/// Reads the completion marks of a plan in a directory but for those with known names, to which their names are added.
+/// Reads the completion marks of a plan in a directory, but for those with these paths.
 pub fn read_marks(
     directory: &Path,
     plan: &ChunkPlan,
-    known: &mut BTreeSet<OsString>,
+    known: &BTreeSet<PathBuf>,
 ) -> Result<Vec<PartDone>, ChunkError> {
     use io::ErrorKind::{IsADirectory, NotFound};
     let cannot = || FileError::at("cannot read", directory);
@@ -165,7 +164,7 @@ pub fn read_marks(
         let name = path.file_name().unwrap_or_default();
         if !name.as_bytes().starts_with(b"part-")
             || !name.as_bytes().ends_with(b".json")
-            || known.contains(name)
+            || known.contains(&path)
         {
             continue;
         }
@@ -176,16 +175,12 @@ pub fn read_marks(
         };
         // One that cannot be parsed is not complete.
         let part = serde_json::from_slice(&text).ok();
-        let part = part.filter(|part: &PartDone| {
+        parts.extend(part.filter(|part: &PartDone| {
             part.schema == SCHEMA
                 && part.plan_id == plan.plan_id
                 && plan.part(part.part).is_ok()
                 && part.mark_in(directory) == path
-        });
-        if let Some(part) = part {
-            known.insert(name.to_owned());
-            parts.push(part);
-        }
+        }));
     }
     Ok(parts)
 }

@@ -1,5 +1,6 @@
 //! Fetches the bytes of recordings that a part needs from the hosts that hold them.
 
+use std::borrow::Cow;
 use std::env;
 use std::fmt;
 use std::fs;
@@ -183,7 +184,8 @@ fn filled(command: &str, words: &[(&str, String)]) -> String {
     filled + rest
 }
 
-/// Returns a word that the shell takes as it is.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
+/// Returns text as one word of the shell. A command with a zero byte, which no word can contain, fails.
+pub fn quoted(text: &str) -> Cow<'_, str> {
+    let quoter = shlex::Quoter::new().allow_nul(true);
+    quoter.quote(text).unwrap_or(Cow::Borrowed(text))
 }

@@ -83,8 +83,8 @@ impl Scene {
         }
     }
 
-    /// Four seconds with two threads: one station has no data for over a second, a thread of another ends early, and the third goes on in
-    /// frames of another length.
+    /// Four seconds with two threads: one station has no data for over a second, a thread of another ends early, and the third has frames of another
+    /// length at its end.
     fn with_gaps(payload: usize) -> Scene {
         let room = Room::new();
         let sky = |name: &str, payload: usize| {

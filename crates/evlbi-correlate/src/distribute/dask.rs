@@ -199,9 +199,7 @@ impl Dask {
             Err(_) => run.warn(format_args!("{PACKAGE} printed `{line}`")),
         }
     }
-}
 
-impl Dask {
     /// Notes the end of a part with the client at this place: it failed only if no other copy runs.
     fn ended(&mut self, place: usize, end: PartEnd) {
         self.clients[place].parts.remove(&end.part);

@@ -14,7 +14,7 @@ use evlbi_net::run::Run;
 
 use super::task::{TRY_AGAIN, Task};
 use super::{DistributeError, Engine, PartEnd, PartState};
-use crate::chunks::{ChunkPlan, listed};
+use crate::chunks::{ChunkPlan, listed, quoted};
 use crate::files::last_line;
 
 /// Maximum number of jobs of an array: less than Slurm's `MaxArraySize`, which is 1001 unless a site sets it.
@@ -84,14 +84,19 @@ impl Slurm {
     /// Creates an engine that runs at most `jobs` parts at once, with these further options of `sbatch`.
     pub fn new(task: Task, plan: &ChunkPlan, jobs: Option<usize>, options: Vec<String>) -> Slurm {
         let digits = plan.plan_id.get(..12).unwrap_or_default();
+        let plan = PlanOfJobs {
+            name: format!("evlbi-{digits}"),
+            parts: plan.parts.len(),
+            threads: plan.threads,
+            at_once: jobs,
+        };
+        Slurm::of(task, plan, options)
+    }
+
+    fn of(task: Task, plan: PlanOfJobs, options: Vec<String>) -> Slurm {
         Slurm {
             task,
-            plan: PlanOfJobs {
-                name: format!("evlbi-{digits}"),
-                parts: plan.parts.len(),
-                threads: plan.threads,
-                at_once: jobs,
-            },
+            plan,
             options,
             old: BTreeSet::new(),
             begun: BTreeMap::new(),
@@ -175,7 +180,7 @@ impl Slurm {
             .chain(self.task.arguments_for(OsStr::new("$part")));
         let command = command.map(|word| match word.to_str() {
             Some("$part") => "\"$part\"".to_owned(),
-            _ => quoted(&word.to_string_lossy()),
+            _ => quoted(&word.to_string_lossy()).into_owned(),
         });
         format!(
             r#"#!/bin/sh
@@ -482,11 +487,6 @@ fn ask<'a>(
     Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
 }
 
-/// Returns a word that the shell takes as it is.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -555,25 +555,14 @@ mod tests {
             ],
             retries: 3,
         };
-        let slurm = Slurm {
-            task,
-            plan: plan(1_200, Some(8)),
-            options: Vec::new(),
-            old: BTreeSet::new(),
-            begun: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            states: BTreeMap::new(),
-            asked: None,
-            copied: BTreeSet::new(),
-            trouble: None,
-        };
+        let slurm = Slurm::of(task, plan(1_200, Some(8)), Vec::new());
         let script = slurm.script(&[1_001, 1_007], 1_000);
         for line in [
             "#SBATCH --job-name=evlbi-0123456789ab-1000",
             "#SBATCH --array=1,7%8",
             "#SBATCH --output=\"/data/job/slurm-%A_%a.log\"",
             "part=$((1000 + SLURM_ARRAY_TASK_ID))",
-            r#"'/opt/evlbi'\''s/evlbi' 'correlate' '--plan' '/data/job.chunks.json' '--part' "$part" '--out' '/data/job' '--stage' 'cp {path} {out} # {offset} {length}'"#,
+            r#""/opt/evlbi's/evlbi" correlate --plan /data/job.chunks.json --part "$part" --out /data/job --stage 'cp {path} {out} # {offset} {length}'"#,
         ] {
             assert!(script.lines().any(|it| it == line), "{line}\n{script}");
         }

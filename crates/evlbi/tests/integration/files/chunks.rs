@@ -292,18 +292,21 @@ fn an_engine_runs_all_parts() {
     assert_eq!(lines.last().unwrap()["missing"][0]["part"], 3);
 }
 
+/// Returns a plan of two parts.
+fn planned(room: &Room) -> String {
+    let [ef, jb] = &correlated(room);
+    let plan = room.path("job.json");
+    let options = ["--channels", "32", "--parts", "2", "--out", &plan];
+    let planned = evlbi(&[&["plan", "chunks", ef, jb], &options[..]].concat());
+    assert!(planned.status.success());
+    plan
+}
+
 /// A fetch that is stuck ends with the run, which can be tried again.
 #[test]
 fn a_stuck_fetch_ends_with_the_run() {
     let room = Room::new();
-    let [ef, jb] = &correlated(&room);
-    let plan = room.path("job.json");
-    let options = ["--channels", "32", "--parts", "2", "--out", &plan];
-    assert!(
-        evlbi(&[&["plan", "chunks", ef, jb], &options[..]].concat())
-            .status
-            .success()
-    );
+    let plan = planned(&room);
     let stuck = format!(
         "touch {}; sleep 1000 # {{path}} {{offset}} {{length}} {{out}}",
         room.path("stuck")
@@ -325,14 +328,7 @@ fn a_stuck_fetch_ends_with_the_run() {
 #[test]
 fn engines_that_are_not_there_are_named() {
     let room = Room::new();
-    let [ef, jb] = &correlated(&room);
-    let plan = room.path("job.json");
-    let options = ["--channels", "32", "--parts", "2", "--out", &plan];
-    assert!(
-        evlbi(&[&["plan", "chunks", ef, jb], &options[..]].concat())
-            .status
-            .success()
-    );
+    let plan = planned(&room);
     let engine = |engine: &str, more: &[&str]| {
         let output = evlbi(&[&["distribute", &plan, "--engine", engine], more].concat());
         let said = String::from_utf8(output.stderr).unwrap();
